@@ -1,1 +1,1 @@
-"""A client as a device: installed from a bundle, connected to a SuperLink, asked, and read by its user."""
+"""A client as a device: installation from a bundle, connection to a SuperLink, inference, and reports for its user."""

@@ -1,4 +1,4 @@
-"""What a server would ask and the policy does not list: said in words, and allowed by the user, or by the publisher."""
+"""Consent to requests that the policy does not list: described in words, and allowed by the user or the publisher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from client.policy import Refused
 
 
 def waiting(folder: Path) -> str:
-    """The questions that a device has not answered since its policy does not list them, for people: lines."""
+    """Return lines for people about the requests that a device refused because its policy does not list them."""
     node = _device(folder)
     lines: list[str] = []
     for path in kept_questions(node):
@@ -22,10 +22,16 @@ def waiting(folder: Path) -> str:
 
 
 def allow(folder: Path, file: Path, *, agreed: bool) -> str:
-    """Puts the question in a file on a device's list; lines for people. agreed: the user has read it and says yes.
+    """Add the request in a file to a device's policy, and return lines for people.
 
-    Raises ValueError, one line, where the user has not agreed and the publisher that the device has pinned has not
-    signed it, and where the device's limits forbid it in any case.
+    Args:
+        folder: Folder of the device.
+        file: File of the request.
+        agreed: Whether the user has read the request and agrees.
+
+    Raises:
+        ValueError: The user has not agreed and the request is not signed by the publisher that the device has pinned;
+            or the device's limits forbid it in any case. The message is one line.
     """
     node = _device(folder)
     question = read_question(file, node)

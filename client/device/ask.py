@@ -1,12 +1,12 @@
-"""A sentence of the device's user, classified by a deployed model that sees a release of it and no more.
+"""Inference for a device's user: a deployed model classifies a sentence from its release alone.
 
-The sentence is encoded, numbered as a record of its own, sanitized and charged by the one path there is; then the
-release goes to the server, without the user, without the record's number, as long as any other; what the server makes
-of it comes back. The same sentence under the same question repeats its release, at no cost. The server can tell that
-it is the same again.
+The sentence is encoded, numbered as a record of its own, and sanitized and charged by the same code as any release. The
+release then goes to the server, without the user and the record's number, and with the same length as any other. The
+server returns its prediction. The same sentence under the same request repeats its release at no cost. The server can
+tell that it is the same release.
 
-A sentence is encoded before the server is spoken to: between its question and the answer to it, nothing here takes
-longer for a longer sentence. Sentences that are alike are sent once.
+A sentence is encoded before the server is contacted. So between the server's request and the answer, nothing here takes
+longer for a longer sentence. Equal sentences are sent once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mechanisms.messages.sealed import seal
 from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record
 
 _ENCODED_AT_ONCE = 4096
-#: Sentences that are looked up at once.
+#: Sentences that are looked up together.
 _LOOKED_UP = 4096
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -51,12 +51,17 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model makes of n sentences, d of them different and none of these empty.
+    """Predictions of a model for n sentences, d of them different and not empty.
 
-    classes: K names. probabilities: (d, K) float64. rows: (n,) int64, the row of each sentence there, -1 for an empty
-    one. charged: how many releases were new. request: the question that they answer. epsilon: the worst case of each at
-    the policy's delta; infinite where nothing is promised. public: whether the policy declares embeddings public.
-    spent: what the user has spent by now in all, at that delta, without what is declared public.
+    Attributes:
+        classes: K names.
+        probabilities: (d, K) float64.
+        rows: (n,) int64, the row of each sentence in `probabilities`, -1 for an empty sentence.
+        charged: Number of new releases.
+        request: Request that the releases answer.
+        epsilon: Worst case of each release at the policy's delta; infinite without a guarantee.
+        public: Whether the policy declares embeddings public.
+        spent: Total charge of the user so far at that delta, without channels and exposures that are declared public.
     """
 
     classes: tuple[str, ...]
@@ -74,12 +79,19 @@ def ask(
     folder: Path | str, sentences: Sequence[str], *, server: str, root_certificates: Path | str,
     user: int | None = None, progress: Progress = lambda line: None,
 ) -> Predictions:  # fmt: skip
-    """The predictions of the model at `server` for sentences of a user of the device in `folder`.
+    """Return the predictions of the model at `server` for sentences of a user of the device in `folder`.
 
-    server: https://HOST:PORT. root_certificates: PEM, of the one authority that may vouch for it. user: whose sentences
-    they are; None: the only user there is, or 0 where there is none yet.
-    Raises ValueError, one line that says what was charged, where the device, the policy, the ledger or the server does
-    not allow it. What was charged stays so, and the same sentences cost nothing when they are asked about again.
+    Args:
+        folder: Folder of the device.
+        sentences: The sentences.
+        server: https://HOST:PORT.
+        root_certificates: PEM file of the only authority that may sign the server's certificate.
+        user: User of the sentences. None takes the only user, or 0 if there is none yet.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        ValueError: The device, the policy, the ledger or the server does not allow the inference. The message is one
+            line that states the charges. They stay charged, and the same sentences cost nothing in a later call.
     """
     with ExitStack() as held:
         try:
@@ -99,8 +111,11 @@ def _prepared(
     held: ExitStack, folder: Path, sentences: Sequence[str], server: str, root_certificates: Path | str,
     user: int | None, progress: Progress,
 ) -> tuple[_Asking, list[bytes], NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
-    """All that comes before the first charge, so that what can fail fails here: the question, its check, the hashes of
-    the different sentences, the row of each sentence, embeddings."""
+    """Do everything that comes before the first charge, so that failures occur here.
+
+    Returns:
+        The request, checked; hashes of the different sentences; the row of each sentence; embeddings.
+    """
     node = _device(folder)
     model = held.enter_context(Model(server, root_certificates, role=MODEL))
     questions = held.enter_context(QuestionRecords(node.folder))
@@ -140,7 +155,7 @@ def _device(folder: Path) -> Node:
 
 
 def _user(node: Node, questions: QuestionRecords, user: int | None) -> int:
-    """Whose sentences they are. Raises ValueError where that cannot be told, or their numbers would be records'."""
+    """Return the user of the sentences. Raise ValueError if it is unclear, or if record numbers would collide."""
     shards = [node.shard(split) for split in SPLITS]
     known = sorted({*questions.users(), *(u for shard in shards for u in np.unique(shard.users).tolist())})
     if any((shard.records >= FIRST_RECORD).any() for shard in shards):
@@ -156,8 +171,11 @@ def _user(node: Node, questions: QuestionRecords, user: int | None) -> int:
 
 
 def _distinct(sentences: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64], list[int]]:
-    """Hashes of the different sentences; of each sentence, the place of its hash, -1 where it is empty; and of each
-    hash, the place of a sentence."""
+    """Return hashes of the different sentences, and indices in both directions.
+
+    Returns:
+        The hashes; for each sentence, the index of its hash, -1 if it is empty; for each hash, the index of a sentence.
+    """
     places: dict[bytes, int] = {}
     rows, first = np.full(len(sentences), -1, np.int64), list[int]()
     for i, sentence in enumerate(sentences):
@@ -176,7 +194,7 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64],
 def _encoded(
     node: Node, sentences: Sequence[str], first: Sequence[int], scratch: Scratch, progress: Progress
 ) -> tuple[Encoder, NDArray[np.float32]]:
-    """Embeddings of the sentences at these places, on the disk where they are many."""
+    """Return embeddings of the sentences at these places, on the disk if they are many."""
     assert node.encoder is not None
     encoder, paced = encoders.load(node.encoder), _paced(progress, "encoded", len(first))
     for start in range(0, len(first), _ENCODED_AT_ONCE):
@@ -187,7 +205,7 @@ def _encoded(
 
 
 def _refusal(error: Refused, policy: Policy, request: Request) -> str:
-    """Why the policy does not allow the question, and what to change."""
+    """Return why the policy does not allow the request, and what to change."""
     mechanism = request.mechanism("embedding")
     if error.reason == "minimum-users":
         return (
@@ -217,7 +235,7 @@ def _refusal(error: Refused, policy: Policy, request: Request) -> str:
 
 
 class _Asking:
-    """One question, asked about some sentences of one user."""
+    """Inference under one request for some sentences of one user."""
 
     def __init__(
         self, node: Node, ledger: Ledger, questions: QuestionRecords, model: Model, request: Request, user: int
@@ -231,7 +249,7 @@ class _Asking:
         self._classes: tuple[str, ...] = ()
 
     def check(self, hashes: Sequence[bytes], progress: Progress) -> None:
-        """Raise ValueError unless the policy allows all that is new: before anything is charged."""
+        """Raise ValueError unless the policy allows all new releases; nothing is charged yet."""
         new = again = 0
         for start in range(0, len(hashes), _LOOKED_UP):
             records = self.questions.record_numbers(self.user, hashes[start : start + _LOOKED_UP])
@@ -259,8 +277,11 @@ class _Asking:
     def all(
         self, hashes: Sequence[bytes], vectors: NDArray[np.float32], progress: Progress
     ) -> tuple[tuple[str, ...], NDArray[np.float64], float]:
-        """Classes, the probabilities of all sentences, and what the user has spent then. Raises ValueError, which says
-        what was charged."""
+        """Return classes, the probabilities of all sentences, and the user's total charge afterwards.
+
+        Raises:
+            ValueError: The inference failed. The message states the charges.
+        """
         step, paced = batch_size(self.request.classes), _paced(progress, "answered", len(hashes))
         try:
             with Scratch(self.node.folder) as scratch:
@@ -273,7 +294,7 @@ class _Asking:
             raise ValueError(f"{_line(error, self.node.folder)}; {self._charges()}") from error
 
     def _some(self, hashes: Sequence[bytes], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Probabilities of a message's sentences, (n, K)."""
+        """Return the probabilities (n, K) of a message's sentences."""
         records = self.questions.assign(self.user, hashes, above=self.ledger.last_record(self.user))
         reply = self._released(records, vectors)
         classes, probabilities = self.model.answer(self._message(reply), len(records), self.request.classes)
@@ -283,7 +304,7 @@ class _Asking:
         return probabilities
 
     def _released(self, records: NDArray[np.int64], vectors: NDArray[np.float32]) -> Reply:
-        """Their releases, charged. The texts are not needed any more: only their embeddings are."""
+        """Return the releases of the sentences, charged. Texts are no longer needed, only their embeddings."""
         shard = _Held(
             self._people(len(records)), records, None, [""] * len(records), self.node.folder, "test",
             identity=self.request.encoder, vectors=vectors,
@@ -291,20 +312,20 @@ class _Asking:
         before = int(self._known(records).sum())
         try:
             return Sanitizer(self.policy, self.ledger, self.node.streams).answer(self.request, shard)
-        finally:  # an error too may come after the commit: where the ledger's witness cannot be written
+        finally:  # an error may also follow the commit: the rollback guard cannot be written
             self._certain = False
             self.charged += int(self._known(records).sum()) - before
             self._certain = True
 
     def _message(self, reply: Reply) -> bytes:
-        """The releases, and whose they are left out: every message says user 0 and records 0, 1, ..."""
+        """Return the releases without their user and records: every message says user 0 and records 0, 1, ..."""
         nobody = Reply(np.zeros(len(reply), np.int64), np.arange(len(reply), dtype=np.int64), reply.releases)
         if self.node.model_seal is None:
             return record_to_bytes(reply_to_record(nobody))
         return record_to_bytes(sealed_to_record(seal(nobody, self.request, self.node.model_seal)))
 
     def _known(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of the numbers have been released under this very question."""
+        """Return a mask of the numbers that have a release under this request."""
         digest = self.request.digest("embedding")
         return self.ledger.recall(STAGE, "embedding", digest, self._people(len(records)), records).known
 
@@ -325,18 +346,19 @@ class _Asking:
         )
 
     def _account(self) -> Account:
-        """What the user has been charged in all."""
+        """Return all charges of the user."""
         return self.policy.spent(self.ledger, self._people(1))
 
 
 @dataclass(frozen=True, eq=False)
 class _Held(Shard):
-    """Records whose embeddings are here, by the encoder of that identity."""
+    """Records whose embeddings are given, by the encoder of that identity."""
 
     identity: str = ""
     vectors: NDArray[np.float32] | None = None
 
     def embeddings(self, identity: str) -> Embeddings:
+        """Return the given embeddings."""
         if self.vectors is None or identity != self.identity:
             raise Refused("encoder")
         return _Vectors(self.vectors)
@@ -348,20 +370,22 @@ class _Vectors:
 
     @property
     def width(self) -> int:
+        """Return the number of coordinates."""
         return int(self.values.shape[1])
 
     def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return some rows."""
         taken: NDArray[np.float32] = self.values[rows]
         return taken
 
 
 def _line(error: Exception, folder: Path | str) -> str:
-    """What a person is told: ours say which file or server it is about."""
+    """Return the message for people: errors of this package name the file or the server."""
     return str(error) if isinstance(error, ValueError) else f"{folder}: {getattr(error, 'strerror', None) or error}"
 
 
 def _paced(progress: Progress, what: str, total: int) -> Callable[[int], None]:
-    """Tells how many are done: the last one, and others with some seconds between."""
+    """Return a function that reports how many are done: the last one, and others some seconds apart."""
     last = time.monotonic()
 
     def done(count: int) -> None:

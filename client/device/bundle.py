@@ -1,14 +1,14 @@
-"""What a device is given: one folder with all that a client needs to answer, and nothing else.
+"""Bundle of a device: one folder with all that a client needs to answer, and nothing else.
 
-    manifest.json     the format, what the bundle is of, the keys that releases are sealed to, the size and SHA-256
-                      of every other file; and manifest.sig, the signature of whoever publishes it
-    request.json      the public parameters that a server asks with, and mean.npy, m1.npy, ... their arrays
-    policy.json       what the client agrees to
-    encoder/          model.onnx, tokenizer.json, encoder.json, where embeddings are asked for
-    vocabulary/       words and vectors, where texts are; masked_lm/ where their mechanism reads a language model
+    manifest.json     the format, the origin of the bundle, the keys that releases are sealed to, the size and SHA-256
+                      of every other file; and manifest.sig, the signature of the publisher
+    request.json      the public parameters of a server's requests, and mean.npy, m1.npy, ... their arrays
+    policy.json       the limits that the client agrees to
+    encoder/          model.onnx, tokenizer.json, encoder.json, if embeddings are requested
+    vocabulary/       words and vectors, if texts are; masked_lm/ if their mechanism reads a language model
 
-Nothing in it is private or secret. The manifest is named by its own hash, and signed by its publisher, whose public key
-a user pins when a device is installed: what is signed by another is refused from then on.
+Nothing in it is private or secret. The manifest is identified by its own hash, and signed by its publisher. A user pins
+the publisher's public key when a device is installed; bundles signed by another key are refused from then on.
 """
 
 from __future__ import annotations
@@ -53,18 +53,22 @@ _ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
 _LARGEST_MANIFEST = 2**20
-#: Characters of what a library says of a file that it cannot read.
+#: Characters of a library's message about a file that it cannot read.
 _LINE = 300
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Whose bundle it is, and whom its devices seal to; 32 bytes each.
+    """Keys of the publisher of a bundle and of the recipients of its devices' releases; 32 bytes each.
 
-    signer: the publisher's private key; None: nobody can install it. seal: the training server's public key;
-    model_seal: that of the model that users ask; None: in clear within TLS. Raises ValueError for what is no key, and
-    where the two are one.
+    Attributes:
+        signer: Private key of the publisher. With None, nobody can install the bundle.
+        seal: Public key of the training server. None sends releases in clear.
+        model_seal: Public key of the model for inference. None sends releases in clear within TLS.
+
+    Raises:
+        ValueError: A value is no key, or the two public keys are equal.
     """
 
     signer: bytes | None = field(default=None, repr=False)
@@ -86,10 +90,14 @@ NO_KEYS = Keys()
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """A bundle whose every file has been found to be what the manifest says.
+    """Bundle whose every file matches its manifest.
 
-    request: as a server would ask for everything, at the stage and split "train". identity: SHA-256 (hex) of the
-    manifest, and with it of all the rest. encoder, vocabulary, masked_lm: folders, None where the request needs none.
+    Attributes:
+        request: Request of a server for everything, at the stage and split "train".
+        identity: SHA-256 (hex) of the manifest, which covers all other files.
+        encoder: Folder of the encoder; None if the request needs none.
+        vocabulary: Folder of the vocabulary; None if the request needs none.
+        masked_lm: Folder of the language model; None if the request needs none.
     """
 
     folder: Path
@@ -100,46 +108,54 @@ class Bundle:
 
     @property
     def encoder(self) -> Path | None:
+        """Return the folder of the encoder; None if the request needs none."""
         return self._part("encoder")
 
     @property
     def vocabulary(self) -> Path | None:
+        """Return the folder of the vocabulary; None if the request needs none."""
         return self._part("vocabulary")
 
     @property
     def masked_lm(self) -> Path | None:
+        """Return the folder of the language model; None if the request needs none."""
         return self._part("masked_lm")
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the number of bytes of all files."""
         files = self.manifest["files"].values()
         own = (self.folder / name for name in (MANIFEST, SIGNATURE))
         return sum(int(f["bytes"]) for f in files) + sum(path.stat().st_size for path in own if path.exists())
 
     @property
     def publisher(self) -> bytes | None:
-        """The public key of whoever has signed it, 32 bytes; None where nobody has."""
+        """Return the public key of the signer, 32 bytes; None if the bundle is not signed."""
         return None if self.manifest["publisher"] is None else bytes.fromhex(self.manifest["publisher"])
 
     @property
     def seal(self) -> bytes | None:
-        """The training server's public key, 32 bytes; None where releases leave in clear."""
+        """Return the training server's public key, 32 bytes; None if releases leave in clear."""
         return None if self.manifest["seal"] is None else bytes.fromhex(self.manifest["seal"])
 
     @property
     def model_seal(self) -> bytes | None:
-        """The public key of the model that users ask, 32 bytes; None where a question leaves in clear within TLS."""
+        """Return the public key of the model for inference, 32 bytes; None if releases leave in clear within TLS."""
         return None if self.manifest["model_seal"] is None else bytes.fromhex(self.manifest["model_seal"])
 
     def install(self, node: Path | str, publisher: bytes | None = None) -> None:
-        """Make a folder a device's, which answers by this bundle and from now on trusts its publisher alone; or give
-        the device that is there this bundle in place of its own.
+        """Turn a folder into a device that answers by this bundle, or replace the bundle of an existing device.
 
-        publisher: the public key that the user trusts, 32 bytes; None for the one that the device has pinned.
-        Raises ValueError, one line, and changes nothing, where the bundle is not signed by that key, where the device
-        was installed for another, where the policy has no finite total, and where it wants releases hidden among
-        others' and nothing seals them.
+        From then on the device trusts the publisher of this bundle alone.
+
+        Args:
+            node: Folder of the device.
+            publisher: Public key that the user trusts, 32 bytes. None takes the one that the device has pinned.
+
+        Raises:
+            ValueError: The bundle is not signed by that key; the device was installed for another; the policy has no
+                finite total; or the policy requires a shuffler's crowd and releases are not sealed. The message is one
+                line, and nothing changes.
         """
         node = Path(node)
         there = node / NODE
@@ -163,7 +179,7 @@ class Bundle:
                 f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "
                 "holds no key to seal them to; make it with one"
             )
-        if there.exists() and self.encoder is not None:  # before a server asks by it: how long that takes tells
+        if there.exists() and self.encoder is not None:  # before a server's request: its time reveals lengths
             encode_records(replace(load_node(node), encoder=self.encoder))
         with changing(node) if there.exists() else nullcontext():
             write_node(
@@ -176,10 +192,11 @@ class Bundle:
 
 
 def open_bundle(folder: Path | str) -> Bundle:
-    """The bundle in a folder, all of it read and compared with its manifest.
+    """Return the bundle in a folder, after comparing all of it with its manifest.
 
-    Raises ValueError, one line that names the file, where one is missing, changed, or there without being listed,
-    where the bundle is of another format than this client's, or where its parts do not go together.
+    Raises:
+        ValueError: A file is missing, changed, or present without being listed; the bundle has another format than this
+            client's; or its parts do not fit together. The message is one line that names the file.
     """
     folder = Path(folder).resolve()
     manifest, identity = _manifest(folder)
@@ -192,7 +209,7 @@ def open_bundle(folder: Path | str) -> Bundle:
         there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
         arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
-    except Exception as error:  # what reads JSON, arrays and archives raises many kinds
+    except Exception as error:  # readers of JSON, arrays and archives raise many kinds
         raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())[:_LINE]}") from None
     if manifest["digests"] != _digests(request):
         raise ValueError(f"bundle: {folder} was made by a version that names releases otherwise; make it anew")
@@ -210,10 +227,23 @@ def write_bundle(
     encoder: Path | None = None, precision: str | None = None, vocabulary: Path | None = None,
     masked_lm: Path | None = None, keys: Keys = NO_KEYS,
 ) -> Bundle:  # fmt: skip
-    """Write a bundle, whole or not at all, into a new or empty folder, and open it.
+    """Write a bundle, completely or not at all, into a new or empty folder, and open it.
 
-    name, arm, made_by, precision: for people. encoder, vocabulary, masked_lm: the folders that the request names by
-    their content. Raises ValueError.
+    Args:
+        folder: The folder.
+        request: Request that devices answer.
+        policy: Policy of the devices.
+        name: Name of the experiment, for people.
+        arm: Arm of the experiment, for people.
+        made_by: Origin of the bundle, for people.
+        encoder: Folder of the encoder that the request names by its content.
+        precision: Precision of the encoder, for people.
+        vocabulary: Folder of the vocabulary that the request names by its content.
+        masked_lm: Folder of the language model that the request names by its content.
+        keys: Keys of the publisher and of the recipients.
+
+    Raises:
+        ValueError: The parts do not fit together, or the folder is not empty.
     """
     folder = Path(folder).absolute()
     require_free(folder, "bundle")
@@ -300,7 +330,7 @@ def _key_or_none(value: object) -> bool:
 
 
 def _named(key: bytes | None) -> str:
-    """How a person compares a key."""
+    """Return a key in the form in which people compare keys."""
     return "nobody" if key is None else f"{key.hex()[:16]}…"
 
 
@@ -316,7 +346,7 @@ def _listed(entry: tuple[str, Any]) -> bool:
 
 
 def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, beside: tuple[str, ...]) -> None:
-    """Raise unless the folder holds these files and no others but for those `beside`, and each is what is listed."""
+    """Raise unless the folder holds exactly these files, apart from those in `beside`, and each is as listed."""
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()}
     if unlisted := sorted(there - {*beside, *files}):
         raise ValueError(f"bundle: {folder / unlisted[0]} is not in the manifest; remove it")
@@ -333,13 +363,13 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, beside: tup
 
 
 def _digests(request: Request) -> dict[str, dict[str, str]]:
-    """What releases are named by in the ledger and on the wire, by split and channel."""
+    """Return the names of releases in the ledger and on the wire, by split and channel."""
     requests = {split: replace(request, split=split) for split in SPLITS}
     return {split: {channel: one.digest(channel) for channel in one.channels} for split, one in requests.items()}
 
 
 def _reads(request: Request) -> str:
-    """The kind of language model that the request's text mechanism reads."""
+    """Return the kind of language model that the request's text mechanism reads."""
     return models.kind_of(request.mechanism("text")) if request.masked_lm else models.MASKED_LM
 
 

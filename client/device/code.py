@@ -1,7 +1,7 @@
-"""Which code this client runs: its own, as installed. What a run ships is compared with it, and never unpacked.
+"""Comparison of the code that a run ships with the installed client. A run's code is never unpacked.
 
-A Flower App Bundle (FAB) is a ZIP archive that comes from the server. Only its table and the files that this client
-has too are read, each no further than the installed one is long.
+A Flower App Bundle (FAB) is a ZIP archive from the server. Only its table and the files that this client also has are
+read, each only up to the length of the installed one.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pathlib import Path
 
 import mechanisms
 
-#: The packages that a client is made of. What else a run ships is the server's, and of no concern here.
+#: The packages of a client. A run may ship other packages for the server, which are not compared.
 PACKAGES = ("client", "mechanisms")
 #: Flower's own limit of a bundle, in bytes.
 MAX_BUNDLE = 10 * 2**20
 #: Of the archive's table: this many files, and bytes. A bundle of all of Sottovoce has about 200.
 MAX_FILES = 2_000
 MAX_TABLE = 2**19
-#: The end of a ZIP archive without a comment, and what stands before it where the archive says more elsewhere
+#: The end of a ZIP archive without a comment, and the mark before it if the archive has more data elsewhere
 #: (APPNOTE.TXT, 4.3.15 and 4.3.16).
 _END = struct.Struct("<4s4H2LH")
 _ELSEWHERE = 20
-#: Of these alone, Python's reader unpacks no more than it is asked for.
+#: Compression methods for which Python's reader decompresses only the requested bytes.
 _BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @cache
 def installed() -> dict[str, bytes]:
-    """The installed client's source files, by their names in a bundle."""
+    """Return the installed client's source files, by their names in a bundle."""
     folders = (Path(__file__).parents[1], Path(str(mechanisms.__file__)).parent)
     return {
         f"{package}/{path.relative_to(folder).as_posix()}": path.read_bytes()
@@ -42,7 +42,7 @@ def installed() -> dict[str, bytes]:
 
 
 def identity() -> str:
-    """SHA-256 (hex) of the installed client: of every file's name and content."""
+    """Return the SHA-256 (hex) of the installed client: of every file's name and content."""
     whole = hashlib.sha256()
     for name, content in installed().items():
         whole.update(f"{name}\n{len(content)}\n".encode() + content)
@@ -50,7 +50,7 @@ def identity() -> str:
 
 
 def same_code(fab: bytes) -> bool:
-    """Whether a bundle has the installed client's files, byte for byte, and no others in its packages."""
+    """Return whether a bundle has the installed client's files, byte for byte, and no others in its packages."""
     if not _bounded(fab):
         return False
     try:
@@ -61,7 +61,7 @@ def same_code(fab: bytes) -> bool:
 
 
 def _bounded(fab: bytes) -> bool:
-    """Whether the archive's table can be read at all without taking much memory."""
+    """Return whether the archive's table can be read without taking much memory."""
     if not _END.size + _ELSEWHERE < len(fab) <= MAX_BUNDLE:
         return False
     mark, disk, first, here, files, size, start, comment = _END.unpack(fab[-_END.size :])
@@ -81,7 +81,7 @@ def _same(archive: zipfile.ZipFile) -> bool:
     for entry in archive.infolist():
         parts = entry.filename.split("/")
         if "\\" in entry.filename or not all(part.strip(" .") for part in parts):
-            return False  # another spelling of a path, which somebody might unpack elsewhere
+            return False  # another spelling of a path, which might be unpacked elsewhere
         if parts[0].casefold() not in PACKAGES:
             continue
         content = mine.get(entry.filename)

@@ -1,8 +1,8 @@
-"""A node's connection to its SuperLink, and the one file of the client that knows Flower's Fleet API.
+"""Connection of a node to its SuperLink; the only file of the client that uses Flower's Fleet API.
 
-TLS and the node's key, as Flower's own SuperNode has them, but on terms of its own: an answer is read no further than a
-limit of its kind (`MAX_RESPONSE` at most) and never unpacked, a redirection is not followed, nothing a SuperLink says
-ends the process or logs, and how long an answer took is not told.
+It has TLS and the node's key, as Flower's own SuperNode has, with stricter rules. An answer is read up to a limit of
+its kind (`MAX_RESPONSE` at most) and never decompressed. Redirections are not followed. No message of a SuperLink ends
+the process or is logged. The time that an answer took is not reported.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from mechanisms.messages.wire import MAX_REQUEST_BYTES
 MAX_RESPONSE = MAX_REQUEST_BYTES + 2**20
 #: A message is made of its records, their arrays and their chunks, each an object.
 MAX_OBJECTS = 256
-#: Bytes of all objects of a message but chunks, and of every answer of a SuperLink but an object and an app: what is
-#: read as many small parts takes some 70 times its own memory.
+#: Bytes of all objects of a message but chunks, and of every answer of a SuperLink but an object and an app: data
+#: that is read as many small parts takes some 70 times its own memory.
 MAX_PARTS, MAX_SMALL = 2**20, 2**18
 _LARGER = {"pull-object": MAX_RESPONSE, "get-fab": MAX_BUNDLE + 2**12}
-#: How the content of a chunk begins, and within how many bytes its head ends.
+#: First bytes of a chunk's content, and the largest size of its head.
 _CHUNK, _HEAD = b"ArrayChunk ", 64
 #: Seconds until a node that is not heard of counts as gone is twice this (flwr.common.constant.HEARTBEAT_PATIENCE). It
 #: is the pace of Flower's HeartbeatSender, whatever interval it was promised: with less, a node is gone between beats.
@@ -78,19 +78,23 @@ _LAST = 3.0
 #: Seconds that a message which was announced may take to come whole, and between two looks.
 _SENDING, _AGAIN = 60.0, 0.2
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([1-9][0-9]{0,4})", re.ASCII)
-#: What says that nobody serves for the moment, and that Flower could not activate a node.
+#: HTTP statuses of a SuperLink that is temporarily unavailable, and of a failed activation in Flower.
 _BUSY = (502, 503, 504)
 _NOT_ACTIVATED = 2004
 #: Seconds that a clock may be ahead, or behind, before that is why a SuperLink refuses a key. Its Date has whole ones.
 _AHEAD, _BEHIND = 3.0, 295.0
-#: What is farther from this clock, a century, is no time: near the end of the calendar nothing more could be signed.
+#: A time that differs more, by a century, is refused: near the end of the calendar nothing could be signed any more.
 _FARTHEST = 100 * 365.25 * 24 * 3600.0
 
 T = TypeVar("T")
 
 
 class Lost(Exception):
-    """The SuperLink cannot be reached now. tls: because what answers is not what the certificate says, or no TLS."""
+    """Error of a SuperLink that cannot be reached now.
+
+    Attributes:
+        tls: Whether the other side does not match the certificate, or has no TLS.
+    """
 
     def __init__(self, why: str, *, tls: bool = False) -> None:
         self.tls = tls
@@ -98,7 +102,11 @@ class Lost(Exception):
 
 
 class WrongClock(Lost):
-    """The SuperLink refuses this device's time; from now on its own is signed. seconds: how far this clock is ahead."""
+    """Error of a SuperLink that refuses this device's time; later requests are signed with the SuperLink's time.
+
+    Attributes:
+        seconds: Seconds by which this clock is ahead.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -107,18 +115,22 @@ class WrongClock(Lost):
 
 
 class Rejected(Exception):
-    """The SuperLink does not know this node's key."""
+    """Error of a SuperLink that does not know this node's key."""
 
 
 class Unusable(Exception):
-    """What the SuperLink answered is an error, or of no use."""
+    """Error of an answer of the SuperLink that is an error itself, or unusable."""
 
 
 class Fleet:
-    """The connection of one node. Its methods raise Lost, Rejected or Unusable, and nothing else."""
+    """Connection of one node. Its methods raise Lost, Rejected or Unusable, and nothing else."""
 
     def __init__(self, address: str, root_certificates: Path, key: Path) -> None:
-        """Raises ValueError, one line, where an argument cannot be used. Connects to nothing yet."""
+        """Check the arguments, without connecting.
+
+        Raises:
+            ValueError: An argument cannot be used. The message is one line.
+        """
         self._private_key = _key(key)
         _check(address)
         self._client = _Client(f"https://{address}", _trusting(root_certificates), self._private_key)
@@ -126,14 +138,15 @@ class Fleet:
 
     @property
     def node_id(self) -> int:
-        """What the SuperLink calls this node, once it is active."""
+        """Return the number by which the SuperLink identifies this node, once it is active."""
         return int(self._node.node_id)
 
     def activate(self, before: int | None) -> None:
-        """Tell the SuperLink that the node is there.
+        """Report the node as active to the SuperLink.
 
-        before: the node id of a process that did so and has ended, maybe without a word. Flower lets no node in that
-        it believes to be there.
+        Args:
+            before: Node id of an earlier process that was active and has ended, perhaps without deactivating. Flower
+                does not activate a node that it believes to be active.
         """
         key = public_key_to_bytes(self._private_key.public_key())
         request = ActivateNodeRequest(public_key=key, heartbeat_interval=HEARTBEAT)
@@ -146,15 +159,15 @@ class Fleet:
             self._node = FlowerNode(node_id=self._call(self._client.ActivateNode, request).node_id)
 
     def beat(self) -> bool:
-        """Tell the SuperLink that the node is still there. Returns whether it heard it. Never raises."""
+        """Send a heartbeat to the SuperLink, and return whether it arrived. Never raise."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
         try:
             return bool(self._call(self._client.SendNodeHeartbeat, request).success)
-        except Exception:  # of a thread of its own; the next question finds out what is wrong
+        except Exception:  # it has its own thread; the next call reports the error
             return False
 
     def close(self) -> None:
-        """Tell the SuperLink that the node goes, where it listens, and disconnect. Never raises."""
+        """Deactivate the node if the SuperLink can be reached, and disconnect. Never raise."""
         self._client.hurry()
         try:
             if self.node_id:
@@ -164,7 +177,7 @@ class Fleet:
         self._client.close()
 
     def receive(self) -> tuple[Message, Any] | None:
-        """A message for this node, without its content, and the tree of its objects; None where there is none."""
+        """Return a message for this node, without its content, and the tree of its objects; None if there is none."""
         answer = self._call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not answer.messages_list:
             return None
@@ -174,13 +187,13 @@ class Fleet:
         return message, tree
 
     def fab(self, run: int) -> tuple[str, bytes]:
-        """What a run ships: its SHA-256 (hex) as the run names it, and the archive."""
+        """Return the app that a run ships: its SHA-256 (hex) as the run states it, and the archive."""
         name = str(self._call(self._client.GetRun, GetRunRequest(node=self._node, run_id=run)).run.fab_hash)
         answer = self._call(self._client.GetFab, GetFabRequest(node=self._node, hash_str=name, run_id=run))
         return name, bytes(answer.fab.content)
 
     def fetch(self, message: Message, tree: Any) -> Message:
-        """The message with its content."""
+        """Return the message with its content."""
         run, end = message.metadata.run_id, time.monotonic() + _SENDING
 
         def pull(name: str) -> bytes:
@@ -191,14 +204,14 @@ class Fleet:
                     return bytes(answer.object_content)
                 if not answer.object_found or time.monotonic() > end:
                     raise Unusable("an object of a message is missing")
-                time.sleep(_AGAIN)  # whoever asks has announced the message, and is still sending it
+                time.sleep(_AGAIN)  # the sender has announced the message, and is still sending it
 
         whole = assemble(tree, pull, limit=MAX_RESPONSE)
         with _reading():
             return make_message(message.metadata, whole.content)
 
     def confirm(self, message: Message) -> None:
-        """Tell the SuperLink that it may forget a message."""
+        """Allow the SuperLink to delete a message."""
         about = message.metadata
         self._call(
             self._client.ConfirmMessageReceived,
@@ -206,7 +219,7 @@ class Fleet:
         )
 
     def parts(self, reply: Message) -> tuple[PushMessagesRequest, dict[str, bytes]]:
-        """A reply as it is sent: who it is for, and its objects by their hashes."""
+        """Return a reply as it is sent: its address, and its objects by their hashes."""
         with _reading(), no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
             objects = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
@@ -218,7 +231,7 @@ class Fleet:
         return about, objects
 
     def announce(self, about: PushMessagesRequest) -> tuple[str, list[str]]:
-        """Say that a reply comes. Returns under which session, and which of its objects are asked for."""
+        """Announce a reply, and return its session and the names of the objects that the SuperLink requests."""
         answer = self._call(self._client.PushMessages, about)
         return str(answer.session_id), [str(name) for name in answer.objects_to_push]
 
@@ -241,15 +254,20 @@ class Fleet:
             raise _lost(error) from None
         except Unusable:
             raise
-        except Exception as error:  # of what reads the answer
+        except Exception as error:  # any error of the reader
             raise Unusable(f"an answer of the SuperLink cannot be read ({type(error).__name__})") from None
 
 
 def assemble(tree: Any, pull: Callable[[str], bytes], *, limit: int) -> Any:
-    """A message of Flower's from its objects. pull: gives an object by its name.
+    """Return a message of Flower's, assembled from its objects.
 
-    limit: bytes, of all objects together, and of what they grow to: an array may name the same chunk many times.
-    Raises Unusable, and whatever `pull` raises.
+    Args:
+        tree: Tree of the objects.
+        pull: Function that returns an object by its name.
+        limit: Bytes of all objects together, and of their assembled size: an array may name the same chunk many times.
+
+    Raises:
+        Unusable: The objects are no message, or exceed the limit. Exceptions of `pull` pass through.
     """
     with _reading():
         names = [part.object_id for part in islice(iterate_object_tree(tree), MAX_OBJECTS + 1)]
@@ -271,12 +289,12 @@ def assemble(tree: Any, pull: Callable[[str], bytes], *, limit: int) -> Any:
 
 
 def _is_chunk(content: bytes) -> bool:
-    """Whether an object is a piece of an array, which is plain bytes behind a short head."""
+    """Return whether an object is a piece of an array: plain bytes after a short head."""
     return content.startswith(_CHUNK) and content.find(b"\0", 0, _HEAD) > 0
 
 
 def _grown(content: bytes, contents: Mapping[str, bytes]) -> int:
-    """How many bytes an object takes once it is put together, where it is an array; 0 of others."""
+    """Return the number of bytes of an object after assembly, if it is an array; 0 for others."""
     if get_object_type_from_object_content(content) != "Array":
         return 0
     chunks = get_object_children_ids_from_object_content(content)
@@ -285,7 +303,7 @@ def _grown(content: bytes, contents: Mapping[str, bytes]) -> int:
 
 
 class _reading:
-    """Turns whatever reading a SuperLink's words may raise into Unusable."""
+    """Context that turns any exception from reading a SuperLink's data into Unusable."""
 
     def __enter__(self) -> None:
         return None
@@ -296,7 +314,7 @@ class _reading:
 
 
 class _Client(FleetHttpClient):
-    """Flower's client of the Fleet API over a transport that bounds what it reads."""
+    """Flower's client of the Fleet API over a transport with limits on what it reads."""
 
     def __init__(self, url: str, context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey) -> None:
         self._signed = _Signed(key)
@@ -306,12 +324,16 @@ class _Client(FleetHttpClient):
         self._client = httpx.Client(transport=bounded, timeout=_TIMEOUT, follow_redirects=False)
 
     def hurry(self) -> None:
+        """Shorten the timeout to that of the last messages."""
         self._client.timeout = httpx.Timeout(_LAST)
 
 
     def corrected(self, response: httpx.Response) -> float | None:
-        """How many seconds the time that was signed is ahead of the SuperLink's (below 0: behind), which is signed from
-        now on; None where it is not, or the SuperLink does not tell its own."""
+        """Return by how many seconds the signed time is ahead of the SuperLink's (negative: behind), and correct it.
+
+        Later requests are signed with the SuperLink's time. Return None if it does not differ, or if the SuperLink does
+        not state its time.
+        """
         try:
             theirs = parsedate_to_datetime(response.headers["date"])
             wrong = (_now() + self._signed.offset - theirs).total_seconds()
@@ -324,14 +346,17 @@ class _Client(FleetHttpClient):
 
 
 class _Signed:
-    """Signs each request by the node's key with the time, as Flower's SuperNodes do, but with the time of the SuperLink
-    where that differs: it takes none that is 5 s ahead of its own or 305 s behind."""
+    """Signer of each request by the node's key and the time, as in Flower's SuperNodes, with a corrected time.
+
+    The time is the SuperLink's if that differs: it accepts no time that is 5 s ahead of its own or 305 s behind.
+    """
 
     def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
         self._key = key
         self.offset = timedelta(0)
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Sign a request and send it."""
         time_of_it = (_now() + self.offset).isoformat()
         public, signature = public_key_to_bytes(self._key.public_key()), sign_message(self._key, time_of_it.encode())
         context.request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = b64encode(public).decode()
@@ -345,9 +370,13 @@ def _now() -> datetime:
 
 
 class BoundedTransport(httpx.BaseTransport):
-    """HTTP that reads each answer of a SuperLink up to a limit, and no compressed one; raises Unusable.
+    """HTTP transport that reads each answer of a SuperLink up to a limit, and refuses compressed ones.
 
-    larger: the limits in bytes, by the last part of the path, of answers that may be larger than `MAX_SMALL`.
+    Args:
+        larger: Limits in bytes, by the last part of the path, of answers that may be larger than `MAX_SMALL`.
+
+    Raises:
+        Unusable: An answer exceeds its limit or is compressed.
     """
 
     def __init__(self, context: ssl.SSLContext, larger: Mapping[str, int]) -> None:
@@ -355,12 +384,13 @@ class BoundedTransport(httpx.BaseTransport):
         self._larger = larger
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and return its answer, read up to the limit."""
         request.headers["accept-encoding"] = "identity"
         limit = self._larger.get(request.url.path.rpartition("/")[2], MAX_SMALL)
         response = self._inner.handle_request(request)
         headers = response.headers
         size = headers.get("content-length", "0")
-        if headers.get("content-encoding", "identity") != "identity":  # a little may unpack to very much
+        if headers.get("content-encoding", "identity") != "identity":  # a small answer may decompress to a huge one
             response.close()
             raise Unusable("an answer of the SuperLink is compressed")
         if not (size.isascii() and size.isdecimal() and len(size) < 20 and int(size) <= limit):
@@ -370,6 +400,7 @@ class BoundedTransport(httpx.BaseTransport):
         return response
 
     def close(self) -> None:
+        """Close the connections."""
         self._inner.close()
 
 
@@ -386,6 +417,7 @@ class _Bounded(httpx.SyncByteStream):
             yield part
 
     def close(self) -> None:
+        """Close the answer."""
         self._inner.close()
 
 
@@ -418,7 +450,7 @@ def _check(address: str) -> None:
 
 
 def _trusting(path: Path) -> ssl.SSLContext:
-    """Trust in what these certificates sign for a SuperLink, and in nothing that the system trusts."""
+    """Return a TLS context that trusts these certificates for a SuperLink, and no certificates of the system."""
     context = context_for(SUPERLINK)
     try:
         context.load_verify_locations(cadata=path.read_text(encoding="ascii"))

@@ -1,7 +1,9 @@
-"""What one sentence costs a device: time by step, memory, bytes and energy, on the very path that answers a server.
+"""Measurement of the cost of one sentence on a device: time by step, memory, bytes and energy.
 
-`measure` counts memory as that of its own process, so `in_fresh_process` is what a person wants: a new process, on one
-core, that opens the bundle, answers one sentence after another as a device does, and ends.
+The measured code is the code that answers servers.
+
+`measure` counts the memory of its own process. So people should use `in_fresh_process`: a new process, on one core,
+that opens the bundle, answers one sentence after another as a device does, and ends.
 """
 
 from __future__ import annotations
@@ -44,7 +46,11 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, Any]:
-    """`measure` in a new process on one core, which says on stderr how far it is. Raises ValueError where it fails."""
+    """Run `measure` in a new process on one core, which reports progress on stderr.
+
+    Raises:
+        ValueError: The measurement failed.
+    """
     one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
     done = subprocess.run(
         [sys.executable, "-m", "client.device.footprint", str(bundle)], input=json.dumps(list(sentences)), text=True,
@@ -61,15 +67,26 @@ def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, 
 def measure(
     bundle: Bundle, sentences: Sequence[str], folder: Path, *, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Any]:
-    """Answers each sentence as that of a user of its own, one at a time, in `folder`, which a ledger fills.
+    """Answer each sentence as the only record of a new user, one at a time, and return the measurements.
 
-    "milliseconds": percentiles by step and of "all" but the warm-up; "read" is a record from the disk, "wire" the
-    question as it came and the answer as it goes; "seal" is what sealing the answer takes beside, on a device that has
-    a key to seal to, and is not in "all". "first_seconds": the first answer, with the model's loading.
-    "memory": the peak of this process, in bytes. "wire": median bytes of a question, an answer, and a sealed answer,
-    with their framing. "joules": of the processor's package for each sentence, with whatever else it does meanwhile;
-    None where the platform does not tell. progress: told how many sentences are answered. ValueError where there are
-    too few.
+    Args:
+        bundle: Bundle of the device.
+        sentences: The sentences.
+        folder: Folder for the device, which a ledger fills.
+        progress: Function that receives the number of answered sentences.
+
+    Returns:
+        "milliseconds": percentiles by step and of "all", without the warm-up. "read" is reading a record from the disk,
+            "wire" is parsing the request and serializing the answer, and "seal" is the additional time of sealing the
+            answer, on a device that has a key to seal to; it is not in "all".
+        "first_seconds": seconds of the first answer, including the loading of the model.
+        "memory": peak of this process, in bytes.
+        "wire": median bytes of a request, an answer, and a sealed answer, with their framing.
+        "joules": energy of the processor's package for each sentence, including other work at the same time; None if
+            the platform does not report it.
+
+    Raises:
+        ValueError: There are too few sentences.
     """
     if len(sentences) <= WARM_UP:
         raise ValueError(f"profile: give at least {WARM_UP + 1} sentences, the first {WARM_UP} only warm up")
@@ -111,7 +128,7 @@ def measure(
 
 
 def processor() -> str:
-    """The processor's name, as the system has it."""
+    """Return the processor's name, as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -121,7 +138,7 @@ def processor() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Of the machine: its processor's name; and the bytes of the Python environment that runs this."""
+    """Return the processor's name, and the bytes of the Python environment that runs this."""
     places = {Path(place).resolve() for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
     files = (p for place in places if place.is_dir() for p in place.rglob("*"))
     installed = sum(p.stat().st_size for p in files if p.is_file() and not p.is_symlink())
@@ -136,7 +153,7 @@ class _Clock:
         self._now: dict[str, float] = {}
 
     def timed(self, step: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, its time added to the step's."""
+        """Return the same function, with its time added to the step's."""
 
         def called(*args: Any, **kwargs: Any) -> Any:
             start = time.perf_counter()
@@ -148,7 +165,7 @@ class _Clock:
         return called
 
     def answered(self) -> None:
-        """An answer is done. Sanitizing is what is left of its time without the encoder's and the ledger's."""
+        """Finish an answer. Sanitization is the rest of its time without the encoder's and the ledger's."""
         inside = self._now.get("encode", 0.0) + self._now.get("ledger", 0.0)
         self._now["sanitize"] = self._now.get("sanitize", 0.0) - inside
         for name in STEPS:
@@ -156,13 +173,14 @@ class _Clock:
         self._now.clear()
 
     def forget(self) -> None:
+        """Discard the times so far."""
         for times in self.steps.values():
             times.clear()
 
 
 @contextmanager
 def _timed_encoder(bundle: Bundle, clock: _Clock) -> Iterator[None]:
-    """The encoder that `Shard.embeddings` calls, loaded and timed."""
+    """Load the encoder that `Shard.embeddings` calls, and time it."""
     if bundle.encoder is None:
         yield
         return
@@ -175,7 +193,7 @@ def _timed_encoder(bundle: Bundle, clock: _Clock) -> Iterator[None]:
 
 
 def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
-    """A device that holds one sentence, of the label 0."""
+    """Return a device that holds one sentence, with the label 0."""
     write_node(
         folder, encoder=bundle.encoder, vocabulary=bundle.vocabulary, masked_lm=bundle.masked_lm,
         policy=replace(bundle.policy, questions=None),
@@ -186,7 +204,7 @@ def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
 
 
 def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> tuple[Reply, int]:
-    """As `client.app.answer` in clear, timed; the reply, and its bytes. The device has one ledger for all sentences."""
+    """Return the timed reply of `client.app.answer` in clear, and its bytes. All sentences share one ledger."""
     request = clock.timed("wire", request_from_record)(content, node.vocabulary)
     shard = clock.timed("read", node.shard)(request.split)
 
@@ -203,7 +221,7 @@ def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> tuple
 
 
 def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]:
-    """Seconds to seal each reply, to a key that nobody keeps; and the median bytes of a sealed answer."""
+    """Return seconds to seal each reply, to a key that is discarded, and the median bytes of a sealed answer."""
     _, key = generate_keys()
     times, sizes = [], []
     for reply in replies:
@@ -215,7 +233,7 @@ def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]
 
 
 def _tokenizing(bundle: Bundle, sentences: Sequence[str]) -> np.ndarray:
-    """Seconds to cut each sentence into what the encoder, or else the text's mechanism, reads."""
+    """Return seconds to tokenize each sentence for the encoder, or else for the text's mechanism."""
     text: Any = bundle.request.mechanism("text") if "text" in bundle.request.channels else None
 
     def tokenize_for_the_text(sentence: str) -> Any:
@@ -235,13 +253,13 @@ def _tokenizing(bundle: Bundle, sentences: Sequence[str]) -> np.ndarray:
 
 
 def _size(record: Any) -> int:
-    """Bytes of a Flower record as it travels, with those of the records inside."""
+    """Return the bytes of a Flower record on the wire, including the records inside."""
     inside = (getattr(record, "children", None) or {}).values()
     return len(record.deflate()) + sum(map(_size, inside))
 
 
 def _peak_memory() -> int:
-    """Bytes. Not `ru_maxrss` where /proc is there: Linux hands that down from the process that started this one."""
+    """Return bytes. `ru_maxrss` is not used where /proc exists: Linux inherits it from the parent process."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
@@ -251,7 +269,7 @@ def _peak_memory() -> int:
 
 
 def _energy() -> float | None:
-    """Joules that the processor's packages have used since some time in the past; None where nothing tells."""
+    """Return joules that the processor's packages have used since a past time; None if they are not reported."""
     try:
         packages = [p for p in _POWERCAP.glob("intel-rapl:*") if p.name.count(":") == 1]
         values = [int((p / "energy_uj").read_text()) for p in packages]
@@ -261,12 +279,12 @@ def _energy() -> float | None:
 
 
 def _cores() -> set[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def main() -> int:
-    """Reads a JSON list of sentences from stdin; prints what was measured as JSON, or {"error": one line}."""
+    """Read a JSON list of sentences from stdin; print the measurements as JSON, or {"error": one line}."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(_cores())})
     sentences = json.load(sys.stdin)

@@ -1,4 +1,4 @@
-"""One server over HTTPS, which may be hostile: known by one authority, read up to a limit, followed nowhere."""
+"""HTTPS connection to one server, which may be hostile: one trusted authority, limited answers, no redirections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEEPEST = 16
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """An error, and what it came from, one after another."""
+    """Return an error and its chain of causes."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < _DEEPEST:
         chain.append(cause)
@@ -27,19 +27,26 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 def tls_error(error: BaseException) -> ssl.SSLError | None:
-    """What TLS has against the other side, where an error comes from that."""
+    """Return the TLS error that caused an error, if there is one."""
     return next((cause for cause in causes(error) if isinstance(cause, ssl.SSLError)), None)
 
 
 class ServerError(ValueError):
-    """The server is not there, is another one, or gives no answer: one line."""
+    """One-line error of a server that cannot be reached, is another one, or gives no valid answer."""
 
 
 class Server:
-    """A server at https://HOST:PORT whose certificate one authority has signed for its role. Use it in a `with`.
+    """Server at https://HOST:PORT whose certificate one authority has signed for its role. Use it in a `with`.
 
-    Nothing else of this machine matters to the connection: no proxy, no other authority, no stored password.
-    root_certificates: the authority's certificate, PEM. Raises ServerError.
+    Nothing else of this machine affects the connection: no proxy, no other authority, no stored password.
+
+    Args:
+        address: https://HOST:PORT.
+        root_certificates: PEM file of the authority's certificate.
+        role: Role of the server that its certificate must state (`client.device.roles`).
+
+    Raises:
+        ServerError: An argument cannot be used.
     """
 
     def __init__(self, address: str, root_certificates: Path | str, *, role: str) -> None:
@@ -69,11 +76,19 @@ class Server:
         self._client.close()
 
     def get(self, path: str, *, limit: int) -> bytes:
-        """What is there, if it takes no more than `limit` bytes. Raises ServerError."""
+        """Return the content at a path, if it takes no more than `limit` bytes.
+
+        Raises:
+            ServerError: There is no valid answer.
+        """
         return self._answer(self._client.build_request("GET", path), limit)
 
     def post(self, path: str, body: bytes, *, limit: int) -> bytes:
-        """The answer to a message, if it takes no more than `limit` bytes. Raises ServerError."""
+        """Return the answer to a message, if it takes no more than `limit` bytes.
+
+        Raises:
+            ServerError: There is no valid answer.
+        """
         headers = {"Content-Type": "application/octet-stream"}
         return self._answer(self._client.build_request("POST", path, content=body, headers=headers), limit)
 
@@ -85,7 +100,7 @@ class Server:
                 if answer.status_code != 200:
                     raise ServerError(f"{self.address}: answered with the status {answer.status_code}")
                 data = bytearray()
-                for piece in answer.iter_raw():  # not unpacked: a small answer could become a huge one
+                for piece in answer.iter_raw():  # not decompressed: a small answer could become a huge one
                     data += piece
                     if len(data) > limit:
                         raise ServerError(f"{self.address}: answered with more than the {limit:,} bytes that are read")
@@ -98,7 +113,7 @@ class Server:
         return bytes(data)
 
     def _said(self, error: BaseException) -> str:
-        """What went wrong, in our words: the library's may be any."""
+        """Return a description of the error in constant words: those of the library may be any."""
         tls = tls_error(error)
         if isinstance(tls, ssl.SSLCertVerificationError):
             return f"shows a certificate that {self._authority} does not vouch for ({tls.verify_message})"

@@ -1,5 +1,7 @@
-"""A deployed model behind HTTPS: its question and its answers. It may be hostile: what it says is read up to a limit,
-and is exactly what it should be or one line of an error."""
+"""Deployed model behind HTTPS, which may be hostile.
+
+Its messages are read up to a limit. Each is exactly as specified, or the result is a one-line error.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,23 @@ from mechanisms.messages.wire import MAX_DESCRIPTION, record_from_bytes, request
 STAGE = "ask"
 #: Releases of one message, at most; with many classes fewer, since an answer has no more numbers than these.
 _RELEASES, _NUMBERS = 256, 2**18
-#: Bytes of a question beside its arrays; of an answer beside its numbers; of a number, and of a class's name, in JSON.
+#: Bytes of a request besides its arrays; of an answer besides its numbers; of a number, and a class's name, in JSON.
 _FRAME, _ROOM, _NUMBER, _NAME = 2 * MAX_DESCRIPTION, 2**12, 32, 1024
 #: Characters of a class's name.
 _LETTERS = 128
 
 
 class Model(Server):
-    """The model at an address, as `Server` has it."""
+    """Model at an address: see `Server`."""
 
     def question(self, *, encoder: str, width: int) -> Request:
-        """What it asks: the embedding of a sentence, by itself, by the encoder of that hash and width. Whether that is
-        within a policy is for the policy to say. Raises ServerError on anything else."""
+        """Return the model's request: the embedding of a sentence, alone, by the encoder of that hash and width.
+
+        The policy decides whether the request is allowed.
+
+        Raises:
+            ServerError: The server sends anything else.
+        """
         data = self.get("/v1/question", limit=4 * width * (width + 1) + _FRAME)  # mean, and m1 at its largest
         try:
             request = request_from_record(record_from_bytes(data))
@@ -45,7 +52,11 @@ class Model(Server):
         return request
 
     def answer(self, message: bytes, n: int, classes: int) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-        """Names of the classes and probabilities (n, K), for a message with n releases. Raises ServerError."""
+        """Return names of the classes and probabilities (n, K) for a message with n releases.
+
+        Raises:
+            ServerError: There is no valid answer.
+        """
         data = self.post("/v1/ask", message, limit=_ROOM + classes * (_NAME + _NUMBER * n))
         try:
             return _read(json.loads(data), n, classes)
@@ -54,7 +65,7 @@ class Model(Server):
 
 
 def batch_size(classes: int) -> int:
-    """How many releases a message has at most."""
+    """Return the largest number of releases of a message."""
     return max(1, min(_RELEASES, _NUMBERS // classes))
 
 
@@ -75,5 +86,5 @@ def _read(answer: dict[str, object], n: int, classes: int) -> tuple[tuple[str, .
 
 
 def _printable(text: object) -> bool:
-    """Whether a name may be shown: a terminal obeys some characters."""
+    """Return whether a name may be shown: a terminal interprets some characters."""
     return isinstance(text, str) and 0 < len(text) <= _LETTERS and text.isprintable()

@@ -1,11 +1,11 @@
-"""Records that a device is given after it was made: a user's own, numbered behind those that the user has.
+"""Addition of a user's records to an existing device, numbered behind the existing records.
 
-A number under which something was released is not given again, even where a shard was deleted meanwhile: the ledger
-would repeat that release for the new record. So new numbers are above those of all splits and of the ledger, and below
-those of the sentences that the device asks about. A device may be served meanwhile: it answers without the new records,
-or with all of them.
+A number that has a release is not assigned again, even if a shard was deleted in between: the ledger would repeat that
+release for the new record. So new numbers are above those of all splits and of the ledger, and below those of the
+sentences in inference requests. A device may be served meanwhile: it answers without the new records, or with all of
+them.
 
-Records are encoded here, and not when a server asks: how long that takes tells how long a text is.
+Records are encoded here, and not when a server sends a request: the time of encoding reveals the length of a text.
 """
 
 from __future__ import annotations
@@ -30,10 +30,20 @@ from mechanisms.messages.request import SPLITS
 def add_records(
     folder: Path, split: str, texts: Sequence[Text], labels: NDArray[np.int64] | None, user: int | None = None
 ) -> tuple[int, range]:
-    """Gives a user of the device in `folder` records, durably; the user, and the numbers that the records have got.
+    """Add records durably for a user of the device in `folder`.
 
-    labels: (n,) int64 class numbers, or None. user: None for the only user there is, or 0 where there is none yet.
-    Raises ValueError, one line, where the device or what it holds does not allow it; nothing is added then.
+    Args:
+        folder: Folder of the device.
+        split: Split of the records.
+        texts: Their texts, or pairs.
+        labels: (n,) int64 class numbers, or None.
+        user: The user. None takes the only user, or 0 if there is none yet.
+
+    Returns:
+        The user, and the numbers of the new records.
+
+    Raises:
+        ValueError: The device or its content does not allow it. The message is one line, and nothing is added.
     """
     node = load_device(folder, simulated=", whose records a study hands out")
     if split not in SPLITS:
@@ -57,10 +67,12 @@ def add_records(
 
 
 def encode_records(node: Node) -> None:
-    """Encodes the records of a device that are not yet, by the encoder that it has now: before it is asked about them.
+    """Encode the records of a device that have no embeddings by its current encoder, before a request needs them.
 
-    A disk that is full is no reason not to answer: they are then encoded when they are asked about. Raises ValueError
-    where the device's files cannot be read.
+    A full disk does not prevent answers: records are then encoded during the request.
+
+    Raises:
+        ValueError: The device's files cannot be read.
     """
     with changing(node.folder):
         for split in SPLITS:
@@ -68,7 +80,7 @@ def encode_records(node: Node) -> None:
 
 
 def _kept(node: Node, split: str) -> NDArray[np.float32] | None:
-    """The embeddings of a split's first records that are kept, (k, m); None where none fit the device's encoder."""
+    """Return the stored embeddings (k, m) of a split's first records; None if none fit the device's encoder."""
     if node.encoder is None:
         return None
     encoder = encoders.load(node.encoder)
@@ -79,7 +91,7 @@ def _kept(node: Node, split: str) -> NDArray[np.float32] | None:
 
 
 def _encode(node: Node, split: str, kept: NDArray[np.float32] | None) -> None:
-    """Keeps embeddings of a split's records, of which the first have the ones that are `kept`."""
+    """Store embeddings of a split's records; `kept` are those of the first ones."""
     shard, known = node.shard(split), 0 if kept is None else len(kept)
     if node.encoder is None or not len(shard):
         return

@@ -1,8 +1,8 @@
-"""A device as a Flower SuperNode that runs the installed client, and nothing else.
+"""Device as a Flower SuperNode that runs the installed client, and nothing else.
 
-Flower's own SuperNode unpacks the app that a run ships, and runs it. Here a run's app is only compared with the
-installed client (`client.device.code`): a run that ships another is refused. One process, no port that listens, no
-child.
+Flower's own SuperNode unpacks and runs the app that a run ships. This one only compares the app with the installed
+client (`client.device.code`), and refuses a run that ships another. It is one process, without a listening port and
+without child processes.
 """
 
 from __future__ import annotations
@@ -35,34 +35,41 @@ from mechanisms.messages.refusals import REFUSALS
 
 Progress = Callable[[str], None]
 
-#: Kept by whoever serves a node's folder: its lock, and the node id that the SuperLink knows it by.
+#: File of the process that serves a node's folder: its lock, and its node id at the SuperLink.
 MARK = "served"
-#: Seconds between two questions for messages: at most so many after the last message; by what factor they grow with
-#: each question in vain, so that an idle device wakes, and a SuperLink is asked, seldom; and where that ends.
+#: Seconds between two polls for messages: the most after the last message; the factor by which they grow with each
+#: poll in vain, so that an idle device rarely wakes and rarely contacts the SuperLink; and their limit.
 _POLL, _SLOWER, _SELDOM = 0.5, 1.1, 10.0
-#: Seconds before a SuperLink that is not there is tried again: first, and at most.
+#: Seconds before an unreachable SuperLink is tried again: first, and at most.
 _AGAIN = (0.5, 10.0)
-#: Runs whose code is remembered to be this client's, or not.
+#: Runs for which the result of the code comparison is cached.
 _RUNS = 64
 
 T = TypeVar("T")
 
 
 class _Stopped(Exception):
-    """Whoever started this wants it to end."""
+    """Signal that the caller wants to stop."""
 
 
 def serve(
     node: Path, *, superlink: str, root_certificates: Path, key: Path, progress: Progress,
     stop: threading.Event | None = None,
 ) -> None:  # fmt: skip
-    """Answer what the SuperLink passes on, for a device's folder, until `stop` is set or Ctrl-C.
+    """Answer the messages that the SuperLink passes on, for a device's folder, until `stop` is set or Ctrl-C.
 
-    superlink: "host:port". root_certificates: of the authority that its certificate must come from. key: the node's
-    private key, whose public one the SuperLink's operator has registered. progress: is given lines for people; nothing
-    that came from the SuperLink is in them.
-    Raises ValueError, one line, where the folder, an argument or the SuperLink cannot be used. A SuperLink that is not
-    there, or goes away, is waited for.
+    A SuperLink that is unreachable, or becomes so, is tried again.
+
+    Args:
+        node: Folder of the device.
+        superlink: "host:port".
+        root_certificates: File of the authority that must have signed its certificate.
+        key: File of the node's private key, whose public key the SuperLink's operator has registered.
+        progress: Function that receives lines for people. They contain nothing from the SuperLink.
+        stop: Event that stops the device.
+
+    Raises:
+        ValueError: The folder, an argument or the SuperLink cannot be used. The message is one line.
     """
     device = load_node(node)
     if device.simulated:
@@ -91,6 +98,7 @@ class _Server:
         self._known: dict[int, bool] = {}
 
     def run(self, mark: Any) -> None:
+        """Activate the node, and answer messages until the device is stopped."""
         heart = HeartbeatSender(self._fleet.beat)
         try:
             before = _number(mark.read())
@@ -102,7 +110,7 @@ class _Server:
             heart.start()
             self._progress(f"node {self._fleet.node_id} at {self._address}, with the client {identity()[:16]}")
             longest = _POLL
-            # by chance, or devices that have answered together would ask together ever after
+            # random, or devices that answered together would poll together ever after
             while not self._stop.wait(longest * (1 + secrets.randbelow(2**32) / 2**32) / 2):
                 longest = min(longest * _SLOWER, _SELDOM)
                 while self._one():
@@ -120,13 +128,15 @@ class _Server:
             self._fleet.close()
 
     def _activate(self, before: int | None) -> None:
-        """Told to end between the SuperLink's decision and its answer, this would leave a node behind that is believed
-        to be there; so it is told after."""
+        """Activate the node, and delay signals until the SuperLink has answered.
+
+        A stop between its decision and its answer would leave a node behind that it believes to be active.
+        """
         with _told_after():
             self._fleet.activate(before)
 
     def _one(self) -> bool:
-        """Answer one message, if there is one. A message that cannot be answered is left, with a line."""
+        """Answer one message, if there is one. An unanswerable message is skipped, with a line of progress."""
         try:
             received = self._patiently(self._fleet.receive)
             if received is None:
@@ -134,7 +144,7 @@ class _Server:
             self._answer(*received)
         except (Rejected, _Stopped):
             raise
-        except Exception as error:  # whatever a message holds, the next one is answered
+        except Exception as error:  # no content of a message prevents the next answer
             why = str(error) if isinstance(error, Unusable) else type(error).__name__
             self._progress(f"a message was left unanswered: {why}")
             self._stop.wait(_POLL)
@@ -142,12 +152,12 @@ class _Server:
 
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
-        # drawn from the operating system's generator, before the question is looked at
+        # drawn from the operating system's generator, before the request is read
         leaves = time.monotonic() + self._within() * (1 + secrets.randbelow(2**32) / 2**32) / 2
         reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
         if self._stop.wait(max(0.0, leaves - time.monotonic())):
             raise _Stopped
-        # made anew: a message says to the microsecond when it was made, and that would be how long the answer took
+        # created anew: the time of creation in a message, to the microsecond, would reveal how long the answer took
         reply = Message(reply.error if reply.has_error() else reply.content, reply_to=message)
         about, objects = self._fleet.parts(reply)
         session, wanted = self._patiently(lambda: self._fleet.announce(about))
@@ -158,14 +168,17 @@ class _Server:
         self._progress(f"run {run}: {said}")
 
     def _within(self) -> float:
-        """The window of the policy as it is now: a bundle may have been installed since the device is served."""
-        with suppress(ValueError):  # of a file that somebody is writing: the window that there was
+        """Return the window of the current policy: a bundle may have been installed while the device is served."""
+        with suppress(ValueError):  # while the file is being written, the last known window holds
             self._window = load_node(self._node).policy("").window
         return self._window
 
     def _reply(self, message: Message, tree: Any) -> Message:
-        """What this device says to a message; a constant text where it does not come whole or cannot be read, so that
-        nobody waits for more."""
+        """Return this device's reply to a message.
+
+        The reply is a constant text if the message is incomplete or unreadable, so that the server does not wait for
+        more.
+        """
         try:
             whole = self._patiently(lambda: self._fleet.fetch(message, tree))
         except Unusable as error:
@@ -175,7 +188,7 @@ class _Server:
         return respond(whole, self._node)
 
     def _ours(self, run: int) -> bool:
-        """Whether a run ships the code that is installed here. Looked at once for each run."""
+        """Return whether a run ships the code that is installed here. Each run is checked once."""
         if run not in self._known:
             try:
                 name, fab = self._patiently(lambda: self._fleet.fab(run))
@@ -187,7 +200,12 @@ class _Server:
         return self._known[run]
 
     def _patiently(self, call: Callable[[], T], *, starting: bool = False) -> T:
-        """What the call returns, once the SuperLink is there. starting: what no waiting mends is an error."""
+        """Return the result of the call, once the SuperLink is reachable.
+
+        Args:
+            call: The call.
+            starting: Whether an error that no waiting can resolve is raised.
+        """
         wait, longest = _AGAIN
         lost = False
         while True:
@@ -217,7 +235,7 @@ class _Server:
 
 @contextmanager
 def _told_after() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the block has ended."""
+    """Delay SIGINT and SIGTERM until the block has ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -234,7 +252,7 @@ def _told_after() -> Iterator[None]:
 
 @contextmanager
 def _alone(node: Path) -> Iterator[Any]:
-    """The mark of a node's folder, opened, while nobody else serves it. Raises ValueError where somebody does."""
+    """Open the mark of a node's folder while no other process serves it. Raise ValueError if another does."""
     path = node / MARK
     try:
         opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

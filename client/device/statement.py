@@ -1,4 +1,4 @@
-"""A device's ledger in words: what left it, when, at what cost, and what its policy still allows."""
+"""Statement of a device's ledger for people: what left it, when, at what cost, and what its policy still allows."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
 
-#: Records, and users, that are listed one by one; of more, the costliest.
+#: Largest number of records, and of users, that are listed individually; the costliest come first.
 LISTED, LISTED_USERS = 20, 3
 _NONE = "nothing has left this device"
 
 
 def read_statement(folder: Path) -> dict[str, Any]:
-    """{"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back", "stand_ins"},
-    JSON-ready but for infinity.
+    """Return the statement of a device, JSON-ready except for infinity.
 
-    answers: what was released together, in the order in which it was charged: time (UTC seconds), stage, channel,
-    digest, records (how many), statement, worst_case (of each record) and the delta at which that holds. records: what
-    each has cost by channel. users: what each has been charged in all that counts, as the policy's privacy filter has
-    it: releases, worst_case (Σε), delta, rho, and rho_limit. theorem: what makes the total hold. stand_ins: how many
-    releases said nothing of them.
-    Raises ValueError where there is no device, or its ledger cannot be trusted.
+    Returns:
+        {"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back", "stand_ins"}.
+        "answers": releases made together, in the order of their charges: time (UTC seconds), stage, channel, digest,
+            records (their number), statement, worst_case (of each record) and the delta at which it holds.
+        "records": cost of each record by channel.
+        "users": charges of each user that count, according to the policy's privacy filter: releases, worst_case (Σε),
+            delta, rho, and rho_limit.
+        "theorem": theorem by which the total holds.
+        "stand_ins": number of dummy releases.
+
+    Raises:
+        ValueError: There is no device, or its ledger cannot be trusted.
     """
     node = load_device(
         folder,
@@ -71,7 +76,7 @@ def read_statement(folder: Path) -> dict[str, Any]:
 
 
 def format_statement(statement: dict[str, Any]) -> str:
-    """What `read_statement` gives, for people: lines."""
+    """Return the result of `read_statement` as lines for people."""
     policy = Policy.from_dict(statement["policy"])
     answers = statement["answers"]
     lines = [f"What left this device ({statement['folder']})"]
@@ -99,7 +104,7 @@ def _spent(ledger: Ledger, rows: list[LedgerRow], policy: Policy) -> list[dict[s
 
 
 def account_of(policy: Policy, spent: Account) -> dict[str, Any]:
-    """A user's account, JSON-ready but for infinity: releases, worst_case (Σε), delta, rho, and rho_limit."""
+    """Return a user's account, JSON-ready except for infinity: releases, worst_case (Σε), delta, rho, and rho_limit."""
     return {
         "releases": int(spent.releases[0]),
         "worst_case": float(spent.epsilon[0]),
@@ -129,7 +134,7 @@ def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
 
 
 def describe_guarantee(guarantee: Guarantee) -> str:
-    """A guarantee as the ledger words it."""
+    """Return a guarantee in the words of the statement."""
     said = f"σ = {guarantee.sigma:g}" if guarantee.sigma is not None else f"ε = {metric_statement([guarantee])}"
     if said == "ε = inf":
         said = "in clear"
@@ -139,7 +144,7 @@ def describe_guarantee(guarantee: Guarantee) -> str:
 
 
 def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
-    """By user and record: the costs by channel, those of channels declared public among them."""
+    """Return the costs by channel, by user and record, including channels declared public."""
     by_record: dict[tuple[int, int], dict[str, float]] = {}
     for row in rows:
         costs = by_record.setdefault((row.user, row.record), {})
@@ -152,7 +157,7 @@ def _cost_lines(statement: dict[str, Any]) -> list[str]:
     records, users = statement["records"], statement["users"]
     lines = []
     for one in records[:LISTED]:
-        asked = one["record"] - FIRST_RECORD  # a sentence that a model was asked about has no record of its user's
+        asked = one["record"] - FIRST_RECORD  # a sentence of an inference request is no record of its user
         whose = f"record {one['record']}" if asked < 0 else f"sentence {asked + 1} that was asked about"
         whose += f" of user {one['user']}" if len(users) > 1 else ""
         costs = ", ".join(f"{c} {describe_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
@@ -206,8 +211,12 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
 
 
 def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[str]:
-    """The policy's total, what is left of it, and by which theorem. account: of `account_of`, None where nothing was
-    charged."""
+    """Return lines about the policy's total, its rest, and the theorem.
+
+    Args:
+        policy: Policy of the device.
+        account: Result of `account_of`; None if nothing was charged.
+    """
     found = account or account_of(policy, Account.empty(1))
     spent = Account(*(np.array([found[name]]) for name in ("worst_case", "delta", "rho", "releases")))
     lines = [
@@ -221,7 +230,7 @@ def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[
 
 
 def describe_question(request: Request, policy: Policy) -> list[str]:
-    """What a server would learn of each record, and at what cost at worst, for the user who is asked: lines."""
+    """Return lines about a request for the user: what a server would learn of each record, and the worst-case cost."""
     whose = "each user's records together" if request.of_users else "each record"
     lines = []
     for channel in request.channels:
@@ -254,7 +263,7 @@ def _upto(limit: float) -> str:
 
 
 def describe_cost(epsilon: float) -> str:
-    """A worst case as the ledger words it."""
+    """Return a worst case in the words of the statement."""
     return "ε = ∞" if math.isinf(epsilon) else f"ε = {epsilon:.4g} at worst"
 
 
