@@ -1,13 +1,14 @@
-"""What of another app's answers may leave: each vector and label of it through a mechanism, charged before it is sent.
+"""Accounted releases of another app's answers: each vector and label is randomized, and charged before it is sent.
 
-The unit is the user of this client: whatever of an answer is declared to leave is a release of their record 0, and
-all that an app looks at stands behind it. A vector is the difference between what the app answers and what it was sent,
-clipped to a norm that this client's side has fixed: as `client.draw.signed_directions` makes it a unit vector of the
-same mean, any two users' are within the mechanism's domain. What the app's answer says never decides whether there is
-an answer: a vector that is not finite counts as zero, a label that is none as the first.
+The unit of privacy is the user of this client. Everything in an answer that is declared to leave is a release of their
+record 0, and covers all data that the app reads. A vector is the difference between the app's answer and the values
+that it was sent, clipped to a norm that the client's side has fixed. `client.draw.signed_directions` turns it into a
+unit vector of the same mean, so the vectors of any two users are within the mechanism's domain. The content of the
+app's answer never decides whether there is an answer: a vector that is not finite counts as zero, an invalid label as
+the first.
 
-A question is all that a message holds. The same one again is answered from the ledger, with the same bytes, and the app
-is not run; any other is charged anew, until the policy's total is spent. Nothing that a message says changes a
+A request is the whole content of a message. A repeated request is answered from the ledger, with the same bytes, and
+the app is not run. Any other request is charged anew, until the policy's total is spent. No message can change a
 mechanism, its parameters or a norm.
 """
 
@@ -36,7 +37,7 @@ from mechanisms.streams import SecureStreams
 #: A message's or an answer's content: records by name, in each arrays or values by key.
 Content = Mapping[str, Mapping[str, Any]]
 
-#: Of a vector whose size is not known yet: a mechanism's price does not depend on it.
+#: Size of a vector that is not known yet: the cost of a mechanism does not depend on it.
 _ANY_SIZE = 16
 _RECORDS = np.zeros(1, np.int64)
 _log = logging.getLogger(__name__)
@@ -44,9 +45,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outgoing:
-    """One thing that leaves: all arrays of the record `name` as one vector, or the label at `name`, "record.key".
+    """Part of an answer that leaves: all arrays of the record `name` as one vector, or the label at "record.key".
 
-    spec: its mechanism, as experiment files have it; norm: the length that the vector is clipped to, None of a label.
+    Attributes:
+        name: Name of the record, or of the label.
+        spec: Its mechanism, as in experiment files.
+        norm: Length to which the vector is clipped; None for a label.
     """
 
     name: str
@@ -55,7 +59,11 @@ class Outgoing:
 
     @classmethod
     def of(cls, name: str, spec: Mapping[str, Any]) -> Outgoing:
-        """ValueError, one line, unless it is a vector's name with a norm, or a label's."""
+        """Return the part that a description declares.
+
+        Raises:
+            ValueError: It is neither a vector's name with a norm, nor a label's. The message is one line.
+        """
         norm = spec.get("norm")
         given = {key: value for key, value in spec.items() if key != "norm"}
         if "." in name:
@@ -68,10 +76,15 @@ class Outgoing:
 
     @property
     def channel(self) -> str:
+        """Return the channel of the mechanism."""
         return "label" if self.norm is None else "statistic"
 
     def mechanism(self, size: int) -> Any:
-        """The mechanism, of vectors of that many coordinates. ValueError where there is none."""
+        """Return the mechanism, for vectors of that many coordinates.
+
+        Raises:
+            ValueError: There is none.
+        """
         return _built(self.channel, tuple(sorted(self.spec.items())), size)
 
 
@@ -85,12 +98,18 @@ def _built(channel: str, spec: tuple[tuple[str, Any], ...], size: int) -> Any:
 
 @dataclass(frozen=True)
 class Accountant:
-    """Says what of an app's answers leaves, and charges it.
+    """Selection and charging of the parts of an app's answers that leave.
 
-    ledger: its file. policy: what the user agrees to; its total must be finite, and nothing in it declared public.
-    releases: by the type of a message ("train", "query.mine"), what of the answer leaves. instead: "record.key" -> the
-    constant that leaves whatever the app says there, or None for nothing. Anything else in an answer is refused.
-    ValueError, one line, where these do not go together, or the policy would refuse each.
+    Attributes:
+        ledger: File of the ledger.
+        policy: Policy of the user. Its total must be finite, and it must declare nothing public.
+        releases: By the type of a message ("train", "query.mine"), the parts of the answer that leave.
+        instead: "record.key" -> the constant that replaces the app's value, or None to send nothing. Any other content
+            of an answer is refused.
+
+    Raises:
+        ValueError: The arguments do not fit together, or the policy would refuse every release. The message is one
+            line.
     """
 
     ledger: Path
@@ -103,6 +122,7 @@ class Accountant:
         cls, ledger: Path | str, policy: Policy, releases: Mapping[str, Mapping[str, Mapping[str, Any]]],
         instead: Mapping[str, float | None],
     ) -> Accountant:  # fmt: skip
+        """Return an accountant whose parts are read from descriptions."""
         made = {kind: tuple(Outgoing.of(name, spec) for name, spec in each.items()) for kind, each in releases.items()}
         return cls(Path(ledger), policy, made, dict(instead))
 
@@ -129,10 +149,17 @@ class Accountant:
     def answer(
         self, kind: str, asked: Content, user: int, run: Callable[[], Content]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, float]]]:
-        """The arrays and the numbers that leave in answer to a message, charged before this returns.
+        """Return the arrays and the numbers that leave in answer to a message, charged before this returns.
 
-        kind: the message's type. asked: its content. run: the app's answer to it, called unless all of it is on the
-        ledger. Raises Refused, or LedgerError; what `run` raises passes.
+        Args:
+            kind: Type of the message.
+            asked: Content of the message.
+            user: Number of the user.
+            run: Function that returns the app's answer. It is called unless the ledger holds all of the answer.
+
+        Raises:
+            Refused: The policy does not allow the answer, or the answer holds undeclared content.
+            LedgerError: The ledger cannot be trusted. Exceptions of `run` pass through.
         """
         if kind not in self.releases:
             raise Refused("unaccounted")
@@ -145,18 +172,18 @@ class Accountant:
                 answered = run()
                 self._check(kind, answered)
                 values = [each.value(answered) for each in due]
-                with ledger.exclusive():  # somebody else may have answered meanwhile
+                with ledger.exclusive():  # another process may have answered meanwhile
                     recalled = self._recalled(ledger, due, person)
                     charges = [
                         each.charge(value, known, person, self.policy)
                         for each, value, known in zip(due, values, recalled, strict=True) if not known.known.all()
                     ]  # fmt: skip
                     ledger.commit(charges)
-                    recalled = self._recalled(ledger, due, person)  # what leaves is what lies on the ledger
+                    recalled = self._recalled(ledger, due, person)  # the bytes on the ledger are the ones that leave
         return self._content(due, recalled)
 
     def _recalled(self, ledger: Ledger, due: list[_Due], person: NDArray[np.int64]) -> list[Recalled]:
-        """What of it is on the ledger. Raises Refused where the user cannot pay for the rest."""
+        """Return the parts that are on the ledger. Raise Refused if the user cannot pay for the rest."""
         recalled = [ledger.recall(each.stage, each.out.channel, each.digest, person, _RECORDS) for each in due]
         new = [each for each, known in zip(due, recalled, strict=True) if not known.known.all()]
         if self.policy.questions is not None and not {each.digest for each in due} <= set(self.policy.questions):
@@ -176,7 +203,7 @@ class Accountant:
         return recalled
 
     def _check(self, kind: str, answered: Content) -> None:
-        """Raise Refused where the app's answer holds anything that nothing accounts for: said here, and not sent."""
+        """Raise Refused if the app's answer holds undeclared content, which is named here and not sent."""
         known = {out.name for out in self.releases[kind]} | set(self.instead)
         for record, values in answered.items():
             for key in values:
@@ -203,7 +230,11 @@ class Accountant:
 
 @dataclass(frozen=True)
 class _Due:
-    """One release that a message asks for. base: the arrays that the app was sent, by key; none of a label."""
+    """One release that a message requests.
+
+    Attributes:
+        base: Arrays that the app was sent, by key; none for a label.
+    """
 
     out: Outgoing
     stage: str
@@ -213,7 +244,7 @@ class _Due:
 
     @classmethod
     def of(cls, kind: str, out: Outgoing, asked: Content) -> _Due:
-        """Raises Refused where the message has no arrays to measure an update from, or too many."""
+        """Return the release of one part. Raise Refused if the message has no arrays to compare with, or too many."""
         base: Mapping[str, NDArray[Any]] = {}
         size = _ANY_SIZE
         if out.norm is not None:
@@ -229,7 +260,7 @@ class _Due:
         return cls(out, f"{kind} {out.name}", mechanism, digest(about), base)
 
     def value(self, answered: Content) -> NDArray[Any]:
-        """What is to be released, inside the mechanism's domain: a mean (1, D) of length 1 at most, or a class (1,)."""
+        """Return the private value in the mechanism's domain: a mean (1, D) of length 1 at most, or a class (1,)."""
         if self.out.norm is None:
             record, _, key = self.out.name.partition(".")
             label = answered.get(record, {}).get(key)
@@ -243,12 +274,12 @@ class _Due:
             update = [np.asarray(arrays[key], np.float64) - self.base[key].astype(np.float64) for key in self.base]
             mean = np.concatenate([part.ravel() for part in update]) / self.out.norm
             mean = mean if np.isfinite(mean).all() else np.zeros_like(mean)
-            largest = max(1.0, float(np.abs(mean).max()))  # or the squares of very long ones would overflow
+            largest = max(1.0, float(np.abs(mean).max()))  # otherwise the squares of very long vectors would overflow
             length = largest * float(np.sqrt(((mean / largest) ** 2).sum()))
         return (mean / max(1.0, length))[None]
 
     def charge(self, value: NDArray[Any], known: Recalled, person: NDArray[np.int64], policy: Policy) -> Charge:
-        """A draw, and what it costs. The stream's step counts other questions at this stage, as the sanitizer's."""
+        """Draw the release and return its charge. The stream's step counts other requests at this stage."""
         rng = SecureStreams().rows(
             person, _RECORDS, stage=self.stage, channel=self.out.channel, step=int(known.earlier[0])
         )
@@ -270,10 +301,11 @@ class _Due:
         return np.dtype(plain.newbyteorder("<"))
 
     def label(self, payload: NDArray[np.uint8]) -> int:
+        """Return the class in the bytes of a release."""
         return int(self._decoded(payload, 1)[0])
 
     def vector(self, payload: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """The app's arrays as they leave: those that it was sent, moved by the released update."""
+        """Return the arrays that leave: those that the app was sent, moved by the released update."""
         codes = self._decoded(payload, sum(array.size for array in self.base.values()))[None]
         unbiased: Any = getattr(self.mechanism, "decoded_mean", None)
         mean = self.mechanism.grid.decode(codes)[0] if unbiased is None else unbiased(codes)
@@ -292,11 +324,11 @@ class _Due:
 
 
 def _like(array: NDArray[Any], update: NDArray[np.float64]) -> NDArray[Any]:
-    """The array and an update, in its own type; whole numbers are rounded, and stay within it."""
+    """Return the sum of an array and an update in the array's type; whole numbers are rounded and stay in its range."""
     with np.errstate(all="ignore"):
         total = array.astype(np.float64) + update
         if array.dtype.kind in "iu":
             bounds = np.iinfo(array.dtype)
             total = np.clip(np.rint(total), float(bounds.min), np.nextafter(float(bounds.max), 0))
-        moved: NDArray[Any] = np.asarray(total, array.dtype)  # of no axes, it would be no array any more
+        moved: NDArray[Any] = np.asarray(total, array.dtype)  # without axes, the sum is no array
     return moved

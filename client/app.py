@@ -1,5 +1,4 @@
-"""The Flower ClientApp: one query, answered with releases or with a constant text; and the mod that has other people's
-ClientApps answer so."""
+"""Flower ClientApp that answers one query with releases or a constant text, and a mod for other ClientApps."""
 
 from __future__ import annotations
 
@@ -39,8 +38,13 @@ def release(message: Message, context: Context) -> Message:
 
 
 def respond(message: Message, folder: Path, *, load: Callable[[Path], Node] = load_node) -> Message:
-    """What the node in a folder, as it is now, says to a message: releases, or a constant text. load: how the node is
-    read."""
+    """Return the reply of the node in a folder, in its current state, to a message: releases, or a constant text.
+
+    Args:
+        message: The message.
+        folder: Folder of the node.
+        load: Function that reads the node.
+    """
     return _reply(message, lambda: answer(message.content, load(folder)))
 
 
@@ -48,15 +52,22 @@ def accounted(
     ledger: Path | str, policy: Policy, releases: Mapping[str, Mapping[str, Mapping[str, Any]]], *,
     instead: Mapping[str, float | None] | None = None,
 ) -> Mod:  # fmt: skip
-    """A mod for somebody else's ClientApp: what its answers say leaves through mechanisms, charged first, or not.
+    """Return a mod that lets another ClientApp's answers leave only through mechanisms, each charged before it is sent.
 
-    ledger: the file of the user's ledger, made where there is none; clients of one simulation may share it, a user each
-    by partition-id. policy: what the user agrees to, with a finite total. releases: by message type, what leaves: all
-    arrays of a record as one update, {"train": {"arrays": {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}}}, or
-    a label, {"query": {"metrics.label": {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 2}}}; any other
-    type of message is refused. instead: "record.key" -> the constant that leaves whatever the app says there; None:
-    nothing. What else the app's answer holds has the whole answer refused, with a constant text, as whatever it raises.
-    Raises ValueError, one line, where these do not go together.
+    Any other content of the app's answer makes the mod refuse the whole answer with a constant text. So does any
+    exception of the app. Message types without an entry in `releases` are refused.
+
+    Args:
+        ledger: File of the user's ledger, created if it is missing. Clients of one simulation may share it, each with
+            its own user by partition-id.
+        policy: Policy of the user, with a finite total.
+        releases: Parts that leave, by message type: all arrays of a record as one update, {"train": {"arrays":
+            {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}}}, or a label, {"query": {"metrics.label":
+            {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 2}}}.
+        instead: "record.key" -> the constant that replaces the app's value, or None to send nothing.
+
+    Raises:
+        ValueError: The arguments do not fit together. The message is one line.
     """
     accountant = Accountant.of(ledger, policy, releases, instead or {})
 
@@ -64,7 +75,7 @@ def accounted(
         def run() -> dict[str, dict[str, Any]]:
             try:
                 answered = call_next(message, context)
-            except SystemExit:  # its words are the app's, and Ray would say them to the server
+            except SystemExit:  # its text is the app's, and Ray would send it to the server
                 raise Refused("failed") from None
             except KeyboardInterrupt:
                 raise KeyboardInterrupt from None
@@ -90,8 +101,7 @@ def accounted(
 
 
 def _content(record: RecordDict) -> dict[str, dict[str, Any]]:
-    """A message's records, arrays as NumPy's. Raises ValueError where one cannot be read."""
-
+    """Return a message's records, with arrays as NumPy arrays. Raise ValueError if one cannot be read."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Array):
@@ -102,28 +112,31 @@ def _content(record: RecordDict) -> dict[str, dict[str, Any]]:
 
 
 def _reply(message: Message, make: Callable[[], RecordDict]) -> Message:
-    """Never raises: an exception's text would travel."""
+    """Return the reply of a function, or a constant text. Never raise: the text of an exception would be sent."""
     try:
         return Message(make(), reply_to=message)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # tokenizers' panics are no Exception
         _log.debug("a request was not answered", exc_info=True)
-        if isinstance(error, LedgerError):  # its words are of files and of the system, and stay here
+        if isinstance(error, LedgerError):  # its text names files and the system, and stays here
             _log.warning("%s", error)
         refused = error if isinstance(error, Refused) else Refused("storage" if _full(error) else "failed")
         return Message(Error(refused.code, refused.text), reply_to=message)
 
 
 def _full(error: BaseException) -> bool:
-    """Whether the ledger could not be written, as on a full disk: its place is at fault, not what it holds."""
+    """Return whether the ledger could not be written, as on a full disk: the place is at fault, not the content."""
     cause = error.__cause__ if isinstance(error, LedgerError) else None
     return isinstance(cause, OSError) or getattr(cause, "sqlite_errorcode", 0) % 256 in _PLACE
 
 
 def answer(content: RecordDict, node: Node) -> RecordDict:
-    """The reply of a node to a request, both as Flower records; sealed, where the node has a key to seal to. Raises
-    Refused, or what went wrong."""
+    """Return a node's reply to a request, both as Flower records, sealed if the node has a key to seal to.
+
+    Raises:
+        Refused: The node does not answer the request. Other exceptions pass through.
+    """
     try:
         request = request_from_record(content, node.vocabulary)
     except ValueError:
@@ -143,9 +156,12 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
 
 
 def find_node(context: Context) -> Node:
-    """The node this process speaks for: a folder named by its partition, in $SOTTOVOCE_NODES, or, in a
-    simulation, in `nodes` of the run's folder. The run's folder comes with the run, so a device is not found
-    through it. Nor is one whose answers leave within a window: they would leave at once."""
+    """Return the node of this process.
+
+    It is a folder named by the partition, in $SOTTOVOCE_NODES, or, in a simulation, in `nodes` of the run's folder. A
+    device is not found through the run's folder, because that comes with the run. Nor is a device whose answers leave
+    within a window: they would leave at once.
+    """
     partition = str(int(context.node_config["partition-id"]))
     if NODES in os.environ:
         node = load_node(Path(os.environ[NODES]) / partition)

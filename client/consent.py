@@ -1,8 +1,7 @@
-"""Questions that a device's policy does not list: kept for its user, who allows them or not; or vouched for by the
-publisher whose key the device has pinned.
+"""Requests that a device's policy does not list, kept until its user or the pinned publisher allows them.
 
-A question is a file: a signature, or zeros where nobody has signed, and the request as bytes of the wire. It holds
-public parameters alone.
+A question is a file of one such request: a signature, or zeros without one, and the request as bytes of the wire. It
+holds only public parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from mechanisms.messages.wire import (
     request_to_record,
 )
 
-#: Where a device keeps what its user has not been asked, how many of it, and how large one may be.
+#: Folder of the requests that wait for the user, their largest number, and the largest size of one.
 FOLDER = "asked"
 MOST, LARGEST = 8, 2**22
 _PURPOSE = "question"
@@ -34,19 +33,19 @@ _UNSIGNED = bytes(SIGNATURE_BYTES)
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A question that was read. data: its bytes, which are what is signed."""
+    """Request that was read from a file, with its bytes `data`, which the signature covers."""
 
     request: Request
     data: bytes
     signature: bytes
 
     def vouched(self, publisher: bytes | None) -> bool:
-        """Whether the publisher has signed it."""
+        """Return whether the publisher has signed it."""
         return publisher is not None and verified(publisher, _PURPOSE, self.data, self.signature)
 
 
 def write_question(path: Path, request: Request, signer: bytes | None = None) -> None:
-    """Write a question, whole, signed by a private key where one is given."""
+    """Write the file of a request completely, signed by a private key if one is given."""
     data = _bytes(request)
     signature = _UNSIGNED if signer is None else sign(signer, _PURPOSE, data)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,10 +54,18 @@ def write_question(path: Path, request: Request, signer: bytes | None = None) ->
 
 
 def read_question(path: Path, node: Node | None = None) -> Question:
-    """The question in a file. node: whose vocabulary it may name. Raises ValueError, one line, where it is none."""
+    """Return the request in a file.
+
+    Args:
+        path: The file.
+        node: Node whose vocabulary the request may name.
+
+    Raises:
+        ValueError: The file holds no request. The message is one line.
+    """
     try:
         with path.open("rb") as file:
-            # no more than there is: so many bytes are reserved, however few come
+            # no more than the file holds: this many bytes are reserved
             read = file.read(min(2 * MAX_REQUEST_BYTES, os.fstat(file.fileno()).st_size) + 1)
         signature, data = read[:SIGNATURE_BYTES], read[SIGNATURE_BYTES:]
         if len(read) > 2 * MAX_REQUEST_BYTES:
@@ -72,7 +79,7 @@ def read_question(path: Path, node: Node | None = None) -> Question:
 
 
 def keep_question(node: Node, request: Request) -> None:
-    """Keep a question for the user of a device, the latest ones where there are many; where the disk allows it."""
+    """Keep a request for the user of a device, if the disk allows it. Only the latest requests are kept."""
     if len(data := _bytes(request)) > LARGEST:
         return
     folder = node.folder / FOLDER
@@ -91,14 +98,18 @@ def keep_question(node: Node, request: Request) -> None:
 
 
 def kept_questions(node: Node) -> list[Path]:
-    """The questions that wait for the user, the oldest first."""
+    """Return the files of the requests that wait for the user, the oldest first."""
     return sorted((node.folder / FOLDER).glob("*.question"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def allow_question(node: Node, request: Request) -> None:
-    """Put a question on the list of a device's policy, for good. Raises ValueError where its limits forbid it."""
+    """Add a request to the list of a device's policy, permanently.
+
+    Raises:
+        ValueError: The limits of the device forbid it.
+    """
     with changing(node.folder):
-        node = load_node(node.folder)  # as it is now: a bundle may have been installed since
+        node = load_node(node.folder)  # in its current state: a bundle may have been installed since
         policy = node.policy("").listing(request)
         try:
             policy.check(request)
@@ -114,8 +125,11 @@ def allow_question(node: Node, request: Request) -> None:
 
 
 def _name(request: Request) -> str:
-    """Of the file that keeps a question: by all that agreeing to it puts on the list, so that a server that has seen
-    one read cannot put another in its place."""
+    """Return the name of the file that keeps a request.
+
+    It covers everything that consent adds to the list. So a server that has seen one request read cannot replace it by
+    another.
+    """
     return sha256("".join(request.digest(channel) for channel in request.channels).encode()).hexdigest() + ".question"
 
 

@@ -1,6 +1,6 @@
-"""Private values in, releases out: the one place where a channel's mechanism is sampled. No ledger, no policy, no disk.
+"""Sampling of a channel's mechanism from private values: the only place that does it. No ledger, no policy, no disk.
 
-`client.sanitizer` charges what is drawn here before it leaves; whoever calls this otherwise releases nothing.
+`client.sanitizer` charges these draws before they leave. Draws of any other caller must not leave the device.
 """
 
 from __future__ import annotations
@@ -23,14 +23,22 @@ def draw(
     streams: SimulationStreams | SecureStreams, step: int = 0, released: NDArray[Any] | None = None,
     masked_lm: Path | None = None,
 ) -> NDArray[Any]:  # fmt: skip
-    """One draw of what a request asks of a channel, for n records, in the form of the wire (`Request.payload_form`).
+    """Draw a channel's part of a request once for each of n records, in the form of the wire (`Request.payload_form`).
 
-    values: n texts or pairs; embeddings (n, m) of the encoder's full width, also for an answer, which is the class that
-    the request's maps and head make of them; labels (n,), where one that is no class counts as
-    class 0, inside the mechanism's domain; or users' means (n, D) of length 1 at most (`statistic_means`). users,
-    records: (n,), whose stream each row draws from, at this step. released: the embeddings (n, m') as just drawn, for a
-    label mechanism that reads a prior off them. masked_lm: the folder of the model that some text mechanisms read.
     Every row depends on its own values and stream alone.
+
+    Args:
+        request: The request.
+        channel: The channel.
+        values: n texts or pairs; or embeddings (n, m) of the encoder's full width, also for an answer, which is the
+            class that the request's maps and head predict from them; or labels (n,), where an invalid label counts as
+            class 0, inside the mechanism's domain; or users' means (n, D) of length 1 at most (`statistic_means`).
+        users: (n,), the user of each row's stream.
+        records: (n,), the record of each row's stream.
+        streams: Source of randomness.
+        step: Step of the streams.
+        released: Embeddings (n, m') that were just drawn, for a label mechanism that reads a prior from them.
+        masked_lm: Folder of the model that some text mechanisms read.
     """
     mechanism: Any = request.mechanism(channel)
     if channel == "text":
@@ -67,10 +75,15 @@ def draw(
 def statistic_means(
     request: Request, embeddings: NDArray[np.float32], labels: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """What a request's statistic is of each of u users, (u, D): the mean over their records of label code ⊗ features.
+    """Return the user vector before randomization of each of u users, (u, D).
 
-    embeddings: (n, m), labels: (n,) of the users' records, a user's together; starts: (u + 1,), where each begins. A
-    label that is no class counts as class 0.
+    It is the mean of label code ⊗ features over their records. An invalid label counts as class 0.
+
+    Args:
+        request: The request.
+        embeddings: (n, m), of the users' records, contiguous for each user.
+        labels: (n,), of the same records.
+        starts: (u + 1,), the start of each user, and the end of the last.
     """
     assert request.mean is not None and request.m1 is not None and request.codes is not None
     labels = np.where((labels >= 0) & (labels < request.classes), labels, 0)
@@ -80,10 +93,13 @@ def statistic_means(
 
 
 def signed_directions(means: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean: its direction with
-    probability (1 + r)/2, else the opposite one. A mean without a direction becomes the first basis vector's.
+    """Return a random unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean.
 
-    So a user of many records releases a unit vector like a user of one, under the same ε, and nothing tells how many.
+    It is the direction of the mean with probability (1 + r)/2, else the opposite one. A mean without a direction gets
+    the first basis vector as its direction.
+
+    So a user of many records releases a unit vector like a user of one, under the same ε, and the number of records
+    stays hidden.
     """
     lengths = np.minimum(np.sqrt(np.einsum("ij,ij->i", means, means)), 1.0)
     nowhere = lengths < 1e-12

@@ -1,15 +1,15 @@
-"""What is released in place of a user's data once the policy allows none of it any more: draws of the same mechanism,
-of inputs that are drawn at random and are nobody's.
+"""Dummy releases, for users whose budget is spent: draws of the same mechanism from random inputs.
 
-**What it hides.** Without it, a user whose total is spent is missing from the next batch, and everybody sees that. A
-stand-in is a release of the mechanism like any other, for one more of its inputs: who tells it from what the user would
-have released is held to the mechanism's own guarantee. At a small ε nobody can; at a large one a text of random words
-is known for what it is.
+**Protection.** Without dummy releases, a user whose total is spent is missing from the next batch, which everybody can
+see. A dummy release is a release of the mechanism like any other, for one more of its inputs. The mechanism's own
+guarantee limits how well anybody can distinguish it from the user's true release. At a small ε nobody can. At a large ε
+a text of random words is recognizable.
 
-**What it costs.** Nothing of the user's is read, so no budget. It is kept on a ledger of its own, at ε = 0, since the
-same question must be answered with the same bytes. The others lose nothing by it: the amplification of a crowd (the
-blanket of Balle, Bell, Gascón and Nissim 2019, Theorem 3.1) holds whatever its members' inputs are, and this is a draw
-of the mechanism for one of them. The server pays: it learns from noise, and cannot tell from which.
+**Cost.** No data of the user is read, so no budget is spent. The release is kept on a ledger of its own, at ε = 0,
+because the same request must be answered with the same bytes. The other users lose nothing: the amplification of a
+crowd (the blanket of Balle, Bell, Gascón and Nissim 2019, Theorem 3.1) holds for any inputs of its members, and this is
+a draw of the mechanism for one of them. The server pays: it learns from noise, and cannot tell which releases are
+noise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.words.text import TextMechanism
 
-#: No input of a user's decides anything about it: any two are at a loss of 0.
+#: It does not depend on the inputs of a user: the privacy loss between any two is 0.
 NOTHING_OF_THE_USERS = Guarantee(0.0, "discrete", 1.0, "record")
 #: Words of a text, at most: as many as a long sentence has.
 _WORDS = 32
@@ -35,7 +35,7 @@ Streams = SimulationStreams | SecureStreams
 
 
 def apart(streams: Streams, purpose: str) -> Streams:
-    """Streams that no release of the users' data ever draws from."""
+    """Return streams that no release of the users' data ever draws from."""
     return replace(streams, purpose=purpose) if isinstance(streams, SimulationStreams) else streams
 
 
@@ -43,8 +43,10 @@ def values(
     request: Request, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, streams: Streams,
     step: int,
 ) -> Any:  # fmt: skip
-    """Inputs of n draws, in the form of `client.draw.draw`, from public parameters and randomness alone: directions
-    drawn uniformly, classes, or texts of words of the vocabulary, up to 32 a side."""
+    """Return inputs of n draws, in the form of `client.draw.draw`, from public parameters and randomness alone.
+
+    They are uniform directions, classes, or texts of words of the vocabulary, up to 32 on each side.
+    """
     rng = apart(streams, "input of a stand-in").rows(users, records, stage=request.stage, channel=channel, step=step)
     n, mechanism = len(users), request.mechanism(channel)
     if channel == "label":

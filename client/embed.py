@@ -1,9 +1,9 @@
-"""Texts in, sanitized embeddings out: what a device releases of a text, for a program of one's own.
+"""Sanitized embeddings of texts for your own programs: the same draws as the releases of a device.
 
     from sottovoce import Purkayastha, SanitizedEncoder
     vectors = SanitizedEncoder(encoder, Purkayastha(dim=384, epsilon=300.0)).encode(["a fine film", "a dull one"])
 
-Each call draws anew, and costs anew: what is drawn here is charged on no ledger. `client.sanitizer` charges.
+Each call draws anew, and has a new privacy cost: these draws are charged on no ledger. `client.sanitizer` charges.
 """
 
 from __future__ import annotations
@@ -22,17 +22,25 @@ from mechanisms.streams import SecureStreams
 
 
 class Encodes(Protocol):
-    """Embeddings of texts, (n, m): `client.models.encoder.Encoder`, or a model of sentence-transformers."""
+    """Encoder of texts to embeddings (n, m): `client.models.encoder.Encoder`, or a model of sentence-transformers."""
 
-    def encode(self, texts: Sequence[str], /) -> Any: ...
+    def encode(self, texts: Sequence[str], /) -> Any:
+        """Return the embeddings (n, m) of n texts."""
+        ...
 
 
 class SanitizedEncoder:
-    """An encoder whose every embedding is drawn by a mechanism before anybody sees it.
+    """Encoder whose every embedding is drawn by a mechanism before it is returned.
 
-    encoder: whose `encode` gives each text an embedding that depends on no other text. mechanism: of the channel
-    "embedding". mean, m1: public maps to the mechanism's m' dimensions, (m,) and (m, m'): drawn from is (e - mean)·m1,
-    normalized. Without them embeddings are drawn from in full width. ValueError, one line, on what does not fit.
+    Args:
+        encoder: Encoder. The embedding of a text must not depend on other texts.
+        mechanism: Mechanism of the channel "embedding".
+        mean: Public mean (m,) that is subtracted from an embedding; None subtracts nothing.
+        m1: Public map (m, m') to the mechanism's m' dimensions. The input of the mechanism is (e - mean)·m1,
+            normalized. Without m1 the embedding keeps its full width.
+
+    Raises:
+        ValueError: The arguments do not fit together. The message is one line.
     """
 
     def __init__(
@@ -53,14 +61,19 @@ class SanitizedEncoder:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What holds of one text's vector; the same text again, or k texts of one user, cost k of it."""
+        """Return the guarantee of one vector; k vectors of one text, or of k texts of a user, cost k times as much."""
         return self.mechanism.guarantee
 
     def encode(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> NDArray[np.float64]:
-        """One draw for each text, (n, m'), in their order, on the mechanism's public grid.
+        """Return one draw for each text, (n, m'), in their order, on the mechanism's public quantizer.
 
-        rng: uniforms of as many rows, for reproducible results that are not private; else they come from the operating
-        system's secure generator. ValueError where the encoder's embeddings have another width.
+        Args:
+            texts: The texts.
+            rng: Uniforms of as many rows, for reproducible results that are not private. None takes the operating
+                system's secure generator.
+
+        Raises:
+            ValueError: The encoder's embeddings have another width.
         """
         width = self.dim if self._m1 is None else len(self._m1)
         embeddings = np.asarray(self._encoder.encode(list(texts)) if len(texts) else np.empty((0, width)), np.float32)

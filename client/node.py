@@ -1,12 +1,15 @@
-"""A node's folder: its configuration (node.json), its shards, its ledgers.
+"""Folder of a node: its configuration (node.json), its shards, its ledgers.
 
-On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}, and "seal" where its releases leave
-sealed: the training server's public key, 64 hexadecimal digits. It stands here and never comes with a message: whoever
-carries messages would put in a key of their own. "model_seal", likewise: the key of the model that users ask, which is
-exposed, and opens nothing that was sealed to the other. "publisher": the public key whose bundles the device takes.
+On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}, and optional keys. "seal" is the
+training server's public key, 64 hexadecimal digits, if releases leave sealed. It stands here and never comes with a
+message, because the carrier of messages could replace it by its own. "model_seal" is the key of the model for
+inference, which is exposed, and opens nothing that was sealed to the other key. "publisher" is the public key whose
+bundles the device accepts.
+
 In a simulation: {"encoder": folder or null, "simulation": {"seed": int, "arms": {slug: policy}}}.
-Either may have "vocabulary" (of texts) and "masked_lm" (what some text mechanisms read), each a folder or null.
-Only a simulation has a seed; anywhere else it is an error.
+
+Either may have "vocabulary" (of texts) and "masked_lm" (read by some text mechanisms), each a folder or null. Only a
+simulation has a seed; anywhere else it is an error.
 """
 
 from __future__ import annotations
@@ -36,22 +39,28 @@ _FOLDERS = ("encoder", "vocabulary", "masked_lm")
 _DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "model_seal", "publisher"}
 _SIMULATION = {*_FOLDERS, "simulation"}
 _SEALS = ("seal", "model_seal")
-#: Between the name of an arm and the end of the name of the ledger of its stand-ins.
+#: Part of a ledger's name that marks the dummy releases of an arm, between the arm and the ending.
 _STAND_INS = ".stand-ins"
 
 
 class NoDevice(ValueError):
-    """A folder is not a device's, where one was asked for."""
+    """Error of a folder that is not a device's, where a device is required."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node is. seed: None on a device. policies: by arm; a device has the one arm "".
+    """Configuration of a node.
 
-    encoder, vocabulary_folder, masked_lm: the folders of its encoder, its vocabulary and its masked language model,
-    where it has them. seal: the public key that its releases are sealed to, 32 bytes; None where they leave in clear,
-    as in a simulation. model_seal: likewise, of what asks the model. publisher: the public key, 32 bytes, whose bundles
-    a device takes; None where it takes none.
+    Attributes:
+        folder: Folder of the node.
+        encoder: Folder of its encoder, if it has one.
+        seed: Seed of a simulation; None on a device.
+        policies: Policies by arm; a device has the one arm "".
+        vocabulary_folder: Folder of its vocabulary, if it has one.
+        masked_lm: Folder of its language model, if it has one.
+        seal: Public key that its releases are sealed to, 32 bytes; None if they leave in clear, as in a simulation.
+        publisher: Public key, 32 bytes, whose bundles a device accepts; None if it accepts none.
+        model_seal: Public key that releases for inference are sealed to, 32 bytes, or None.
     """
 
     folder: Path
@@ -66,46 +75,66 @@ class Node:
 
     @property
     def exposed(self) -> bool:
-        """Whether a device's policy lets releases go only among others', and it has no key to hide what they say."""
+        """Return whether a device's policy requires a crowd for its releases, but no key hides their content."""
         return not self.simulated and self.seal is None and self.policy("").minimum_users > 0
 
     @property
     def simulated(self) -> bool:
+        """Return whether this is a simulation's node."""
         return self.seed is not None
 
     @property
     def streams(self) -> SimulationStreams | SecureStreams:
-        """Where its randomness comes from: the operating system, unless this is a simulation."""
+        """Return the source of randomness: the operating system, unless this is a simulation."""
         return SecureStreams() if self.seed is None else SimulationStreams(self.seed)
 
     def policy(self, arm: str) -> Policy:
-        """The policy of an arm. Raises Refused for an arm that the node does not have."""
+        """Return the policy of an arm.
+
+        Raises:
+            Refused: The node does not have the arm.
+        """
         if arm not in self.policies:
             raise Refused("arm")
         return self.policies[arm]
 
     def ledger(self, arm: str) -> Ledger:
-        """The ledger of an arm, opened. Raises Refused for an arm that the node does not have."""
+        """Return the ledger of an arm, opened.
+
+        Raises:
+            Refused: The node does not have the arm.
+        """
         return Ledger(self.ledger_path(arm), durable=not self.simulated)
 
     def ledger_path(self, arm: str) -> Path:
-        """Where the ledger of an arm lies. Raises Refused for an arm that the node does not have."""
+        """Return the path of the ledger of an arm.
+
+        Raises:
+            Refused: The node does not have the arm.
+        """
         self.policy(arm)
         return self.folder / (f"ledger-{arm}.sqlite" if arm else "ledger.sqlite")
 
     def stand_ins(self, arm: str) -> Ledger | None:
-        """The ledger of what an arm released in place of users who could pay no more, opened; None where its policy has
-        no such thing. Raises Refused for an arm that the node does not have."""
+        """Return the ledger of an arm's dummy releases, opened; None if its policy allows none.
+
+        Raises:
+            Refused: The node does not have the arm.
+        """
         if not self.policy(arm).stand_ins:
             return None
         return Ledger(self.ledger_path(arm).with_suffix(f"{_STAND_INS}.sqlite"), durable=not self.simulated)
 
     def shard(self, split: str) -> Shard:
-        """The node's records of a split, "train" or "test"."""
+        """Return the node's records of a split, "train" or "test"."""
         return Shard.load(self.folder, split, self.encoder, self.masked_lm)
 
     def vocabulary(self, identity: str) -> Vocabulary:
-        """The vocabulary of that identity, of those that are installed here. Raises Refused for another."""
+        """Return the installed vocabulary of that identity.
+
+        Raises:
+            Refused: It is not installed.
+        """
         installed = None if self.vocabulary_folder is None else vocabularies.load_cached(self.vocabulary_folder)
         if installed is None or installed.identity != identity:
             raise Refused("vocabulary")
@@ -113,7 +142,11 @@ class Node:
 
 
 def load_node(folder: Path | str) -> Node:
-    """The node in a folder. Raises ValueError where node.json is missing or says anything it may not say."""
+    """Return the node in a folder.
+
+    Raises:
+        ValueError: node.json is missing or invalid.
+    """
     path = Path(folder) / NODE
     try:
         values = json.loads(path.read_text())
@@ -142,8 +175,16 @@ def load_node(folder: Path | str) -> Node:
 
 
 def load_device(folder: Path, *, simulated: str, missing: str = "make it one with: sottovoce device install") -> Node:
-    """The device in a folder. Raises NoDevice, one line, where there is none (`missing`: what to do about it) or it is
-    a simulation's node (`simulated`: how the line goes on, and why that will not do); ValueError as `load_node` does.
+    """Return the device in a folder.
+
+    Args:
+        folder: The folder.
+        simulated: Rest of the error line about a simulation's node: the reason why it is not accepted.
+        missing: Advice of the error line about a folder without a node.
+
+    Raises:
+        NoDevice: The folder holds no device, or a simulation's node. The message is one line.
+        ValueError: As in `load_node`.
     """
     if not (folder / NODE).is_file():
         raise NoDevice(f"{folder}: is no device's folder; {missing}")
@@ -166,8 +207,11 @@ def write_node(
     seed: int | None = None,
     arms: Mapping[str, Policy] | None = None,
 ) -> None:
-    """Write node.json, whole: of a device (a policy, the keys that it seals to, the publisher that it trusts), or of a
-    simulation (a seed, and a policy for each arm)."""
+    """Write node.json completely.
+
+    A device has a policy, the keys that it seals to, and the publisher that it trusts. A simulation has a seed, and a
+    policy for each arm.
+    """
     folders = {"encoder": encoder, "vocabulary": vocabulary, "masked_lm": masked_lm}
     values: dict[str, Any] = {k: None if v is None else str(v) for k, v in folders.items()}
     seals = dict(zip(_SEALS, (seal, model_seal), strict=True))
@@ -190,12 +234,12 @@ def write_node(
 
 @contextmanager
 def changing(folder: Path) -> Iterator[None]:
-    """One at a time changes a device, its records or its node.json; the next one waits."""
+    """Hold the only right to change a device, its records or its node.json; other processes wait."""
     while True:
-        opened = os.open(folder / NODE, os.O_RDONLY)  # not the folder: its lock is the witness's
+        opened = os.open(folder / NODE, os.O_RDONLY)  # not the folder: its lock is that of the rollback guard
         try:
             fcntl.flock(opened, fcntl.LOCK_EX)
-            if os.fstat(opened).st_ino == (folder / NODE).stat().st_ino:  # whoever was waited for may have replaced it
+            if os.fstat(opened).st_ino == (folder / NODE).stat().st_ino:  # its last holder may have replaced it
                 yield
                 return
         finally:
@@ -234,11 +278,11 @@ def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:
     seed, arms = values.get("seed"), values.get("arms")
     if type(seed) is not int or not isinstance(arms, dict):
         raise ValueError(f"node: {path}: a simulation needs an integer seed and a table of arms")
-    if any(arm.endswith(_STAND_INS) for arm in arms):  # its ledger would be that of another arm's stand-ins
+    if any(arm.endswith(_STAND_INS) for arm in arms):  # its ledger would be that of another arm's dummy releases
         raise ValueError(f"node: {path}: the name of an arm cannot end in {_STAND_INS}")
     policies = {arm: Policy.from_dict(policy) for arm, policy in arms.items()}
     for name in {name for policy in policies.values() for name in policy.mechanisms}:
-        admit(name)  # by its place too: whoever runs the simulation has named it
+        admit(name)  # its path may be named: the simulation's operator chose it
     return seed, policies
 
 

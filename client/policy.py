@@ -1,5 +1,4 @@
-"""What a client agrees to. The server is the adversary: it may ask for anything, and this is what stops
-it."""
+"""Policy of a client: limits on the requests that it answers. The server, as the adversary, may request anything."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
 
-#: Seconds; whoever asks waits no longer than an hour.
+#: Seconds; a server waits at most an hour.
 _LONGEST_WINDOW = 3600.0
 
 
 class Refused(Exception):
-    """A request that this client does not answer. Carries one of the constant reasons of `REFUSALS`, only."""
+    """Error of a request that this client does not answer. It carries only a constant reason of `REFUSALS`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -36,30 +35,37 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Policy:
-    """Largest privacy losses a client agrees to. The defaults agree to nothing.
+    """Largest privacy losses that a client accepts. The defaults accept nothing.
 
-    Every limit is held by a privacy filter (`mechanisms.accounting.privacy_filter`): it is a theorem about all that
-    leaves, whatever a server chooses to ask in the light of the answers, as long as the policy itself is not so chosen.
+    A privacy filter (`mechanisms.accounting.privacy_filter`) enforces every limit. Its theorem covers all releases,
+    even if a server chooses its requests in the light of the answers, as long as the policy itself is not chosen that
+    way.
 
-    delta: the δ at which a release's worst case is taken, where it has none without (Gaussian noise). Each such
-        release spends it of total_delta.
-    embedding, label, text, statistic, answer: largest ε of *one record* on that channel (a statistic: of the user, all
-        records together), over all its stages and digests: a server gains nothing by asking again under another name.
-    total: largest ε of *one user* over all records, stages and channels; total_delta: the δ of that and of the limits
-        above. One half is for what releases and samplers spend, the other for the filter.
-    releases: the most releases of one user, whatever they cost and declared public or not.
-    stand_ins: the most releases of one user that say nothing of them, in place of what they can pay no more: without
-        them a user whose total is spent is missing, and everybody sees that (`client.dummy_release`).
-    mechanisms: catalogue names that may be asked for.
-    minimum_users: the smallest minimum batch of the shuffler. The server's word for it is all a client has.
-    accept_unprotected: "channel: reason". That channel is declared public: no limit applies to it, and it
-        does not count towards the total. The ledger shows it all the same. Or "length: reason", or another name of
-        EXPOSURES: what a text mechanism may pass through beside its theorem; its limits then apply to the rest.
-    window: seconds within which an answer leaves, at a moment of its second half that is drawn before the question is
-        looked at: it tells nothing of how long the answer took, where that was less than a half. 0: at once.
-    questions: the digests (`Request.digest`) of all that may be asked: split, encoder, maps, codes, head, mechanism and
-        its parameters. A server that chose its own maps could have one release tell what it most wants to know. None:
-        any question within the limits may, as in a simulation.
+    Attributes:
+        delta: δ at which the worst case of a release is taken, if it has none without δ (Gaussian noise). Each such
+            release spends this much of total_delta.
+        embedding: Largest ε of *one record* on that channel, over all its stages and digests: a server gains nothing by
+            repeating a request under another name.
+        label: As for embedding.
+        text: As for embedding.
+        statistic: Largest ε of *one user* for user vectors, which cover all records together.
+        answer: As for embedding.
+        total: Largest ε of *one user* over all records, stages and channels.
+        total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
+            filter.
+        releases: Largest number of releases of one user, at any cost and even if declared public.
+        stand_ins: Largest number of dummy releases that a user may send after their budget is spent. Without them a
+            user whose total is spent is missing, which everybody can see (`client.dummy_release`).
+        mechanisms: Catalogue names of the mechanisms that may be requested.
+        minimum_users: Smallest minimum batch of the shuffler. A client has only the server's word for it.
+        accept_unprotected: "channel: reason" declares a channel public: no limit applies to it, and it does not count
+            towards the total. The ledger still lists its releases. "length: reason", or another name of EXPOSURES,
+            accepts what a text mechanism exposes besides its theorem; the channel's limits then apply to the rest.
+        window: Seconds within which an answer leaves, at a moment of the second half that is drawn before the request
+            is read. So it does not reveal how long the answer took, if that was less than a half. 0 sends at once.
+        questions: Digests (`Request.digest`) of all requests that are allowed: split, encoder, maps, codes, head,
+            mechanism and its parameters. A server that chose its own maps could make one release reveal what it most
+            wants to know. None allows any request within the limits, as in a simulation.
     """
 
     delta: float = 0.0
@@ -110,8 +116,11 @@ class Policy:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Policy:
-        """A policy from JSON or TOML values; infinity is "inf" or a float. Raises ValueError on an unknown
-        key."""
+        """Return a policy from JSON or TOML values; infinity is "inf" or a float.
+
+        Raises:
+            ValueError: A key is unknown or a value is invalid.
+        """
         if not isinstance(values, Mapping):
             raise ValueError("policy: it must be a table")
         names = [f.name for f in fields(cls)]
@@ -121,28 +130,39 @@ class Policy:
         return cls(**{k: _plain(v) for k, v in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready inverse of `from_dict`."""
+        """Return the JSON-ready inverse of `from_dict`."""
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
     @property
     def declared(self) -> dict[str, str]:
-        """The channels and exposures declared public, each with its reason."""
+        """Return the channels and exposures declared public, each with its reason."""
         parts = (entry.partition(":") for entry in self.accept_unprotected)
         return {name.strip(): reason.strip() for name, _, reason in parts}
 
     @property
     def unprotected(self) -> frozenset[str]:
-        """The channels and exposures declared public."""
+        """Return the channels and exposures declared public."""
         return frozenset(self.declared)
 
     def require_end(self, what: str) -> None:
-        """Raise ValueError where `what`, a policy that a server meets alone, has no finite total."""
+        """Check that the total is finite, as is required if a server communicates with one device directly.
+
+        Args:
+            what: First words of the error, which name the policy.
+
+        Raises:
+            ValueError: The total is not finite.
+        """
         if math.isinf(self.total):
             raise ValueError(f"{what} needs a finite total: a server may ask without end")
 
     def check(self, request: Request) -> None:
-        """Raise Refused unless a client that has spent nothing could answer the request."""
+        """Check that a client that has spent nothing could answer the request.
+
+        Raises:
+            Refused: It could not.
+        """
         if request.minimum_users < self.minimum_users:
             raise Refused("minimum-users")
         for channel in request.channels:
@@ -151,21 +171,24 @@ class Policy:
                 raise Refused("mechanism")
             if (reason := self.refusal(channel, self.cost(mechanism.guarantee))) is not None:
                 raise Refused(reason)
-        if not self.lists(request):  # last: the user is asked about what is within their limits, and nothing else
+        if not self.lists(request):  # last: the user is asked only about requests within their limits
             raise Refused("question")
 
     def lists(self, request: Request) -> bool:
-        """Whether the question, whatever it costs, is one that the policy allows."""
+        """Return whether the policy lists the request, at any cost."""
         return self.questions is None or all(request.digest(c) in self.questions for c in request.channels)
 
     def listing(self, request: Request) -> Policy:
-        """The policy that allows this question too, within the same limits."""
+        """Return the policy that lists this request too, within the same limits."""
         new = {*(self.questions or ()), *(request.digest(channel) for channel in request.channels)}
         return self if self.questions is None else replace(self, questions=tuple(sorted(new)))
 
     def refusal(self, channel: str, cost: Cost) -> str | None:
-        """Why a client that has spent nothing gives no release of that cost on the channel: one of `REFUSALS`; None
-        where it does."""
+        """Return why a client that has spent nothing refuses a release of that cost on the channel.
+
+        Returns:
+            One of `REFUSALS`; None if the release is allowed.
+        """
         none = Account.empty(1)
         if not self.allows_number(none.plus(FREE, np.ones(1, np.int64)))[0]:
             return "releases"
@@ -179,23 +202,28 @@ class Policy:
         return None if self.allows(one, "total")[0] else "total"
 
     def cost(self, guarantee: Guarantee) -> Cost:
-        """What one release under the guarantee is charged, what is declared public left aside."""
+        """Return the charge of one release under the guarantee, without what is declared public."""
         return privacy_filter.cost(guarantee, self.delta, declared=self.unprotected)
 
     def spent(self, ledger: Ledger, users: NDArray[np.int64]) -> Account:
-        """What each user has been charged in all, as this policy prices it, (n,)."""
+        """Return the total charge of each user, as this policy prices it, (n,)."""
         declared = self.unprotected
         return ledger.spent(users, delta=self.delta, without=declared, declared=declared)
 
     def spent_on(
         self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]
     ) -> Account:
-        """What each record has been charged on the channel, as this policy prices it, (n,)."""
+        """Return the charge of each record on the channel, as this policy prices it, (n,)."""
         return ledger.spent_on(channel, users, records, delta=self.delta, declared=self.unprotected)
 
     def allows(self, spent: Account, limit: str) -> NDArray[np.bool_]:
-        """Which of n accounts, with what is asked for, are within a limit: a channel's (of a record) or "total" (of
-        a user), (n,). A channel declared public has none."""
+        """Return a mask (n,) of the accounts that are within a limit, after the requested releases.
+
+        Args:
+            spent: n accounts that include the requested releases.
+            limit: Channel, for accounts of records, or "total", for accounts of users. A channel declared public has no
+                limit.
+        """
         if limit in self.unprotected:
             return np.ones(len(spent), dtype=bool)
         if limit == "total":
@@ -203,12 +231,17 @@ class Policy:
         return privacy_filter.within_epsilon(spent, epsilon=getattr(self, limit), delta=self.total_delta)
 
     def allows_number(self, spent: Account) -> NDArray[np.bool_]:
-        """Which of n users' accounts, with what is asked for, are of so many releases as the policy allows, (n,)."""
+        """Return a mask (n,) of the users' accounts, with the requested releases, whose number is allowed."""
         allowed: NDArray[np.bool_] = spent.releases <= self.releases
         return allowed
 
     def left(self, spent: Account, public: bool = False) -> str:
-        """What of the total one user who has spent this may still spend, in words; public: on a channel declared so."""
+        """Return the rest of the total for one user with this account, in words.
+
+        Args:
+            spent: Account of the user.
+            public: Whether the channel is declared public.
+        """
         releases = f"{max(0, self.releases - int(spent.releases[0])):,} releases"
         if public:
             return releases
@@ -216,9 +249,9 @@ class Policy:
         return f"ε = {'∞' if math.isinf(self.total) else f'{epsilon:.4g}'}, δ = {delta:.4g} and {releases}"
 
     def affords(self, spent: Account, cost: Cost, limit: str) -> int:
-        """How many more releases of that cost one user who has spent this may make, within a limit and in number."""
+        """Return how many more releases of that cost a user with this account may make within a limit and in number."""
         low, high = 0, max(0, self.releases - int(spent.releases[0]))
-        while low < high:  # both conditions are of sums that only grow
+        while low < high:  # both conditions are on sums that only grow
             middle = (low + high + 1) // 2
             more = spent.plus(cost, np.array([middle]))
             low, high = (middle, high) if self.allows(more, limit)[0] else (low, middle - 1)
@@ -228,7 +261,7 @@ class Policy:
 def _number(value: object) -> bool:
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-    except OverflowError:  # a whole number of JSON's that no float can be
+    except OverflowError:  # a whole number in JSON that exceeds every float
         return False
 
 

@@ -1,11 +1,10 @@
-"""Texts in, sanitized texts out: what the command `sottovoce sanitize` does, in two lines of Python.
+"""Sanitized texts for your own programs: the command `sottovoce sanitize` in two lines of Python.
 
     from sottovoce import Rewriter
     print(Rewriter({"mechanism": "santext", "epsilon": 10.0}, "my-vocabulary").rewrite(["a fine film", "a dull one"]))
 
-"my-vocabulary" is a folder that client.models.vocabulary.save wrote;
-sottovoce.vocabulary_folder() gives that of the default checkpoint. Each call draws anew, and costs anew: what is drawn
-here is charged on no ledger.
+"my-vocabulary" is a folder that client.models.vocabulary.save wrote; sottovoce.vocabulary_folder() returns that of the
+default checkpoint. Each call draws anew, and has a new privacy cost: these draws are charged on no ledger.
 """
 
 from __future__ import annotations
@@ -34,14 +33,18 @@ from mechanisms.words.text import TextMechanism
 
 @dataclass(frozen=True)
 class Token:
-    """A token of a text beside what was drawn for it; for the eyes of the text's owner alone.
+    """Token of a text with its draw, for the owner of the text alone.
 
-    original: as written; None where the text was filled up to the drawn length. substitute: None where nothing came
-    out. probability: of the substitute, given the token; None where the mechanism has no closed form. epsilon: what
-    its draw costs at worst, given what the guarantee exposes; inf where it was passed through, 0 where none was made.
-    note: "unknown", "kept" (passed through), "dropped" (first), "left out" (cut, or nothing drawn), "filled", or "". Of
-    a model that generates no token stands for another: those of the text are "read", and those of the output "drawn";
-    or "drawn at once", where beside each stands what the one draw of all of them costs.
+    Attributes:
+        original: Token as written; None if the text was padded to the drawn length.
+        substitute: Drawn token; None if nothing was drawn.
+        probability: Probability of the substitute, given the token; None if the mechanism has no closed form.
+        epsilon: Worst case of its draw, given what the guarantee exposes; inf if it was passed through, 0 without a
+            draw.
+        note: "unknown", "kept" (passed through), "dropped" (first), "left out" (cut, or nothing drawn), "filled", or
+            "". For a generating model, tokens of input and output do not correspond: those of the text are "read", and
+            those of the output "drawn"; or "drawn at once", if the epsilon beside each is the cost of a single draw of
+            all of them.
     """
 
     original: str | None
@@ -52,14 +55,18 @@ class Token:
 
 
 class Rewriter:
-    """A text mechanism with the vocabulary that it writes in.
+    """Text mechanism with the vocabulary of its output.
 
-    mechanism: a `TextMechanism`, or what describes one, as {"mechanism": "santext", "epsilon": 10.0, "length": "kept"}.
-    vocabulary: where `mechanism` is a description; or the folder of one. model: the folder of the language model that
-    the mechanism reads the whole text by, if it does (`client.models.language_models`). By one that generates, a
-    description without a vocabulary writes in the model's own tokens; bounds and widths that it does not name are the
-    model's.
-    ValueError, one line, on what does not fit.
+    Args:
+        mechanism: A `TextMechanism`, or its description, as {"mechanism": "santext", "epsilon": 10.0, "length":
+            "kept"}.
+        vocabulary: Vocabulary, or the folder of one, if `mechanism` is a description.
+        model: Folder of the language model by which the mechanism reads the whole text, if it does
+            (`client.models.language_models`). With a generating model, a description without a vocabulary writes in the
+            model's own tokens. Bounds and widths that the description does not state are the model's.
+
+    Raises:
+        ValueError: The arguments do not fit together. The message is one line.
     """
 
     def __init__(
@@ -83,15 +90,18 @@ class Rewriter:
         if "states" in self.text.word.reads:
             assert model is not None
             language_models.check(self.text.word, language_models.load(model, language_models.kind_of(self.text)))
-        #: Texts that are best drawn at once: as many as memory allows.
+        #: Recommended number of texts for one call, by memory.
         self.batch_size = batch_size(self.text)
 
     def rewrite(self, texts: Sequence[Text], *, rng: Uniforms | None = None) -> list[Any]:
-        """One draw for each text, in their order; none holds a line's end or a tab. Of a mechanism of two sides, one
-        for each pair of texts: pairs again, the two drawn apart.
+        """Return one draw for each text, in their order; none holds a line break or a tab.
 
-        rng: uniforms of as many rows, for reproducible results that are not private; else they come from the operating
-        system's secure generator.
+        A mechanism of two sides returns one pair for each pair of texts, with both sides drawn independently.
+
+        Args:
+            texts: The texts, or pairs.
+            rng: Uniforms of as many rows, for reproducible results that are not private. None takes the operating
+                system's secure generator.
         """
         if rng is not None:
             return self.decoded(self.draw(texts, rng=rng)[0])
@@ -100,11 +110,11 @@ class Rewriter:
         return [text for word_ids in batches for text in self.decoded(word_ids)]
 
     def explain(self, text: Text, *, rng: Uniforms | None = None) -> list[Token]:
-        """A draw for one text, token by token; of a pair, its second text behind the first."""
+        """Return a draw for one text, token by token; for a pair, the second text follows the first."""
         return self.explain_draw(text, self.draw([text], rng=rng)[0][0])
 
     def draw(self, texts: Sequence[Text], *, rng: Uniforms | None) -> tuple[NDArray[np.int32], int]:
-        """Word ids for each text, (n, positions), and how many tokens were read (private); see `rewrite`."""
+        """Return word ids (n, positions) of the texts, and the number of tokens read (private); see `rewrite`."""
         if rng is None:
             rows = np.arange(len(texts))
             rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel="text")
@@ -120,20 +130,20 @@ class Rewriter:
         return private_arguments(self.text, texts, x, self._model)
 
     def decoded(self, word_ids: NDArray[np.int32]) -> list[Any]:
-        """Drawn word ids (n, positions) as texts, or pairs, words with one space between."""
+        """Return drawn word ids (n, positions) as texts, or pairs, with one space between words."""
         texts = self.text.texts(word_ids)
         if self.text.sides == 1:
             return [" ".join(text.split()) for text in texts]
         return [tuple(" ".join(side.split()) for side in text) for text in texts]
 
     def explain_draw(self, text: Text, drawn: NDArray[np.int32]) -> list[Token]:
-        """The tokens of a text beside the word ids (positions,) that `draw` gave for it."""
+        """Return the tokens of a text with the word ids (positions,) that `draw` returned for it."""
         sides = zip(tokens.sides_of(text, self.text.sides), self.text.slices, strict=True)
         return [token for part, side in sides for token in self._explained(part, drawn[side])]
 
     def _explained(self, text: str, drawn: NDArray[np.int32]) -> list[Token]:
         vocabulary, end = self.text.vocabulary, self.text.tokens
-        rows: list[tuple[str | None, int, int, str]] = []  # original, its id, what was drawn, note
+        rows: list[tuple[str | None, int, int, str]] = []  # original, its id, drawn id, note
         at = 0
         for token in tokens.tokenize(text, vocabulary):
             word_id = vocabulary.word_id(token)
@@ -165,7 +175,7 @@ class Rewriter:
         ]
 
     def _probabilities(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
-        """Of each output given its input, where the mechanism has a closed form that reads nothing else."""
+        """Return the probability of each output given its input, if a closed form of the two exists."""
         form = getattr(self.text.word, "log_prob", None)
         there = [i for i, (_, y) in enumerate(pairs) if y != NOTHING]
         chances: list[float | None] = [None] * len(pairs)
@@ -174,7 +184,7 @@ class Rewriter:
         x, y = (np.array([pairs[i][side] for i in there], dtype=np.int64) for side in (0, 1))
         try:
             values = np.exp(form(y, x))
-        except NotImplementedError:  # of a mode that has none
+        except NotImplementedError:  # a mode without one
             return chances
         for i, value in zip(there, values, strict=True):
             chances[i] = float(value)
@@ -184,8 +194,10 @@ class Rewriter:
 def _completed(
     spec: Mapping[str, Any], vocabulary: Vocabulary | None, model: Path | str
 ) -> tuple[Mapping[str, Any], Vocabulary | None]:
-    """A description with what its language model says where it says nothing itself: the bounds of logits, and, of one
-    that generates, the tokens that it writes in, and the one that ends a text."""
+    """Return a description completed by its language model.
+
+    The model supplies bounds of logits, and, if it generates, the tokens of the output and the one that ends a text.
+    """
     kind = admit(str(spec.get("mechanism", "")))
     if not getattr(kind, "reads", ()):
         return spec, vocabulary
@@ -201,7 +213,7 @@ def _completed(
 
 
 def describe_cost(text: TextMechanism) -> str:
-    """What one text costs, for people: its worst case, how that comes about, and what passes through beside it."""
+    """Return the cost of one text for people: its worst case, the reason, and its exposures."""
     word, whole = text.word.guarantee, text.guarantee
     if whole.sigma is not None:
         delta = delta_of(text.word)
@@ -221,18 +233,18 @@ def describe_cost(text: TextMechanism) -> str:
 
 
 def delta_of(word: Any) -> float:
-    """The δ at which a word mechanism states its ε; 0 where it states it for all."""
+    """Return the δ at which a word mechanism states its ε; 0 if it states ε for all δ."""
     return float(word.delta) if word.guarantee.sigma is not None and hasattr(word, "delta") else 0.0
 
 
 def cost_of(word: Any) -> float:
-    """The worst case of one draw, at the δ that the mechanism states, what it exposes taken as public."""
+    """Return the worst case of one draw, at the δ that the mechanism states, with its exposures taken as public."""
     bound: Guarantee = word.guarantee
     return bound.worst_case(delta_of(word), declared=bound.exposes)
 
 
 def _public(guarantee: Guarantee) -> float:
-    """The worst case with what the guarantee exposes taken as public."""
+    """Return the worst case with the exposures of the guarantee taken as public."""
     return guarantee.worst_case(declared=guarantee.exposes)
 
 

@@ -1,8 +1,8 @@
-"""The one place where a private record becomes a release.
+"""Conversion of private records to releases, the only place where it happens.
 
-Nothing here may fail, or answer differently in kind, because of what a record says: an embedding that cannot be
-normalized and a label outside the classes are mapped into the mechanism's domain, where its theorem covers them.
-Refusing them would tell.
+Nothing here may fail, or give a different kind of answer, because of a record's content. An embedding that cannot be
+normalized and a label outside the classes are mapped into the mechanism's domain, where its theorem covers them. A
+refusal would reveal them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,22 @@ from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
 
-#: Records that are drawn at once: their embeddings and float64 intermediates are what a cohort takes of memory.
+#: Records that are drawn at once: their embeddings and float64 intermediates determine the memory of a cohort.
 _AT_ONCE = 2**14
-#: And bytes of payload: a statistic may have thousands of coordinates.
+#: Bytes of payload that are drawn at once: a user vector may have thousands of coordinates.
 _BYTES = 2**22
 
 
 @dataclass(frozen=True)
 class Sanitizer:
-    """Answers requests about a shard, under a policy, on a ledger, with a source of randomness.
+    """Answers to requests about a shard, under a policy, on a ledger, with a source of randomness.
 
-    stand_ins: the ledger of what is released in place of users who can pay no more (`client.dummy_release`); None where
-    such users are left out, whatever the policy says.
+    Attributes:
+        policy: Policy of the client.
+        ledger: Ledger of the users' releases.
+        streams: Source of randomness.
+        stand_ins: Ledger of dummy releases (`client.dummy_release`). With None, users who cannot pay are left out under
+            any policy.
     """
 
     policy: Policy
@@ -48,15 +52,16 @@ class Sanitizer:
     stand_ins: Ledger | None = None
 
     def answer(self, request: Request, shard: Shard) -> Reply:
-        """Releases of the records asked for, or, of a statistic, one of each user; charged before this returns.
+        """Return releases of the requested records, or one user vector for each user; charged before this returns.
 
-        What was released under the same key is repeated from the ledger at no cost; the rest is drawn in
-        memory, committed with its charge in one transaction, and only then returned. Users whose budget does
-        not allow what is new are left out, all their records together, or have stand-ins, as far as the policy allows;
-        Refused is raised where that leaves nobody, or where the policy refuses the request itself. LedgerError: a
-        ledger cannot be trusted, nothing leaves.
-        Every row depends on its own records, ledger rows and stream only: a cohort answers as its users would
-            alone.
+        Releases under the same key are repeated from the ledger at no cost. The rest is drawn in memory, committed with
+        its charge in one transaction, and only then returned. Users whose budget does not cover the new releases are
+        left out with all their records, or get dummy releases, as far as the policy allows. Every row depends on its
+        own records, ledger rows and stream only: a cohort answers as its users would alone.
+
+        Raises:
+            Refused: No user is left, or the policy refuses the request itself.
+            LedgerError: A ledger cannot be trusted. Nothing leaves.
         """
         self.policy.check(request)
         if {"label", "statistic"} & set(request.channels) and shard.labels is None and len(shard):
@@ -80,7 +85,7 @@ class Sanitizer:
             for channel in request.channels:
                 known = [_part(each, there) for each in recalled.pop(channel)]
                 payloads[channel] = self._release(request, answering, channel, books, known, paid, payloads)
-            for book in reversed(books):  # what costs nothing first: a charge is the last that may fail
+            for book in reversed(books):  # free releases first: a charge is the last step that may fail
                 book.ledger.commit(book.charges)
         return Reply(
             answering.users,
@@ -98,7 +103,7 @@ class Sanitizer:
         )
 
     def _books(self, request: Request, shard: Shard) -> list[_Book]:
-        """What is released of the users' data, and, where there may be any, what stands for it."""
+        """Return the book of the users' data, and, if dummy releases are possible, the book of these."""
         books = [_Book(self.ledger, request, shard, self.streams)]
         if self.stand_ins is not None:
             books.append(_StandIns(self.stand_ins, request, shard, dummy_release.apart(self.streams, "stand-in")))
@@ -107,8 +112,10 @@ class Sanitizer:
     def _affordable(
         self, request: Request, answering: _Answering, recalled: Mapping[str, list[Recalled]]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which rows' users can pay for all that is new, and for which others something may stand. Raises Refused
-        where there were rows and none is left."""
+        """Return a mask of rows whose users can pay for all new releases, and one of rows for dummy releases.
+
+        Raise Refused if there were rows and none is left.
+        """
         people, person = np.unique(answering.users, return_inverse=True)
         policy, declared = self.policy, self.policy.unprotected
         bill = Account.empty(len(answering))
@@ -146,8 +153,11 @@ class Sanitizer:
         paid: NDArray[np.bool_],
         released: dict[str, NDArray[Any]],
     ) -> NDArray[Any]:
-        """A channel's payload for all rows: what was released before is repeated, whether of the user's data or not,
-        and what has to be drawn is charged to its book: of the user's data where that is paid."""
+        """Return a channel's payload for all rows.
+
+        Earlier releases are repeated, dummy or not. New draws are charged to their book: that of the users' data for
+        paid rows.
+        """
         _, dtype, shape = request.payload_form(channel)
         payload = np.empty((len(answering), *shape), dtype=dtype)
         known = np.any([each.known for each in recalled], axis=0)
@@ -159,8 +169,11 @@ class Sanitizer:
 
 @dataclass(frozen=True)
 class _Book:
-    """A ledger, and how what is written on it is drawn: of the users' data. charges: what was drawn, not committed
-    yet."""
+    """Ledger of the users' data, and the way its releases are drawn.
+
+    Attributes:
+        charges: Draws that are not committed yet.
+    """
 
     ledger: Ledger
     request: Request
@@ -169,22 +182,22 @@ class _Book:
     charges: list[Charge] = field(default_factory=list)
 
     def guarantee(self, channel: str) -> Guarantee:
-        """What a release on this book is charged for."""
+        """Return the guarantee that a release on this book is charged for."""
         return self.request.mechanism(channel).guarantee
 
     def values(self, channel: str) -> Callable[[_Answering, int], Any]:
-        """Of some rows, at a step of their streams: what the mechanism draws from, as `client.draw.draw` takes it."""
+        """Return a function from rows and a step of their streams to the inputs that `client.draw.draw` takes."""
         values = _Values(self.request, self.shard, channel)
         return lambda part, step: values.of(part)
 
     def recall(self, channel: str, answering: _Answering) -> Recalled:
-        """What each row released on this book."""
+        """Return the releases of each row on this book."""
         return self.ledger.recall(
             self.request.stage, channel, self.request.digest(channel), answering.users, answering.records
         )
 
     def repeat(self, payload: NDArray[Any], recalled: Recalled) -> None:
-        """Put what is known into the payload."""
+        """Put known releases into the payload."""
         if not recalled.known.any():
             return
         if recalled.payloads.shape[1] != payload.dtype.itemsize * int(np.prod(payload.shape[1:])):
@@ -196,7 +209,17 @@ class _Book:
         self, channel: str, payload: NDArray[Any], answering: _Answering, missing: NDArray[np.bool_],
         earlier: NDArray[np.int64], policy: Policy, released: Mapping[str, NDArray[Any]],
     ) -> None:  # fmt: skip
-        """Draw what is missing into the payload, and charge it. released: the rows' embeddings, for a label's prior."""
+        """Draw missing releases into the payload, and charge them.
+
+        Args:
+            channel: The channel.
+            payload: Payload of all rows.
+            answering: The rows.
+            missing: Mask of the rows to draw.
+            earlier: Number of earlier releases of each row under other digests.
+            policy: Policy that prices the charges.
+            released: Embeddings of the rows, for a label's prior.
+        """
         if not missing.any():
             return
         request, guarantee = self.request, self.guarantee(channel)
@@ -205,7 +228,7 @@ class _Book:
         width = payload.dtype.itemsize * int(np.prod(payload.shape[1:]))
         values = self.values(channel)
         with_prior = channel == "label" and request.prior is not None
-        # A record asked again under another digest draws from its next stream, never again from the same one.
+        # A record that is requested again under another digest draws from its next stream, never from the same one.
         for step in np.unique(earlier[missing]).tolist():
             due = np.flatnonzero(missing & (earlier == step))
             for here in answering.pieces(due, max(width, held)):
@@ -231,12 +254,14 @@ class _Book:
 
 
 class _StandIns(_Book):
-    """The book of what says nothing of the users."""
+    """Book of dummy releases."""
 
     def guarantee(self, channel: str) -> Guarantee:
+        """Return the guarantee of a dummy release, which has no cost."""
         return dummy_release.NOTHING_OF_THE_USERS
 
     def values(self, channel: str) -> Callable[[_Answering, int], Any]:
+        """Return a function that makes random inputs."""
         return lambda part, step: dummy_release.values(
             self.request, channel, part.users, part.records, streams=self.streams, step=step
         )
@@ -244,10 +269,11 @@ class _StandIns(_Book):
 
 @dataclass(frozen=True, eq=False)
 class _Answering:
-    """Who answers a request, a row of the reply each: user users[i], for their record records[i].
+    """Rows of a reply: row i answers for user users[i] and their record records[i].
 
-    rows: rows of the shard, those that row i of the reply is made from at starts[i] to starts[i + 1]: one, or, of a
-    statistic, all of the user's, which is then their record 0 on the ledger.
+    Attributes:
+        rows: Rows of the shard. Row i of the reply is made from those at starts[i] to starts[i + 1]: one, or, for user
+            vectors, all of the user's, which are then their record 0 on the ledger.
     """
 
     users: NDArray[np.int64]
@@ -257,6 +283,7 @@ class _Answering:
 
     @classmethod
     def of(cls, request: Request, shard: Shard) -> _Answering:
+        """Return the rows that a request selects from a shard."""
         index, count = request.part
         rows = np.flatnonzero(shard.users % count == index).astype(np.int64)
         if not request.of_users:
@@ -270,7 +297,7 @@ class _Answering:
         return len(self.users)
 
     def take(self, which: NDArray[Any]) -> _Answering:
-        """Some of them, by a mask or by rising positions."""
+        """Return some of the rows, by a mask or by rising positions."""
         chosen = np.flatnonzero(which) if which.dtype == bool else which
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -278,7 +305,12 @@ class _Answering:
         return _Answering(self.users[chosen], self.records[chosen], self.rows[places], starts)
 
     def pieces(self, due: NDArray[np.intp], width: int) -> Iterator[NDArray[np.intp]]:
-        """The positions `due`, in pieces of bounded memory. width: bytes of a row, as it is drawn or released."""
+        """Yield the positions `due` in pieces of bounded memory.
+
+        Args:
+            due: The positions.
+            width: Bytes of a row, as it is drawn or released.
+        """
         at_once = max(1, min(_AT_ONCE, _BYTES // width))
         held = np.cumsum(np.diff(self.starts)[due]) if len(due) else np.zeros(0, np.int64)
         piece = held // at_once
@@ -286,7 +318,7 @@ class _Answering:
 
 
 class _Values:
-    """What a channel's draws read of the shard. Raises Refused where the node does not have the request's encoder."""
+    """Values of the shard that the draws of a channel read. Raise Refused if the node lacks the encoder."""
 
     def __init__(self, request: Request, shard: Shard, channel: str) -> None:
         self._request, self._shard, self._channel = request, shard, channel
@@ -297,7 +329,7 @@ class _Values:
                 raise Refused("malformed")
 
     def of(self, part: _Answering) -> Any:
-        """Values of these rows, as `client.draw.draw` takes them."""
+        """Return the values of these rows, as `client.draw.draw` takes them."""
         labels: Any = self._shard.labels
         if self._channel == "text":
             return [self._shard.texts[i] for i in part.rows]

@@ -1,4 +1,4 @@
-"""The private records of a node, in columns: numbers, texts, and cached embeddings beside them."""
+"""Private records of a node in columns: numbers, texts, and stored embeddings beside them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,24 @@ from client.store.durable import private_file, replacing
 from client.store.text_column import Text, TextColumn
 
 _RECORDS = 2**32  # a random stream's counter has 32 bits for the record
-#: What a split's files end with, each put in place after what it tells of: the records last.
+#: Endings of a split's files, each put in place after the files that it describes: the records last.
 _FILES = ("texts", "texts.starts.npy", "records.npy")
 
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Records of one or more users. users, records: (n,) int64, and no pair occurs twice; a user's records
-    are numbered uniquely *over all splits*. labels: (n,) int64, or None where there are none. texts: n texts
-    or pairs.
+    """Records of one or more users.
 
-    folder, split: where it lies. encoder, masked_lm: the folders of the node's encoder and of its masked language
-    model, if it has them.
+    Attributes:
+        users: (n,) int64.
+        records: (n,) int64. No pair of user and record occurs twice; a user's records are numbered uniquely *over all
+            splits*.
+        labels: (n,) int64, or None if there are none.
+        texts: n texts or pairs.
+        folder: Folder of the node.
+        split: Split of the records.
+        encoder: Folder of the node's encoder, if it has one.
+        masked_lm: Folder of the node's masked language model, if it has one.
     """
 
     users: NDArray[np.int64]
@@ -64,7 +70,11 @@ class Shard:
     def load(
         cls, folder: Path | str, split: str, encoder: Path | None = None, masked_lm: Path | None = None
     ) -> Shard:
-        """The shard of a split; a node without the file has no records. Raises ValueError where it holds no records."""
+        """Return the shard of a split; a node without the file has no records.
+
+        Raises:
+            ValueError: The file holds no records.
+        """
         path = records_path(folder, split)
         if path.exists():
             try:
@@ -80,8 +90,11 @@ class Shard:
         return cls(users, records, labels[0] if labels else None, texts, Path(folder), split, encoder, masked_lm)
 
     def embeddings(self, identity: str) -> Embeddings:
-        """Embeddings (n, m) float32 by the encoder of that hash: from the cache, else computed. Raises
-        Refused where the node has neither."""
+        """Return embeddings (n, m) float32 by the encoder of that hash, stored or computed.
+
+        Raises:
+            Refused: The node has neither the embeddings nor the encoder.
+        """
         cached = read_embeddings(self.folder, self.split, identity, len(self))
         if cached is not None:
             return cached
@@ -91,7 +104,10 @@ class Shard:
 
 
 def records_path(folder: Path | str, split: str) -> Path:
-    """The numbers of a split's records: int64 (3, n), the rows users, records and labels, or (2, n) without labels."""
+    """Return the path of the numbers of a split's records.
+
+    The file is int64 (3, n), with the rows users, records and labels, or (2, n) without labels.
+    """
     return Path(folder) / f"{split}.records.npy"
 
 
@@ -110,8 +126,7 @@ def write_shard(
     embeddings: NDArray[np.float32] | TableEmbeddings | None = None,
     identity: str | None = None,
 ) -> Shard:
-    """Write a node's records of one split, and their embeddings by the encoder of hash `identity` where
-    given."""
+    """Write a node's records of one split, and, if given, their embeddings by the encoder of hash `identity`."""
     column = TextColumn.of(texts)
     shard = Shard(users, records, labels, column, Path(folder), split)
     if embeddings is not None and (identity is None or len(embeddings) != len(shard)):
@@ -133,12 +148,15 @@ def extend_shard(
     texts: Sequence[Text],
     labels: NDArray[np.int64] | None,
 ) -> None:
-    """Add records behind those of a split, for good: all of them, or none where this fails or the power goes.
+    """Append records to those of a split, durably: all of them, or none if this fails or the power goes.
 
-    Embeddings kept for the split are dropped. Whoever reads the shard meanwhile reads it without the new records or
-    with all of them: the texts that it had stay where they are in the files, and the records, which come last, say how
-    many texts there are. One process at a time may do this. Raises ValueError, with nothing changed, where either has
-    labels and the other has none, and OSError.
+    Stored embeddings of the split are dropped. A concurrent reader sees the shard without the new records or with all
+    of them: existing texts stay in their place in the files, and the records, which are written last, state the number
+    of texts. Only one process at a time may do this.
+
+    Raises:
+        ValueError: One side has labels and the other has none. Nothing is changed.
+        OSError: A file cannot be written.
     """
     old = Shard.load(folder, split)
     if len(old) and (old.labels is None) != (labels is None):
@@ -162,7 +180,7 @@ def _save_records(shard: Shard, path: Path) -> None:
 
 
 def _repeats(users: NDArray[np.int64], records: NDArray[np.int64]) -> bool:
-    """Whether a pair of user and record occurs twice."""
+    """Return whether a pair of user and record occurs twice."""
     if (users[1:] > users[:-1]).all():  # one record to a user is the common case, and cheap
         return False
     order = np.lexsort((records, users))
