@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 #: Folders whose public docstrings are checked.
-FOLDERS = ("server", "sottovoce", "benchmarks")
+FOLDERS = ("client", "server", "sottovoce", "benchmarks")
 #: First words of noun clauses and fragments, which need a second reading.
 REFUSED = ("What", "Who", "Whether", "Where", "How", "Of", "So")
 
