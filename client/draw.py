@@ -1,6 +1,6 @@
 """Sampling of a channel's mechanism from private values: the only place that does it. No ledger, no policy, no disk.
 
-`client.sanitizer` charges these draws before they leave. Draws of any other caller must not leave the device.
+`client.sanitizer` charges these draws before they leave. Other callers release nothing.
 """
 
 from __future__ import annotations

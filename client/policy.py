@@ -48,7 +48,7 @@ class Policy:
             repeating a request under another name.
         label: As for embedding.
         text: As for embedding.
-        statistic: Largest ε of *one user* for user vectors, which cover all records together.
+        statistic: Largest ε of *one user* for user vectors, which cover all records, over all stages and digests.
         answer: As for embedding.
         total: Largest ε of *one user* over all records, stages and channels.
         total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
