@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 #: Folders whose public docstrings are checked.
-FOLDERS = ("server", "sottovoce", "benchmarks")
+FOLDERS = ("server", "sottovoce", "benchmarks", "simulations/output", "simulations/shuffler")
 #: First words of noun clauses and fragments, which need a second reading.
 REFUSED = ("What", "Who", "Whether", "Where", "How", "Of", "So")
 
@@ -45,7 +45,7 @@ def test_no_public_docstring_starts_with_a_noun_clause() -> None:
 
 def test_a_fault_is_found(tmp_path: Path) -> None:
     for folder in FOLDERS:
-        (tmp_path / folder).mkdir()
+        (tmp_path / folder).mkdir(parents=True)
     inside = '"""Right."""\nclass A:\n    """{} it is."""\n    def f(self):\n        """{} many."""\n'
     (tmp_path / "server" / "a.py").write_text(inside.format("What", "How"))
     (tmp_path / "server" / "b.py").write_text('"""Right."""\ndef _f():\n    """What nobody sees."""\n')
