@@ -1,4 +1,4 @@
-"""The one place that starts Flower and Ray."""
+"""Start of Flower and Ray; no other module starts them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ _REGISTRATION, _SETTLED = 60.0, 1.0
 
 
 def wait_for_nodes(grid, nodes: int) -> list[int]:
-    """Node ids of all `nodes` SuperNodes: their registration races the ServerApp's main function."""
+    """Return the ids of all `nodes` SuperNodes: their registration races the ServerApp's main function.
+
+    Raises:
+        RuntimeError: Not all of them have registered in time.
+    """
     end = time.monotonic() + _REGISTRATION
     while len(ids := sorted(grid.get_node_ids())) < nodes:
         if time.monotonic() > end:
@@ -53,7 +57,7 @@ def wait_for_nodes(grid, nodes: int) -> list[int]:
 
 
 def settled_nodes(grid) -> int:
-    """How many SuperNodes there are, where nobody says how many to wait for: once none has come for a second."""
+    """Return the number of SuperNodes if nobody knows it in advance: once no new one has come for a second."""
     known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
     while time.monotonic() - since < _SETTLED:
         time.sleep(0.05)
@@ -63,7 +67,11 @@ def settled_nodes(grid) -> int:
 
 
 def check_address(address: str) -> None:
-    """Raises UserError, within seconds, unless something answers at the address of a cluster's head, host:port."""
+    """Check within seconds that a Ray cluster's head answers at host:port.
+
+    Raises:
+        UserError: The address is not valid, or no head of a cluster answers there.
+    """
     host, _, port = address.rpartition(":")
     if not host.strip("[]") or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
         raise UserError(f"--ray-address {address}: must be host:port, as `ray start --head` prints it")
@@ -84,17 +92,28 @@ def run_on_flower(
     job: Callable[[object], T], *, nodes: int, folder: Path, actors: int | None = None, address: str | None = None,
     share: int = 1, app: Any | None = None,
 ) -> T:  # fmt: skip
-    """Starts `nodes` SuperNodes that run the client, each with its data under `folder`, and runs job(grid).
+    """Start `nodes` SuperNodes that run the client, each with its data under `folder`, and run job(grid).
 
-    Returns what the job returns and re-raises what it raises; Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM
-    Terminated. Once the job has ended, nodes that are still at work are stopped: their answers would come too late.
+    Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM raises Terminated. Once the job has ended, nodes that are
+    still at work are stopped: their answers would come too late.
 
-    actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
-    for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
-    its machines need not see `folder` (`simulations.transport.node_store`). Otherwise Ray is started for this call, on
-    this machine alone, and stopped after it. share: of how many runs at once on the cluster this is one: each has an
-    equal share of every machine. app: another ClientApp, to measure what Flower costs by itself.
-    Raises UserError where the cluster cannot be used.
+    Args:
+        job: Function of the grid.
+        nodes: Number of SuperNodes.
+        folder: Folder with the data of all nodes.
+        actors: Number of processes that answer for the nodes, each on one thread so that they do not compete for the
+            cores. None starts one for each core.
+        address: Address host:port of a running Ray cluster, whose cores then count. Its machines need not see `folder`
+            (`simulations.transport.node_store`). Otherwise Ray is started for this call, on this machine alone, and
+            stopped after it.
+        share: Number of simultaneous runs on the cluster: each has an equal share of every machine.
+        app: Another ClientApp, to measure the cost of Flower itself.
+
+    Returns:
+        The result of the job. Its exceptions are raised again.
+
+    Raises:
+        UserError: The cluster cannot be used.
     """
     os.environ.update(QUIET)  # what this process starts inherits it; the runtime_env takes it to other machines
     threads = os.environ.get("OMP_NUM_THREADS", "1")
@@ -153,10 +172,10 @@ def run_on_flower(
 
 @contextmanager
 def _ray(environment: dict[str, str], actors: int | None, address: str | None) -> Iterator[None]:
-    """Ray, started here and stopped after, or a cluster, joined and left as it was.
+    """Start Ray and stop it after the block, or join a cluster and leave it unchanged.
 
-    Flower uses the Ray that it finds. Started by Flower, Ray would join any cluster that somebody has left on this
-    machine, and hand its workers on other machines no environment.
+    Flower uses the Ray that it finds. If Flower started Ray, Ray would join any cluster that somebody has left on this
+    machine, and give its workers on other machines no environment.
     """
     import ray
 
@@ -185,8 +204,11 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
 
 
 def _short_folder() -> str | None:
-    """A folder for Ray's sockets where the one for temporary files is too long for their names; None where it is not.
-    Raises UserError where there is none."""
+    """Return a folder for Ray's sockets if the temporary folder's path is too long for their names, otherwise None.
+
+    Raises:
+        UserError: No such folder can be made.
+    """
     usual = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or _SHORT
     if len(os.fsencode(usual)) <= _LONGEST:
         return None
@@ -200,8 +222,10 @@ def _short_folder() -> str | None:
 
 
 def _stop_actors() -> None:
-    """Stops the processes that answer for nodes. Flower would wait for a node for as long as it takes, which for one
-    that hangs is for ever."""
+    """Stop the processes that answer for nodes.
+
+    Flower would wait for a node for as long as it takes, so for ever if the node hangs.
+    """
     import ray
     from ray._private import state, worker  # Flower keeps the actors' handles to itself
 
@@ -214,8 +238,10 @@ def _stop_actors() -> None:
 
 @contextmanager
 def _interrupting(thread: list[int]) -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt in the thread, while there is one, and not in the main thread: there it would
-    only keep Flower from ending, which waits until the job has. SIGTERM raises Terminated in the same way."""
+    """Raise KeyboardInterrupt for Ctrl-C, and Terminated for SIGTERM, in the job's thread while there is one.
+
+    In the main thread it would only keep Flower from ending: Flower waits until the job has ended.
+    """
     raised: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
     def interrupt(number: int, frame: Any) -> None:
@@ -229,7 +255,7 @@ def _interrupting(thread: list[int]) -> Iterator[None]:
 
 
 def _keeper(folder: Path) -> Any:
-    """Starts who lends the nodes to the cluster's machines, on this one. UserError where it does not see the folder."""
+    """Start the node store for the cluster on this machine. Raise UserError if it does not see the folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -252,7 +278,7 @@ def _keeper(folder: Path) -> Any:
 
 
 def _check_machines(share: int) -> None:
-    """Raises UserError unless every machine of the cluster has what this one has, and one has so many cores."""
+    """Raise UserError unless every machine of the cluster has the packages of this one, and one has enough cores."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -292,7 +318,7 @@ def _check_machines(share: int) -> None:
 
 
 def machine_fault(there: Mapping[str, str | None], here: Mapping[str, str]) -> str | None:
-    """What keeps a machine from answering for nodes, by the versions there and here; None: nothing."""
+    """Return the reason why a machine cannot answer for nodes, by the versions there and here; None if it can."""
     for name, known in there.items():
         if known is None:
             return f"does not have {name}; install there what is installed here: {name} {here[name]}"

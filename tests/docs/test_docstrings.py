@@ -10,7 +10,10 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 #: Folders whose public docstrings are checked.
-FOLDERS = ("server", "sottovoce", "benchmarks", "simulations/output", "simulations/shuffler")
+FOLDERS = (
+    "server", "sottovoce", "benchmarks", "simulations/output", "simulations/papers", "simulations/shuffler",
+    "simulations/transport",
+)  # fmt: skip
 #: First words of noun clauses and fragments, which need a second reading.
 REFUSED = ("What", "Who", "Whether", "Where", "How", "Of", "So")
 
