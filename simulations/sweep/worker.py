@@ -1,10 +1,10 @@
-"""One run of a study, in a process of its own: `python -m simulations.sweep.worker EXPERIMENT.toml OUT ACTORS PARENT`.
+"""One run of a sweep in its own process: `python -m simulations.sweep.worker EXPERIMENT.toml OUT ACTORS PARENT`.
 
-HOST:PORT behind it: of a Ray cluster that the run joins; then ACTORS says how many runs share it.
+An additional HOST:PORT names a Ray cluster that the run joins; ACTORS is then the number of runs that share it.
 
-It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
-dies concern one run alone. What it says goes to stderr; where it ends with another code than 0, the last line that
-begins with `WHY` says why.
+The process starts or resumes the run, and ends with the process PARENT that started it. Ray, signals and a library that
+crashes thus affect one run alone. Output goes to stderr. If the exit code is not 0, the last line that begins with
+`WHY` gives the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHY = "sottovoce: "
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one experiment; returns the process' exit code."""
+    """Run one experiment and return the exit code of the process."""
     file, out, actors, parent, *cluster = arguments
     ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
     if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs

@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 #: Folders whose public docstrings are checked.
 FOLDERS = (
     "server", "sottovoce", "benchmarks", "simulations/output", "simulations/papers", "simulations/shuffler",
-    "simulations/transport",
+    "simulations/sweep", "simulations/transport",
 )  # fmt: skip
 #: First words of noun clauses and fragments, which need a second reading.
 REFUSED = ("What", "Who", "Whether", "Where", "How", "Of", "So")
