@@ -23,15 +23,15 @@ from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import Section, setting
 
-#: Whose texts are perturbed: those of all users.
+#: Value of `perturb`: the texts of all users are perturbed.
 BOTH = "both"
-#: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
+#: Default m' of an arm: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
-#: In an arm's statistic, the shuffled ε that a user may cost.
+#: Key of an arm's statistic: the shuffled ε of a user.
 CENTRAL = "central_epsilon"
-#: What a language model says of itself, where a mechanism's price is asked for and none is drawn: it does not depend on
-#: where logits are clipped, nor on how wide states are.
+#: Description of a language model for pricing a mechanism without drawing from it. The price depends neither on the
+#: clipping bounds of logits nor on the width of states.
 ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
 
 

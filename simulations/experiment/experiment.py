@@ -263,7 +263,7 @@ class Experiment:
 
     @property
     def shared_codes(self) -> bool:
-        """Return True if user vectors also describe the texts themselves, for public text of another domain."""
+        """Return True if user vectors also encode where the users' texts lie, beside public text of another domain."""
         return self.data.elsewhere and not self.training.self_training
 
     def protocol_of(self, arm: Arm) -> TrainingProtocol:

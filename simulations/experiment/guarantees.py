@@ -37,7 +37,7 @@ class Promise:
         central_epsilon: ε of the model for a user who trusts the server with everything; None if the arm's server is
             not trusted.
         central_delta: δ of central_epsilon.
-        simulated_epsilon: Worst-case ε of such a user's release, if the arm simulates users who trust nobody.
+        simulated_epsilon: Worst-case ε of a user's release, if the arm simulates users who trust nobody.
         public_label: True if labels are sent in clear, declared public.
     """
 

@@ -210,7 +210,7 @@ def _statistics(experiment: Experiment, arm: Arm, classes: int, public: int | No
     if statistic is None:
         return []
     chosen = features_allowed(length, rows=public, candidates=CANDIDATES) if arm.features is None else (arm.features,)
-    # whoever asks by an embedding asks by as many features at the least
+    # inference by an embedding needs at least as many features
     least = 0 if arm.embedding is None else max(arm.dims or (DEFAULT_DIM,))
     return [statistic(length * (d + 1)) for d in dict.fromkeys(max(d, least) for d in chosen)]
 

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-#: Characters of a slug: what a request takes as the name of an arm (`mechanisms.checks.is_slug`).
+#: Maximum length of a slug: that of an arm's name in a request (`mechanisms.checks.is_slug`).
 LONGEST = 64
 
 
@@ -32,7 +32,7 @@ def slug(name: str) -> str:
     return f"{said[: LONGEST - 9].strip('-') or 'name'}-{digest}"
 
 
-#: Runs of characters that a slug has no letter for.
+#: Runs of characters that a slug cannot represent.
 _FOREIGN = re.compile(r"[^\x00-\x7f]+")
 
 

@@ -18,7 +18,7 @@ from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment.arm import Arm, answer_of, embeddings_of, label_of, trial_text_of
 
-#: Coordinates of a statistic whose price is asked for: it does not depend on them.
+#: Number of coordinates of a user vector for pricing: the price does not depend on it.
 _ANY = 8
 
 

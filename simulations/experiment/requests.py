@@ -28,7 +28,7 @@ from simulations.experiment.arm import (
 )
 from simulations.experiment.names import slug
 
-#: Stands for the hash of an encoder and of a language model.
+#: Placeholder for the hash of an encoder or a language model.
 _HASH = "0" * 64
 
 

@@ -19,7 +19,7 @@ from simulations.experiment.names import key
 from simulations.experiment.sections import SECTIONS, Public, Section
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-#: What of the file stands in no section, and what it is.
+#: Keys of the file outside all sections, with their schemas.
 _TOP: dict[str, dict[str, Any]] = {
     "name": {"type": "string", "pattern": r"\S", "description": "What the study is called, in tables and folders."},
     "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "The root of all that is drawn."},

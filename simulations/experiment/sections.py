@@ -12,17 +12,17 @@ from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key
 
-#: The protocols that an experiment may name; others are of single arms.
+#: Protocols that an experiment may name; others belong to single arms.
 WAYS = (*ASKING, PAPER.name)
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
-#: Tasks of the built-in corpus, and how many classes each has.
+#: Tasks of the built-in corpus, with their numbers of classes.
 CLASSES = {"sentiment": 2, "genre": 12}
-#: Beside accuracy (`simulations.run.measures`).
 #: Public parts that are no part of the users' data.
 ELSEWHERE = ("built-in", "file", "hub")
+#: Measures beside accuracy (`simulations.run.measures`).
 NUMERIC = ("pearson", "spearman")
 MEASURES = ("matthews", "macro-f1", "auroc", "auprc", *NUMERIC)
-#: Of a label that is a number, where nobody says how many.
+#: Default number of levels of a numeric label.
 LEVELS = 21
 
 
@@ -269,7 +269,7 @@ class Encoder(Section):
     fine_tune_lr: float = setting(values.number(above=True, below=1.0), 5e-5)
 
 
-#: m' of a pipeline whose users release texts: Du et al. 2023, section 4.2, take it for all main results.
+#: Default m' if users release texts: Du et al. 2023, section 4.2, use it for all main results.
 _BOTTLENECK = 16
 
 
@@ -343,7 +343,7 @@ class Training(Section):
                     raise UserError(f'training.{key(option)}: goes with way = "{other.name}"; remove it')
 
 
-#: Where the private text stands in a prompt.
+#: Placeholder of the private text in a prompt.
 _TEXT = "{text}"
 
 
@@ -420,7 +420,7 @@ class Policy(Section):
         return client.Policy(accept_unprotected=self.accept_unprotected).declared
 
 
-#: By the name of its table in the file.
+#: Sections by the names of their tables in the file.
 SECTIONS: dict[str, type[Section]] = {
     s.place: s for s in (Data, Population, Encoder, Training, TextChannel, Shuffle, Policy)
 }

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Where it cannot write its cache it makes another one, and says so at length; each figure is drawn all the same.
+# If matplotlib cannot write its cache, it makes another one and warns at length. Figures are drawn all the same.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
-# Okabe and Ito's palette: told apart with every common colour blindness; markers tell apart in grey.
+# Okabe and Ito's palette: distinct for every common colour blindness; markers are distinct in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -47,7 +47,7 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-#: What a figure can be kept as, by the suffix of its file.
+#: Formats of figures, by the suffix of the file.
 SUFFIXES = (".pdf", ".svg", ".png")
 
 
@@ -85,7 +85,7 @@ def save(figure: Figure, path: Path | BinaryIO) -> None:
             figure.savefig(file, format=kind, metadata=undated)
 
 
-#: How ids begin of marks that say a value under the pointer; what they say is their label.
+#: Prefix of the ids of marks with a tooltip; the tooltip is their label.
 _TELLS = "told-"
 
 

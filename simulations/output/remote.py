@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from simulations.errors import UserError
 from simulations.output.atomic import whole
 
-#: Would be gone with this process, or cannot be written to.
+#: Protocols whose content ends with this process, or that cannot be written to.
 _NOT_KEPT = ("memory", "http", "https", "data")
 
 

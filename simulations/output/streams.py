@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from simulations.errors import UserError
 
-#: How errors name standard output, in the place of a file.
+#: Name of standard output in errors, in place of a file name.
 STDOUT = "standard output"
 
 

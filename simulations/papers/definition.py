@@ -14,11 +14,11 @@ from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table
 
 _FOLDER = Path(__file__).parent
-#: Training sentences that are held by users where nobody says how many, and test sentences; then those of a run that
-#: only shows that it runs. A paper's tables take half an hour or more so on two cores.
+#: Default numbers of training sentences (one for each user) and test sentences, then those of a quick run. With the
+#: defaults, a paper's tables take half an hour or more on two cores.
 USERS, TESTS = 2000, 600
 QUICK_USERS, QUICK_TESTS = 400, 150
-#: Where each task's files lie in the data folder, and what they hold (shared/data/README.md).
+#: Folder of each task in the data folder, and its columns (shared/data/README.md).
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"path": "sst2", "text": "sentence", "label": "label"},
     "cola": {"path": "cola", "text": "sentence", "label": "label"},

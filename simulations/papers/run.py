@@ -89,7 +89,7 @@ def reproduce(
         if not file.is_file():
             found.append(Found(item.name, why=f"{file} is not here; name the folder of the data with --data"))
             continue
-        # its size is in its name: a run of another size, also of another default, is not taken for this one
+        # The folder's name holds the size: a run of another size, or of another default, is not mistaken for this one.
         folder = out / f"{slug(paper.name)}-{slug(item.name)}-{'quick' if quick else users}"
         known = folder / "results.json"
         if known.is_file():

@@ -25,7 +25,7 @@ from mechanisms.messages.signature import SIGNATURE_BYTES, sign, verified
 from simulations.errors import UserError
 
 _PURPOSE = "enrolment"
-#: The most records that enrolment may grant a user.
+#: Maximum number of records that enrolment may grant a user.
 _MOST = 2**20
 _LIKE = '{"<node id>": {"<user>": records, ...}}'
 _KEYS = {"node", "users", "signature"}

@@ -22,15 +22,15 @@ from simulations.progress import Progress
 from simulations.shuffler.enrolment import Enrolment
 from simulations.shuffler.store import Stage, Store
 
-#: What `ask` says of a node that the SuperLink does not know yet, and seconds before it is asked again.
+#: Error of `ask` for a node that the SuperLink does not know yet, and seconds until the next attempt.
 _ABSENT, _AGAIN = "no answer", 1.0
 
-#: Sends a request to nodes, and gives each one's reply or error, as `sottovoce.deployment.superlink.ask` does.
+#: Function that sends a request to nodes and yields their replies or errors (`sottovoce.deployment.superlink.ask`).
 Answer = tuple[int, RecordDict | None, str | None]
 Ask = Callable[[RecordDict, Mapping[int, int], float], Iterator[Answer]]
-#: What a reply may have beside its rows, in bytes; and, of each row, whose it is.
+#: Bytes that a reply may have beside its rows, and bytes of user and record for each row.
 _BESIDE, _IDS = 2**20, 16
-#: What is dropped of a user who sends more records than enrolment says they may have.
+#: Reason for dropping records of a user beyond the number that enrolment allows.
 TOO_MANY = "more records than the user is enrolled with"
 
 

@@ -47,8 +47,8 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
         none = np.zeros(0, np.int64)
         return Batch((), 0, duplicates, too_few(distinct, minimum_users)), Origin(none, none)
     kept = kept[rng.permutation(len(kept))]
-    # Where each row that came goes, -1 for one that is dropped: rows are put there message by message, so that no
-    # channel is ever here twice over.
+    # The place of each received row, -1 if it is dropped. Rows are placed message by message, so that no channel is
+    # ever held twice.
     place = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
     place[kept] = np.arange(len(kept))
     origin = Origin(users[kept], records[kept])

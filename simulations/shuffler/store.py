@@ -37,9 +37,9 @@ from simulations.output.atomic import whole
 SCHEMA = "sottovoce-shuffler-2"
 OPEN, CLOSED, DISCARDED = "open", "closed", "discarded"
 
-#: Bytes of a batch that are one value of the table, and are held at once: SQLite's values end at 10^9 bytes.
+#: Bytes of a batch in one value of the table, held at once: SQLite limits values to 10^9 bytes.
 _PIECE = 2**24
-#: Before, a batch was one value; it is the one piece of its stage now.
+#: Former schema, with a batch as one value. That value becomes the only piece of its stage.
 _BEFORE = "sottovoce-shuffler-1"
 
 _PIECES = """CREATE TABLE pieces (
@@ -62,7 +62,7 @@ INSERT INTO pieces SELECT stage, 0, rows FROM batches;
 DROP TABLE batches;
 UPDATE meta SET value = '{SCHEMA}' WHERE name = 'schema';
 """
-# A table a stage, in the order of its key: the order in which rows came is nowhere, and its pages are dropped whole.
+# One table for each stage, in the order of its key: the order of arrival is not stored, and whole pages are dropped.
 _INTAKE = """
 CREATE TABLE intake_{} (
     user INTEGER NOT NULL, record INTEGER NOT NULL, sealed BLOB NOT NULL, PRIMARY KEY (user, record)
@@ -202,7 +202,7 @@ class Store:
             if sealed.rows.shape[1] != stage.row_bytes:
                 raise ValueError("shuffler: rows of another length")
             told = Counter[str]()
-            # user by user, so that what is known of no more than one is held
+            # user by user, so that the known records of only one user are held
             order = np.lexsort((sealed.records, sealed.users))
             self._connection.executemany(
                 f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)", self._new(name, sealed, order, most, told)
@@ -260,7 +260,7 @@ class Store:
         keys = np.empty((stage.rows, 2), np.int64)
         for i, key in enumerate(self._connection.execute(f"SELECT user, record FROM {table} ORDER BY user, record")):
             keys[i] = key
-        # in the order of 128 random bits each: two are alike once in 10^24 batches of 10^7 rows
+        # in the order of 128 random bits each: two are equal once in 10^24 batches of 10^7 rows
         bits = np.frombuffer(secrets.SystemRandom().randbytes(16 * len(keys)), np.uint64).reshape(2, -1)
         keys = keys[np.lexsort((bits[0], bits[1]))]
         if self._origins is not None:  # first: a batch that is there has its origins
@@ -305,8 +305,8 @@ class Store:
 
     def _begin(self) -> None:
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        # Cut to nothing at a commit, and synced then. SQLite's own way is to unlink it, and FULL may then lose the last
-        # commit to a power cut; and under an exclusive lock, to keep it, with whose the rows were.
+        # The journal is truncated at a commit, and synced then. By default SQLite unlinks it: FULL may lose the last
+        # commit to a power cut. Under an exclusive lock SQLite keeps it, with the users of the rows.
         self._connection.execute("PRAGMA journal_mode = TRUNCATE")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA secure_delete = ON")

@@ -19,10 +19,10 @@ from simulations.experiment.toml import document, parsed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
-#: More runs than this were not meant.
+#: Maximum number of runs: more are a mistake.
 MOST = 10_000
 
-#: What one step along an axis sets, by key; more than one where an axis is of tables.
+#: Values that one step along an axis sets, by key; several if the axis consists of tables.
 Step = Mapping[str, Any]
 
 

@@ -25,12 +25,11 @@ from simulations.progress import Progress
 from simulations.sweep import tables, worker
 from simulations.sweep.definition import Study
 
-#: What a run takes of memory, about (`simulations.run.forecast`), and seconds between two looks at the processes.
+#: Approximate memory of a run (`simulations.run.forecast`), and seconds between two checks of the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
-#: Seconds that a run which is told to end has to write down how far it is, and seconds between two lines on what runs
-#: are at.
+#: Seconds for a terminated run to save its progress, and seconds between two lines on the progress of runs.
 _END, _SAY = 60.0, 15.0
-#: Lines of a log: of `simulations.progress.progress_lines`, of an exception at the end of its traceback, and warnings.
+#: Lines of a log: from `simulations.progress.progress_lines`, the last of a traceback, and warnings.
 _PROGRESS = re.compile(r" *\d+\.\d s  (.+)")
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 _NOISE = re.compile(r"\b\w*Warning: ")
@@ -54,8 +53,8 @@ class Job(NamedTuple):
     ray_address: str | None = None
 
 
-#: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
-#: UserError where one fails.
+#: Function that does the jobs, a given number at once, reports their progress, and yields the name of each finished
+#: one. It raises UserError if one fails.
 Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
 
 
@@ -194,7 +193,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
         Interrupted: It was stopped.
     """
     actors = max(1, cores() // at_once)  # on a cluster, all of its cores, shared by those at work
-    # One thread of BLAS and torch, whatever is at work beside: sums of other lengths have other last bits.
+    # One thread of BLAS and torch, however many runs are at work: sums split otherwise have other last bits.
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
     failed: dict[str, str] = {}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, Any]
-#: The two metrics that have an error by test text beside them.
+#: The two metrics that have a standard error over test texts.
 _ACCURACIES = tuple(KINDS.values())
 METRICS = (
     *_ACCURACIES, "local_epsilon", "local_epsilon_test_user", "central_epsilon", "metric_epsilon", "delivered",

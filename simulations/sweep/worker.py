@@ -24,9 +24,9 @@ from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 
 _SIGNAL_OF_PARENTS_DEATH = 1  # prctl(2)
-#: Exit codes: something that the run would meet again, a user's mistake, and something that may have passed by then.
+#: Exit codes: an error that the run would meet again, a user's mistake, and an error that may be temporary.
 BUG, MISTAKE, FAILURE = 1, 2, 3
-#: How the line begins that says why a run has ended: libraries have their own last words.
+#: Prefix of the line with the reason for a run's end: libraries print last lines of their own.
 WHY = "sottovoce: "
 
 

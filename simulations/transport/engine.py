@@ -24,21 +24,21 @@ from simulations.transport.signals import handling
 
 T = TypeVar("T")
 
-#: Seconds to wait for a cluster's head: it answers at once, or it is not there. Ray itself would try for minutes.
+#: Seconds to wait for a cluster's head: it answers at once, or does not exist. Ray itself would try for minutes.
 _REACH = 5.0
-#: How a gRPC connection begins, and the kind of frame that every server answers with (RFC 9113, sections 3.4 and 6.5).
+#: Start of a gRPC connection, and the frame type of every server's answer (RFC 9113, sections 3.4 and 6.5).
 _SETTINGS = b"\x04"
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + b"\0" * 5
-#: Seconds to wait for every machine of a cluster to say what it sees: its first worker may have to start.
+#: Seconds to wait for the answer of every machine of a cluster: its first worker may have to start.
 _LOOK = 60.0
-#: The longest name of a folder that Ray's sockets can be under: Linux takes 107 bytes of their names. And a short one.
+#: Longest path of a folder for Ray's sockets: Linux limits their names to 107 bytes. And a short folder.
 _LONGEST = 107 - len("/ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.10")
 _SHORT = "/tmp"
-#: What a release's bits depend on, on the machine that draws it.
+#: Packages on the drawing machine that determine the bits of a release.
 _CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "tokenizers")
 
 
-#: Seconds in which all nodes register, and after which no more of them will come.
+#: Seconds in which all nodes register, and seconds without a new node after which no more will come.
 _REGISTRATION, _SETTLED = 60.0, 1.0
 
 
@@ -127,10 +127,10 @@ def run_on_flower(
     from client.app import app as seen_nodes
     from simulations.transport.node_store import app as lent_nodes
 
-    # It reads the variable when it is imported, which whoever comes here from Python has done before.
+    # Flower reads the variable on import. A Python caller may have imported it before this call.
     telemetry.FLWR_TELEMETRY_ENABLED = QUIET["FLWR_TELEMETRY_ENABLED"]
     client_app = app or (seen_nodes if address is None else lent_nodes)
-    # What the job makes stays in this process: the ServerApp runs in a thread of it.
+    # The job's results stay in this process: the ServerApp runs in one of its threads.
     outcome: list[T] = []
     failure: list[BaseException] = []
     thread: list[int] = []
@@ -149,12 +149,12 @@ def run_on_flower(
             _stop_actors()
 
     configuration = {
-        # Flower hands these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
-        # fail every later message at once: Ray must start it again. The message it died on is tried once more,
-        # which the ledgers make safe: what was charged before is sent again, and not drawn anew.
+        # Flower passes these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
+        # fail every later message at once: Ray must start it again. The message it died on is tried once more.
+        # The ledgers make that safe: a charged release is sent again, and not drawn anew.
         "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
     }
-    # Of a worker that dies or is stopped Flower logs two tracebacks a node. What came of it is in the results.
+    # Flower logs two tracebacks a node for a worker that dies or is stopped. The outcome is in the results.
     hush_flower(logging.ERROR if os.environ.get("SOTTOVOCE_DEBUG") else logging.CRITICAL + 1)
     with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
         warnings.simplefilter("ignore")
@@ -182,7 +182,7 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
     ours, folder = signal.getsignal(signal.SIGTERM), None
     if address is None:
-        # No workers before somebody asks for one: Flower's actors have an environment, and start others.
+        # No workers in advance: Flower's actors have an environment, and need other workers.
         own = {"prestart_worker_first_driver": False}
         options |= {"include_dashboard": False, "num_cpus": actors, "_system_config": own}
         if (folder := _short_folder()) is not None:
@@ -262,7 +262,7 @@ def _keeper(folder: Path) -> Any:
     from simulations.transport.node_store import NAME, NodeStore
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # Started anew where it dies, it knows all that it must: what it keeps lies in the folder.
+    # A restart after its death loses nothing: its state is in the folder.
     options = {"name": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
     node_store = ray.remote(NodeStore).options(**options).remote(str(folder.resolve()))
     try:
@@ -283,7 +283,7 @@ def _check_machines(share: int) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def look(packages: tuple[str, ...]) -> dict[str, str | None]:
-        # This function travels as it is, so that a machine without Sottovoce can run it too.
+        # Ray sends this function by value, so that a machine without Sottovoce can run it too.
         from importlib.metadata import PackageNotFoundError, version
 
         versions: dict[str, str | None] = {}

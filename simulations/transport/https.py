@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from simulations.errors import UserError
 
 _STARTING_SECONDS = 10.0
-#: Until a request's head has come, once a connection is there or the answer before it has gone.
+#: Time limit for a request's head, from the start of a connection or the end of the previous answer.
 _HEAD_SECONDS = 5.0
 
 
@@ -135,7 +135,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         said = os.strerror(known) if known else "there is no such place"
         raise UserError(f"--port {port}: cannot be listened at ({said}); choose another") from None
     with listener:
-        # asyncio does so for sockets that say "TCP" in full, which these do not; else an answer's body waits for 40 ms
+        # asyncio sets it only for sockets created with proto=IPPROTO_TCP, unlike these. Without it the body of an
+        # answer waits for 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 

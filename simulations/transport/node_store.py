@@ -32,9 +32,9 @@ from client.shard import Shard
 from client.store.durable import creating_folder, private_file
 from client.store.ledger import Charge, Ledger, LedgerError
 
-#: The node store's name among the actors of a run.
+#: Name of the node store among the actors of a run.
 NAME = "sottovoce-node-store"
-#: How often a process begins an answer anew: more often than a message is sent twice.
+#: Attempts of a process at one answer: more than the number of times a message is repeated.
 _TRIES = 5
 _LEDGERS = "ledger*.sqlite*"
 #: Folders that a node names: they are public, large, and the same for all nodes.
@@ -286,7 +286,7 @@ class LentLedger(Ledger):
 
     Args:
         path: File of this process' copy.
-        keep: Function that gives the ledger back to its owner.
+        keep: Function that gives the ledger back to its owner. It works once for each `LentLedger`.
     """
 
     def __init__(self, path: Path, keep: Callable[[], None]) -> None:

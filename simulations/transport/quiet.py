@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-#: Set before any of them is imported: a privacy tool phones nobody, not even to ask for updates.
+#: Set before any of them is imported: a privacy tool contacts nobody, not even for updates.
 QUIET = {
     "ORT_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
