@@ -1,1 +1,1 @@
-"""Wires both sides together and owns the ground truth."""
+"""Simulation that connects clients and server, and holds the true labels."""

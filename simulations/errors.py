@@ -1,4 +1,4 @@
-"""Mistakes that a user can make and mend, and ends that somebody asked for."""
+"""Mistakes that a user can correct, and requested interruptions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MARKS = (
 
 
 class UserError(ValueError):
-    """One line that says what is wrong, where, and what to do. The command prints it and exits with 2."""
+    """Error of one line: what is wrong, where, and what to do. The command prints it and exits with 2."""
 
 
 def no_file(path: Path) -> UserError:
-    """What to say of a path at which a file was looked for, and is none."""
+    """Return the error for a path that should be a file, and is none."""
     if path.is_dir():
         return UserError(f"{path}: is a folder; name a file in it")
     if path.exists():
@@ -28,12 +28,15 @@ def no_file(path: Path) -> UserError:
 
 
 def can_be_read(path: Path) -> bool:
-    """Whether there is something to read, once: a file, a pipe such as a shell's <(...), or a device."""
+    """Return True if the path can be read at least once: a file, a pipe such as a shell's <(...), or a device."""
     return path.exists() and not path.is_dir()
 
 
 def other_encoding(data: bytes) -> str | None:
-    """What text is that begins so, where it is not UTF-8 and says so: by its mark, or by zeros beside its letters."""
+    """Return the encoding of text that starts with these bytes, if it is recognizably not UTF-8; None otherwise.
+
+    A byte order mark shows it, or zeros beside the letters.
+    """
     for mark, name in _MARKS:
         if data.startswith(mark):
             return name
@@ -49,21 +52,23 @@ _BUGS = (
 
 
 def comes_again(error: BaseException) -> bool:
-    """Whether the same work would meet this error again: a fault of the program, or a mistake of its user's."""
+    """Return True if the same work would raise this error again: a fault of the program, or a mistake of its user."""
     return isinstance(error, (*_BUGS, ValueError))
 
 
 class Terminated(SystemExit):
-    """SIGTERM, as KeyboardInterrupt is Ctrl-C: where nobody catches it, the process ends with 143."""
+    """Exit for SIGTERM, as KeyboardInterrupt is for Ctrl-C. If nobody catches it, the process ends with 143."""
 
     def __init__(self) -> None:
         super().__init__(TERMINATED)
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM, after something has been done that is kept: one line that says how to go on.
+    """Interruption by Ctrl-C or SIGTERM after partial work that is kept.
 
-    by: which of the two it was. code: with which a command ends.
+    Args:
+        line: One line that says how to continue.
+        by: The exception of the interruption. It decides `code`, with which a command ends.
     """
 
     def __init__(self, line: str, *, by: BaseException | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Lines that say how far a long command is."""
+"""Progress lines of long commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[str], None]
 
 
 def progress_lines() -> Progress:
-    """Prints lines on stderr, each after the seconds since this call."""
+    """Return a function that prints lines on stderr, each after the seconds since this call."""
     start = time.monotonic()
 
     def progress(line: str) -> None:

@@ -1,11 +1,11 @@
-"""A run, described: frozen, validated, read from TOML and written back.
+"""Description of an experiment: frozen, validated, read from TOML and written back.
 
 Keys of the file are the field names with "-" for "_"; `[[arm]]` tables become `Experiment.arms`. Every check is made
-on construction, so an `Experiment` that exists is one that makes sense; what depends on the data or the encoder (a
-missing column, m' above the encoder's width) is checked when the run meets it. Folders in `data.path` and
-`encoder.model` are relative to the working directory, not to the file.
+on construction, so an existing `Experiment` is consistent. Checks that depend on the data or the encoder (a missing
+column, m' above the encoder's width) are made when the run reads them. Folders in `data.path` and `encoder.model` are
+relative to the working directory, not to the file.
 
-What an arm costs is in `simulations.experiment.ladder`, which is not loaded here: it takes its time.
+The cost of an arm is in `simulations.experiment.ladder`, which is not imported here: its import is slow.
 """
 
 from simulations.experiment.arm import (

@@ -1,4 +1,4 @@
-"""One arm of a study: its table in the file, and the mechanisms that this table describes."""
+"""Arm of an experiment: its table in the file, and the mechanisms that this table describes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import Section, setting
 
-#: Whose texts are perturbed: those of all users.
+#: Value of `perturb`: the texts of all users are perturbed.
 BOTH = "both"
-#: m' of an arm that names none: the paper's choice for all its main results (Du et al. 2023, section 4.2).
+#: Default m' of an arm: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
-#: In an arm's statistic, the shuffled ε that a user may cost.
+#: Key of an arm's statistic: the shuffled ε of a user.
 CENTRAL = "central_epsilon"
-#: What a language model says of itself, where a mechanism's price is asked for and none is drawn: it does not depend on
-#: where logits are clipped, nor on how wide states are.
+#: Description of a language model for pricing a mechanism without drawing from it. The price depends neither on the
+#: clipping bounds of logits nor on the width of states.
 ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
 
 
@@ -117,42 +117,55 @@ class Arm(Section):
 
     @property
     def public_only(self) -> bool:
-        """Whether no training user takes part."""
+        """Return True if no training user takes part."""
         return self.way == PUBLIC_ONLY.name
 
     @property
     def centralised(self) -> bool:
-        """Whether a trusted server has all texts and labels as they are."""
+        """Return True if a trusted server has all texts and labels in clear."""
         return self.way == CENTRALISED.name
 
     @property
     def features(self) -> int | None:
-        """d of the arm's statistic; None where it is chosen on public text, before anyone is asked."""
+        """Return d of the arm's user vector; None if it is chosen on public text before the first request."""
         return (self.statistic or {}).get("dim")
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Candidates for m'; empty where the arm leaves it to the run (identity, public-only)."""
+        """Return the candidates for m'; none if the arm leaves it to the run (identity, public-only)."""
         dim = (self.embedding or {}).get("dim", [])
         return tuple(dim) if isinstance(dim, list) else (dim,)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that the arm's tables say, by "table.key": "embedding.dim", "statistic.cap_probability"."""
+        """Return all entries of the arm's tables by "table.key": "embedding.dim", "statistic.cap_probability"."""
         tables = {name: getattr(self, name) or {} for name in _TABLES}
         return {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
 
 
 def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
-    """The embedding mechanism of an arm, of one m' out of those that it names. ValueError as `catalogue.build`."""
+    """Return the embedding mechanism of an arm, for one of its m'.
+
+    Raises:
+        ValueError: `catalogue.build` raises it.
+    """
     return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel="embedding", dim=dim)
 
 
 def text_mechanism(
     spec: dict[str, Any], vocabulary: Vocabulary, *, model: Mapping[str, Any] | None = None
 ) -> TextMechanism:
-    """The text mechanism of an arm. model: what a language model says of itself (`client.models.language_models.said`),
-    where the mechanism has such parameters and the arm does not name them. ValueError as `catalogue.build`."""
+    """Return the text mechanism of an arm.
+
+    Args:
+        spec: The arm's text table.
+        vocabulary: Vocabulary of the mechanism.
+        model: Description of a language model (`client.models.language_models.said`), for the parameters of the
+            mechanism that the arm does not name.
+
+    Raises:
+        ValueError: `catalogue.build` raises it.
+    """
     takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
     given = {name: value for name, value in (model or {}).items() if name in takes}
     built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
@@ -160,15 +173,22 @@ def text_mechanism(
 
 
 def released_text(arm: Arm, text: TextMechanism, split: str) -> TextMechanism:
-    """What an arm's users of a split ("train", "test") release texts by: the arm's mechanism, or, where it perturbs the
-    other split's alone, none, at ε = ∞: the vocabulary's words as they stand, as many as there are."""
+    """Return the mechanism by which an arm's users of a split ("train", "test") release texts.
+
+    It is the arm's mechanism. If the arm perturbs only the other split, it is none, at ε = ∞: the words of the
+    vocabulary unchanged, and as many as there are.
+    """
     if arm.perturb in (BOTH, split):
         return text
     return replace(text, word=Verbatim(text.vocabulary), length=KEPT)
 
 
 def embeddings_of(arm: Arm) -> list[Mechanism]:
-    """The mechanism of an arm's embeddings at each m' that it chooses from; none where it releases none. UserError."""
+    """Return the mechanism of an arm's embeddings for each candidate m'; none if it releases none.
+
+    Raises:
+        UserError: The arm's parameters do not fit the mechanism.
+    """
     if arm.embedding is None:
         return []
     try:
@@ -178,7 +198,11 @@ def embeddings_of(arm: Arm) -> list[Mechanism]:
 
 
 def label_of(arm: Arm, classes: int) -> Mechanism:
-    """The mechanism of an arm's labels, identity where it names none. UserError."""
+    """Return the mechanism of an arm's labels, identity if it names none.
+
+    Raises:
+        UserError: The arm's parameters do not fit the mechanism, or it has no log_prob.
+    """
     _refuse_dim(arm, "label")
     try:
         built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
@@ -190,7 +214,11 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
 
 
 def answer_of(arm: Arm, classes: int) -> Mechanism | None:
-    """The mechanism of what an arm's test users answer; None where they do not. UserError."""
+    """Return the mechanism of the answers of an arm's test users; None if they release none.
+
+    Raises:
+        UserError: The arm's parameters do not fit the mechanism.
+    """
     if arm.answer is None:
         return None
     _refuse_dim(arm, "answer")
@@ -202,11 +230,18 @@ def answer_of(arm: Arm, classes: int) -> Mechanism | None:
 
 
 def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int], Mechanism] | None:
-    """The mechanism of an arm's statistics, by their number D of coordinates; None where it releases none. UserError,
-    now rather than when it is called, where the arm's parameters are none of it.
+    """Return a function from the number D of coordinates to the mechanism of an arm's user vectors.
 
-    users: who are expected to answer together, None where there is no shuffler; delta: of the shuffled ε, by which an
-    arm may name its mechanism.
+    Args:
+        arm: The arm.
+        users: Number of users who are expected to answer together; None without a shuffler.
+        delta: δ of the shuffled ε, by which an arm may specify its mechanism.
+
+    Returns:
+        The function; None if the arm releases no user vectors.
+
+    Raises:
+        UserError: The arm's parameters do not fit the mechanism. It is raised now, not when the function is called.
     """
     if arm.statistic is None:
         return None
@@ -226,9 +261,17 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
 
 
 def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
-    """What a trusted curator makes of an arm's vectors: noise on their sum, or a head. None without one. UserError.
+    """Return the noise that a trusted curator adds to the sum of an arm's vectors, or its training of a head on them.
 
-    users: who are expected to answer together.
+    Args:
+        arm: The arm.
+        users: Number of users who are expected to answer together.
+
+    Returns:
+        None if the arm has no curator.
+
+    Raises:
+        UserError: The arm's curator table is not valid.
     """
     if arm.curator is None:
         return None
@@ -257,7 +300,7 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
 
 
 def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) -> dict[str, Any]:
-    """The spec with the ε0 and p of least error for the central ε that the arm names, which hardly depend on D."""
+    """Return the table with the ε0 and p of least error for the arm's central ε. They hardly depend on D."""
     from mechanisms.accounting.planner import privunit_of  # takes its time to load
 
     where, central = f'arm "{arm.name}": statistic.{key(CENTRAL)}', spec[CENTRAL]
@@ -275,8 +318,11 @@ def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) ->
 
 
 def trial_text_of(arm: Arm) -> TextMechanism:
-    """An arm's text mechanism on words that stand in for the vocabulary: for its parameters and what it exposes, not
-    for its ε. UserError."""
+    """Return an arm's text mechanism on an artificial vocabulary, for its parameters and exposures, not for its ε.
+
+    Raises:
+        UserError: The arm's parameters do not fit the mechanism.
+    """
     assert arm.text is not None
     _refuse_dim(arm, "text")
     try:
@@ -287,7 +333,7 @@ def trial_text_of(arm: Arm) -> TextMechanism:
 
 @cache
 def stand_in() -> Vocabulary:
-    """A vocabulary that has everything a mechanism may ask for: words of all kinds, counts and tags."""
+    """Return an artificial vocabulary with all that a mechanism may need: all kinds of words, counts and tags."""
     rng = np.random.default_rng(0)
     words = ("the", ".", "7", *(f"word{i}" for i in range(253)))
     n = len(words)
@@ -296,7 +342,7 @@ def stand_in() -> Vocabulary:
 
 
 def _about(arm: Arm, channel: str, error: ValueError) -> str:
-    """What is wrong with a mechanism of an arm; some errors of the catalogue name the channel themselves."""
+    """Return the error message for a mechanism of an arm; some errors of the catalogue already name the channel."""
     return f'arm "{arm.name}": {channel}: {str(error).removeprefix(f"{channel}: ")}'
 
 

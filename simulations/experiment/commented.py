@@ -1,4 +1,4 @@
-"""An experiment as a file for people to change: every key there is, with what it may be, in the schema's own words."""
+"""Experiment as a file for people to edit: every key with its possible values, in the words of the schema."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _WIDTH = 116
 
 
 def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = "") -> str:
-    """The experiment as TOML that `load` reads back to an equal one. A key that has its default stands in a comment.
+    """Return the experiment as TOML that `load` reads back to an equal one. Default values are commented out.
 
-    why: by keys such as "data.public.fraction" (and "arm", of all arms), what is said above that key alone. first: what
-    the file begins with.
+    Args:
+        experiment: The experiment.
+        why: Comments above keys such as "data.public.fraction", or above all arms ("arm"). A key with such a comment is
+            never commented out.
+        first: First lines of the file.
     """
     known = {name: _said(words, default) for name, words, default in keys()}
     lines = [line for said in first.splitlines() for line in _comment(said)]
@@ -65,7 +68,7 @@ def _arm(arm: Arm) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    """A value in one line of TOML."""
+    """Return a value in one line of TOML."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_value_key(name)} = {_value(each)}" for name, each in value.items()) + " }"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The experiment as a whole: its tables and arms, what in them contradicts what, and what its clients accept."""
+"""Whole experiment: its tables and arms, its contradictions, and the policy of its clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,23 @@ from simulations.experiment.sections import (
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything a run depends on, but for the data. Raises UserError where parts contradict each other."""
+    """Complete description of a run, without the data.
+
+    Args:
+        name: Name of the experiment, in tables and folders.
+        seed: Seed of all random draws.
+        data: Table [data].
+        population: Table [population].
+        encoder: Table [encoder].
+        training: Table [training].
+        text: Table [text].
+        shuffle: Table [shuffle].
+        policy: Table [policy].
+        arms: Tables [[arm]].
+
+    Raises:
+        UserError: Parts contradict each other.
+    """
 
     name: str
     seed: int = 1
@@ -190,7 +206,7 @@ class Experiment:
             )
 
     def _check_channels(self, arm: Arm) -> None:
-        """Which channels an arm releases goes with the way of training."""
+        """Check that the channels of an arm go with the training protocol."""
         way, texts = self.protocol_of(arm), self.training.protocol.releases_text
         beside = self.training.protocol.releases_vector and self.data.public.labelled is None
         if arm.way == RELEASE_ONCE.name and not beside:
@@ -236,18 +252,18 @@ class Experiment:
             )
 
     def answering(self, arm: Arm) -> int:
-        """How many users are expected to answer together: all, or those of one stage."""
+        """Return the number of users who are expected to answer together: all, or those of one stage."""
         people, stages = self.population, self.training.stages if self.protocol_of(arm) is self.training.protocol else 1
         return int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
 
     def statistic_of(self, arm: Arm) -> Callable[[int], Mechanism] | None:
-        """The mechanism of the arm's statistics, by their number D of coordinates; None where it releases none."""
+        """Return a function from the number D of coordinates to the mechanism of the arm's user vectors, or None."""
         users = self.answering(arm) if self.shuffle.enabled else None
         return statistic_of(arm, users=users, delta=self.shuffle.delta)
 
     @property
     def shared_codes(self) -> bool:
-        """Whether users' statistics say where their texts are, too, beside public text of another domain."""
+        """Return True if user vectors also encode where the users' texts lie, beside public text of another domain."""
         return self.data.elsewhere and not self.training.self_training
 
     def protocol_of(self, arm: Arm) -> TrainingProtocol:
@@ -278,9 +294,15 @@ class Experiment:
             )
 
     def check_requests(self, arm: Arm, *, classes: int | None = None, width: int | None = None) -> None:
-        """Raise UserError where a request of the arm would be refused, or could not be made.
+        """Check that the requests of the arm can be made, and that nobody would refuse them.
 
-        classes: of the data; width: of the encoder; None where nobody has looked.
+        Args:
+            arm: The arm.
+            classes: Number of classes of the data; None if it is unknown.
+            width: Width of the encoder; None if it is unknown.
+
+        Raises:
+            UserError: A request would be refused, or could not be made.
         """
         if not arm.centralised and self.training.protocol.private:
             check_requests(
@@ -290,7 +312,7 @@ class Experiment:
             )  # fmt: skip
 
     def check_text(self, arm: Arm, text: TextMechanism) -> None:
-        """Raise UserError where the arm's users would refuse its text, the mechanism as it is with its vocabulary."""
+        """Raise UserError if the arm's users would refuse its text mechanism, as it is with its vocabulary."""
         check_text(client_policy(self, arm), arm, self.data.classes, text)
 
 
@@ -300,13 +322,13 @@ def _named(channel: str) -> list[str]:
 
 
 def _in_clear(arm: Arm) -> bool:
-    """Whether something in clear splits an arm's users into crowds: labels, or what texts expose."""
+    """Return True if something in clear splits an arm's users into crowds: labels, or exposures of texts."""
     labels = arm.label is None and arm.statistic is None and not arm.public_only
     return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
 
 
 def _allowed(experiment: Experiment) -> tuple[str, ...]:
-    """What users may be asked for: all of the catalogue, and other people's mechanisms that arms name."""
+    """Return the mechanisms that requests may name: the whole catalogue, and external ones that arms name."""
     allowed = dict.fromkeys(CATALOGUE)
     for arm in experiment.arms:
         for spec in (getattr(arm, channel) for channel in CHANNELS):
@@ -316,7 +338,7 @@ def _allowed(experiment: Experiment) -> tuple[str, ...]:
 
 
 def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
-    """What the clients of an arm accept: the experiment's policy, or, in a reference arm, anything."""
+    """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts anything."""
     policy = experiment.policy
     if arm.reference:
         reason = "a reference arm, not private"
@@ -335,5 +357,5 @@ def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
 
 
 def _with_sides(arm: Arm) -> Arm:
-    """Of data of pairs: texts are released as two, unless the arm says `sides = 1`, which joins them."""
+    """Return the arm for pairs of texts: they are released as two, unless `sides = 1` joins them."""
     return arm if arm.text is None else replace(arm, text={**arm.text, "sides": arm.text.get("sides", 2)})

@@ -1,4 +1,4 @@
-"""What an arm promises its users: the bound on what one of them releases, in numbers and in words."""
+"""Guarantees of an arm: bounds on the privacy loss of one user's releases, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -23,14 +23,23 @@ from simulations.experiment.ladder import Spent
 
 @dataclass(frozen=True)
 class Promise:
-    """metric_epsilon: of one unit of the metric, None where nothing but a label is released. statement: in words.
-    worst_case_epsilon: of a text, an embedding or a user's statistic, what is declared public left aside.
-    label_epsilon: None where no label is sent, or labels are declared public. delta: of the worst case, the policy's
-    for Gaussian noise and else 0; a label's is always 0. asking_epsilon: worst case of a user who asks the model, where
-    that is another release than a training user's; None where nobody asks so. central_epsilon, central_delta: what the
-    model says of a user who trusts the server with everything; None where the arm's server is not trusted.
-    simulated_epsilon: what such a user would release at worst, where the arm simulates users who trust nobody.
-    public_label: labels are sent in clear, declared public."""
+    """Guarantee of an arm to one user.
+
+    Args:
+        metric_epsilon: ε of one unit of the metric; None if only a label is released.
+        metric: Name of the metric.
+        statement: The guarantee in words.
+        worst_case_epsilon: Worst-case ε of a text, an embedding or a user vector, without anything declared public.
+        label_epsilon: ε of a label; None if no label is sent, or labels are declared public.
+        delta: δ of the worst case: the policy's for Gaussian noise, otherwise 0. A label's is always 0.
+        asking_epsilon: Worst-case ε of inference, if its release differs from that of a training user; None if no user
+            asks in this way.
+        central_epsilon: ε of the model for a user who trusts the server with everything; None if the arm's server is
+            not trusted.
+        central_delta: δ of central_epsilon.
+        simulated_epsilon: Worst-case ε of a user's release, if the arm simulates users who trust nobody.
+        public_label: True if labels are sent in clear, declared public.
+    """
 
     metric_epsilon: float | None
     metric: str | None
@@ -45,13 +54,13 @@ class Promise:
     public_label: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready but for infinity."""
+        """Return a dict that is JSON-ready except for infinity."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Curator:
-    """What a trusted server does, in words, and what it promises of the outcome."""
+    """Description of a trusted server in words, and its guarantee for the outcome."""
 
     told: str
     epsilon: float
@@ -61,11 +70,18 @@ class Curator:
 
 @dataclass(frozen=True)
 class Released:
-    """The mechanisms of an arm whose way is settled. embedding, text: None where none is released; asked_text: of those
-    who ask, where they release texts by another than `text`; label: likewise, and
-    where labels are declared public. statistics: of each stage of training users, () where none is released. curator:
-    what the server, which is trusted with them, makes of them; None where it is not. answer: of those who ask, where
-    they release that."""
+    """Mechanisms of an arm whose protocol is settled.
+
+    Args:
+        embedding: Mechanism of embeddings; None if none is released.
+        text: Mechanism of texts; None if none is released.
+        label: Mechanism of labels; None if none is released, or labels are declared public.
+        public_label: True if labels are sent in clear, declared public.
+        statistics: Mechanism of the user vectors of each training stage; () if none is released.
+        curator: Trusted server that processes the user vectors; None if the server is not trusted.
+        answer: Mechanism of answers at inference, if they are released.
+        asked_text: Mechanism of texts at inference, if it differs from `text`.
+    """
 
     embedding: Mechanism | None
     text: TextMechanism | None
@@ -78,14 +94,14 @@ class Released:
 
     @property
     def name(self) -> str | None:
-        """Of the mechanisms of texts, statistics, embeddings and answers."""
+        """Return the joined names of the mechanisms of texts, user vectors, embeddings and answers, or None."""
         every = (self.text, self.asked_text, *self.statistics[:1], self.embedding, self.answer)
         names = [each.name for each in every if each is not None]
         return ", then ".join(names) or None
 
 
 def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver) -> Released:
-    """What the arm's users released, or would have, where nothing came to train a model on."""
+    """Return the mechanisms of the arm's users, also if too little arrived to train a model."""
     candidates = channels.embedding if channels.embedded else ()
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
@@ -100,8 +116,11 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
 
 
 def promise(policy: Policy, what: Released) -> Promise:
-    """What is promised to a user who releases all of it, at their policy's own price; of users who release a text or an
-    embedding, the dearer; and to one who asks by an answer, which nobody else releases."""
+    """Return the guarantee of a user who releases all of it, at the price of the policy.
+
+    If users release a text or an embedding, it is the weaker of the two. A user whose inference releases an answer has
+    the guarantee of that answer, which nobody else releases.
+    """
     if what.answer is not None:
         taught = promise(policy, replace(what, answer=None))
         asks = what.answer.guarantee
@@ -133,7 +152,7 @@ def promise(policy: Policy, what: Released) -> Promise:
 
 
 def spent(what: Released, channels: Channels, driver: Driver) -> Spent:
-    """What the accounting needs to know: mechanisms, and the users that the shuffler delivered, stage by stage."""
+    """Return the input of the accounting: mechanisms, and the users that the shuffler delivered, stage by stage."""
     stages = driver.teaching.stages
     in_clear = channels.teaching and math.isinf(channels.label.guarantee.worst_case())
     return Spent(
@@ -198,7 +217,7 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
 
 
 def _in_words(data: Mechanism | None, label: Guarantee | None) -> str:
-    """The bound on the loss of what leaves, for people: no "inf" where a word says it."""
+    """Return the bound on the privacy loss in words, without "inf"."""
     bounds = [g for g in (None if data is None else data.guarantee, label) if g is not None]
     if any(math.isinf(g.epsilon) for g in bounds):
         unprotected = any(math.isinf(g.epsilon) and g.sigma is None for g in bounds)

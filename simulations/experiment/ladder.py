@@ -1,6 +1,6 @@
-"""The ladder of each arm: before a run from the experiment alone, after it from what was delivered.
+"""Ladder of each arm: before a run from the experiment alone, after it from the delivered users.
 
-`mechanisms.accounting.ladder` composes; here is who releases what, how often, and among how many users.
+`mechanisms.accounting.ladder` composes. This module decides which users release what, how often, and in what crowd.
 """
 
 from __future__ import annotations
@@ -31,14 +31,20 @@ GRADIENTS = f"{PAPER}: gradients through M1 and BERT depend on raw text"
 
 @dataclass(frozen=True)
 class Spent:
-    """What an arm's users released: the mechanisms, and how many users each stage delivered.
+    """Releases of an arm's users: the mechanisms, and the number of users that each stage delivered.
 
-    train: users delivered, for each stage of disjoint training users; test: of the test users; None where the arm
-    asked for nothing of the kind. A stage whose batch was discarded counts 0. classes: of labels sent in clear, the
-    rows of the smallest class, for each of these stages; None where no label is sent in clear. text: of training
-    users, and of test users, unless these release theirs by another, asked_text. statistics: the
-    mechanism of each stage of training users, where they release statistics; they release nothing else then. answer: of
-    test users who release nothing else.
+    A stage whose batch was discarded counts 0.
+
+    Args:
+        embedding: Mechanism of embeddings.
+        label: Mechanism of labels.
+        train: Users delivered in each stage of disjoint training users; None without any such request.
+        test: Test users delivered; None without any such request.
+        text: Mechanism of the texts of training users, and of test users unless `asked_text` is given.
+        statistics: Mechanism of the user vectors of each training stage. These users release nothing else.
+        classes: For each training stage the rows of the smallest class, if labels are sent in clear; otherwise None.
+        answer: Mechanism of the answers of test users, who release nothing else.
+        asked_text: Mechanism of the texts of test users, if it differs.
     """
 
     embedding: Mechanism | None
@@ -52,8 +58,15 @@ class Spent:
     asked_text: TextMechanism | None = None
 
     def crowd(self, *, stated: int | None, records: int) -> int | None:
-        """The smallest crowd of the training users, of at most so many records each: labels in clear are counted (the
-        server sees rows, not users: k records of one class may all be one user's), what texts expose is as stated."""
+        """Return the smallest crowd of the training users.
+
+        Labels in clear are counted. The server sees rows, not users: k records of one class may all belong to one user.
+        The crowd of the exposures of texts is as stated.
+
+        Args:
+            stated: The crowd that the arm states.
+            records: Maximum number of records of a user.
+        """
         if self.classes is None:
             return stated
         counted = min((-(-rows // records) for rows in self.classes), default=0)
@@ -65,12 +78,21 @@ class Spent:
 def of_run(
     experiment: Experiment, arm: Arm, spent: Spent, *, records: int | None, test_records: int | None
 ) -> dict[str, list[dict[str, Any]] | None]:
-    """{"ladder", "test_ladder"} of an arm that has run, JSON-ready; records, test_records: most records of one training
-    user and of one test user, None where nobody knows.
+    """Return the ladders of an arm that has run, JSON-ready.
 
-    Stages are of disjoint users, so a user pays for one of them; what is shown holds for every stage, at the number
-    of users that the smallest of them delivered, and at the smallest crowd in any. Test users are no
-    training users. The way `paper` draws an embedding afresh in every epoch, and its gradients are unprotected.
+    Stages have disjoint users, so a user pays for one of them. The result holds for every stage, at the number of users
+    of the smallest one, and at the smallest crowd in any. Test users are no training users. The protocol `paper` draws
+    an embedding afresh in every epoch, and its gradients are unprotected.
+
+    Args:
+        experiment: The experiment.
+        arm: The arm.
+        spent: Releases of its users.
+        records: Maximum number of records of a training user; None if it is unknown.
+        test_records: Maximum number of records of a test user; None if it is unknown.
+
+    Returns:
+        {"ladder", "test_ladder"}.
     """
     shuffled = experiment.shuffle.enabled and experiment.training.protocol.private
     train = min(spent.train) if spent.train else None
@@ -100,14 +122,26 @@ def of_experiment(
     experiment: Experiment, *, texts: Mapping[str, TextMechanism] | None = None, records: int | None = None,
     test_records: int | None = None, tests: int | None = None, public: int | None = None, classes: int | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, before anything has run; rungs as dicts.
+    """Return the ladders of each arm before a run.
 
-    Users are those expected to be delivered: users × (1 - dropout) × (1 - late), divided by label-stages; a run's own
-    results say what was delivered. texts: by the names of the arms that release texts, their mechanisms with their
-    vocabularies, for which whoever asks has read the data. records, test_records: most of one training user and of one
-    test user, where the data's users hold several; tests, public: how many test users and public texts there are, where
-    the data have been read; classes: where no task names them. Several m' to choose from: each rung is the largest of
-    theirs. Raises UserError.
+    The number of users is the expected one: users × (1 - dropout) × (1 - late), divided by label-stages. The results of
+    a run contain the number delivered. With several candidates for m', each rung is the largest of theirs.
+
+    Args:
+        experiment: The experiment.
+        texts: Mechanisms with their vocabularies, by the names of the arms that release texts. The caller has read the
+            data for them.
+        records: Maximum number of records of a training user, if the data's users have several.
+        test_records: Maximum number of records of a test user, if the data's users have several.
+        tests: Number of test users, if the data have been read.
+        public: Number of public texts, if the data have been read.
+        classes: Number of classes, if no task names them.
+
+    Returns:
+        For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, with rungs as dicts.
+
+    Raises:
+        UserError: An arm's parameters do not fit a mechanism.
     """
     people = experiment.population
     if test_records is None:
@@ -171,12 +205,12 @@ def _train(
 
 
 def _statistics(experiment: Experiment, arm: Arm, classes: int, public: int | None) -> list[Mechanism]:
-    """The mechanism of an arm's statistics at each number of features that it chooses from; none where it has none."""
+    """Return the mechanism of an arm's user vectors for each candidate number of features; none if it releases none."""
     statistic, length = experiment.statistic_of(arm), code_length(classes, shared=experiment.shared_codes)
     if statistic is None:
         return []
     chosen = features_allowed(length, rows=public, candidates=CANDIDATES) if arm.features is None else (arm.features,)
-    # whoever asks by an embedding asks by as many features at the least
+    # inference by an embedding needs at least as many features
     least = 0 if arm.embedding is None else max(arm.dims or (DEFAULT_DIM,))
     return [statistic(length * (d + 1)) for d in dict.fromkeys(max(d, least) for d in chosen)]
 
@@ -199,7 +233,7 @@ def _test(
 
 
 def _exposed(experiment: Experiment, text: TextMechanism | None) -> dict[str, str]:
-    """What the text passes through and the policy declares public, with the reasons."""
+    """Return the exposures of the text that the policy declares public, with the reasons."""
     passed = () if text is None else text.guarantee.exposes
     return {name: why for name, why in experiment.policy.declared.items() if name in passed}
 
@@ -207,7 +241,10 @@ def _exposed(experiment: Experiment, text: TextMechanism | None) -> dict[str, st
 def _halves(
     embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], text: TextMechanism | None, **arguments: Any
 ) -> tuple[Rung, ...]:
-    """Of users who release a text or an embedding: each channel's own rung, and above these the dearer half's."""
+    """Return the ladder of users who release a text or an embedding.
+
+    Each channel has its own rung; the rungs above are those of the more expensive half.
+    """
     either = "a user releases a text or an embedding, not both; this is the dearer of the two"
     first = _widest([None], notes, text=text, **arguments)
     second = _widest(embeddings, notes, text=None, **arguments)
@@ -219,7 +256,7 @@ def _halves(
 
 
 def _widest(embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], **arguments: Any) -> tuple[Rung, ...]:
-    """One ladder for all m' that an arm chooses from; each note is added to the assumption of the rung it is for."""
+    """Return one ladder for all candidates for m'. Each note is added to the assumption of its rung."""
     label = arguments.pop("label")
     rungs = widest(
         [ladder(embedding, label, **arguments) for embedding in embeddings],
@@ -233,7 +270,7 @@ def _noted(rung: Rung, note: str | None) -> Rung:
 
 
 def _test_users(experiment: Experiment, tests: int | None) -> tuple[int | None, Mapping[str, str]]:
-    """How many test users will be delivered, where that is known or stands in the experiment, and a note on it."""
+    """Return the expected number of delivered test users, if it is known, and a note on it."""
     data = experiment.data
     if not experiment.shuffle.enabled:
         return None, {}

@@ -1,4 +1,4 @@
-"""Names in experiment files: of keys, of choices, of arms; and how an error says which ones there are."""
+"""Names in experiment files (keys, choices, arms), and their lists in error messages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
-#: Characters of a slug: what a request takes as the name of an arm (`mechanisms.checks.is_slug`).
+#: Maximum length of a slug: that of an arm's name in a request (`mechanisms.checks.is_slug`).
 LONGEST = 64
 
 
 def slug(name: str) -> str:
     """Return a name as it appears in file names and requests: lower-case letters, digits and hyphens; ε becomes eps.
 
-    Where that is too long, or leaves out letters, digits or symbols of the name, a digest of the name stands behind
-    it, so that other names have other slugs. The same in every Unicode form. "" where the name has nothing of these.
+    If that is too long, or omits letters, digits or symbols of the name, a digest of the name is appended, so that
+    other names have other slugs. The slug is the same in every Unicode form. It is "" if the name has none of these
+    characters.
     """
     known = unicodedata.normalize("NFKD", name.lower())
     plain = known.replace("ε", "eps ").encode("ascii", "ignore").decode()
@@ -31,13 +32,16 @@ def slug(name: str) -> str:
     return f"{said[: LONGEST - 9].strip('-') or 'name'}-{digest}"
 
 
-#: Runs of characters that a slug has no letter for.
+#: Runs of characters that a slug cannot represent.
 _FOREIGN = re.compile(r"[^\x00-\x7f]+")
 
 
 def _tells(run: str) -> bool:
-    """Whether characters tell a name from another: those of other scripts and pictures; not marks and punctuation, nor
-    Latin letters that have no plain form, nor one Greek letter, which is a quantity's."""
+    """Return True if characters distinguish a name from another.
+
+    Those of other scripts and pictures do. Marks, punctuation and Latin letters without a plain form do not, nor does a
+    single Greek letter, which stands for a quantity.
+    """
     telling = [c for c in _letters(run) if not unicodedata.name(c, "").startswith("LATIN") and c != "°"]
     return len(telling) > 1 or any(not unicodedata.name(c, "").startswith("GREEK") for c in telling)
 
@@ -48,16 +52,16 @@ def _letters(run: str) -> list[str]:
 
 
 def key(field: str) -> str:
-    """A field's name as the file writes it."""
+    """Return a field's name as the file writes it."""
     return field.replace("_", "-")
 
 
 def either(names: Iterable[str]) -> str:
-    """The names, quoted, with commas between."""
+    """Return the names, quoted and separated by commas."""
     return ", ".join(f'"{n}"' for n in names)
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
-    """The end of an error about a name that is none of `names`: which of them it may have meant; "" where none."""
+    """Return the end of an error about an unknown name: the most similar of `names`; "" if none is similar."""
     close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else ""

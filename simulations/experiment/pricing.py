@@ -1,6 +1,6 @@
-"""Whether an arm's own users would refuse it, as their policy prices it: better said before a run than by them.
+"""Check before a run that an arm's own users would not refuse it, at the prices of their policy.
 
-The policy is the client's own, and so are the prices and the refusals; here they become sentences about the file.
+Policy, prices and refusals are the client's own. This module turns them into sentences about the file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment.arm import Arm, answer_of, embeddings_of, label_of, trial_text_of
 
-#: Coordinates of a statistic whose price is asked for: it does not depend on them.
+#: Number of coordinates of a user vector for pricing: the price does not depend on it.
 _ANY = 8
 
 
 def check_arm(policy: Policy, arm: Arm, classes: int, statistic: Callable[[int], Mechanism] | None) -> None:
-    """Raise UserError where the policy refuses what the arm releases beside texts, or what its texts expose.
+    """Raise UserError if the policy refuses the arm's releases other than texts, or the exposures of its texts.
 
-    How large a text's ε is depends on the vocabulary: `check_text` looks at it when that is there. statistic: the arm's
-    mechanism of statistics by its D, None where it releases none.
+    The ε of a text depends on the vocabulary: `check_text` checks it once that exists.
+
+    Args:
+        policy: The client's policy.
+        arm: The arm.
+        classes: Number of classes.
+        statistic: Function from D to the mechanism of user vectors; None if the arm releases none.
     """
     costs = _costs(policy, arm, classes)
     if (answer := answer_of(arm, classes)) is not None:  # of users who release nothing else
@@ -39,13 +44,13 @@ def check_arm(policy: Policy, arm: Arm, classes: int, statistic: Callable[[int],
 
 
 def check_text(policy: Policy, arm: Arm, classes: int, text: TextMechanism) -> None:
-    """Raise UserError where the policy refuses the arm with this text, the mechanism as it is with its vocabulary."""
+    """Raise UserError if the policy refuses the arm with this text mechanism, as it is with its vocabulary."""
     _check_exposed(policy, arm, text)
     _check_costs(policy, arm, _costs(policy, arm, classes) | {"text": policy.cost(text.guarantee)})
 
 
 def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
-    """By channel, what one record is charged by the arm's dearest mechanism; its ε is inf where it is sent in clear."""
+    """Return by channel the charge of one record for the arm's most expensive mechanism; ε is inf if sent in clear."""
     released = {
         "embedding": embeddings_of(arm),
         "label": [] if arm.public_only or arm.statistic is not None else [label_of(arm, classes)],

@@ -1,4 +1,4 @@
-"""The requests of an arm, made on maps of zeros before anybody is asked: what a request refuses is refused here."""
+"""Trial requests of an arm, made on maps of zeros before a run, so that refused requests are found early."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulations.experiment.arm import (
 )
 from simulations.experiment.names import slug
 
-#: Stands for the hash of an encoder and of a language model.
+#: Placeholder for the hash of an encoder or a language model.
 _HASH = "0" * 64
 
 
@@ -36,10 +36,20 @@ def check_requests(
     arm: Arm, way: TrainingProtocol, *, classes: int, width: int | None, stages: int, least: int,
     statistic: Callable[[int], Mechanism] | None, shared: bool,
 ) -> None:  # fmt: skip
-    """Raise UserError, which names the arm, where one of its requests would be refused.
+    """Check that no request of the arm would be refused.
 
-    width: of the encoder, None where it is not known: then as wide as the arm needs. stages: of disjoint users. least:
-    the smallest batch. statistic: the arm's mechanism by its D; shared: whether its codes share a coordinate.
+    Args:
+        arm: The arm.
+        way: Its training protocol.
+        classes: Number of classes.
+        width: Width of the encoder; None if it is unknown: then as wide as the arm needs.
+        stages: Number of stages of disjoint users.
+        least: Minimum batch size.
+        statistic: Function from D to the mechanism of user vectors; None if the arm releases none.
+        shared: True if their codes share a coordinate.
+
+    Raises:
+        UserError: A request would be refused; the message names the arm.
     """
     dims = arm.dims or (() if arm.embedding is None else (DEFAULT_DIM if width is None else min(DEFAULT_DIM, width),))
     features = None if statistic is None else max(arm.features or 2, *dims, 2)
@@ -81,7 +91,7 @@ def check_requests(
 
 
 def _requests(channels: Channels, width: int, stages: int, way: TrainingProtocol, shared: bool) -> Iterator[Request]:
-    """Make what the arm's users would be asked, at its last stage."""
+    """Yield the requests to the arm's users, at its last stage."""
     part = (stages - 1, stages)
     if channels.text is not None:
         words: Any = _Words(channels.text.vocabulary)
@@ -115,7 +125,7 @@ def _maps(width: int, dim: int, classes: int) -> Maps:
 
 @dataclass(frozen=True)
 class _Words:
-    """What a request for texts needs of a `server.protocols.protocol.PublicRewriter`."""
+    """Part of a `server.protocols.protocol.PublicRewriter` that a request for texts needs."""
 
     vocabulary: Vocabulary
 

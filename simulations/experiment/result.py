@@ -1,4 +1,4 @@
-"""What a run says of one arm."""
+"""Results of one arm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rungs = list[dict[str, Any]] | None
 
 @dataclass(frozen=True)
 class Score:
-    """Share of right guesses and its standard error, over the distinct texts that were guessed."""
+    """Accuracy and its standard error, over the distinct texts that were predicted."""
 
     accuracy: float
     error: float
@@ -26,17 +26,36 @@ class Score:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One line of the table, and what stands behind it.
+    """One line of the result table, with its details.
 
-    epsilon, label_epsilon: as the arm names them; parameters: all that its mechanism tables say, by "table.key". dim:
-    m'. accuracy: on sanitized test sentences, None where none could be scored; accuracy_clean_test: on the device;
-    *_se: standard errors. users: training users; delivered: those of whom something reached the server. dropped,
-    errors: rows, and nodes, that came to nothing, by the reason. bytes_per_user: of releases; None where nothing is
-    released. budget: what one user's release promises. ladder, test_ladder: what a training user and a test user
-    spent, rung by rung; None where they released nothing. model: the trained model's folder, in the run's. measures:
-    those that the experiment asks for beside accuracy, "sanitized" and "on_device", each a value and its error.
-    perturbed: of released texts, by the split, how many "words" users wrote and how many are "perturbed". guessed: how
-    often each class was guessed, in the order of the run's classes, "sanitized" and "on_device".
+    Args:
+        name: Name of the arm.
+        mechanism: Name of its mechanism.
+        label_mechanism: Name of its label mechanism.
+        epsilon: ε that the arm names.
+        label_epsilon: ε that the arm names for labels.
+        dim: m'.
+        accuracy: Accuracy on sanitized test sentences; None if none could be scored.
+        accuracy_se: Standard error of accuracy.
+        accuracy_clean_test: Accuracy on the device.
+        accuracy_clean_test_se: Standard error of accuracy_clean_test.
+        users: Number of training users.
+        delivered: Number of training users of whom something reached the server.
+        dropped: Lost rows, by reason.
+        errors: Nodes without a result, by reason.
+        bytes_per_user: Size of releases; None if nothing is released.
+        seconds: Duration.
+        reference: True for a reference arm.
+        way: Training protocol.
+        budget: Guarantee of one user's release.
+        ladder: Privacy loss of a training user, rung by rung; None if they released nothing.
+        test_ladder: The same for a test user.
+        model: Folder of the trained model, inside the run's.
+        parameters: All entries of its mechanism tables, by "table.key".
+        measures: Measures that the experiment requests beside accuracy, "sanitized" and "on_device", each with a value
+            and its error.
+        perturbed: Counts for released texts, by split: "words" that users wrote, and how many are "perturbed".
+        guessed: Number of predictions of each class, in the order of the run's classes, "sanitized" and "on_device".
     """
 
     name: str
@@ -67,7 +86,7 @@ class ArmResult:
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
-        """The same with accuracies; None where there is nothing to score."""
+        """Return a copy with accuracies; None if there is nothing to score."""
         return replace(
             self,
             accuracy=None if sanitized is None else sanitized.accuracy,
@@ -77,12 +96,16 @@ class ArmResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As results.json has it, but for infinity."""
+        """Return the entry of results.json, except that infinity stays a float."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ArmResult:
-        """The inverse of `to_dict`. Raises TypeError where a field is missing or unknown."""
+        """Return the inverse of `to_dict`.
+
+        Raises:
+            TypeError: A field is missing or unknown.
+        """
         return cls(**{**values, "budget": Promise(**values["budget"])})
 
 
@@ -90,7 +113,7 @@ def arm_result(
     experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver, *,
     seconds: float,
 ) -> ArmResult:  # fmt: skip
-    """What an arm came to, not yet scored: without accuracies and ladders."""
+    """Return the result of an arm before scoring: without accuracies and ladders."""
     what = released(experiment, arm, channels, model, driver)
     teaching, asking = driver.teaching, driver.asking
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
@@ -119,7 +142,7 @@ def arm_result(
 
 
 def _dim(what: Released, channels: Channels, model: Model | None) -> int:
-    """m', whether anything of it leaves a device or not; of statistics, the number of features."""
+    """Return m', even if nothing of it leaves a device; for user vectors, the number of features."""
     if channels.statistic is not None:
         return channels.features or (DEFAULT_DIM if model is None or model.asked is None else model.asked.dim)
     if what.embedding is not None:

@@ -1,4 +1,4 @@
-"""The experiment file as JSON Schema, for editors, and key by key, for people: both from the sections themselves."""
+"""Experiment file as JSON Schema for editors, and key by key for people, both generated from the sections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulations.experiment.names import key
 from simulations.experiment.sections import SECTIONS, Public, Section
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-#: What of the file stands in no section, and what it is.
+#: Keys of the file outside all sections, with their schemas.
 _TOP: dict[str, dict[str, Any]] = {
     "name": {"type": "string", "pattern": r"\S", "description": "What the study is called, in tables and folders."},
     "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "The root of all that is drawn."},
@@ -27,7 +27,7 @@ _TOP: dict[str, dict[str, Any]] = {
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of an experiment file. What depends on several keys together it does not say; `load` does."""
+    """Return the JSON Schema of an experiment file. `load` alone checks conditions on several keys."""
     tables = {place: _table(section) for place, section in SECTIONS.items()}
     arms = {"type": "array", "items": _table(Arm), "description": "The lines of the table, [[arm]] each."}
     return {
@@ -37,7 +37,7 @@ def schema() -> dict[str, Any]:
 
 
 def keys() -> Iterator[tuple[str, str, str]]:
-    """(key, what it may be, what it is where it is not given) of every key, in the order of the file's tables."""
+    """Yield (key, possible values, default) of every key, in the order of the file's tables."""
     for name, entry in _TOP.items():
         yield name, _words(entry), str(entry.get("default", "must be given"))
     for section in (*SECTIONS.values(), Public, Arm):
@@ -48,7 +48,7 @@ def keys() -> Iterator[tuple[str, str, str]]:
 
 
 def page() -> str:
-    """All keys as Markdown, each table under what its section says of itself."""
+    """Return all keys as Markdown, each table under the docstring of its section."""
     lines = [
         "# The experiment file, key by key", "",
         "A study is a TOML file; this page is made from what reads it (`sottovoce schema --markdown`), and a test",
@@ -89,7 +89,7 @@ def _value(section: type[Section], name: str) -> dict[str, Any]:
 
 
 def _mechanisms(channel: str) -> list[str]:
-    """The names that a table of the arm may give to "mechanism"."""
+    """Return the names that a table of the arm may give to "mechanism"."""
     if channel == "curator":
         return ["gaussian", *DESCENTS]
     own = {name for name, where in OWN_KINDS if where == channel}
@@ -101,7 +101,7 @@ def _sanitizes(kind: Any, channel: str) -> bool:
 
 
 def about(section: type[Section]) -> list[str]:
-    """The section's docstring, with names of fields as they stand in the file."""
+    """Return the lines of the section's docstring, with field names as they are written in the file."""
     said = inspect.getdoc(section) or ""
     for f in fields(section):
         said = re.sub(rf"\b{f.name}\b", key(f.name), said) if "_" in f.name else said
@@ -109,7 +109,7 @@ def about(section: type[Section]) -> list[str]:
 
 
 def _words(value: dict[str, Any]) -> str:
-    """What a schema takes, in words."""
+    """Return the values that a schema allows, in words."""
     if "anyOf" in value:
         return " or ".join(_words(part) for part in value["anyOf"])
     if "enum" in value or "const" in value:

@@ -1,4 +1,4 @@
-"""The tables of an experiment file but for its arms: what each key may be, and what it is where it is not given."""
+"""Tables of an experiment file except its arms: possible values and defaults of each key."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key
 
-#: The protocols that an experiment may name; others are of single arms.
+#: Protocols that an experiment may name; others belong to single arms.
 WAYS = (*ASKING, PAPER.name)
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
-#: Tasks of the built-in corpus, and how many classes each has.
+#: Tasks of the built-in corpus, with their numbers of classes.
 CLASSES = {"sentiment": 2, "genre": 12}
-#: Beside accuracy (`simulations.run.measures`).
 #: Public parts that are no part of the users' data.
 ELSEWHERE = ("built-in", "file", "hub")
+#: Measures beside accuracy (`simulations.run.measures`).
 NUMERIC = ("pearson", "spearman")
 MEASURES = ("matthews", "macro-f1", "auroc", "auprc", *NUMERIC)
-#: Of a label that is a number, where nobody says how many.
+#: Default number of levels of a numeric label.
 LEVELS = 21
 
 
 def setting(check: values.Check, default: Any = None) -> Any:
-    """A field with its check. None as the default: optional, or filled in from what other fields say."""
+    """Return a field with its check. The default None means optional, or derived from other fields."""
     return field(default=default, metadata={"check": check})
 
 
 @dataclass(frozen=True)
 class Section:
-    """Checks each field on construction. `place` is what errors call the section."""
+    """Table of the file that checks each field on construction. `place` is its name in errors."""
 
     place: ClassVar[str]
 
@@ -79,7 +79,7 @@ class Public(Section):
 
     @property
     def any_labels(self) -> bool:
-        """Whether the label of at least one text is public."""
+        """Return True if the label of at least one text is public."""
         return self.labels and self.labelled != 0
 
 
@@ -127,12 +127,12 @@ class Data(Section):
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the public texts are of another domain than users'."""
+        """Return True if the public texts are of another domain than the users' texts."""
         return self.source != "built-in" and self.public.split in ELSEWHERE
 
     @property
     def classes(self) -> int:
-        """Of the task; two where the classes are in data that nobody has read yet."""
+        """Return the number of classes of the task; 2 if it depends on data that have not been read yet."""
         if self.levels is not None:
             return self.levels
         return CLASSES.get(self.task or "", 2)
@@ -192,7 +192,7 @@ class Data(Section):
 
     @property
     def numbers(self) -> tuple[float, ...] | None:
-        """What each level of a label stands for; None where labels are classes."""
+        """Return the number that each level of a label stands for; None if labels are classes."""
         if self.label_range is None or self.levels is None:
             return None
         low, high = self.label_range
@@ -255,7 +255,8 @@ class Encoder(Section):
     safetensors, or from pytorch_model.bin without running what a pickle may hold. layers: whose states stand side
     by side in an embedding, from 1; none: the last one's. Fine-tuning is on public labelled text, before releases.
     precision: "int8" is about twice as fast and another public function, declared by an identity of its own on
-    every release."""
+    every release.
+    """
 
     place: ClassVar[str] = "encoder"
     model: str = setting(values.text, "minilm")
@@ -268,7 +269,7 @@ class Encoder(Section):
     fine_tune_lr: float = setting(values.number(above=True, below=1.0), 5e-5)
 
 
-#: m' of a pipeline whose users release texts: Du et al. 2023, section 4.2, take it for all main results.
+#: Default m' if users release texts: Du et al. 2023, section 4.2, use it for all main results.
 _BOTTLENECK = 16
 
 
@@ -305,19 +306,19 @@ class Training(Section):
 
     @property
     def descent(self) -> dict[str, Any]:
-        """Those keys as trainings end to end take them."""
+        """Return the keys of gradient descent as end-to-end training takes them."""
         return {
             "encoder_lr": self.lr, "schedule": self.schedule, "warm_up": self.warm_up, "weight_decay": self.weight_decay
         }  # fmt: skip
 
     @property
     def stages(self) -> int:
-        """In how many stages users release, each user in one of them."""
+        """Return the number of stages in which users release, each user in one of them."""
         return self.protocol.stages(self)
 
     @property
     def protocol(self) -> TrainingProtocol:
-        """Protocol that `way` names."""
+        """Return the protocol that `way` names."""
         return PROTOCOLS[self.way]
 
     def __post_init__(self) -> None:
@@ -342,7 +343,7 @@ class Training(Section):
                     raise UserError(f'training.{key(option)}: goes with way = "{other.name}"; remove it')
 
 
-#: Where the private text stands in a prompt.
+#: Placeholder of the private text in a prompt.
 _TEXT = "{text}"
 
 
@@ -388,7 +389,7 @@ class Shuffle(Section):
 
     @property
     def least(self) -> int:
-        """The fewest users of a batch; 0 where nothing is shuffled."""
+        """Return the minimum number of users of a batch; 0 without shuffling."""
         return self.minimum_users if self.enabled else 0
 
 
@@ -397,7 +398,8 @@ class Policy(Section):
     """What every client accepts: the largest ε of a record by channel (a statistic: of all that a user has) and of a
     user in total, the δ of all that, and the number of a user's releases. stand-ins: how often something that says
     nothing of a user is released in place of what they can pay no more. delta: at which a release that needs one is
-    priced (`client.policy.Policy`)."""
+    priced (`client.policy.Policy`).
+    """
 
     place: ClassVar[str] = "policy"
     delta: float = setting(values.number(below=1.0), 0.0)
@@ -414,11 +416,11 @@ class Policy(Section):
 
     @property
     def declared(self) -> dict[str, str]:
-        """The channels, and what texts expose, that are declared public: each with its reason."""
+        """Return the channels and exposures that are declared public, each with its reason."""
         return client.Policy(accept_unprotected=self.accept_unprotected).declared
 
 
-#: By the name of its table in the file.
+#: Sections by the names of their tables in the file.
 SECTIONS: dict[str, type[Section]] = {
     s.place: s for s in (Data, Population, Encoder, Training, TextChannel, Shuffle, Policy)
 }

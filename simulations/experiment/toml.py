@@ -1,4 +1,4 @@
-"""Experiments as TOML: files and the bundled ones read, with overrides, and written back."""
+"""Experiments as TOML: reading of files and bundled ones, with overrides, and writing."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ BUNDLED = Path(__file__).parents[1] / "experiments"
 
 
 def bundled() -> tuple[str, ...]:
-    """Names of the experiment files that come with Sottovoce."""
+    """Return the names of the experiment files that come with Sottovoce."""
     return tuple(sorted(p.stem for p in BUNDLED.glob("*.toml")))
 
 
 def load(
     path: str | Path, overrides: Iterable[str] = (), *, arms: Sequence[dict[str, Any]] | None = None
 ) -> Experiment:
-    """The experiment in a TOML file, or of a bundled name.
+    """Return the experiment in a TOML file, or the bundled one of that name.
 
-    arms: tables in place of the file's.
+    Args:
+        path: The file, or a bundled name.
+        overrides: Texts "section.key=value". Arms are addressed by index from 0, as "arm.0.embedding.epsilon=4". A
+            value is read as TOML, and as a plain text if it is not valid TOML.
+        arms: Tables that replace the file's arms.
 
-    overrides: "section.key=value"; arms are addressed by index from 0, as "arm.0.embedding.epsilon=4".
-    A value is read as TOML, and as a plain text where it is none. Raises UserError, which names the
-    file.
+    Raises:
+        UserError: The file cannot be read, or is not a valid experiment. The message names the file.
     """
     table = document(path)
     if "experiment" in table:
@@ -51,7 +54,11 @@ def load(
 
 
 def document(path: str | Path) -> dict[str, Any]:
-    """What a TOML file, or the bundled experiment of that name, holds, not yet checked. Raises UserError."""
+    """Return the content of a TOML file, or of the bundled experiment of that name, not yet checked.
+
+    Raises:
+        UserError: There is no such file, or it is no TOML.
+    """
     file = Path(path)
     if not can_be_read(file):
         if file.is_dir() and (inside := sorted(file.glob("*.toml"))):
@@ -65,7 +72,15 @@ def document(path: str | Path) -> dict[str, Any]:
 
 
 def parsed(file: Path, path: str | Path) -> dict[str, Any]:
-    """What a TOML file holds. path: what people called it, for the one line of a UserError."""
+    """Return the content of a TOML file.
+
+    Args:
+        file: The file.
+        path: The name that the user gave, for error messages.
+
+    Raises:
+        UserError: It cannot be read as TOML.
+    """
     data = file.read_bytes()
     if other := other_encoding(data):
         raise UserError(f"{path}: is {other}; convert it to UTF-8: iconv -f {other} -t UTF-8")
@@ -76,7 +91,11 @@ def parsed(file: Path, path: str | Path) -> dict[str, Any]:
 
 
 def from_table(table: dict[str, Any]) -> Experiment:
-    """The experiment that a parsed TOML document describes. Raises UserError."""
+    """Return the experiment that a parsed TOML document describes.
+
+    Raises:
+        UserError: It is not a valid experiment.
+    """
     _refuse_unknown(table, {"name", "seed", "arm", *SECTIONS}, "")
     if "name" not in table:
         raise UserError("name: is missing")
@@ -92,7 +111,7 @@ def from_table(table: dict[str, Any]) -> Experiment:
 
 
 def to_toml(experiment: Experiment) -> str:
-    """The experiment with every default filled in, as TOML that `load` reads back to an equal one."""
+    """Return the experiment as TOML, with every default, that `load` reads back to an equal one."""
     table: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
     table |= {place: _table(getattr(experiment, place)) for place in SECTIONS}
     return tomli_w.dumps(table) + "".join(
@@ -101,7 +120,7 @@ def to_toml(experiment: Experiment) -> str:
 
 
 def _arm_table(arm: Arm) -> dict[str, Any]:
-    """Plain keys first, then mechanisms as [arm.embedding] and the like: tables of the last [[arm]]."""
+    """Return an arm as TOML: plain keys first, then mechanisms as [arm.embedding] and the like."""
     table = _table(arm)
     nested = {k: table.pop(k) for k in (*CHANNELS, "curator") if k in table}
     return table | ({"arm": nested} if nested else {})

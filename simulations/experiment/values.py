@@ -1,4 +1,4 @@
-"""What one value of an experiment file may be: each check gives it back, or raises UserError, which says where."""
+"""Checks of single values of an experiment file. Each returns the value, or raises UserError with its place."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from simulations.experiment.names import either, nearest
 
 @dataclass(frozen=True)
 class Check:
-    """Called with a value and where it stands, gives the value back or raises UserError. schema: what it takes, as far
-    as JSON Schema can say it."""
+    """Callable that takes a value and its place, and returns the value or raises UserError.
+
+    Args:
+        read: The check itself.
+        schema: Accepted values, as far as JSON Schema can express them.
+    """
 
     read: Callable[[Any, str], Any]
     schema: dict[str, Any] = field(hash=False)
 
     def __call__(self, value: Any, where: str) -> Any:
+        """Return the value in its final type, or raise UserError with its place."""
         return self.read(value, where)
 
 
@@ -39,6 +44,7 @@ def _flag(value: Any, where: str) -> bool:
 
 
 def choice(*names: str) -> Check:
+    """Return a check for one text out of some."""
     def check(value: Any, where: str) -> str:
         if value not in names:
             raise UserError(f"{where}: must be {either(names)}, got {value!r}{nearest(value, names)}")
@@ -48,7 +54,7 @@ def choice(*names: str) -> Check:
 
 
 def whole(least: int) -> Check:
-    """A whole number of at least `least`."""
+    """Return a check for a whole number of at least `least`."""
 
     def check(value: Any, where: str) -> int:
         if not _is_whole(value) or value < least:
@@ -59,7 +65,7 @@ def whole(least: int) -> Check:
 
 
 def wholes(least: int) -> Check:
-    """A list of different whole numbers of at least `least`; it may be empty."""
+    """Return a check for a list of different whole numbers of at least `least`; it may be empty."""
 
     def check(value: Any, where: str) -> tuple[int, ...]:
         good = isinstance(value, list | tuple) and all(_is_whole(v) and v >= least for v in value)
@@ -78,7 +84,7 @@ def _interval(value: Any, where: str) -> tuple[float, float]:
 
 
 def choices(*allowed: str) -> Check:
-    """A list of different texts out of some; it may be empty."""
+    """Return a check for a list of different texts out of some; it may be empty."""
 
     def check(value: Any, where: str) -> tuple[str, ...]:
         good = isinstance(value, list | tuple) and all(v in allowed for v in value if isinstance(v, str))
@@ -93,7 +99,7 @@ def choices(*allowed: str) -> Check:
 def number(
     least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False
 ) -> Check:
-    """A float of at least `least` (or above it) and below `below`; inf only where it means "no limit"."""
+    """Return a check for a float of at least `least` (or above it) and below `below`; inf only means "no limit"."""
 
     def check(value: Any, where: str) -> float:
         bounds = f"{'above' if above else 'of at least'} {least:g}"
@@ -134,7 +140,7 @@ def _column(value: Any, where: str) -> str | int:
 
 
 def _reasons(value: Any, where: str) -> tuple[str, ...]:
-    """What a client's policy takes as its `accept_unprotected`."""
+    """Return a valid `accept_unprotected` of a client's policy."""
     if not isinstance(value, list | tuple):
         raise UserError(f'{where}: must be a list such as ["label: why this is acceptable"], got {value!r}')
     for entry in value:
@@ -149,7 +155,7 @@ def _reasons(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _names(value: Any, where: str) -> dict[str, str]:
-    """A table of texts, by texts, each once."""
+    """Return a table of different texts, by texts."""
     whole = isinstance(value, dict) and value and all(isinstance(name, str) for name in value.values())
     if not whole or len(set(value.values())) < len(value):
         raise UserError(f'{where}: must be a table such as {{ "0" = "negative", "1" = "positive" }}, got {value!r}')
@@ -157,7 +163,7 @@ def _names(value: Any, where: str) -> dict[str, str]:
 
 
 def _mechanism(value: Any, where: str) -> dict[str, Any]:
-    """A mechanism's table. Names and parameters are the catalogue's to judge, kinds of values ours."""
+    """Return a mechanism's table. The catalogue checks names and parameters; this function checks kinds of values."""
     if not isinstance(value, dict):
         raise UserError(f'{where}: must be a table such as {{ mechanism = "identity" }}, got {value!r}')
     text(value.get("mechanism"), f"{where}.mechanism")

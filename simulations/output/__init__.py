@@ -1,1 +1,1 @@
-"""How commands write: whole files, JSON, Markdown, figures for print."""
+"""Output of commands: whole files, JSON, Markdown, figures for print."""

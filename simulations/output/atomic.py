@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there."""
+"""Atomic creation of files and folders: each is complete, or does not exist."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ from simulations.errors import UserError
 
 @contextmanager
 def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out` that becomes `out` when the block ends well, and vanishes otherwise.
+    """Yield a temporary folder beside `out`. It becomes `out` if the block succeeds, and is deleted otherwise.
 
-    Where `out` is a symbolic link, the folder is made where it leads. private: only the owner may enter it; otherwise
-    an empty folder that is there keeps its mode, and the umask decides on a new one.
-    Raises UserError where `out` is there already and is not an empty folder, before anything is done.
+    If `out` is a symbolic link, the folder is made at the target of the link.
+
+    Args:
+        out: Folder to create.
+        private: True if only the owner may enter it. Otherwise an empty folder that already exists keeps its mode, and
+            the umask decides on a new one.
+
+    Raises:
+        UserError: `out` already exists and is not an empty folder, or cannot be written. The check comes first.
     """
     out = followed(out)
     refuse_taken(out)
@@ -48,8 +54,10 @@ def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def followed(out: Path) -> Path:
-    """The absolute path of what is to be written: where `out` is a symbolic link, of the place where that leads. What
-    ".." leads to is the system's to say: behind a symbolic link, it is not the folder that is named before."""
+    """Return the absolute path that a write reaches, with the symbolic link `out` resolved.
+
+    The system resolves "..": behind a symbolic link, it does not lead to the folder named before it.
+    """
     real = os.path.islink(out) or ".." in Path(out).parts
     return Path(os.path.realpath(out) if real else os.path.abspath(out))
 
@@ -61,7 +69,11 @@ def refuse_taken(out: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """UserError unless files can be made in a folder that is there: said before the work whose results go into it."""
+    """Check that files can be created in an existing folder, before the work whose results go there.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
@@ -70,7 +82,7 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def cached(folder: Path) -> Iterator[None]:
-    """Raise UserError where the cache, in which `folder` is to be, cannot be written; a full disk stays an OSError."""
+    """Raise UserError if the cache that is to hold `folder` cannot be written. A full disk stays an OSError."""
     try:
         yield
     except OSError as error:
@@ -83,9 +95,11 @@ def cached(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def made_once(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that becomes it when the block ends well, and vanishes otherwise, or where
-    another process was first: for what is named by what it is made from, so that both are the same. All of it lies on
-    the disk by then: after a power cut it is whole, or not there."""
+    """Yield a temporary folder beside `folder`. It becomes `folder` if the block succeeds, and is deleted otherwise.
+
+    It is also deleted if another process was first. Use it for a folder named by its inputs, so that both are the same.
+    The content is on the disk before the rename: after a power cut, the folder is complete or does not exist.
+    """
     with cached(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
@@ -106,15 +120,15 @@ def made_once(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterator[BinaryIO]:
-    """A file to write to that appears, or takes the place of one that is there, when the block ends well.
+    """Yield a file to write to. It appears, or replaces an existing one, if the block succeeds.
 
-    A symbolic link is followed, and stays. A file that is there keeps its mode, and its owner where the system allows
-    it; the umask decides who reads a new one. A character device or FIFO gets all bytes when the block ends well.
+    A symbolic link is followed, and stays. An existing file keeps its mode, and its owner if the system allows it. The
+    umask decides who reads a new one. A character device or FIFO gets all bytes when the block succeeds.
 
     Args:
         path: The file.
-        synced: Whether it must lie on the disk when the block has ended.
-        private: Whether it holds private texts: from its creation on nobody but its owner may read it.
+        synced: True if it must be on the disk when the block has ended.
+        private: True if it holds private texts: nobody but its owner may read it, from its creation on.
 
     Raises:
         UserError: `path` is a block device or a socket.
@@ -148,7 +162,7 @@ def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterato
 
 @contextmanager
 def _through(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """Bytes that go to a device or FIFO when the block ends well: a rename would put a file in its place."""
+    """Yield a buffer whose bytes go to a device or FIFO if the block succeeds: a rename would replace it by a file."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
@@ -173,7 +187,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _keep_owner(number: int, there: os.stat_result) -> None:
-    """Give an open file the owner and group of the one it replaces, where they differ and this process may."""
+    """Give an open file the owner and group of the one it replaces, if they differ and this process may."""
     now = os.fstat(number)
     if (now.st_uid, now.st_gid) != (there.st_uid, there.st_gid):
         with suppress(PermissionError):
@@ -189,7 +203,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _sync(path: str | Path) -> None:
-    """What a file, or a folder's list of files, holds lies on the disk when this returns."""
+    """Return after the content of a file, or the file list of a folder, is on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

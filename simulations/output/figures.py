@@ -1,4 +1,4 @@
-"""Figures that can be read in print."""
+"""Figures for print and for HTML pages."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Where it cannot write its cache it makes another one, and says so at length; each figure is drawn all the same.
+# If matplotlib cannot write its cache, it makes another one and warns at length. Figures are drawn all the same.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
-# Okabe and Ito's palette: told apart with every common colour blindness; markers tell apart in grey.
+# Okabe and Ito's palette: distinct for every common colour blindness; markers are distinct in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure that no global state knows of, drawn by Agg at 300 dpi; inches."""
+    """Return a figure without global state, drawn by Agg at 300 dpi, and its axes.
+
+    Args:
+        width: Width in inches.
+        height: Height in inches.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -42,12 +47,12 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-#: What a figure can be kept as, by the suffix of its file.
+#: Formats of figures, by the suffix of the file.
 SUFFIXES = (".pdf", ".svg", ".png")
 
 
 def check_figure(path: Path) -> None:
-    """Raises UserError unless the suffix says what the figure is to be, and its folder is there."""
+    """Raise UserError unless the suffix names a known format and the parent folder exists."""
     if not path.parent.is_dir():
         raise UserError(f"--figure {path}: there is no folder {path.parent}; make it first, or name another")
     if path.suffix.lower() not in SUFFIXES:
@@ -55,10 +60,13 @@ def check_figure(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path | BinaryIO) -> None:
-    """As the file's suffix says, whole or not at all; to an open file as PNG. UserError on another suffix.
+    """Write the figure in the format of the file's suffix, atomically; to an open file as PNG.
 
     A PNG has a palette of 64 colours, which lines and bars do not exceed: a third of the size. Text stays text in PDF
-    and SVG, and neither says when it was made: the same figure is the same file.
+    and SVG. Neither holds a creation date: the same figure is the same file.
+
+    Raises:
+        UserError: The suffix is unknown, or the parent folder does not exist.
     """
     if not isinstance(path, Path):
         _save_png(figure, path)
@@ -77,26 +85,40 @@ def save(figure: Figure, path: Path | BinaryIO) -> None:
             figure.savefig(file, format=kind, metadata=undated)
 
 
-#: How ids begin of marks that say a value under the pointer; what they say is their label.
+#: Prefix of the ids of marks with a tooltip; the tooltip is their label.
 _TELLS = "told-"
 
 
 def tell(axes: Axes, x: Sequence[float], y: Sequence[float], said: str, **where: Any) -> None:
-    """Where `inline` draws the figure, say this under the pointer at a point, or along a line of several; elsewhere
-    nothing is seen of it. where: as for a line, such as its transform."""
+    """Add a tooltip at a point, or along a line of several points.
+
+    Only `inline` shows it; it is invisible elsewhere.
+
+    Args:
+        axes: Axes of the figure.
+        x: Horizontal coordinates.
+        y: Vertical coordinates.
+        said: Text of the tooltip.
+        **where: Keywords of a line, such as its transform.
+    """
     style: dict[str, Any] = {"linewidth": 7.0} if len(x) > 1 else {"linestyle": "none", "marker": "o", "markersize": 11}
     (mark,) = axes.plot(x, y, color="black", alpha=0.0, zorder=9, label=f"_{said}", **style, **where)
     mark.set_gid(f"{_TELLS}{id(mark)}")
 
 
 def folded(name: str, width: int = 34, most: int = 3) -> str:
-    """A name on so many lines at most, none of them longer than `width`: a figure has room for no more."""
+    """Return a name wrapped to at most `most` lines of at most `width` characters: a figure has room for no more."""
     return "\n".join(textwrap.wrap(name, width, max_lines=most, placeholder=" …")) or name
 
 
 def inline(figure: Figure, said: str, prefix: str) -> str:
-    """The figure as an <svg> element for an HTML page, with values under the pointer (`tell`). said: what a reader who
-    cannot see it is told; prefix: of its ids, which must differ among the figures of a page."""
+    """Return the figure as an <svg> element for an HTML page, with tooltips (`tell`).
+
+    Args:
+        figure: The figure.
+        said: Description for a reader who cannot see it.
+        prefix: Prefix of its ids, which must differ among the figures of a page.
+    """
     import matplotlib
 
     marks = [mark for axes in figure.axes for mark in axes.lines if str(mark.get_gid() or "").startswith(_TELLS)]

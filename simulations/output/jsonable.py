@@ -1,4 +1,4 @@
-"""Values as JSON can hold them: infinity is "inf", and what does not apply is null."""
+"""Conversion of values to JSON: infinity is "inf", and a value that does not apply is null."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simulations.output import streams
 
 
 def print_json(answer: Any) -> None:
-    """Print one JSON object, as --json promises it; in ASCII where standard output has no other characters."""
+    """Print one JSON object for --json, in ASCII if standard output has no other characters."""
     print(json.dumps(json_ready(answer), ensure_ascii=not streams.in_unicode(), allow_nan=False))
 
 
 def json_ready(value: Any) -> Any:
-    """The value with infinity as "inf", not-a-number as null, NumPy's numbers and arrays as plain ones."""
+    """Return the value with infinity as "inf", not-a-number as null, and NumPy numbers and arrays as plain ones."""
     if isinstance(value, dict):
         return {str(k): json_ready(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Tables for LaTeX, in the rules of the package booktabs."""
+"""Tables for LaTeX, with the rules of the package booktabs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ _SPECIAL = {
 
 
 def escaped(text: str) -> str:
-    """The text as LaTeX prints it; line ends become spaces."""
+    """Return the text escaped for LaTeX; line ends become spaces."""
     return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str) -> str:
-    """A table environment of its own, for \\input; needs \\usepackage{booktabs}. The first columns, down to the one
-    called "arm", are set left, numbers right."""
+    r"""Return a table environment for \input; it needs \usepackage{booktabs}.
+
+    The columns up to the one called "arm" are aligned left, numbers right.
+    """
     left = headings.index("arm") + 1 if "arm" in headings else 1
     lines = [
         r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}",

@@ -1,4 +1,4 @@
-"""Numbers as tables for people show them: what does not apply is "–", infinity "∞"."""
+"""Number formats of tables for people: a value that does not apply is "–", infinity is "∞"."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 
 def plain(value: Any) -> str:
-    """The text of a value."""
+    """Return the text of a value."""
     return "–" if value is None else str(value)
 
 
 def share(value: Any) -> str:
-    """A share to three digits."""
+    """Return a share to three digits."""
     return f"{value:.3f}" if is_finite(value) else "–"
 
 
 def count(value: Any) -> str:
-    """A whole number with its thousands set apart."""
+    """Return a whole number with thousands separators."""
     return f"{value:,.0f}" if is_finite(value) else "–"
 
 
 def epsilon(value: Any) -> str:
-    """An ε to four digits."""
+    """Return an ε to four digits."""
     if value is None:
         return "–"
     return "∞" if math.isinf(value) else f"{value:.4g}"
 
 
 def is_finite(value: Any) -> bool:
-    """Whether there is a number, and a finite one; "inf", as JSON has it, is none."""
+    """Return True for a finite number; "inf", as JSON has it, is none."""
     return isinstance(value, Real) and math.isfinite(value)

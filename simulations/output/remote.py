@@ -1,4 +1,4 @@
-"""Folders behind a URL of fsspec's: what is written there, and read from there, file by file."""
+"""Folders behind a URL of fsspec, written and read file by file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from typing import Any, BinaryIO
 from simulations.errors import UserError
 from simulations.output.atomic import whole
 
-#: Would be gone with this process, or cannot be written to.
+#: Protocols whose content ends with this process, or that cannot be written to.
 _NOT_KEPT = ("memory", "http", "https", "data")
 
 
 def is_url(place: Path | str) -> bool:
-    """Whether a place is a URL, and no path of this machine."""
+    """Return True if a place is a URL, and not a path of this machine."""
     return "://" in str(place)
 
 
 class Remote:
-    """A folder behind a URL. Each file in it is whole or not there: it gets its name when all of it has arrived.
+    """Folder behind a URL. Each file in it is complete or does not exist: it gets its name once all of it has arrived.
 
-    Raises UserError, one line, for a URL that nothing here can open, and where what answers there fails.
+    Raises:
+        UserError: No installed package can open the URL, or the service behind it fails. The message is one line.
     """
 
     def __init__(self, url: str) -> None:
@@ -36,16 +37,16 @@ class Remote:
         self._here = isinstance(self._system, LocalFileSystem)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file, or a folder with something in it."""
+        """Return True if there is such a file, or a folder that is not empty."""
         return self._asked(lambda: self._fresh().exists(self._path(name)))
 
     def files(self) -> list[str]:
-        """The names of all files, in order; none where there is no folder."""
+        """Return the sorted names of all files; none if the folder does not exist."""
         found = self._asked(lambda: self._fresh().find(self._root))
         return sorted(str(PurePosixPath(path).relative_to(self._root)) for path in found)
 
     def read(self, name: str) -> bytes | None:
-        """What a file holds; None where there is none."""
+        """Return the content of a file; None if it does not exist."""
         try:
             held: bytes = self._asked(lambda: self._fresh().cat_file(self._path(name)))
         except FileNotFoundError:
@@ -53,19 +54,28 @@ class Remote:
         return held
 
     def write(self, name: str, content: bytes, *, private: bool = False) -> None:
-        """A file, in the place of one that is there. private: it may be a user's; where the URL leads to a folder of
-        this machine, only its owner may read it. Who reads what lies elsewhere is for that system to say."""
+        """Write a file, or replace an existing one.
+
+        Args:
+            name: Name of the file.
+            content: Its bytes.
+            private: True if it may hold a user's data. If the URL leads to a folder of this machine, only the owner may
+                read it. Elsewhere the remote system decides who reads it.
+        """
         self._put(name, lambda file: file.write(content), private)
 
     def upload(self, name: str, path: Path, *, private: bool = False) -> None:
-        """As `write`, of a file of this machine's."""
+        """Write a file of this machine; see `write`."""
         with open(path, "rb") as source:
             self._put(name, lambda file: shutil.copyfileobj(source, file), private)
 
     def download(self, name: str, path: Path) -> None:
-        """A file, to a path whose folders are made. FileNotFoundError where there is none.
+        """Copy a file to a path, and create its parent folders.
 
-        It may be a user's: nobody but its owner may read it, from its creation on.
+        It may hold a user's data: nobody but its owner may read it, from its creation on.
+
+        Raises:
+            FileNotFoundError: There is no such file.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -76,7 +86,7 @@ class Remote:
             raise
 
     def delete(self, folder: str) -> None:
-        """A folder with all that is in it; nothing where there is none."""
+        """Delete a folder with all of its content, if it exists."""
         if self.exists(folder):
             self._asked(lambda: self._system.rm(self._path(folder), recursive=True))
 
@@ -114,8 +124,15 @@ class Remote:
 
 @contextmanager
 def here(place: Path | str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[Path]:
-    """A folder as it is on this machine; of a URL a copy, for as long as the block lasts. wanted: which files of it, by
-    name. UserError where there is none."""
+    """Yield a folder on this machine; for a URL, a copy that lasts as long as the block.
+
+    Args:
+        place: Folder or URL.
+        wanted: Filter of the files to copy, by name.
+
+    Raises:
+        UserError: The URL cannot be read.
+    """
     if not is_url(place):
         yield Path(place)
         return

@@ -1,4 +1,4 @@
-"""Standard input, output and error, whatever the shell has made of them."""
+"""Standard input, output and error, in the state that the shell left them in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, BinaryIO
 
 from simulations.errors import UserError
 
-#: How errors name standard output, in the place of a file.
+#: Name of standard output in errors, in place of a file name.
 STDOUT = "standard output"
 
 
 class _Output(io.FileIO):
-    """Standard output, whose errors name it. Nothing is written to it after an error: what is left in a buffer would
-    fail once more when the process ends."""
+    """Standard output, whose errors name it.
+
+    Nothing is written to it after an error: the rest of a buffer would fail again when the process ends.
+    """
 
     def write(self, data: Any) -> int:
         try:
@@ -26,7 +28,7 @@ class _Output(io.FileIO):
 
 
 class _Complaints(io.FileIO):
-    """Standard error, whose errors nobody could be told of."""
+    """Standard error, whose own errors cannot be reported to anybody."""
 
     def write(self, data: Any) -> int:
         try:
@@ -36,10 +38,10 @@ class _Complaints(io.FileIO):
 
 
 def prepare() -> None:
-    """Make the process' standard streams fit for a command, where nobody has replaced them.
+    """Make the standard streams of the process fit for a command, unless somebody has replaced them.
 
-    What their encoding lacks is shown as "?". A stream that is closed is opened to nothing: its number would go to the
-    next file that is opened.
+    Characters that their encoding lacks are shown as "?". A closed stream is opened to the null device: the next file
+    that is opened would otherwise get its number.
 
     Raises:
         UserError: Standard output is closed, or the working folder is gone.
@@ -64,14 +66,21 @@ def prepare() -> None:
 
 
 def standard_input(instead: str) -> BinaryIO:
-    """The bytes of standard input. Raises UserError, which says what to give `instead`, where it is closed."""
+    """Return the bytes of standard input.
+
+    Args:
+        instead: What to give in its place; part of the error message.
+
+    Raises:
+        UserError: Standard input is closed.
+    """
     if sys.stdin is None:
         raise UserError(f"standard input is closed; {instead}")
     return sys.stdin.buffer
 
 
 def in_unicode() -> bool:
-    """Whether standard output shows every character."""
+    """Return True if standard output shows every character."""
     return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("_", "-") in ("utf-8", "utf8")
 
 
@@ -83,7 +92,7 @@ def _over(raw: io.FileIO, before: Any) -> io.TextIOWrapper:
 
 
 def _nowhere(number: int, flags: int) -> None:
-    """Let what is written to this stream vanish, and what is read from it be nothing."""
+    """Redirect this stream to the null device."""
     opened = os.open(os.devnull, flags)
     if opened != number:
         os.dup2(opened, number)

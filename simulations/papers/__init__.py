@@ -1,1 +1,1 @@
-"""The five papers, item by item: what can be run here, and what it gives beside what they print."""
+"""Reproduction of the five papers, item by item, with their published numbers beside ours."""

@@ -1,4 +1,4 @@
-"""A paper's items as a file names them, and the experiments that those with arms become."""
+"""Items of a paper as its file names them, and the experiments of those with arms."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table
 
 _FOLDER = Path(__file__).parent
-#: Training sentences that are held by users where nobody says how many, and test sentences; then those of a run that
-#: only shows that it runs. A paper's tables take half an hour or more so on two cores.
+#: Default numbers of training sentences (one for each user) and test sentences, then those of a quick run. With the
+#: defaults, a paper's tables take half an hour or more on two cores.
 USERS, TESTS = 2000, 600
 QUICK_USERS, QUICK_TESTS = 400, 150
-#: Where each task's files lie in the data folder, and what they hold (shared/data/README.md).
+#: Folder of each task in the data folder, and its columns (shared/data/README.md).
 _TASKS: dict[str, dict[str, Any]] = {
     "sst2": {"path": "sst2", "text": "sentence", "label": "label"},
     "cola": {"path": "cola", "text": "sentence", "label": "label"},
@@ -33,14 +33,27 @@ _GLOVE = "glove/glove.840B.300d.sst2.txt.gz"
 
 @dataclass(frozen=True)
 class Item:
-    """A table or a figure, or a part of one.
+    """Table or figure, or a part of one.
 
-    name: as the paper calls it. what: what it shows. arms: (name, the paper's number, its tables of an experiment),
-    of those that a run takes; quick: which of them a quick one takes. command: what else shows it; cannot: why nothing
-    does; missing: what is not built yet; one of the four is there. differences: why numbers are not the paper's. note:
-    words about the command. training: keys of an experiment's table of that name, where they are not the usual ones.
-    measured: the page of docs/ that has the same of more users and seeds. hours: why its arms take so long that a run
-    of the whole paper leaves them out; "" where it takes them.
+    Exactly one of arms, command, cannot and missing is given.
+
+    Args:
+        name: Name in the paper.
+        what: Content of the item.
+        arms: Arms of a run: each has a name, the paper's number ("theirs") and its tables of an experiment. "quick"
+            marks those of a quick run.
+        task: Name of the task.
+        words: Source of the vocabulary: "checkpoint" or "glove".
+        way: Training protocol.
+        measure: Measure that is compared.
+        differences: Reasons why our numbers differ from the paper's.
+        command: Command that shows the item instead.
+        note: Remark about the command.
+        cannot: Reason why nothing can show the item.
+        missing: Part that is not built yet.
+        measured: Page of docs/ with the same results for more users and seeds.
+        hours: Reason why its arms take so long that a run of the whole paper leaves them out; "" if it includes them.
+        training: Keys of an experiment's [training] table that differ from the usual ones.
     """
 
     name: str
@@ -61,7 +74,7 @@ class Item:
 
     @property
     def status(self) -> str:
-        """In a word."""
+        """Return the status in a few words."""
         kinds = {
             "runs": self.arms, "by a command": self.command, "cannot be": self.cannot, "not built yet": self.missing
         }  # fmt: skip
@@ -70,7 +83,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Paper:
-    """name: of its file; title: the paper's, and who wrote it."""
+    """One paper and its items.
+
+    Args:
+        name: Name of its file.
+        title: Title and authors.
+        items: Its items.
+    """
 
     name: str
     title: str
@@ -78,12 +97,16 @@ class Paper:
 
 
 def papers() -> tuple[str, ...]:
-    """The names of the papers that are here."""
+    """Return the names of the available papers."""
     return tuple(sorted(file.stem for file in _FOLDER.glob("*.toml")))
 
 
 def load_paper(name: str) -> Paper:
-    """Raises UserError where there is none of that name."""
+    """Return a paper by name.
+
+    Raises:
+        UserError: There is no paper of that name.
+    """
     if name not in papers():
         raise UserError(f"{name}: is none of the papers, which are {', '.join(papers())}")
     table = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
@@ -95,7 +118,11 @@ def load_paper(name: str) -> Paper:
 
 
 def chosen(paper: Paper, table: str | None) -> list[Item]:
-    """The items whose name has the number or words of `table` in it; all where it is None. Raises UserError."""
+    """Return the items whose name contains the number or words of `table`; all items if it is None.
+
+    Raises:
+        UserError: No item matches.
+    """
     if table is None:
         return list(paper.items)
     wanted = f"table {table}" if table.isdigit() else table.casefold()
@@ -106,15 +133,26 @@ def chosen(paper: Paper, table: str | None) -> list[Item]:
 
 
 def arms_of(item: Item, *, quick: bool) -> list[Mapping[str, Any]]:
-    """Those of a run: all, or, of a quick one, those that say so."""
+    """Return the arms of a run: all, or only those marked as quick for a quick run."""
     return [arm for arm in item.arms if not quick or arm.get("quick", False)]
 
 
 def experiment_of(
     paper: Paper, item: Item, *, quick: bool, data: Path, rows: int, users: int = USERS
 ) -> Experiment:
-    """The study of an item with arms. rows: of its training file, of which so many `users` hold one each, or, of a
-    smaller file, as many as there are; a quick run has its own number. Raises UserError."""
+    """Return the experiment of an item with arms.
+
+    Args:
+        paper: The paper.
+        item: The item.
+        quick: True for a quick run, which has its own number of users.
+        data: Folder of the data.
+        rows: Rows of the item's training file.
+        users: Number of users, each with one row; fewer if the file is smaller.
+
+    Raises:
+        UserError: The experiment is not valid.
+    """
     task, arms = dict(_TASKS[item.task]), arms_of(item, quick=quick)
     folder = data / task.pop("path")
     measures = [] if item.measure == "accuracy" else [item.measure]
@@ -155,5 +193,5 @@ def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_file(item: Item, data: Path) -> Path:
-    """Where the item's training data lie."""
+    """Return the path of the item's training data."""
     return data / str(_TASKS[item.task]["path"]) / "train.tsv"

@@ -1,4 +1,4 @@
-"""Runs what can be run of a paper, and says the paper's numbers and ours side by side."""
+"""Runs of a paper's items, and a report with the paper's numbers and ours side by side."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Found:
-    """What came of an item: of each arm its name, the paper's number, ours and its error; why there is none. chance:
-    the accuracy of always guessing the commonest class of our test sentences."""
+    """Outcome of an item.
+
+    Args:
+        item: Name of the item.
+        rows: For each arm its name, the paper's number, our number and its standard error.
+        why: Reason if it was not run.
+        chance: Accuracy of always guessing the most frequent class of our test sentences.
+    """
 
     item: str
     rows: list[tuple[str, float, float | None, float | None]] = field(default_factory=list)
@@ -41,7 +47,7 @@ class Found:
 
 
 def how_run(*, quick: bool, users: int = USERS) -> str:
-    """The size of a run, in words."""
+    """Return the size of a run, in words."""
     if quick:
         return (
             f"a quick run of {QUICK_USERS} training sentences, {QUICK_TESTS} test sentences, one epoch and one seed, "
@@ -54,9 +60,24 @@ def reproduce(
     paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, progress: Progress,
     users: int = USERS,
 ) -> list[Found]:  # fmt: skip
-    """Runs each item that has arms, in a folder of `out` of its own, where one that is finished is not run again. An
-    item whose data are not here says so, and so does one that takes hours, unless it is the only one or finished.
-    users: as `experiment_of` takes it. Raises UserError where a run does."""
+    """Run each item that has arms, in its own folder under `out`. A finished item is not run again.
+
+    An item without its data is reported as such. An item that takes hours is left out, unless it is the only one or
+    finished.
+
+    Args:
+        paper: The paper.
+        items: Its items to run.
+        quick: True for a quick run.
+        data: Folder of the data.
+        out: Folder for the runs.
+        run: Function that runs one experiment.
+        progress: Receiver of progress lines.
+        users: Number of users; see `experiment_of`.
+
+    Raises:
+        UserError: A run fails.
+    """
     found = []
     for item in items:
         if not item.arms:
@@ -68,7 +89,7 @@ def reproduce(
         if not file.is_file():
             found.append(Found(item.name, why=f"{file} is not here; name the folder of the data with --data"))
             continue
-        # its size is in its name: a run of another size, also of another default, is not taken for this one
+        # The folder's name holds the size: a run of another size, or of another default, is not mistaken for this one.
         folder = out / f"{slug(paper.name)}-{slug(item.name)}-{'quick' if quick else users}"
         known = folder / "results.json"
         if known.is_file():
@@ -104,7 +125,7 @@ def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
 
 
 def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: bool, users: int = USERS) -> str:
-    """A page in Markdown: every item with what shows it, then the paper's numbers beside ours, with the reasons."""
+    """Return a Markdown page: all items with their status, then the paper's numbers beside ours, with reasons."""
     how = how_run(quick=quick, users=users)
     shown = [[item.name, item.what, item.status, _by(paper, item)] for item in items]
     table = markdown_table(["item", "what it shows", "status", "by"], shown)

@@ -1,1 +1,1 @@
-"""The shuffler, in a simulation and as a service: it sees who, and never what."""
+"""Shuffler, in a simulation and as a service: it sees who sends, and never the content."""

@@ -1,13 +1,13 @@
-"""Who may take part: tokens of an enrolment authority, who knows the people, and neither shuffles nor trains.
+"""Enrolment tokens: an authority, which neither shuffles nor trains, vouches for the people who may take part.
 
-A crowd hides somebody only if it is of people. Whoever may enrol devices at will surrounds a user with devices of their
-own, and reads the user's release off what is left (a Sybil's, or n - 1, attack). So the shuffler's operator, who
-registers devices with the SuperLink, does not say who counts: the shuffler takes rows of users whom a token names, and
-of no others, and the smallest batch is of these.
+A crowd hides a user only if it consists of people. An attacker who can enrol devices at will surrounds a user with
+their own devices. The attacker then reads the user's release off the remainder (a Sybil, or n - 1, attack). The
+shuffler's operator registers devices with the SuperLink, and so does not decide who counts. The shuffler takes rows
+only of users whom a token names. The minimum batch size counts only these users.
 
 A token is a line of JSON: {"node": "<node id>", "users": {"<user>": records, ...}, "signature": "<128 hex digits>"}.
-It vouches that these users live on that node and may have releases of so many records each in a stage. It holds for one
-deployment: an authority has a key for each.
+It vouches that these users live on that node, and that each may have releases of that many records in a stage. It
+holds for one deployment: an authority has one key for each deployment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mechanisms.messages.signature import SIGNATURE_BYTES, sign, verified
 from simulations.errors import UserError
 
 _PURPOSE = "enrolment"
-#: The most records that enrolment may grant a user.
+#: Maximum number of records that enrolment may grant a user.
 _MOST = 2**20
 _LIKE = '{"<node id>": {"<user>": records, ...}}'
 _KEYS = {"node", "users", "signature"}
@@ -33,8 +33,12 @@ _KEYS = {"node", "users", "signature"}
 
 @dataclass(frozen=True, eq=False)
 class Enrolled:
-    """Who lives on a node. users: (n,) int64, each once, rising. records: (n,) int64, of how many records user i may
-    have releases in a stage."""
+    """Users of a node.
+
+    Args:
+        users: User numbers (n,), int64, without repeats, in increasing order.
+        records: Records (n,), int64, of which each user may have releases in a stage.
+    """
 
     users: NDArray[np.int64]
     records: NDArray[np.int64]
@@ -44,8 +48,11 @@ Enrolment = Mapping[int, Enrolled]
 
 
 def read_table(path: Path) -> dict[str, dict[str, int]]:
-    """Who lives where, as an authority writes it down: of each node's id its users, and of each how many records they
-    may have. Raises UserError."""
+    """Return an authority's table: for each node id, its users and the number of records that each may have.
+
+    Raises:
+        UserError: The file cannot be read as such a table.
+    """
     try:
         table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
@@ -61,7 +68,7 @@ def read_table(path: Path) -> dict[str, dict[str, int]]:
 
 
 def tokens(table: Mapping[str, Mapping[str, int]], private: bytes) -> str:
-    """The tokens of a table, a line for each node, signed by the authority's key."""
+    """Return the tokens of a table, one line for each node, signed by the authority's key."""
     signed = {node: sign(private, _PURPOSE, _said(node, users)).hex() for node, users in table.items()}
     return "".join(
         json.dumps({"node": node, "users": users, "signature": signed[node]}) + "\n" for node, users in table.items()
@@ -69,8 +76,11 @@ def tokens(table: Mapping[str, Mapping[str, int]], private: bytes) -> str:
 
 
 def read_tokens(path: Path, authority: bytes) -> dict[int, Enrolled]:
-    """Who is vouched for by the authority of that public key, by the node's id. Raises UserError where a line is no
-    token, or not signed by it, and where a node or a user is there twice."""
+    """Return the enrolled users by node id, as signed by the authority of that public key.
+
+    Raises:
+        UserError: A line is no token or has another signature, or a node or a user occurs twice.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -102,7 +112,7 @@ def _token(line: str, place: str) -> tuple[str, dict[str, int], bytes]:
 
 
 def _said(node: str, users: Mapping[str, int]) -> bytes:
-    """What is signed: one way to write it, whatever the order of the users."""
+    """Return the bytes to sign: a canonical form, independent of the order of the users."""
     people = sorted((int(user), records) for user, records in users.items())
     return json.dumps([int(node), people], separators=(",", ":")).encode()
 
@@ -122,7 +132,7 @@ def _enrolled(users: Mapping[str, int]) -> Enrolled:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table whose keys are there once each."""
+    """Return a table of pairs with unique keys."""
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("a key is there twice")

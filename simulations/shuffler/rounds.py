@@ -1,8 +1,7 @@
-"""A shuffler's rounds: nodes are asked for sealed releases, and what each may send goes into the store.
+"""Rounds of a shuffler: request sealed releases from nodes, and store the rows that each node may send.
 
-What a node sends is believed only of users who are enrolled at that very node, and never opened: the shuffler has no
-key. The deadline of a stage begins anew with the process: nodes that are asked again repeat their releases at no cost,
-and the first of each counts.
+The shuffler accepts rows only of users who are enrolled at the sending node. It never opens a row: it has no key. The
+deadline of a stage starts again with the process. Nodes repeat their releases at no cost, and the first of each counts.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from simulations.progress import Progress
 from simulations.shuffler.enrolment import Enrolment
 from simulations.shuffler.store import Stage, Store
 
-#: What `ask` says of a node that the SuperLink does not know yet, and seconds before it is asked again.
+#: Error of `ask` for a node that the SuperLink does not know yet, and seconds until the next attempt.
 _ABSENT, _AGAIN = "no answer", 1.0
 
-#: Sends a request to nodes, and gives each one's reply or error, as `sottovoce.deployment.superlink.ask` does.
+#: Function that sends a request to nodes and yields their replies or errors (`sottovoce.deployment.superlink.ask`).
 Answer = tuple[int, RecordDict | None, str | None]
 Ask = Callable[[RecordDict, Mapping[int, int], float], Iterator[Answer]]
-#: What a reply may have beside its rows, in bytes; and, of each row, whose it is.
+#: Bytes that a reply may have beside its rows, and bytes of user and record for each row.
 _BESIDE, _IDS = 2**20, 16
-#: What is dropped of a user who sends more records than enrolment says they may have.
+#: Reason for dropping records of a user beyond the number that enrolment allows.
 TOO_MANY = "more records than the user is enrolled with"
 
 
 @dataclass(frozen=True)
 class StageTerms:
-    """What of a request concerns a shuffler: the stage, the smallest batch, and which part of the users is asked."""
+    """Terms of a request that concern a shuffler: stage, minimum batch size and part of the users."""
 
     stage: str
     minimum_users: int
@@ -45,10 +44,11 @@ class StageTerms:
 
 
 class Rounds:
-    """Asks nodes for the stages that are open, one after another, and closes them.
+    """Loop that requests the open stages from the nodes, one after another, and closes them.
 
-    enrolled: the users of each node, by its id; those nodes are asked. ask: reaches them; it is given them with how
-        many bytes each one's reply may have.
+    Args:
+        enrolled: Users of each node, by node id. The shuffler sends requests to these nodes.
+        ask: Function that reaches the nodes. It gets the maximum size in bytes of each node's reply.
     """
 
     def __init__(self, store: Store, enrolled: Enrolment, ask: Ask, progress: Progress) -> None:
@@ -61,15 +61,15 @@ class Rounds:
 
     @property
     def nodes(self) -> int:
-        """How many nodes are asked."""
+        """Return the number of nodes that get requests."""
         return len(self._enrolled)
 
     def answered(self, stage: str) -> int:
-        """How many nodes have answered a stage that is open, or have failed to."""
+        """Return the number of nodes that have answered an open stage, or failed to."""
         return self._answered if stage == self._stage else 0
 
     def work(self) -> int:
-        """Asks for every stage that is open now, and closes it; how many those were."""
+        """Send requests for every stage that is open now, close these stages, and return their number."""
         stages = self.store.open_stages()
         for stage in stages:
             self._serve(stage)
@@ -95,8 +95,10 @@ class Rounds:
         self._progress(f"stage {stage.name}: {done.state}, {done.rows:,} rows of {done.users:,} users")
 
     def _answers(self, record: RecordDict, stage: Stage) -> Iterator[Answer]:
-        """What each node answers in time. One that is not there is asked again once the others have answered: it may
-        still come."""
+        """Yield the answers that nodes give in time.
+
+        A missing node gets the request again once the others have answered: it may still come.
+        """
         end, left = time.monotonic() + stage.timeout, stage.timeout
         waiting = {
             node: _BESIDE + int(there.records.sum()) * (stage.row_bytes + _IDS)
@@ -117,7 +119,7 @@ class Rounds:
     def _take(
         self, stage: Stage, part: tuple[int, int], node: int, reply: Sealed, dropped: Counter[str]
     ) -> None:
-        """Stores the rows of a reply that this node may send, and counts the others, each under its first fault."""
+        """Store the rows of a reply that this node may send, and count the others, each under its first fault."""
         if len(reply) and reply.rows.shape[1] != stage.row_bytes:
             dropped["of another length"] += len(reply)
             return
@@ -139,7 +141,11 @@ class Rounds:
 
 
 def read_request(record: RecordDict) -> StageTerms:
-    """What a shuffler must know of a request; nodes check all of it. Raises ValueError."""
+    """Return the terms of a request that a shuffler needs; nodes check all of it.
+
+    Raises:
+        ValueError: The terms are missing or not valid.
+    """
     about = record.get("request.about")
     if not isinstance(about, ConfigRecord) or set(record) != {"request.about", "request.arrays"}:
         raise ValueError("shuffler: no request")
@@ -153,6 +159,6 @@ def read_request(record: RecordDict) -> StageTerms:
 
 
 def _describe(error: str | None) -> str:
-    """What an error stands for, in constant words: the number of one that is not known could say anything."""
+    """Return the meaning of an error as a constant text: the number of an unknown error could carry information."""
     meaning = describe_error(str(error))
     return "another error" if meaning.startswith("code ") else meaning

@@ -1,8 +1,8 @@
-"""The shuffler between clients and server: it hides who sent what, and holds a batch until enough users are in it.
+"""Shuffler between clients and server: it hides who sent which row, and holds a batch until enough users are in it.
 
-It is trusted to shuffle and not to collude; what its amplification is worth is computed from the number of
-distinct users delivered. In a simulation it also tells the ground truth's owner, and nobody else, where each
-row came from (`Origin`), so that test predictions can be compared with the truth.
+It is trusted to shuffle and not to collude. Its amplification follows from the number of distinct users delivered. In a
+simulation it also reports the origin of each row (`Origin`), only to the owner of the true labels, so that test
+predictions can be scored.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mechanisms.messages.reply import Reply
 
 @dataclass(frozen=True)
 class Origin:
-    """Users and records of a batch's rows, in its order: for the simulation's ground truth alone."""
+    """Users and records of a batch's rows, in its order, only for the true labels of a simulation."""
 
     users: NDArray[np.int64]
     records: NDArray[np.int64]
 
 
 def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Generator) -> tuple[Batch, Origin]:
-    """Gathers validated replies of one stage, keeps one row for each (user, record), and permutes all rows.
+    """Collect validated replies of one stage, keep one row for each (user, record), and permute all rows.
 
-    The first of repeated rows counts; the others are dropped and counted. The embedding and the label of one
-    record stay together: they are one joint release. Below `minimum_users` distinct users the batch is
-    discarded (its users stay charged: their releases have left). Rows are put into the order of (user, record)
-    before they are permuted, so the result does not depend on the order in which messages came.
+    The first of repeated rows counts; the others are dropped and counted. The embedding and the label of one record
+    stay together: they are one joint release. Below `minimum_users` distinct users the batch is discarded; its users
+    stay charged, because their releases have left. Rows are sorted by (user, record) before they are permuted. The
+    result therefore does not depend on the order in which messages came.
     """
     replies = [r for r in replies if len(r.users)]
     if not replies:
@@ -47,8 +47,8 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
         none = np.zeros(0, np.int64)
         return Batch((), 0, duplicates, too_few(distinct, minimum_users)), Origin(none, none)
     kept = kept[rng.permutation(len(kept))]
-    # Where each row that came goes, -1 for one that is dropped: rows are put there message by message, so that no
-    # channel is ever here twice over.
+    # The place of each received row, -1 if it is dropped. Rows are placed message by message, so that no channel is
+    # ever held twice.
     place = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
     place[kept] = np.arange(len(kept))
     origin = Origin(users[kept], records[kept])
@@ -62,12 +62,12 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
 
 
 def too_few(users: int, minimum_users: int) -> str:
-    """Why a batch is discarded, for people."""
+    """Return the reason for a discarded batch, in words."""
     return f"{users} users are fewer than the {minimum_users} a batch must have"
 
 
 def _one_of_each(users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[NDArray[np.intp], int]:
-    """The first row of each (user, record), in their order, and the number of distinct users."""
+    """Return the first row of each (user, record), sorted by these, and the number of distinct users."""
     order = np.lexsort((records, users))
     first, another = np.ones(len(order), bool), np.ones(len(order), bool)
     another[1:] = np.diff(users[order]) != 0
@@ -76,7 +76,7 @@ def _one_of_each(users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[
 
 
 def _placed(parts: list[NDArray[Any]], place: NDArray[np.signedinteger[Any]], n: int) -> NDArray[Any]:
-    """The parts' rows, each where it goes, (n, ...)."""
+    """Return the rows (n, ...) of the parts, each at its place."""
     whole = np.empty((n, *parts[0].shape[1:]), parts[0].dtype)
     start = 0
     for part in parts:

@@ -1,16 +1,16 @@
-"""What a shuffler keeps on its disk: sealed rows and whose they are while a stage is open, and its batch ever after.
+"""Storage of a shuffler on disk: sealed rows with their users while a stage is open, and its batch afterwards.
 
-A stage is opened by one request, is added to, and is closed once: then its rows are permuted by the operating system's
-generator, and what said whose they are is dropped in the same transaction. A stage that ends with fewer users than its
-request promises is discarded. Neither is ever undone: a stage gives one batch, or none, for good.
+One request opens a stage. Rows are added to it, and it is closed once. The store then permutes its rows with the
+operating system's generator, and deletes the link between rows and users in the same transaction. A stage with fewer
+users than its request promises is discarded. Neither is ever undone: a stage gives one batch, or none, for good.
 
-Every change is one transaction that lies on the disk before it is acknowledged, so a shuffler that is killed, or loses
-power, goes on where it was: what was acknowledged is there, once. One process at a time has the file.
+Every change is one transaction that is on the disk before it is acknowledged. A shuffler that is killed, or loses
+power, therefore continues where it was: each acknowledged row is there, once. One process at a time has the file.
 
-After a stage is closed, no user's number is in the file: SQLite writes zeros over what it drops (secure_delete). No
-more can be promised of a file. During a transaction old pages also lie in the journal beside it, which is cut to
-nothing at the end, not written over; and what a file system, a flash disk, a backup or Flower's own SuperLink have kept
-is not touched. Whoever runs a shuffler sees who sends which row, and is trusted neither to keep that nor to share it.
+After a stage is closed, no user's number is in the file: SQLite overwrites deleted data with zeros (secure_delete). A
+file can promise no more. During a transaction, old pages also lie in the journal beside the file. The journal is
+truncated at the end, not overwritten. Copies of a file system, a flash disk, a backup or Flower's own SuperLink are not
+erased. The shuffler's operator sees who sends which row, and is trusted neither to keep nor to share that.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from simulations.output.atomic import whole
 SCHEMA = "sottovoce-shuffler-2"
 OPEN, CLOSED, DISCARDED = "open", "closed", "discarded"
 
-#: Bytes of a batch that are one value of the table, and are held at once: SQLite's values end at 10^9 bytes.
+#: Bytes of a batch in one value of the table, held at once: SQLite limits values to 10^9 bytes.
 _PIECE = 2**24
-#: Before, a batch was one value; it is the one piece of its stage now.
+#: Former schema, with a batch as one value. That value becomes the only piece of its stage.
 _BEFORE = "sottovoce-shuffler-1"
 
 _PIECES = """CREATE TABLE pieces (
@@ -62,7 +62,7 @@ INSERT INTO pieces SELECT stage, 0, rows FROM batches;
 DROP TABLE batches;
 UPDATE meta SET value = '{SCHEMA}' WHERE name = 'schema';
 """
-# A table a stage, in the order of its key: the order in which rows came is nowhere, and its pages are dropped whole.
+# One table for each stage, in the order of its key: the order of arrival is not stored, and whole pages are dropped.
 _INTAKE = """
 CREATE TABLE intake_{} (
     user INTEGER NOT NULL, record INTEGER NOT NULL, sealed BLOB NOT NULL, PRIMARY KEY (user, record)
@@ -72,25 +72,34 @@ _COLUMNS = "name, request, row_bytes, minimum_users, timeout, state, users, rows
 
 
 class StoreError(Exception):
-    """The store cannot be used; one line."""
+    """Error of a store that cannot be used; one line."""
 
 
 class Conflict(Exception):
-    """Another request under the name of a stage that is there."""
+    """Error of another request under the name of an existing stage."""
 
 
 class Late(Exception):
-    """The stage is closed."""
+    """Error of rows for a closed stage."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage as it is.
+    """State of a stage.
 
-    request: the bytes that opened it. row_bytes: of one sealed row. timeout: seconds that nodes have to answer.
-    state: open, closed or discarded. users, rows: how many are in it. duplicates: rows that came again, as they do
-    where nodes are asked again after a restart. dropped, errors: rows that were refused, and nodes that did not answer,
-    by the reason; known once it is closed. identity: of its batch, "" where it has none.
+    Args:
+        name: Name of the stage.
+        request: Bytes of the request that opened it.
+        row_bytes: Size in bytes of one sealed row.
+        minimum_users: Distinct users below which the batch is discarded.
+        timeout: Time in seconds that nodes have to answer.
+        state: "open", "closed" or "discarded".
+        users: Number of users in it.
+        rows: Number of rows in it.
+        duplicates: Repeated rows, as nodes send them after a restart of the shuffler.
+        dropped: Refused rows by reason; known once the stage is closed.
+        errors: Nodes that did not answer, by reason; known once the stage is closed.
+        identity: Identity of its batch, "" if it has none.
     """
 
     name: str
@@ -108,11 +117,14 @@ class Stage:
 
 
 class Store:
-    """The store in one SQLite file, made where there is none; to be used in a `with`, by any thread.
+    """Store in one SQLite file, created if missing. Use it in a `with` block, from any thread.
 
-    origins: a folder that is told whose the rows of each batch are, STAGE.npy, (n, 2) int64 of user and record in the
-        batch's order: for a study that scores predictions. A shuffler that serves anybody never has one.
-    Every method raises StoreError where the file cannot be used.
+    Every method raises StoreError if the file cannot be used.
+
+    Args:
+        path: The SQLite file.
+        origins: Folder for the origins of each batch's rows: STAGE.npy, (n, 2) int64 of user and record in the batch's
+            order. It is for an experiment that scores predictions. A shuffler in production never has one.
     """
 
     def __init__(self, path: Path, *, origins: Path | None = None) -> None:
@@ -138,9 +150,10 @@ class Store:
     def open_stage(
         self, name: str, request: bytes, *, row_bytes: int, minimum_users: int, timeout: float
     ) -> Stage:
-        """Opens a stage; where this very request has opened it before, it is left as it is, open or not.
+        """Open a stage. If the same request has opened it already, leave it unchanged, open or not.
 
-        Raises Conflict where another request has.
+        Raises:
+            Conflict: Another request has opened it.
         """
         with self._transaction():
             there = self._find(name)
@@ -156,23 +169,31 @@ class Store:
             return there
 
     def stage(self, name: str) -> Stage | None:
-        """A stage; None where there is none of that name."""
+        """Return a stage; None if there is none of that name."""
         with self._transaction():
             return self._find(name)
 
     def open_stages(self) -> list[Stage]:
-        """All stages that are open, in the order in which they were opened."""
+        """Return all open stages, in the order in which they were opened."""
         with self._transaction():
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM stages WHERE state = ? ORDER BY id", (OPEN,))
             return [_stage(row) for row in rows]
 
     def add(self, name: str, sealed: Sealed, most: NDArray[np.int64] | None = None) -> tuple[int, int, int]:
-        """Adds rows, of each user and record the first that ever came. How many were added, how many were there before,
-        and how many were refused.
+        """Add rows; the first row of each user and record counts.
 
-        most: (n,), of how many records the user of each row may have releases in this stage; more are refused. None:
-        of any number.
-        Raises Late where the stage is closed, ValueError where the rows are not of its length.
+        Args:
+            name: Name of the stage.
+            sealed: Sealed rows with their users and records.
+            most: Maximum number of records, (n,), of which the user of each row may have releases in this stage.
+                More are refused. None sets no limit.
+
+        Returns:
+            The number of rows that were added, that existed already, and that were refused.
+
+        Raises:
+            Late: The stage is closed.
+            ValueError: The rows have another length than those of the stage.
         """
         with self._transaction():
             stage = self._existing(name)
@@ -181,7 +202,7 @@ class Store:
             if sealed.rows.shape[1] != stage.row_bytes:
                 raise ValueError("shuffler: rows of another length")
             told = Counter[str]()
-            # user by user, so that what is known of no more than one is held
+            # user by user, so that the known records of only one user are held
             order = np.lexsort((sealed.records, sealed.users))
             self._connection.executemany(
                 f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)", self._new(name, sealed, order, most, told)
@@ -196,7 +217,7 @@ class Store:
     def _new(
         self, name: str, sealed: Sealed, order: NDArray[np.intp], most: NDArray[np.int64] | None, told: Counter[str]
     ) -> Iterator[tuple[int, int, bytes]]:
-        """The rows that are not there yet and may come, in the order of the table's key; `told` is counted up."""
+        """Yield the new rows that are allowed, in the order of the table's key, and count all rows in `told`."""
         held: set[int] = set()
         last = None
         for i in order:
@@ -215,8 +236,10 @@ class Store:
                 yield user, record, sealed.rows[i].tobytes()
 
     def close(self, name: str, *, dropped: Mapping[str, int], errors: Mapping[str, int]) -> Stage:
-        """Closes a stage for good: permutes its rows and forgets whose they are, or discards them where they are of
-        fewer users than they must be. A stage that is closed already is left as it is."""
+        """Close a stage for good: permute its rows and forget their users, or discard them if the users are too few.
+
+        A stage that is closed already stays unchanged.
+        """
         with self._transaction():
             stage = self._existing(name)
             if stage.state != OPEN:
@@ -232,12 +255,12 @@ class Store:
             return self._existing(name)
 
     def _permuted(self, stage: Stage) -> str:
-        """Writes a stage's batch, piece by piece; its identity. Of all rows at once only their keys are held."""
+        """Write a stage's batch in pieces and return its identity. Only the keys of all rows are held at once."""
         table, number = self._intake(stage.name), self._number(stage.name)
         keys = np.empty((stage.rows, 2), np.int64)
         for i, key in enumerate(self._connection.execute(f"SELECT user, record FROM {table} ORDER BY user, record")):
             keys[i] = key
-        # in the order of 128 random bits each: two are alike once in 10^24 batches of 10^7 rows
+        # in the order of 128 random bits each: two are equal once in 10^24 batches of 10^7 rows
         bits = np.frombuffer(secrets.SystemRandom().randbytes(16 * len(keys)), np.uint64).reshape(2, -1)
         keys = keys[np.lexsort((bits[0], bits[1]))]
         if self._origins is not None:  # first: a batch that is there has its origins
@@ -253,9 +276,10 @@ class Store:
         return identity.hexdigest()
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The rows of a stage that is closed, in pieces of whole rows, the same for ever; none where it was discarded.
+        """Yield the rows of a closed stage, in pieces of whole rows, always the same; none if it was discarded.
 
-        Raises StoreError where it is open, and after the last piece where they are not what they were.
+        Raises:
+            StoreError: The stage is open, or, after the last piece, the rows have changed.
         """
         stage, identity = self.stage(name), hashlib.sha256()
         if stage is None:
@@ -269,7 +293,7 @@ class Store:
             raise StoreError(f"shuffler: {self.path}: the batch of stage {name!r} is damaged or not there yet")
 
     def batch(self, name: str) -> NDArray[np.uint8]:
-        """All of `pieces` at once, (n, row_bytes)."""
+        """Return all rows of `pieces` in one array, (n, row_bytes)."""
         data = b"".join(self.pieces(name))
         return np.frombuffer(data, np.uint8).reshape(-1, self._existing(name).row_bytes)
 
@@ -281,8 +305,8 @@ class Store:
 
     def _begin(self) -> None:
         self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        # Cut to nothing at a commit, and synced then. SQLite's own way is to unlink it, and FULL may then lose the last
-        # commit to a power cut; and under an exclusive lock, to keep it, with whose the rows were.
+        # The journal is truncated at a commit, and synced then. By default SQLite unlinks it: FULL may lose the last
+        # commit to a power cut. Under an exclusive lock SQLite keeps it, with the users of the rows.
         self._connection.execute("PRAGMA journal_mode = TRUNCATE")
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA secure_delete = ON")
@@ -306,7 +330,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Everything in it is done and on the disk when it ends, or nothing is."""
+        """Commit the whole block to the disk when it ends, or nothing of it."""
         with self._lock, _store_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -340,7 +364,7 @@ def _stage(row: tuple[Any, ...]) -> Stage:
 
 
 def _write_origins(folder: Path, name: str, pairs: NDArray[np.int64]) -> None:
-    """STAGE.npy, whole and on the disk, in the place of one that a kill has left without its batch."""
+    """Write STAGE.npy to the disk atomically. It replaces one that a killed process has left without its batch."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole(folder / f"{name}.npy", synced=True, private=True) as file:
         np.save(file, pairs)
@@ -348,7 +372,7 @@ def _write_origins(folder: Path, name: str, pairs: NDArray[np.int64]) -> None:
 
 @contextmanager
 def _store_errors(path: Path) -> Iterator[None]:
-    """SQLite's and the system's errors as one line."""
+    """Convert errors of SQLite and the system to one line."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -1,4 +1,4 @@
-"""A study in a TOML file: an experiment, a grid of its keys, seeds and arms; and the experiments that it stands for."""
+"""Sweep in a TOML file: an experiment, a grid of its keys, seeds and arms, and the runs that these define."""
 
 from __future__ import annotations
 
@@ -19,16 +19,22 @@ from simulations.experiment.toml import document, parsed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
-#: More runs than this were not meant.
+#: Maximum number of runs: more are a mistake.
 MOST = 10_000
 
-#: What one step along an axis sets, by key; more than one where an axis is of tables.
+#: Values that one step along an axis sets, by key; several if the axis consists of tables.
 Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment of a study. point: what the grid sets in it, by key; name: of its folder, of point and seed."""
+    """One experiment of a sweep.
+
+    Args:
+        name: Name of its folder, from the point and the seed.
+        point: Values that the grid sets in it, by key.
+        experiment: The experiment.
+    """
 
     name: str
     point: Mapping[str, Any]
@@ -37,7 +43,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """axes: the keys that runs differ in, in the file's order. runs: every point with every seed."""
+    """Sweep: every point of a grid with every seed.
+
+    Args:
+        name: Name of the sweep.
+        axes: Keys in which runs differ, in the file's order.
+        runs: All runs.
+    """
 
     name: str
     axes: tuple[str, ...]
@@ -45,20 +57,30 @@ class Study:
 
 
 def bundled() -> tuple[str, ...]:
-    """Names of the studies that come with Sottovoce."""
+    """Return the names of the sweeps that come with Sottovoce."""
     return tuple(sorted(path.stem for path in BUNDLED.glob("*.toml")))
 
 
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """The study in a TOML file, or of a bundled name.
+    """Return the sweep in a TOML file, or the bundled one of that name.
 
-    experiment: a file, relative to where the command runs, or a bundled name. seeds: whole numbers, [1] where none are
-    given. arms: the names of those that are kept; [[arm]]: others in their place. [set]: keys that are the same in
-    every run. [grid]: for each key the values that it takes, or, for a name of one's own, tables of keys that go
-    together. An arm is named or numbered, as arm.0.statistic.epsilon; a key of an arm makes an arm of each value, in
-    one run, so that they share users and are compared text by text. overrides: of `set`, "key=value".
+    Keys of the file:
 
-    Raises UserError, in one line, which names the file and, where one point alone is wrong, the point.
+    - experiment: a file, relative to the working directory, or a bundled name.
+    - seeds: whole numbers; the default is [1].
+    - arms: the names of the arms to keep. [[arm]]: arms that replace those of the experiment.
+    - [set]: keys that are the same in every run.
+    - [grid]: for each key its values; or, for a name of your own, tables of keys that go together.
+
+    An arm is named or numbered, as in arm.0.statistic.epsilon. A key of an arm makes one arm of each value, in one run,
+    so that these arms share users and are compared text by text.
+
+    Args:
+        path: The file, or a bundled name.
+        overrides: Texts "key=value" that are added to [set].
+
+    Raises:
+        UserError: One line, which names the file and, if a single point is wrong, the point.
     """
     table = _read(path)
     if "experiment" not in table and not SECTIONS.keys().isdisjoint(table):
@@ -113,7 +135,7 @@ def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The arms as tables: the study's own, or the experiment's, of these the ones that are named."""
+    """Return the arms as tables: the sweep's own, or those of the experiment; only the named ones, if any are named."""
     own, wanted = table.get("arm"), table.get("arms")
     if own is None:
         own = document(base).get("arm", [])
@@ -129,7 +151,7 @@ def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _flat(table: Mapping[str, Any], place: str = "", *, lists: bool = False) -> dict[str, Any]:
-    """By dotted keys, what nested tables hold; with `lists`, down to the lists."""
+    """Return the values of nested tables by dotted keys; with `lists`, down to the lists."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict) and (value or not lists):
@@ -155,7 +177,7 @@ def _steps(axis: str, values: Any, arms: Sequence[Mapping[str, Any]]) -> list[St
 
 
 def _numbered(key: str, arms: Sequence[Mapping[str, Any]]) -> str:
-    """The key of an arm by its number, where it names the arm."""
+    """Return an arm's key with the arm's number in place of its name."""
     if not key.startswith("arm."):
         return key
     rest = key.removeprefix("arm.")
@@ -167,7 +189,7 @@ def _numbered(key: str, arms: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _variants(number: int, arm: Mapping[str, Any], axes: Sequence[Sequence[Step]]) -> Iterator[dict[str, Any]]:
-    """The arm with every combination of what the axes set in it; by itself where they set nothing."""
+    """Yield the arm with every combination of the axes' values; unchanged if no axis sets anything in it."""
     own = f"arm.{number}."
     mine = [[{k.removeprefix(own): v for k, v in step.items() if k.startswith(own)} for step in axis] for axis in axes]
     for chosen in product(*(axis for axis in mine if any(axis))):
@@ -183,7 +205,7 @@ def _variants(number: int, arm: Mapping[str, Any], axes: Sequence[Sequence[Step]
 
 
 def _renamed(name: str, place: Sequence[str], last: str, value: Any) -> str:
-    """An arm's name with what the grid sets in it; figures join arms whose names differ in "ε = ..." alone."""
+    """Return an arm's name with the grid's value. Figures join arms whose names differ in "ε = ..." alone."""
     called = last.replace("_", "-")
     if last in ("epsilon", "central_epsilon"):
         called = "label ε" if place == ["label"] else "ε"
@@ -209,7 +231,7 @@ def _run(
 
 
 def _place(point: Mapping[str, Any]) -> str:
-    """A folder's name for a point: readable, and no other point's."""
+    """Return a folder name for a point, readable and unique."""
     said = {key.rpartition(".")[2]: value for key, value in point.items() if not key.startswith("arm.")}
     words = slug(" ".join(f"{key} {value}" for key, value in said.items())) or "arms"
     digest = hashlib.sha256(json.dumps(list(point.items())).encode()).hexdigest()[:6]

@@ -1,4 +1,4 @@
-"""A study's runs side by side, each in a process of its own, each resumable; then its tables and figures."""
+"""Simultaneous and resumable runs of a sweep, each in its own process, then its tables and figures."""
 
 from __future__ import annotations
 
@@ -25,20 +25,26 @@ from simulations.progress import Progress
 from simulations.sweep import tables, worker
 from simulations.sweep.definition import Study
 
-#: What a run takes of memory, about (`simulations.run.forecast`), and seconds between two looks at the processes.
+#: Approximate memory of a run (`simulations.run.forecast`), and seconds between two checks of the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
-#: Seconds that a run which is told to end has to write down how far it is, and seconds between two lines on what runs
-#: are at.
+#: Seconds for a terminated run to save its progress, and seconds between two lines on the progress of runs.
 _END, _SAY = 60.0, 15.0
-#: Lines of a log: of `simulations.progress.progress_lines`, of an exception at the end of its traceback, and warnings.
+#: Lines of a log: from `simulations.progress.progress_lines`, the last of a traceback, and warnings.
 _PROGRESS = re.compile(r" *\d+\.\d s  (.+)")
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 _NOISE = re.compile(r"\b\w*Warning: ")
 
 
 class Job(NamedTuple):
-    """A run that is not finished: its name, its experiment's file, its folder-to-be, the URL that it is put to in the
-    place of the folder, if the study is, and the Ray cluster that it joins."""
+    """Run that is not finished.
+
+    Args:
+        name: Name of the run.
+        file: File of its experiment.
+        out: Folder of its results.
+        url: URL that receives the results in place of the folder, if the sweep has one.
+        ray_address: Ray cluster that it joins.
+    """
 
     name: str
     file: Path
@@ -47,8 +53,8 @@ class Job(NamedTuple):
     ray_address: str | None = None
 
 
-#: Does the jobs, so many at once, and says what they are at; yields the name of each when it is finished. Raises
-#: UserError where one fails.
+#: Function that does the jobs, a given number at once, reports their progress, and yields the name of each finished
+#: one. It raises UserError if one fails.
 Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
 
 
@@ -56,14 +62,25 @@ def run_study(
     study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None,
     url: str | None = None, ray_address: str | None = None,
 ) -> list[Path]:  # fmt: skip
-    """Does what of a study is not done yet in the folder `out`, and writes its tables and figures there; returns their
-    paths. Called again on what was stopped, it goes on: finished runs stay, others are resumed.
+    """Complete a sweep in the folder `out`, and write its tables and figures there.
 
-    url: where runs, tables and figures are put; then `out` holds the tables, and results as the URL has them.
+    A second call continues an interrupted sweep: finished runs stay, others are resumed.
 
-    jobs: how many runs at once; where it is None, as many as there are cores, and memory for. ray_address: of a Ray
-    cluster, host:port, on which they run: one at a time, unless `jobs` says more. Raises UserError where
-    `out` holds something else, an encoder is missing, or a run fails; Interrupted where it was stopped.
+    Args:
+        study: The sweep.
+        out: Folder of the sweep.
+        jobs: Number of simultaneous runs. None takes as many as cores and memory allow.
+        progress: Receiver of progress lines.
+        workers: Function that does the jobs; the default starts processes.
+        url: Destination of runs, tables and figures. Then `out` holds the tables, and copies of the results.
+        ray_address: Address host:port of a Ray cluster for the runs: one at a time, unless `jobs` says more.
+
+    Returns:
+        The paths of the tables and figures.
+
+    Raises:
+        UserError: `out` holds something else, an encoder is missing, or a run fails.
+        Interrupted: It was stopped.
     """
     out = Path(os.path.abspath(out))
     if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
@@ -94,8 +111,10 @@ def run_study(
 
 
 def _fetch(study: Study, out: Path, remote: Remote) -> None:
-    """Into the folder `out` what the URL has of the study's runs, their experiments and results; what it has not is not
-    in the folder either."""
+    """Copy the sweep's experiments and results from the URL to the folder `out`.
+
+    Runs that the URL does not have are removed from the folder.
+    """
     there = set(remote.files())
     if there and not any(name.startswith("runs/") for name in there):
         raise UserError(f"--out {remote.url}: is there already and holds no study; name another one")
@@ -110,21 +129,20 @@ def _fetch(study: Study, out: Path, remote: Remote) -> None:
 
 
 def _check_models(study: Study, names: Collection[str]) -> None:
-    """Raises ValueError, one line, where the runs of these names would begin with an encoder that is not there: before
-    any of them is begun."""
+    """Raise ValueError (one line) if an encoder of these runs is missing, before any of them starts."""
     for model in dict.fromkeys(run.experiment.encoder.model for run in study.runs if run.name in names):
         fingerprint(model)
 
 
 def _room() -> int:
-    """How many runs there are cores and memory for."""
+    """Return the number of runs for which there are cores and memory."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     return max(1, min(cores(), free // MEMORY))
 
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Holds the study's lock: the system gives it back when this process ends, however that happens."""
+    """Hold the lock of the sweep. The system releases it when this process ends, for whatever reason."""
     with open(out / "runs" / ".lock", "a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +152,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 def _left(study: Study, out: Path, url: str | None) -> list[Job]:
-    """The runs that are not finished. UserError where a folder is of another experiment than the study's run."""
+    """Return the unfinished runs. Raise UserError if a folder belongs to another experiment."""
     left = []
     for run in study.runs:
         folder = out / "runs" / run.name
@@ -157,13 +175,25 @@ def _anything(out: Path) -> bool:
 
 
 def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
-    """`Workers` of processes, each with its share of the cores; what each says is in a file beside its run's folder,
-    and the last of it is said now and then.
+    """Run jobs in processes, each with its share of the cores (a `Workers` function).
 
-    Where one fails those at work are waited for, and no other is begun.
+    The output of each process goes to a file beside its run's folder. The last progress line is repeated now and then.
+    If a run fails, those at work are finished, and no other starts.
+
+    Args:
+        jobs: The jobs.
+        at_once: Number of simultaneous processes.
+        progress: Receiver of progress lines.
+
+    Yields:
+        The name of each finished run.
+
+    Raises:
+        UserError: A run failed.
+        Interrupted: It was stopped.
     """
     actors = max(1, cores() // at_once)  # on a cluster, all of its cores, shared by those at work
-    # One thread of BLAS and torch, whatever is at work beside: sums of other lengths have other last bits.
+    # One thread of BLAS and torch, however many runs are at work: sums split otherwise have other last bits.
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
     failed: dict[str, str] = {}
@@ -209,7 +239,7 @@ def _log(job: Job) -> Path:
 
 
 def _failure(job: Job, code: int) -> str:
-    """Why a run has ended with this exit code, and what to do. A process that a signal has ended said nothing of it."""
+    """Return the reason for a run's exit code, and what to do. A process that a signal has ended left no reason."""
     kept = "the others are kept"
     if code < 0:
         memory = " (is memory short?)" if -code == signal.SIGKILL else ""
@@ -224,7 +254,7 @@ def _failure(job: Job, code: int) -> str:
 
 
 def _at(job: Job) -> str:
-    """What a run that is at work has said last, without its clock; "" where it has said nothing yet."""
+    """Return the last progress line of a run at work, without its clock; "" if there is none yet."""
     return next((found[1] for line in reversed(_said(job)) if (found := _PROGRESS.fullmatch(line))), "")
 
 
@@ -233,7 +263,7 @@ def _said(job: Job) -> list[str]:
 
 
 def _end(working: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Tells processes to end, and makes those end that do not."""
+    """Terminate processes, and kill those that do not end in time."""
     at_work = list(working)
     for process in at_work:
         process.terminate()

@@ -1,4 +1,4 @@
-"""A study's results in rows, their means and paired differences, as tables for programs, for people and for papers."""
+"""Results of a sweep as rows, means and paired differences, for programs, people and papers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = dict[str, Any]
-#: The two metrics that have an error by test text beside them.
+#: The two metrics that have a standard error over test texts.
 _ACCURACIES = tuple(KINDS.values())
 METRICS = (
     *_ACCURACIES, "local_epsilon", "local_epsilon_test_user", "central_epsilon", "metric_epsilon", "delivered",
@@ -42,8 +42,13 @@ ABOUT = "study.json"
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """What one point of the grid gave. point: what the grid sets, by key; folders, results: of its runs, in the order
-    of the seeds."""
+    """Results of one point of the grid.
+
+    Args:
+        point: Values that the grid sets, by key.
+        folders: Folders of its runs, in the order of the seeds.
+        results: Results of its runs, in the same order.
+    """
 
     point: Mapping[str, Any]
     folders: Sequence[Path]
@@ -51,19 +56,25 @@ class Point:
 
     @property
     def arms(self) -> list[tuple[Mapping[str, Any], ...]]:
-        """Each arm's lines of results over seeds."""
+        """Return the results of each arm over seeds."""
         return list(zip(*(each["arms"] for each in self.results), strict=True))
 
     @property
     def said(self) -> str:
-        """What the grid sets, in short; "" where that is in the arms alone."""
+        """Return a short description of the grid's values; "" if they concern arms alone."""
         shown = {key: value for key, value in self.point.items() if key[:4] != "arm."}
         return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in shown.items())
 
 
 @dataclass(frozen=True, eq=False)
 class Finished:
-    """A study all of whose runs are there. axes: the keys that runs differ in; points: in the order of the file."""
+    """Sweep of which all runs are finished.
+
+    Args:
+        name: Name of the sweep.
+        axes: Keys in which runs differ.
+        points: Its points, in the order of the file.
+    """
 
     name: str
     axes: Sequence[str]
@@ -71,19 +82,21 @@ class Finished:
 
     @property
     def runs(self) -> int:
-        """How many runs it has."""
+        """Return the number of runs."""
         return sum(len(point.results) for point in self.points)
 
     @property
     def title(self) -> str:
-        """What its tables and figures are called."""
+        """Return the title of its tables and figures."""
         return f"{self.name}: {self.runs} runs, mean ± standard error over {len(self.points[0].results)} seeds"
 
 
 def write(study: Study, out: Path) -> list[Path]:
-    """tidy.csv and tidy.parquet (one row a run, arm and metric), means.csv, differences.csv, study.md, study.tex, the
-    figures, and study.json, which says what of the grid each run is, of a study whose runs are all finished; returns
-    their paths."""
+    """Write the tables and figures of a sweep whose runs are all finished, and return their paths.
+
+    The files are tidy.csv and tidy.parquet (one row for each run, arm and metric), means.csv, differences.csv,
+    study.md, study.tex, the figures, and study.json, which records the grid values of each run.
+    """
     with whole(out / ABOUT) as opened:
         opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
     found = read(out)
@@ -109,12 +122,12 @@ def write(study: Study, out: Path) -> list[Path]:
 
 
 def figure(found: Finished) -> Figure:
-    """Accuracy of every point and arm against what users pay."""
+    """Return a figure of the accuracy of every point and arm against ε."""
     return study_figure([_named(point, same) for point in found.points for same in point.arms], found.title)
 
 
 def _about(study: Study) -> dict[str, Any]:
-    """By the points, in the order of the file."""
+    """Return the description of a sweep by points, in the order of the file."""
     together: dict[str, list[Run]] = {}
     for run in study.runs:
         together.setdefault(json.dumps(dict(run.point), sort_keys=True), []).append(run)
@@ -123,7 +136,11 @@ def _about(study: Study) -> dict[str, Any]:
 
 
 def read(out: Path) -> Finished:
-    """What `write` has left in a study's folder. Raises UserError, one line, where it is none, or not finished."""
+    """Return the finished sweep that `write` has left in a folder.
+
+    Raises:
+        UserError: The folder holds no finished sweep. The message is one line.
+    """
     try:
         about = json.loads((out / ABOUT).read_text(encoding="utf-8"))
         points = [_point(out, each["point"], each["runs"]) for each in about["points"]]
@@ -138,8 +155,11 @@ def _point(out: Path, point: Mapping[str, Any], names: Sequence[str]) -> Point:
 
 
 def tidy(study: Finished) -> Iterator[Row]:
-    """One row for each run, arm and metric: the grid's keys, seed, arm, reference, metric, value and error. error: the
-    standard error by test text; None of what has none. A value that does not apply has no row."""
+    """Yield one row for each run, arm and metric: the grid's keys, seed, arm, reference, metric, value and error.
+
+    The error is the standard error over test texts; None if the metric has none. A value that does not apply has no
+    row.
+    """
     for point in study.points:
         for results in point.results:
             for arm in results["arms"]:
@@ -163,8 +183,10 @@ def _metrics(arm: Mapping[str, Any]) -> Iterator[tuple[str, float, float | None]
 
 
 def means(points: Sequence[Point]) -> Iterator[Row]:
-    """For each point, arm and metric that all its runs have: n, mean, its standard error over seeds (None of one), and
-    the mean error by test text."""
+    """Yield one row for each point, arm and metric that all its runs have.
+
+    A row holds n, the mean, its standard error over seeds (None for one seed), and the mean error over test texts.
+    """
     for point in points:
         for same in point.arms:
             found = [{metric: (value, error) for metric, value, error in _metrics(arm)} for arm in same]
@@ -176,8 +198,11 @@ def means(points: Sequence[Point]) -> Iterator[Row]:
 
 
 def differences(points: Sequence[Point]) -> Iterator[Row]:
-    """For each point and pair of its arms, paired within a run by test text and over runs by seed: n, the mean of
-    "arm" less "less", its standard error over seeds, and the mean paired error by test text."""
+    """Yield one row for each point and pair of its arms, paired within a run by test text and over runs by seed.
+
+    A row holds n, the mean of "arm" minus "less", its standard error over seeds, and the mean paired error over test
+    texts.
+    """
     for point in points:
         names = [same[0]["name"] for same in point.arms]
         for i, less in enumerate(names):
@@ -195,7 +220,7 @@ def differences(points: Sequence[Point]) -> Iterator[Row]:
 
 
 def overview(study: Finished) -> list[list[str]]:
-    """Headings, and a row for each point and arm: accuracies with their errors, and what users pay."""
+    """Return headings, and a row for each point and arm: accuracies with their errors, and privacy losses."""
     axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
     asked = any(trust.asking(*same) is not None for point in study.points for same in point.arms)
     to_ask = ["local ε, test user"] if asked else []
@@ -213,7 +238,7 @@ def overview(study: Finished) -> list[list[str]]:
 
 
 def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
-    """The points and arms on the Pareto front of accuracy on the device against central ε."""
+    """Return the points and arms on the Pareto front of accuracy on the device against central ε."""
     priced = []
     for point in points:
         for same in point.arms:
@@ -236,7 +261,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 
 def _chance(points: Sequence[Point]) -> str:
-    """What always guessing the commonest class of the test texts gives."""
+    """Return a sentence on the accuracy of always guessing the most frequent class of the test texts."""
     every = [(results["chance"], len(results["classes"])) for point in points for results in point.results]
     least, most = (pick(chance for chance, _ in every) for pick in (min, max))
     classes = sorted({count for _, count in every})
@@ -245,18 +270,18 @@ def _chance(points: Sequence[Point]) -> str:
 
 
 def remarked(points: Sequence[Point]) -> list[str]:
-    """What must be known of the references of each point before anything is read off them, a line each."""
+    """Return warnings about the reference arms of each point, one line each."""
     return [f"{point.said}: {line}" if point.said else line for point in points for line in remarks(point.results)]
 
 
 def _named(point: Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """An arm's results with the point in its name."""
+    """Return an arm's results with the point in its name."""
     said = point.said
     return [arm | {"name": f"{said}: {arm['name']}" if said else arm["name"]} for arm in map(dict, same)]
 
 
 def _error(values: Sequence[float]) -> float | None:
-    """The standard error of a mean over seeds; None of one value, and of one that is not finite."""
+    """Return the standard error of a mean over seeds; None for one value, or if a value is not finite."""
     return standard_error(values) if all(map(math.isfinite, values)) else None
 
 
@@ -270,7 +295,7 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 
 def _csv(path: Path, rows: Sequence[Row]) -> Path:
-    """A header and the rows, whole or not at all; what is None is empty."""
+    """Write a header and the rows atomically; None becomes an empty cell."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(rows) or ["arm"], lineterminator="\n")
     writer.writeheader()
@@ -281,7 +306,7 @@ def _csv(path: Path, rows: Sequence[Row]) -> Path:
 
 
 def _parquet(path: Path, rows: Sequence[Row]) -> Path:
-    """The rows as a table; a column of several kinds of values is one of texts."""
+    """Write the rows as a table; a column of mixed kinds of values becomes one of texts."""
     import pyarrow
     from pyarrow import parquet
 

@@ -1,10 +1,10 @@
-"""One run of a study, in a process of its own: `python -m simulations.sweep.worker EXPERIMENT.toml OUT ACTORS PARENT`.
+"""One run of a sweep in its own process: `python -m simulations.sweep.worker EXPERIMENT.toml OUT ACTORS PARENT`.
 
-HOST:PORT behind it: of a Ray cluster that the run joins; then ACTORS says how many runs share it.
+An additional HOST:PORT names a Ray cluster that the run joins; ACTORS is then the number of runs that share it.
 
-It begins the run or goes on with it, and ends with the process PARENT that started it: Ray, signals and a library that
-dies concern one run alone. What it says goes to stderr; where it ends with another code than 0, the last line that
-begins with `WHY` says why.
+The process starts or resumes the run, and ends with the process PARENT that started it. Ray, signals and a library that
+crashes thus affect one run alone. Output goes to stderr. If the exit code is not 0, the last line that begins with
+`WHY` gives the reason.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 
 _SIGNAL_OF_PARENTS_DEATH = 1  # prctl(2)
-#: Exit codes: something that the run would meet again, a user's mistake, and something that may have passed by then.
+#: Exit codes: an error that the run would meet again, a user's mistake, and an error that may be temporary.
 BUG, MISTAKE, FAILURE = 1, 2, 3
-#: How the line begins that says why a run has ended: libraries have their own last words.
+#: Prefix of the line with the reason for a run's end: libraries print last lines of their own.
 WHY = "sottovoce: "
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one experiment; returns the process' exit code."""
+    """Run one experiment and return the exit code of the process."""
     file, out, actors, parent, *cluster = arguments
     ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
     if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs

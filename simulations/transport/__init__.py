@@ -1,1 +1,1 @@
-"""How messages travel: Flower's engine and SuperLink, HTTPS services."""
+"""Transport of messages: Flower's engine and SuperLink, HTTPS services."""

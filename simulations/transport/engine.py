@@ -1,4 +1,4 @@
-"""The one place that starts Flower and Ray."""
+"""Start of Flower and Ray; no other module starts them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,30 @@ from simulations.transport.signals import handling
 
 T = TypeVar("T")
 
-#: Seconds to wait for a cluster's head: it answers at once, or it is not there. Ray itself would try for minutes.
+#: Seconds to wait for a cluster's head: it answers at once, or does not exist. Ray itself would try for minutes.
 _REACH = 5.0
-#: How a gRPC connection begins, and the kind of frame that every server answers with (RFC 9113, sections 3.4 and 6.5).
+#: Start of a gRPC connection, and the frame type of every server's answer (RFC 9113, sections 3.4 and 6.5).
 _SETTINGS = b"\x04"
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + b"\0" * 5
-#: Seconds to wait for every machine of a cluster to say what it sees: its first worker may have to start.
+#: Seconds to wait for the answer of every machine of a cluster: its first worker may have to start.
 _LOOK = 60.0
-#: The longest name of a folder that Ray's sockets can be under: Linux takes 107 bytes of their names. And a short one.
+#: Longest path of a folder for Ray's sockets: Linux limits their names to 107 bytes. And a short folder.
 _LONGEST = 107 - len("/ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.10")
 _SHORT = "/tmp"
-#: What a release's bits depend on, on the machine that draws it.
+#: Packages on the drawing machine that determine the bits of a release.
 _CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "tokenizers")
 
 
-#: Seconds in which all nodes register, and after which no more of them will come.
+#: Seconds in which all nodes register, and seconds without a new node after which no more will come.
 _REGISTRATION, _SETTLED = 60.0, 1.0
 
 
 def wait_for_nodes(grid, nodes: int) -> list[int]:
-    """Node ids of all `nodes` SuperNodes: their registration races the ServerApp's main function."""
+    """Return the ids of all `nodes` SuperNodes: their registration races the ServerApp's main function.
+
+    Raises:
+        RuntimeError: Not all of them have registered in time.
+    """
     end = time.monotonic() + _REGISTRATION
     while len(ids := sorted(grid.get_node_ids())) < nodes:
         if time.monotonic() > end:
@@ -53,7 +57,7 @@ def wait_for_nodes(grid, nodes: int) -> list[int]:
 
 
 def settled_nodes(grid) -> int:
-    """How many SuperNodes there are, where nobody says how many to wait for: once none has come for a second."""
+    """Return the number of SuperNodes if nobody knows it in advance: once no new one has come for a second."""
     known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
     while time.monotonic() - since < _SETTLED:
         time.sleep(0.05)
@@ -63,7 +67,11 @@ def settled_nodes(grid) -> int:
 
 
 def check_address(address: str) -> None:
-    """Raises UserError, within seconds, unless something answers at the address of a cluster's head, host:port."""
+    """Check within seconds that a Ray cluster's head answers at host:port.
+
+    Raises:
+        UserError: The address is not valid, or no head of a cluster answers there.
+    """
     host, _, port = address.rpartition(":")
     if not host.strip("[]") or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
         raise UserError(f"--ray-address {address}: must be host:port, as `ray start --head` prints it")
@@ -84,17 +92,28 @@ def run_on_flower(
     job: Callable[[object], T], *, nodes: int, folder: Path, actors: int | None = None, address: str | None = None,
     share: int = 1, app: Any | None = None,
 ) -> T:  # fmt: skip
-    """Starts `nodes` SuperNodes that run the client, each with its data under `folder`, and runs job(grid).
+    """Start `nodes` SuperNodes that run the client, each with its data under `folder`, and run job(grid).
 
-    Returns what the job returns and re-raises what it raises; Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM
-    Terminated. Once the job has ended, nodes that are still at work are stopped: their answers would come too late.
+    Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM raises Terminated. Once the job has ended, nodes that are
+    still at work are stopped: their answers would come too late.
 
-    actors: how many processes answer for the nodes, each on one thread so that they do not fight over the cores; one
-    for each core where it is None. address: of a Ray cluster that is there already, host:port, whose cores then count;
-    its machines need not see `folder` (`simulations.transport.node_store`). Otherwise Ray is started for this call, on
-    this machine alone, and stopped after it. share: of how many runs at once on the cluster this is one: each has an
-    equal share of every machine. app: another ClientApp, to measure what Flower costs by itself.
-    Raises UserError where the cluster cannot be used.
+    Args:
+        job: Function of the grid.
+        nodes: Number of SuperNodes.
+        folder: Folder with the data of all nodes.
+        actors: Number of processes that answer for the nodes, each on one thread so that they do not compete for the
+            cores. None starts one for each core.
+        address: Address host:port of a running Ray cluster, whose cores then count. Its machines need not see `folder`
+            (`simulations.transport.node_store`). Otherwise Ray is started for this call, on this machine alone, and
+            stopped after it.
+        share: Number of simultaneous runs on the cluster: each has an equal share of every machine.
+        app: Another ClientApp, to measure the cost of Flower itself.
+
+    Returns:
+        The result of the job. Its exceptions are raised again.
+
+    Raises:
+        UserError: The cluster cannot be used.
     """
     os.environ.update(QUIET)  # what this process starts inherits it; the runtime_env takes it to other machines
     threads = os.environ.get("OMP_NUM_THREADS", "1")
@@ -108,10 +127,10 @@ def run_on_flower(
     from client.app import app as seen_nodes
     from simulations.transport.node_store import app as lent_nodes
 
-    # It reads the variable when it is imported, which whoever comes here from Python has done before.
+    # Flower reads the variable on import. A Python caller may have imported it before this call.
     telemetry.FLWR_TELEMETRY_ENABLED = QUIET["FLWR_TELEMETRY_ENABLED"]
     client_app = app or (seen_nodes if address is None else lent_nodes)
-    # What the job makes stays in this process: the ServerApp runs in a thread of it.
+    # The job's results stay in this process: the ServerApp runs in one of its threads.
     outcome: list[T] = []
     failure: list[BaseException] = []
     thread: list[int] = []
@@ -130,12 +149,12 @@ def run_on_flower(
             _stop_actors()
 
     configuration = {
-        # Flower hands these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
-        # fail every later message at once: Ray must start it again. The message it died on is tried once more,
-        # which the ledgers make safe: what was charged before is sent again, and not drawn anew.
+        # Flower passes these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
+        # fail every later message at once: Ray must start it again. The message it died on is tried once more.
+        # The ledgers make that safe: a charged release is sent again, and not drawn anew.
         "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
     }
-    # Of a worker that dies or is stopped Flower logs two tracebacks a node. What came of it is in the results.
+    # Flower logs two tracebacks a node for a worker that dies or is stopped. The outcome is in the results.
     hush_flower(logging.ERROR if os.environ.get("SOTTOVOCE_DEBUG") else logging.CRITICAL + 1)
     with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
         warnings.simplefilter("ignore")
@@ -153,17 +172,17 @@ def run_on_flower(
 
 @contextmanager
 def _ray(environment: dict[str, str], actors: int | None, address: str | None) -> Iterator[None]:
-    """Ray, started here and stopped after, or a cluster, joined and left as it was.
+    """Start Ray and stop it after the block, or join a cluster and leave it unchanged.
 
-    Flower uses the Ray that it finds. Started by Flower, Ray would join any cluster that somebody has left on this
-    machine, and hand its workers on other machines no environment.
+    Flower uses the Ray that it finds. If Flower started Ray, Ray would join any cluster that somebody has left on this
+    machine, and give its workers on other machines no environment.
     """
     import ray
 
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
     ours, folder = signal.getsignal(signal.SIGTERM), None
     if address is None:
-        # No workers before somebody asks for one: Flower's actors have an environment, and start others.
+        # No workers in advance: Flower's actors have an environment, and need other workers.
         own = {"prestart_worker_first_driver": False}
         options |= {"include_dashboard": False, "num_cpus": actors, "_system_config": own}
         if (folder := _short_folder()) is not None:
@@ -185,8 +204,11 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
 
 
 def _short_folder() -> str | None:
-    """A folder for Ray's sockets where the one for temporary files is too long for their names; None where it is not.
-    Raises UserError where there is none."""
+    """Return a folder for Ray's sockets if the temporary folder's path is too long for their names, otherwise None.
+
+    Raises:
+        UserError: No such folder can be made.
+    """
     usual = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or _SHORT
     if len(os.fsencode(usual)) <= _LONGEST:
         return None
@@ -200,8 +222,10 @@ def _short_folder() -> str | None:
 
 
 def _stop_actors() -> None:
-    """Stops the processes that answer for nodes. Flower would wait for a node for as long as it takes, which for one
-    that hangs is for ever."""
+    """Stop the processes that answer for nodes.
+
+    Flower would wait for a node for as long as it takes, so for ever if the node hangs.
+    """
     import ray
     from ray._private import state, worker  # Flower keeps the actors' handles to itself
 
@@ -214,8 +238,10 @@ def _stop_actors() -> None:
 
 @contextmanager
 def _interrupting(thread: list[int]) -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt in the thread, while there is one, and not in the main thread: there it would
-    only keep Flower from ending, which waits until the job has. SIGTERM raises Terminated in the same way."""
+    """Raise KeyboardInterrupt for Ctrl-C, and Terminated for SIGTERM, in the job's thread while there is one.
+
+    In the main thread it would only keep Flower from ending: Flower waits until the job has ended.
+    """
     raised: dict[int, type[BaseException]] = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
     def interrupt(number: int, frame: Any) -> None:
@@ -229,14 +255,14 @@ def _interrupting(thread: list[int]) -> Iterator[None]:
 
 
 def _keeper(folder: Path) -> Any:
-    """Starts who lends the nodes to the cluster's machines, on this one. UserError where it does not see the folder."""
+    """Start the node store for the cluster on this machine. Raise UserError if it does not see the folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from simulations.transport.node_store import NAME, NodeStore
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    # Started anew where it dies, it knows all that it must: what it keeps lies in the folder.
+    # A restart after its death loses nothing: its state is in the folder.
     options = {"name": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
     node_store = ray.remote(NodeStore).options(**options).remote(str(folder.resolve()))
     try:
@@ -252,12 +278,12 @@ def _keeper(folder: Path) -> Any:
 
 
 def _check_machines(share: int) -> None:
-    """Raises UserError unless every machine of the cluster has what this one has, and one has so many cores."""
+    """Raise UserError unless every machine of the cluster has the packages of this one, and one has enough cores."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def look(packages: tuple[str, ...]) -> dict[str, str | None]:
-        # This function travels as it is, so that a machine without Sottovoce can run it too.
+        # Ray sends this function by value, so that a machine without Sottovoce can run it too.
         from importlib.metadata import PackageNotFoundError, version
 
         versions: dict[str, str | None] = {}
@@ -292,7 +318,7 @@ def _check_machines(share: int) -> None:
 
 
 def machine_fault(there: Mapping[str, str | None], here: Mapping[str, str]) -> str | None:
-    """What keeps a machine from answering for nodes, by the versions there and here; None: nothing."""
+    """Return the reason why a machine cannot answer for nodes, by the versions there and here; None if it can."""
     for name, known in there.items():
         if known is None:
             return f"does not have {name}; install there what is installed here: {name} {here[name]}"

@@ -1,4 +1,4 @@
-"""What the HTTPS services have in common: how they listen, what they read of a message, how they are run."""
+"""Common parts of the HTTPS services: listening, reading a message, running."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from simulations.errors import UserError
 
 _STARTING_SECONDS = 10.0
-#: Until a request's head has come, once a connection is there or the answer before it has gone.
+#: Time limit for a request's head, from the start of a connection or the end of the previous answer.
 _HEAD_SECONDS = 5.0
 
 
 class Patient(H11Protocol):
-    """HTTP/1.1 for whoever may connect: who says nothing, or says it byte by byte, is let go, and one address has no
-    more than half of the connections. Else a few that are idle keep everybody out."""
+    """HTTP/1.1 protocol that holds against slow and greedy clients.
+
+    It drops a client that sends nothing, or sends byte by byte. One address has no more than half of the connections.
+    Otherwise a few idle clients would keep everybody out.
+    """
 
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        """Abort the connection if its address has too many, and start to wait for its first message."""
         super().connection_made(transport)
         host = self.client and self.client[0]
         mine = sum(1 for other in self.connections if other.client and other.client[0] == host)
@@ -40,10 +44,12 @@ class Patient(H11Protocol):
         self._wait()
 
     def handle_events(self) -> None:
+        """Handle received bytes, then start or end the wait for a complete head of a message."""
         super().handle_events()
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -60,7 +66,11 @@ class Patient(H11Protocol):
 
 
 async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
-    """A message's body. Raises ValueError where it is longer than `limit` bytes, too slow, or broken off."""
+    """Return a message's body.
+
+    Raises:
+        ValueError: It is longer than `limit` bytes, too slow, or incomplete.
+    """
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
@@ -77,10 +87,18 @@ def make_server(
     application: Any, *, certificate: Path, key: Path, connections: int, root_certificates: Path | None = None,
     protocol: type[Patient] = Patient,
 ) -> uvicorn.Server:  # fmt: skip
-    """A server that logs nothing, says nothing of itself, and speaks TLS alone.
+    """Return a server that logs nothing, does not identify itself, and speaks TLS alone.
 
-    connections: at a time; more are told to come back. root_certificates: where given, a client must show a certificate
-    of that authority. Raises UserError where a file cannot be used.
+    Args:
+        application: ASGI application.
+        certificate: PEM file of the certificate.
+        key: PEM file of its key.
+        connections: Maximum number of simultaneous connections; more clients are asked to come back.
+        root_certificates: PEM file of an authority. If given, a client must show a certificate of that authority.
+        protocol: HTTP protocol class.
+
+    Raises:
+        UserError: A file cannot be used.
     """
     config = uvicorn.Config(
         application, ssl_certfile=certificate, ssl_keyfile=key, http=protocol, ws="none", loop="asyncio",
@@ -101,9 +119,14 @@ def make_server(
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens there; connections wait in it until a service takes them. port 0: a free one.
+    """Yield a socket that listens there; connections wait in it until a service takes them.
 
-    Raises UserError where the port cannot be had.
+    Args:
+        host: Host name or address.
+        port: Port; 0 picks a free one.
+
+    Raises:
+        UserError: The port is not available.
     """
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -112,14 +135,15 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         said = os.strerror(known) if known else "there is no such place"
         raise UserError(f"--port {port}: cannot be listened at ({said}); choose another") from None
     with listener:
-        # asyncio does so for sockets that say "TCP" in full, which these do not; else an answer's body waits for 40 ms
+        # asyncio sets it only for sockets created with proto=IPPROTO_TCP, unlike these. Without it the body of an
+        # answer waits for 40 ms.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 
 
 @contextmanager
 def in_thread(service: uvicorn.Server, listener: socket.socket) -> Iterator[threading.Thread]:
-    """The service in a thread of its own while the block runs."""
+    """Run the service in its own thread for the duration of the block."""
     thread = threading.Thread(target=service.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -130,6 +154,6 @@ def in_thread(service: uvicorn.Server, listener: socket.socket) -> Iterator[thre
 
 
 def address(listener: socket.socket) -> str:
-    """HOST:PORT."""
+    """Return HOST:PORT of a socket."""
     host, port = listener.getsockname()[:2]
     return f"{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,10 +1,10 @@
-"""Nodes answered for on machines that do not see their folders: a node store beside the run has these, and lends them.
+"""Node store: it lends the nodes of a run to machines that do not see their folders.
 
-Flower hands a node's message to any process of a cluster. The process gets what the node holds through Ray's object
-store, answers in a folder of its own that lasts no longer than the answer, and gives the ledger back. Check, record,
-act: `LentLedger.commit` returns once the node store has the ledger on the run's own disk, and only after that does the
-answer exist. A ledger goes back on top of the very bytes that it was lent as, or not at all: of two processes that
-answer for one node at once, the second one has seen too little, and begins again.
+Flower sends a node's message to any process of a cluster. The process gets the content of the node through Ray's object
+store. It answers in a temporary folder of its own, and gives the ledger back. Check, record, act: `LentLedger.commit`
+returns once the node store has the ledger on the run's own disk, and only after that does the answer exist. The node
+store takes a ledger back only on top of the same bytes that it lent. If two processes answer for one node at once, the
+second has an outdated ledger, and begins again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from client.shard import Shard
 from client.store.durable import creating_folder, private_file
 from client.store.ledger import Charge, Ledger, LedgerError
 
-#: The node store's name among the actors of a run.
+#: Name of the node store among the actors of a run.
 NAME = "sottovoce-node-store"
-#: How often a process begins an answer anew: more often than a message is sent twice.
+#: Attempts of a process at one answer: more than the number of times a message is repeated.
 _TRIES = 5
 _LEDGERS = "ledger*.sqlite*"
 #: Folders that a node names: they are public, large, and the same for all nodes.
@@ -45,27 +45,47 @@ Files = dict[str, NDArray[np.uint8]]
 
 
 class Lent(NamedTuple):
-    """What a node holds but for its ledgers, as the node store's `put` gave it. public: by what the node calls it, the
-    hash of a folder's files, and these."""
+    """Content of a node without its ledgers, as returned by the node store's `put`.
+
+    Args:
+        files: Files of the node.
+        public: For each public folder, by the node's name for it, the hash of its files, and these files.
+    """
 
     files: Any
     public: dict[str, tuple[str, Any]]
 
 
 class Source(Protocol):
-    """The node store, as whoever answers for a node sees it; `fetch` undoes `put`."""
+    """Node store as seen by a process that answers for a node; `fetch` undoes `put`."""
 
-    def lend(self, node: str) -> Lent: ...
-    def ledger(self, node: str, name: str) -> bytes | None: ...
-    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str: ...
-    def fetch(self, put: Any) -> Files: ...
+    def lend(self, node: str) -> Lent:
+        """Return the current content of the node."""
+        ...
+
+    def ledger(self, node: str, name: str) -> bytes | None:
+        """Return a node's ledger; None before it has one."""
+        ...
+
+    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
+        """Replace the ledger with the hash `before`; see `NodeStore.keep`."""
+        ...
+
+    def fetch(self, put: Any) -> Files:
+        """Return the files behind a reference of `put`."""
+        ...
 
 
 class NodeStore:
-    """The folders of a run's nodes, under `folder`. On a cluster it is an actor on the run's own machine: one call at a
-    time, so that nothing comes between a look at a ledger and its replacement.
+    """Folders of a run's nodes, under `folder`.
 
-    put: makes of files what travels in their place; Ray's object store keeps them once for each machine.
+    On a cluster it is an actor on the run's own machine. It handles one call at a time, so that no other call comes
+    between reading a ledger and replacing it.
+
+    Args:
+        folder: Folder of all nodes.
+        put: Function that replaces files by a reference that travels in their place. Ray's object store keeps the files
+            once for each machine.
     """
 
     def __init__(self, folder: str, put: Callable[[Files], Any] | None = None) -> None:
@@ -75,12 +95,17 @@ class NodeStore:
         self._public: dict[Path, tuple[str, Any]] = {}
 
     def sees(self) -> bool:
-        """Whether it has the folder before it, to write to."""
+        """Return True if the store can see and write to the folder."""
         node = self._folder / "0"
         return (node / NODE).is_file() and os.access(node, os.W_OK)
 
     def lend(self, node: str) -> Lent:
-        """What the node holds now. Raises OSError, and ValueError where its files are no node's."""
+        """Return the current content of the node.
+
+        Raises:
+            OSError: The files cannot be read.
+            ValueError: They are not the files of a node.
+        """
         place = self._folder / node
         state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _held(place)]
         known = self._nodes.get(node)
@@ -91,14 +116,17 @@ class NodeStore:
         return Lent(known[1], {name: self._shared(folder) for name, folder in named if folder is not None})
 
     def ledger(self, node: str, name: str) -> bytes | None:
-        """A node's ledger; None before it has one."""
+        """Return a node's ledger; None before it has one."""
         path = self._folder / node / name
         return path.read_bytes() if path.is_file() else None
 
     def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
-        """Puts a ledger in the place of the one with the hash `before` (None: of none): "kept", and it survives the
-        death of any process. Otherwise nothing is changed: "overtaken", where another one is there; "full", where it
-        cannot be written."""
+        """Replace the ledger with the hash `before` (None: no ledger yet).
+
+        Returns:
+            "kept": the new ledger survives the death of any process. Otherwise nothing has changed: "overtaken", if
+            there is another ledger; "full", if the new one cannot be written.
+        """
         there = self.ledger(node, name)
         if (None if there is None else _hash(there)) != before:
             return "overtaken"
@@ -114,7 +142,7 @@ class NodeStore:
         return "kept"
 
     def _shared(self, folder: Path) -> tuple[str, Any]:
-        """A public folder, which is read once: what it holds is named by hashes, and does not change."""
+        """Return a public folder, which is read once: hashes name its content, which does not change."""
         if folder not in self._public:
             paths = sorted(path for path in folder.rglob("*") if path.is_file())
             files = {str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in paths}
@@ -126,8 +154,10 @@ class NodeStore:
 
 
 def packed(node: Path) -> Files:
-    """The files of a node's folder without its ledgers, to be read anywhere: of tables that it shares with other nodes,
-    its own rows alone."""
+    """Return the files of a node's folder without its ledgers, readable anywhere.
+
+    Of a table that the node shares with others, only its own rows are included.
+    """
     files = {}
     for path in _held(node):
         if ".table-" in path.name or (path.suffix == ".json" and path.name != NODE):
@@ -146,7 +176,7 @@ def packed(node: Path) -> Files:
 
 
 def _held(node: Path) -> Sequence[Path]:
-    """The files of a node's folder but its ledgers, by name; what is half-written has a name that begins with a dot."""
+    """Return a node's files, sorted, without its ledgers; incomplete files have names that begin with a dot."""
     return [
         path for path in sorted(node.iterdir())
         if path.is_file() and not path.match(_LEDGERS) and not path.name.startswith(".")
@@ -158,7 +188,7 @@ app = ClientApp()
 
 @app.query("release")
 def _release(message: Message, context: Context) -> Message:
-    """As `client.app.release`, for a node that the run's node_store has."""
+    """Answer like `client.app.release`, for a node of the run's node store."""
     import ray
 
     session = Path(ray._private.worker._global_node.get_session_dir_path())  # ends with the cluster
@@ -166,9 +196,13 @@ def _release(message: Message, context: Context) -> Message:
 
 
 def answer(message: Message, node: str, node_store: Source, shared: Path) -> Message:
-    """What a node of the node store's says to a message: releases that its ledger there has, or a constant text.
+    """Return the reply of a node: releases that its ledger in the node store records, or a constant text. Never raises.
 
-    shared: a folder of this machine's, for what is public and the same for all nodes. Never raises.
+    Args:
+        message: The message to the node.
+        node: Name of the node.
+        node_store: The node store.
+        shared: Folder of this machine for public content, which is the same for all nodes.
     """
     for _ in range(_TRIES):
         overtaken: list[bool] = []
@@ -194,7 +228,7 @@ def answer(message: Message, node: str, node_store: Source, shared: Path) -> Mes
 
 
 def _unpacked(shared: Path, digest: str, put: Any, node_store: Source) -> Path:
-    """The public folder of that hash on this machine."""
+    """Return the public folder of that hash on this machine."""
     folder = shared / digest
     if not folder.is_dir():
         try:
@@ -210,15 +244,24 @@ def _unpacked(shared: Path, digest: str, put: Any, node_store: Source) -> Path:
 
 @dataclass(frozen=True)
 class LentNode(Node):
-    """A node in a folder of this process, whose ledgers the node store has. overtaken: is given an entry where a ledger
-    was not taken back, and the answer must begin anew."""
+    """Node in a folder of this process, whose ledgers belong to the node store.
+
+    Args:
+        name: Name of the node.
+        node_store: The node store.
+        overtaken: List that gets an entry if a ledger was not taken back, and the answer must begin again.
+    """
 
     name: str = ""
     node_store: Source | None = None
     overtaken: list[bool] | None = None
 
     def ledger(self, arm: str) -> Ledger:
-        """As the node store has it now. Raises Refused for an arm that the node does not have."""
+        """Return the current ledger of the node store.
+
+        Raises:
+            Refused: The node does not have the arm.
+        """
         assert self.node_store is not None and self.overtaken is not None
         path, node_store, overtaken = self.ledger_path(arm), self.node_store, self.overtaken
         there = node_store.ledger(self.name, path.name)
@@ -239,21 +282,26 @@ class LentNode(Node):
 
 
 class LentLedger(Ledger):
-    """A ledger that is not this process' own. keep: has its owner take it back, once for each `LentLedger`."""
+    """Ledger that belongs to another process.
+
+    Args:
+        path: File of this process' copy.
+        keep: Function that gives the ledger back to its owner. It works once for each `LentLedger`.
+    """
 
     def __init__(self, path: Path, keep: Callable[[], None]) -> None:
         super().__init__(path, durable=False)
         self._keep = keep
 
     def commit(self, charges: Sequence[Charge]) -> None:
-        """As `Ledger.commit`; what is committed is with the ledger's owner when this returns."""
+        """Commit the charges like `Ledger.commit`. The owner has them when this returns."""
         super().commit(charges)
         if charges:
             self._keep()
 
 
 class _Actor:
-    """The run's node_store, an actor of Ray's."""
+    """Node store of the run, a Ray actor."""
 
     def lend(self, node: str) -> Lent:
         return Lent(*self._ask("lend", node))

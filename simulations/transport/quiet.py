@@ -1,4 +1,4 @@
-"""What Flower, Ray and other libraries are told before they start."""
+"""Settings of Flower, Ray and other libraries that must be set before they start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-#: Set before any of them is imported: a privacy tool phones nobody, not even to ask for updates.
+#: Set before any of them is imported: a privacy tool contacts nobody, not even for updates.
 QUIET = {
     "ORT_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -20,7 +20,7 @@ QUIET = {
 
 
 def hush_flower(level: int) -> None:
-    """Let Flower log what is of this level or above, in colours on a terminal alone, and nowhere under NO_COLOR."""
+    """Make Flower log only this level or above, in colours on a terminal only, and without colours under NO_COLOR."""
     from flwr.common.logger import update_console_handler
 
     logging.getLogger("flwr").setLevel(level)

@@ -1,4 +1,4 @@
-"""Signals, taken over for a while."""
+"""Temporary replacement of signal handlers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 
 @contextmanager
 def handling(handlers: Mapping[int, Any]) -> Iterator[None]:
-    """While the block runs, these handle their signals; what did before does so again afterwards, or the system where
-    that was no Python code's, which cannot be put back. In another thread than the main one nothing is changed."""
+    """Install signal handlers for the duration of the block, and restore the former ones afterwards.
+
+    A former handler that was not set from Python cannot be restored; the system's default replaces it. In a thread
+    other than the main one nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
