@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrainingProtocol:
-    """A way of training, as experiments, checks, reports and deployments know it.
+    """Training protocol, as experiments, checks, reports and deployments know it.
 
     Attributes:
         name: as experiment files write it.
@@ -122,3 +122,8 @@ PROTOCOLS: dict[str, TrainingProtocol] = {
 }  # fmt: skip
 #: Those that talk with training users.
 ASKING = tuple(name for name, protocol in PROTOCOLS.items() if protocol.steps is not None)
+
+
+def releases(name: str, channel: str) -> bool:
+    """Return True if training users of a protocol release a channel; False for a name that another version wrote."""
+    return name in PROTOCOLS and channel in PROTOCOLS[name].trains_on

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from server.declarations import PROTOCOLS, PUBLIC_ONLY
+from server.declarations import PUBLIC_ONLY, releases
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import epsilon, is_finite, plain, share
 from simulations.run import trust
@@ -37,7 +37,7 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def on_text(results: Results) -> bool:
     """Whether users release texts."""
-    return PROTOCOLS[results["way"]].only_texts
+    return releases(results["way"], "text") and not releases(results["way"], "embedding")
 
 
 def worst_said(budget: dict[str, Any]) -> str:
@@ -100,7 +100,7 @@ def accuracy_figure(results: Results) -> Figure:
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
     of = "a text's words" if on_text(results) else "the embedding"
     axis = f"metric ε of {of} (each in its own metric)"
-    if PROTOCOLS[results["way"]].releases_vector:
+    if releases(results["way"], "statistic"):
         axis = "ε of a user's one vector (any two users' data)"
     axes.set_xlabel("label ε" if channel == "label" else axis)
     axes.set_ylabel("test accuracy")
@@ -119,7 +119,7 @@ def spent_figure(results: Results) -> Figure:
     first = "text" if on_text(results) else "embedding"
     channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
     to_ask = "asking", "to ask (worst case)"
-    if PROTOCOLS[results["way"]].releases_vector:
+    if releases(results["way"], "statistic"):
         channels = (("embedding", "one vector, to teach", COLOURS[0]), (*to_ask, COLOURS[1]))
     elif any(_worst(arm)["asking"] is not None for arm in arms):
         channels += ((*to_ask, COLOURS[2]),)

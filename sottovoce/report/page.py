@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from server.declarations import PROTOCOLS
+from server.declarations import releases
 from simulations.analysis.attack_results import figures as attack_figures
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
@@ -133,7 +133,7 @@ def _answers(runs: Sequence[Finished]) -> Markup:
 def _left(private: Sequence[Any], arms: int) -> str:
     if not private:
         return "In no arm is everything that leaves protected: see below, arm by arm."
-    texts = any(PROTOCOLS[arm["way"]].releases_text for arm in private)
+    texts = any(releases(arm["way"], "text") for arm in private)
     noisy = "numbers or labels with noise added to them"
     what = "rewritten texts, whose words were drawn at random" if texts else noisy
     rest = " For the others see the warning, and below." if len(private) < arms else ""

@@ -118,6 +118,8 @@ def test_experiments_name_the_ways_that_there_are() -> None:
         PROTOCOLS["paper"].conversation()
     options = {field.name for field in fields(sections.Training)}
     assert all(protocol.options <= options for protocol in PROTOCOLS.values())
+    assert declarations.releases("sanitized-text", "text") and not declarations.releases("sanitized-text", "embedding")
+    assert not declarations.releases("a protocol of another version", "text")
 
 
 def test_nothing_happens_before_the_first_question_is_wanted() -> None:
