@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client import dummy_release
-from client.draw import draw, statistic_means
+from client.draw import draw
 from client.models import language_models
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Charge, Ledger, LedgerError, Recalled
+from client.store.text_column import Text
 from mechanisms.accounting.privacy_filter import FREE, Account
 from mechanisms.guarantee import Guarantee
-from mechanisms.messages.release import Release
+from mechanisms.messages.questions import Projection, Question
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
@@ -64,42 +65,34 @@ class Sanitizer:
             LedgerError: A ledger cannot be trusted. Nothing leaves.
         """
         self.policy.check(request)
-        if {"label", "statistic"} & set(request.channels) and shard.labels is None and len(shard):
-            raise Refused("no-labels")
-        if request.masked_lm and not language_models.known(
-            shard.masked_lm, request.mechanism("text"), request.masked_lm
-        ):
-            raise Refused("masked-lm")
+        for question in request.questions:
+            if question.reads_labels and shard.labels is None and len(shard):
+                raise Refused("no-labels")
+            if question.masked_lm and not language_models.known(
+                shard.masked_lm, question.mechanism, question.masked_lm
+            ):
+                raise Refused("masked-lm")
         with ExitStack() as held:
             books = self._books(request, shard)
             for book in books:
                 held.enter_context(book.ledger.exclusive())
             answering = _Answering.of(request, shard)
             recalled = {
-                channel: [book.recall(channel, answering) for book in books] for channel in request.channels
+                question: [book.recall(question.channel, answering) for book in books] for question in request.questions
             }
             paid, stood_for = self._affordable(request, answering, recalled)
             there = paid | stood_for
             answering, paid = answering.take(there), paid[there]
-            payloads: dict[str, NDArray[Any]] = {}
-            for channel in request.channels:
-                known = [_part(each, there) for each in recalled.pop(channel)]
-                payloads[channel] = self._release(request, answering, channel, books, known, paid, payloads)
+            payloads: dict[Question, NDArray[Any]] = {}
+            for question in request.questions:
+                known = [_part(each, there) for each in recalled.pop(question)]
+                payloads[question] = self._release(question, answering, books, known, paid, payloads)
             for book in reversed(books):  # free releases first: a charge is the last step that may fail
                 book.ledger.commit(book.charges)
         return Reply(
             answering.users,
             answering.records,
-            tuple(
-                Release(
-                    payload={request.payload_form(channel)[0]: values},
-                    channel=channel,
-                    stage=request.stage,
-                    guarantee=request.mechanism(channel).guarantee,
-                    digest=request.digest(channel),
-                )
-                for channel, values in payloads.items()
-            ),
+            tuple(request.release(question, values) for question, values in payloads.items()),
         )
 
     def _books(self, request: Request, shard: Shard) -> list[_Book]:
@@ -110,7 +103,7 @@ class Sanitizer:
         return books
 
     def _affordable(
-        self, request: Request, answering: _Answering, recalled: Mapping[str, list[Recalled]]
+        self, request: Request, answering: _Answering, recalled: Mapping[Question, list[Recalled]]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return a mask of rows whose users can pay for all new releases, and one of rows for dummy releases.
 
@@ -121,12 +114,13 @@ class Sanitizer:
         bill = Account.empty(len(answering))
         paid = np.zeros(len(answering), dtype=bool)
         within = np.ones(len(people), dtype=bool)
-        for channel in request.channels:
-            new = ~np.any([each.known for each in recalled[channel]], axis=0)
+        for question in request.questions:
+            channel = question.channel
+            new = ~np.any([each.known for each in recalled[question]], axis=0)
             if channel in declared:
                 bill = bill.plus(FREE, new)
                 continue
-            cost = policy.cost(request.mechanism(channel).guarantee)
+            cost = policy.cost(question.mechanism.guarantee)
             bill, paid = bill.plus(cost, new), paid | new
             spent = policy.spent_on(self.ledger, channel, answering.users, answering.records)
             within[person[new & ~policy.allows(spent.plus(cost, new), channel)]] = False
@@ -145,25 +139,24 @@ class Sanitizer:
 
     def _release(
         self,
-        request: Request,
+        question: Question,
         answering: _Answering,
-        channel: str,
         books: list[_Book],
         recalled: list[Recalled],
         paid: NDArray[np.bool_],
-        released: dict[str, NDArray[Any]],
+        released: Mapping[Question, NDArray[Any]],
     ) -> NDArray[Any]:
-        """Return a channel's payload for all rows.
+        """Return a question's payload for all rows.
 
         Earlier releases are repeated, dummy or not. New draws are charged to their book: that of the users' data for
         paid rows.
         """
-        _, dtype, shape = request.payload_form(channel)
+        _, dtype, shape = question.payload_form
         payload = np.empty((len(answering), *shape), dtype=dtype)
         known = np.any([each.known for each in recalled], axis=0)
         for book, each, due in zip(books, recalled, (paid, ~paid), strict=False):
             book.repeat(payload, each)
-            book.draw(channel, payload, answering, ~known & due, each.earlier, self.policy, released)
+            book.draw(question, payload, answering, ~known & due, each.earlier, self.policy, released)
         return payload
 
 
@@ -181,14 +174,14 @@ class _Book:
     streams: SimulationStreams | SecureStreams
     charges: list[Charge] = field(default_factory=list)
 
-    def guarantee(self, channel: str) -> Guarantee:
+    def guarantee(self, question: Question) -> Guarantee:
         """Return the guarantee that a release on this book is charged for."""
-        return self.request.mechanism(channel).guarantee
+        return question.mechanism.guarantee
 
-    def values(self, channel: str) -> Callable[[_Answering, int], Any]:
+    def values(self, question: Question) -> Callable[[_Answering, int], Any]:
         """Return a function from rows and a step of their streams to the inputs that `client.draw.draw` takes."""
-        values = _Values(self.request, self.shard, channel)
-        return lambda part, step: values.of(part)
+        records = _Records(self.shard)
+        return lambda part, step: question.values(records, part.rows, part.starts)
 
     def recall(self, channel: str, answering: _Answering) -> Recalled:
         """Return the releases of each row on this book."""
@@ -206,43 +199,41 @@ class _Book:
         payload[recalled.known] = stored.reshape(-1, *payload.shape[1:])
 
     def draw(
-        self, channel: str, payload: NDArray[Any], answering: _Answering, missing: NDArray[np.bool_],
-        earlier: NDArray[np.int64], policy: Policy, released: Mapping[str, NDArray[Any]],
+        self, question: Question, payload: NDArray[Any], answering: _Answering, missing: NDArray[np.bool_],
+        earlier: NDArray[np.int64], policy: Policy, released: Mapping[Question, NDArray[Any]],
     ) -> None:  # fmt: skip
         """Draw missing releases into the payload, and charge them.
 
         Args:
-            channel: The channel.
+            question: The question.
             payload: Payload of all rows.
             answering: The rows.
             missing: Mask of the rows to draw.
             earlier: Number of earlier releases of each row under other digests.
             policy: Policy that prices the charges.
-            released: Embeddings of the rows, for a label's prior.
+            released: Releases of all rows, by the questions before this one.
         """
         if not missing.any():
             return
-        request, guarantee = self.request, self.guarantee(channel)
-        # of a class, the draw holds a number for each class there is
-        held = 8 * request.classes if channel in ("answer", "label") else 0
+        request, guarantee = self.request, self.guarantee(question)
         width = payload.dtype.itemsize * int(np.prod(payload.shape[1:]))
-        values = self.values(channel)
-        with_prior = channel == "label" and request.prior is not None
+        values = self.values(question)
+        read = None if question.given is None else released[question.given]
         # A record that is requested again under another digest draws from its next stream, never from the same one.
         for step in np.unique(earlier[missing]).tolist():
             due = np.flatnonzero(missing & (earlier == step))
-            for here in answering.pieces(due, max(width, held)):
+            for here in answering.pieces(due, max(width, question.bytes_in_draw)):
                 part = answering.take(here)
                 payload[here] = draw(
-                    request, channel, values(part, step), part.users, part.records, streams=self.streams, step=step,
-                    released=released["embedding"][here] if with_prior else None, masked_lm=self.shard.masked_lm,
+                    question, values(part, step), part.users, part.records, stage=request.stage, streams=self.streams,
+                    step=step, released=None if read is None else read[here], masked_lm=self.shard.masked_lm,
                 )  # fmt: skip
         new = payload[missing].astype(payload.dtype.newbyteorder("<"), copy=False)
         self.charges.append(
             Charge(
                 stage=request.stage,
-                channel=channel,
-                digest=request.digest(channel),
+                channel=question.channel,
+                digest=request.digest(question.channel),
                 guarantee=guarantee,
                 epsilon=policy.cost(guarantee).epsilon,
                 delta=policy.delta,
@@ -256,14 +247,14 @@ class _Book:
 class _StandIns(_Book):
     """Book of dummy releases."""
 
-    def guarantee(self, channel: str) -> Guarantee:
+    def guarantee(self, question: Question) -> Guarantee:
         """Return the guarantee of a dummy release, which has no cost."""
         return dummy_release.NOTHING_OF_THE_USERS
 
-    def values(self, channel: str) -> Callable[[_Answering, int], Any]:
+    def values(self, question: Question) -> Callable[[_Answering, int], Any]:
         """Return a function that makes random inputs."""
         return lambda part, step: dummy_release.values(
-            self.request, channel, part.users, part.records, streams=self.streams, step=step
+            question, part.users, part.records, stage=self.request.stage, streams=self.streams, step=step
         )
 
 
@@ -317,28 +308,30 @@ class _Answering:
         yield from np.split(due, np.flatnonzero(np.diff(piece)) + 1) if len(due) else ()
 
 
-class _Values:
-    """Values of the shard that the draws of a channel read. Raise Refused if the node lacks the encoder."""
+class _Records:
+    """Records of a shard, as questions read them (`mechanisms.messages.questions.question.Records`)."""
 
-    def __init__(self, request: Request, shard: Shard, channel: str) -> None:
-        self._request, self._shard, self._channel = request, shard, channel
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._embeddings: Any = None
-        if channel in ("embedding", "statistic", "answer"):
-            self._embeddings = shard.embeddings(request.encoder)
-            if request.mean is None or self._embeddings.width != len(request.mean):
-                raise Refused("malformed")
 
-    def of(self, part: _Answering) -> Any:
-        """Return the values of these rows, as `client.draw.draw` takes them."""
-        labels: Any = self._shard.labels
-        if self._channel == "text":
-            return [self._shard.texts[i] for i in part.rows]
-        if self._channel == "label":
-            return labels[part.rows]
-        embeddings = self._embeddings.take(part.rows)
-        if self._channel in ("embedding", "answer"):
-            return embeddings
-        return statistic_means(self._request, embeddings, labels[part.rows], part.starts)
+    def texts(self, rows: NDArray[np.int64]) -> list[Text]:
+        """Return texts or pairs."""
+        return [self._shard.texts[i] for i in rows]
+
+    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return labels."""
+        assert self._shard.labels is not None
+        return self._shard.labels[rows]
+
+    def embeddings(self, rows: NDArray[np.int64], projection: Projection) -> NDArray[np.float32]:
+        """Return embeddings. Raise Refused if the node lacks the encoder, or if its width is another one."""
+        if self._embeddings is None:
+            self._embeddings = self._shard.embeddings(projection.encoder)
+        if self._embeddings.width != projection.width:
+            raise Refused("malformed")
+        taken: NDArray[np.float32] = self._embeddings.take(rows)
+        return taken
 
 
 def _part(recalled: Recalled, rows: NDArray[np.bool_]) -> Recalled:
