@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Domain(Enum):
@@ -74,3 +75,8 @@ LABEL = Channel(
 #: The channels that this process knows, in their order in a request. Another one is added by
 #: `mechanisms.messages.questions.register`.
 CHANNELS: dict[str, Channel] = {c.name: c for c in (TEXT, EMBEDDING, VECTOR, ANSWER, LABEL)}
+
+
+def domain_of(mechanism: Any) -> Domain:
+    """Inputs of a mechanism, or of a class of mechanisms."""
+    return CHANNELS[mechanism.channel].domain

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mechanisms.accounting.ladder import Rung, ladder, widest
+from mechanisms.channels import EMBEDDING, LABEL, TEXT
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
@@ -191,11 +192,11 @@ def _train(
         return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
     paper = not experiment.training.protocol.private
     public = _exposed(experiment, text)
-    reason = experiment.policy.declared.get("label")
+    reason = experiment.policy.declared.get(LABEL.name)
     if arm.label is None and reason is not None:
-        label, public = None, {"label": reason} | public
+        label, public = None, {LABEL.name: reason} | public
     elif label is None:
-        label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
+        label = Identity(LABEL.name, 2)  # the arm names no mechanism, and nobody declared its labels public
     price = _halves if experiment.training.protocol.in_halves else _widest
     return price(
         embeddings, notes, label=label, text=text, records=records, users=users, delta=experiment.shuffle.delta,
@@ -250,7 +251,7 @@ def _halves(
     second = _widest(embeddings, notes, text=None, **arguments)
     rungs = []
     for one, other in zip(first, second, strict=True):
-        own = one if one.name in ("token", "text") else other if one.name == "embedding" else None
+        own = one if one.name in ("token", TEXT.name) else other if one.name == EMBEDDING.name else None
         rungs.append(own or widest([(one,), (other,)], either)[0])
     return tuple(rungs)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.channels import EMBEDDING, LABEL
 from server.declarations import PUBLIC_ONLY, releases
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import epsilon, is_finite, plain, share
@@ -102,7 +103,7 @@ def accuracy_figure(results: Results) -> Figure:
     axis = f"metric ε of {of} (each in its own metric)"
     if releases(results["way"], "statistic"):
         axis = "ε of a user's one vector (any two users' data)"
-    axes.set_xlabel("label ε" if channel == "label" else axis)
+    axes.set_xlabel("label ε" if channel == LABEL.name else axis)
     axes.set_ylabel("test accuracy")
     axes.set_title(_heading(results), loc="left", fontsize=9)
     handles, labels = axes.get_legend_handles_labels()
@@ -130,7 +131,7 @@ def spent_figure(results: Results) -> Figure:
         for k, (channel, label, colour) in enumerate(channels):
             value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
             if value is None:
-                none = "declared public" if channel == "label" and trust.public_labels(arm) else "none sent"
+                none = "declared public" if channel == LABEL.name and trust.public_labels(arm) else "none sent"
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
             elif math.isinf(value):
                 axes.barh(
@@ -146,7 +147,7 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
                 axes.barh(y, value, height=0.9 * width, color=colour)
-                said = worst_said(arms[row].get("budget") or {}) if channel == "embedding" else epsilon(value)
+                said = worst_said(arms[row].get("budget") or {}) if channel == EMBEDDING.name else epsilon(value)
                 tell(axes, [0, value], [y, y], f"{arms[row]['name']}, {label}: ε = {said}")
                 axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
     for _, kind, colour in channels:
@@ -220,7 +221,7 @@ _PARAMETERS = {"embedding.dim": "m'", "statistic.dim": "features", "way": "way"}
 def _others(arm: Arm, channel: str) -> dict[str, Any]:
     """What an arm is, but for the ε on the axis and what its name says."""
     given = arm.get("parameters") or {}
-    if channel == "label":
+    if channel == LABEL.name:
         axis: tuple[str, ...] = ("label",)
     else:
         axis = ("statistic",) if any(key.startswith("statistic.") for key in given) else ("text", "embedding")
@@ -230,7 +231,7 @@ def _others(arm: Arm, channel: str) -> dict[str, Any]:
 
 def _kind(arm: Arm, channel: str) -> str:
     spent = _spent(arm)
-    if channel == "label":
+    if channel == LABEL.name:
         return str(arm.get("label_mechanism") or f"randomized labels, {arm['mechanism']}")
     public = "public-only, " if arm.get("way") == PUBLIC_ONLY.name else ""
     labels = f", label ε = {epsilon(spent['label'])}" if is_finite(spent["label"]) else ""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import admit, build
+from mechanisms.channels import Domain, domain_of
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -75,9 +76,9 @@ def width(mechanism: Any) -> int:
 
 def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
     """Return n random inputs of a mechanism: vectors of length 1, texts of word ids, or classes."""
-    if mechanism.channel in ("embedding", "statistic"):
+    if domain_of(mechanism).vectors:
         return unit(n, width(mechanism), seed)
-    if mechanism.channel == "text":
+    if domain_of(mechanism) is Domain.TEXT:
         rng = np.random.default_rng(seed)
         numbers = rng.integers(0, len(mechanism.vocabulary) + 1, (n, TOKENS))
         return np.where(np.arange(TOKENS) < rng.integers(0, TOKENS + 1, n)[:, None], numbers, NOTHING)
@@ -86,7 +87,7 @@ def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
 
 def extras(mechanism: Any, n: int, seed: int = 7) -> dict[str, Any]:
     """Return other arguments of `sample` and `log_prob`: public priors, or other data that the mechanism reads."""
-    if mechanism.channel == "text":
+    if domain_of(mechanism) is Domain.TEXT:
         return {name: READ[name](mechanism, n, seed) for name in mechanism.reads}
     if not mechanism.needs_prior:
         return {}
@@ -131,7 +132,7 @@ def part_of(more: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 def rebuilt(mechanism: Any, spec: dict[str, Any]) -> Any:
     """Return the mechanism that the catalogue builds from a mechanism's parameters."""
-    if mechanism.channel != "text":
+    if domain_of(mechanism) is not Domain.TEXT:
         return build(spec, channel=mechanism.channel)
     return build(spec, channel="text", vocabulary=mechanism.vocabulary).word
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.accounting.ladder import ladder
+from mechanisms.channels import Domain, domain_of
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
 from simulations.analysis.budget import described, ladder_of_release, shuffled
@@ -59,7 +60,7 @@ def rungs_of(
         declared: Exposures declared public, with their reasons.
     """
     made = settings.mechanisms(classes, vocabulary)
-    if settings.channel != "text":
+    if domain_of(settings) is not Domain.TEXT:
         answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
         rungs: list[dict[str, Any]] = answer["ladder"]
         return rungs
@@ -127,7 +128,7 @@ def loss(
 
 def named(mechanism: Any) -> str:
     """Return a mechanism in words; for a text, its name, its ε and the most words."""
-    if mechanism.channel == "text":
+    if domain_of(mechanism) is Domain.TEXT:
         return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
 
@@ -137,7 +138,7 @@ def crowd(settings: Settings, classes: int) -> dict[str, Any]:
 
     ε is None for a text.
     """
-    if settings.channel == "text":
+    if domain_of(settings) is Domain.TEXT:
         said = "What a crowd adds to a text: see the ladder of a protocol, below."
         return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
     return dict(_crowd(settings.released(classes), settings.users, settings.delta))
@@ -190,18 +191,18 @@ def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> 
 def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
     """Return the bound of a guess of a word, a class, or which of POOL sentences it was."""
     first: Any = made[0]
-    if settings.channel == "text":
+    if domain_of(settings) is Domain.TEXT:
         return word_limit(first)
     # a label beside it may reveal the sentence too
     beside = sum(label.guarantee.worst_case() for label in made[1:])
-    return uniform_limit(first, classes if settings.channel == "label" else POOL, beside=beside)
+    return uniform_limit(first, classes if domain_of(settings) is Domain.CLASSES else POOL, beside=beside)
 
 
 def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
     """Return the share of right guesses without any release."""
-    if settings.channel == "text" and vocabulary is not None:
+    if domain_of(settings) is Domain.TEXT and vocabulary is not None:
         return float(unigram(vocabulary).max())
-    return 1 / (classes if settings.channel == "label" else POOL)
+    return 1 / (classes if domain_of(settings) is Domain.CLASSES else POOL)
 
 
 def _worst(settings: Settings, worst: float) -> str:
@@ -231,8 +232,8 @@ def _words(settings: Settings, worst: float, local: float, most: float, classes:
         )
     else:
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
-    if settings.channel != "text":
-        among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
+    if domain_of(settings) is not Domain.TEXT:
+        among = f"{classes} classes" if domain_of(settings) is Domain.CLASSES else f"{POOL} sentences"
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
         )

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from mechanisms.catalogue import build
+from mechanisms.channels import Domain, domain_of
 from mechanisms.mechanism import Mechanism
+from mechanisms.messages.questions import QUESTIONS
 from mechanisms.vocabulary import Vocabulary
 from simulations.analysis.budget import Release
 from simulations.errors import UserError
@@ -110,7 +112,7 @@ class Settings:
         for name in RANGES:
             if name in given and not (name == "label_epsilon" and given[name] is None):
                 given[name] = _number(name, given[name])
-        if channel in ("statistic", "label"):  # these hold the label themselves
+        if QUESTIONS[channel].reads_labels:  # these hold the label themselves
             given["label_epsilon"] = None
         if type(given.get("tokens", TOKENS)) is not int or not 1 <= given.get("tokens", TOKENS) <= 64:
             raise UserError("settings: tokens must be a whole number from 1 to 64")
@@ -139,9 +141,9 @@ class Settings:
 
         It is m' for an embedding, and D = (K - 1)·(d + 1) for a user vector with simplex codes.
         """
-        if self.channel == "statistic":
+        if domain_of(self) is Domain.BALL:
             return (classes - 1) * (self.dim + 1)
-        return self.dim if self.channel == "embedding" else None
+        return self.dim if domain_of(self) is Domain.SPHERE else None
 
     def mechanisms(self, classes: int, vocabulary: Vocabulary | None) -> list[Mechanism]:
         """Return the mechanisms, the label's last, by the functions of the command line.
@@ -154,7 +156,7 @@ class Settings:
             UserError: The words are not loaded yet. The message is one line.
             ValueError: A parameter is out of its range. The message is one line.
         """
-        if self.channel == "text":
+        if domain_of(self) is Domain.TEXT:
             if vocabulary is None:
                 raise UserError("the words are not loaded yet; wait a moment")
             made = [build(self.text, channel="text", vocabulary=vocabulary)]

@@ -159,6 +159,8 @@ class Question:
     of_user: ClassVar[bool] = False
     alone: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
+    #: Mechanisms that this channel has of its own, beside those that state it as theirs: what names stand for on it.
+    mechanisms: ClassVar[tuple[type[Any], ...]] = ()
     #: Whether the draw runs a model that the request carries.
     has_model: ClassVar[bool] = False
 
