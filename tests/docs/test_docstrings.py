@@ -11,8 +11,9 @@ from tests.support.paths import ROOT
 
 #: Folders whose public docstrings are checked.
 FOLDERS = (
-    "benchmarks", "client", "mechanisms", "server", "simulations/experiment", "simulations/output",
-    "simulations/papers", "simulations/shuffler", "simulations/sweep", "simulations/transport", "sottovoce",
+    "benchmarks", "client", "mechanisms", "server", "simulations/corpora", "simulations/experiment",
+    "simulations/output", "simulations/papers", "simulations/shuffler", "simulations/sweep", "simulations/transport",
+    "sottovoce",
 )  # fmt: skip
 #: The classes' docstrings of the first are text of docs/experiment.md; those of the others are still to be rewritten.
 EXEMPT = (
