@@ -55,7 +55,11 @@ class Mechanism(Protocol):
         ...
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
-        """Draw once, independently, for each row of x. The result has the shape of x."""
+        """Draw once, independently, for each row of x. The result has the shape of x.
+
+        Raises:
+            ValueError: An input is out of range.
+        """
         ...
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
@@ -87,9 +91,6 @@ class WordMechanism(Mechanism, Protocol):
         """Draw once for each word id, (n,) or (n, L), same shape out; NOTHING stays NOTHING.
 
         Rows of `rng` are the n rows, and each uses a fixed number of uniforms (see `uniforms`).
-
-        Raises:
-            ValueError: A number is out of range.
         """
         ...
 

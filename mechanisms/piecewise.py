@@ -83,11 +83,7 @@ class Piecewise:
         return (2 * steps + self.classes - 1) // (2 * (self.classes - 1))  # the nearest integer, in integer arithmetic
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw once for each level, (n,) -> (n,) int64; one uniform a row.
-
-        Raises:
-            ValueError: A level is out of range.
-        """
+        """Draw once for each level, (n,) -> (n,) int64; one uniform a row."""
         x = checks.labels(self.name, x, self.classes)
         place = np.arange(self.classes)[None] - self.first(x)[:, None]
         weights = np.where((place >= 0) & (place < self.window), self.epsilon, 0.0)

@@ -72,11 +72,7 @@ class RandomizedResponse:
         return _guarantee(self.epsilon, self.classes)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw once for each label, (n,) -> (n,) int64; one uniform a row.
-
-        Raises:
-            ValueError: A label is out of range.
-        """
+        """Draw once for each label, (n,) -> (n,) int64; one uniform a row."""
         x = checks.labels(self.name, x, self.classes)
         points = Points.drawn(rng, x.shape, 1)
         weights = np.zeros((len(x), self.classes))

@@ -416,14 +416,8 @@ def _rounding(
 ) -> float:  # fmt: skip
     """Bound the effect of the transforms' rounding on one probability of the sum of n tilted terms.
 
-    Args:
-        factor: Characteristic function of a term, minus 1.
-        logs: First result of `_power`.
-        power: Second result of `_power`.
-        scale: Factor by which the transform of the term is multiplied.
-        total: Mass of the term before that.
-        n: Users.
-        size: Length of the transform.
+    `factor` is the characteristic function of a term minus 1, and `logs` and `power` are `_power` of it. `scale`
+    multiplies the transform of a term of mass `total`.
     """
     fft_error = 8 * _UNIT * math.log2(size)
     off = 2 * fft_error * scale * total + 8 * _UNIT * np.abs(factor)

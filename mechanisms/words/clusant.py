@@ -119,11 +119,7 @@ class CluSanT:
         return apart
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, 2, self._draw, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
@@ -190,15 +186,10 @@ class CluSanT:
 
 @dataclass(frozen=True, eq=False)
 class _Clusters:
-    """Clusters and their distances.
+    """`members` (C, k) and the `cluster` (V + 1,) of each word, the unknown one's last, with their distances.
 
-    Attributes:
-        members: (C, k), NOTHING after the last.
-        cluster: (V + 1,) each word's, C the unknown one's.
-        between: (C + 1, C + 1) distances of the centres, the last that of all words.
-        reach: Largest of them, from above.
-        inverse: (C,) 1/Δ_C, 0 if Δ_C is 0.
-        narrowest: Least Δ_C above 0, or 1.
+    `between` (C + 1, C + 1) are distances of the centres, the last that of all words, and `reach` is the largest of
+    them, from above. `inverse` (C,) is 1/Δ_C, or 0; `narrowest` is the least Δ_C above 0, or 1.
     """
 
     members: IntArray

@@ -125,11 +125,7 @@ class CusText(_Grouped):
         return np.zeros(x.shape, dtype=bool)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         u = Points.drawn(rng, x.shape, 1)
         out = x.ravel().copy()
@@ -320,9 +316,6 @@ class CusTextImportance(_Grouped):
         """Draw one word for each word id, (n, L) -> same shape; one uniform each. (n,) are n texts of one token.
 
         `importance` has the shape of x; it is not read where there is no token.
-
-        Raises:
-            ValueError: An id or weight is invalid.
         """
         x = checks.word_ids(self.name, x, self.vocabulary)
         u = Points.drawn(rng, x.shape, 1)

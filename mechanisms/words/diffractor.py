@@ -106,11 +106,7 @@ class Diffractor:
         return apart
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, 2, self._draw, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:

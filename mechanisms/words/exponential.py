@@ -259,13 +259,7 @@ class Exponential:
 
 @dataclass(frozen=True, eq=False)
 class _Proposals:
-    """Proposal weights.
-
-    Attributes:
-        weights: (rows, padded K) proposal weights.
-        ends: (rows, cells), their sums up to the end of each cell.
-        offsets: (rows,), the amount by which each row's distances are short.
-    """
+    """Proposal `weights` (rows, padded K), the `ends` (rows, cells) of cells, and `offsets` of distances (rows,)."""
 
     weights: SingleArray
     ends: FloatArray

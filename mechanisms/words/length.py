@@ -61,11 +61,7 @@ class Length:
         return weights
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
-        """Draw once for each length, (n,) in 0..L -> (n,) int64; one uniform a row.
-
-        Raises:
-            ValueError: A length is out of range.
-        """
+        """Draw once for each length, (n,) in 0..L -> (n,) int64; one uniform a row."""
         x = checks.labels(self.name, x, self.tokens + 1)
         return categorical.sample(self._weights(x), Points.drawn(rng, x.shape, 1))
 

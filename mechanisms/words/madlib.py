@@ -86,11 +86,7 @@ class Madlib:
         return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 1 uniforms a token.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary))
 

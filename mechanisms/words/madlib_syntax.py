@@ -132,9 +132,6 @@ class MadlibSyntax:
         """Draw once for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays.
 
         Two uniforms a token, in paper mode m + 1.
-
-        Raises:
-            ValueError: An id is out of range.
         """
         x = checks.word_ids(self.name, x, self.vocabulary)
         if self.mode == "paper":

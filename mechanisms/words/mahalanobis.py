@@ -108,11 +108,7 @@ class Mahalanobis:
         return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 1 uniforms a token.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return perturbed(
             x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary), root=self.root
@@ -121,13 +117,9 @@ class Mahalanobis:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """Shape of the noise.
+    """Root A (m, m), `whitened` A⁻¹(φ - mean) (V + 1, m) float32 and their `diameter`, from above.
 
-    Attributes:
-        root: (m, m) A.
-        whitened: (V + 1, m) float32 A⁻¹(φ - mean).
-        diameter: Their largest distance, from above.
-        error: Largest addition of numeric errors to any distance, in the guarantee's unit.
+    `error` bounds the numeric errors of any distance, in the guarantee's unit.
     """
 
     root: FloatArray

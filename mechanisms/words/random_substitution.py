@@ -40,11 +40,7 @@ class RandomSubstitution:
         return Guarantee(epsilon=0.0, metric="discrete", diameter=1.0, protects="token", numeric_delta=delta)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         size, points = len(self.vocabulary), Points.drawn(rng, x.shape, 1)
         scaled = points.u[:, 0] * size

@@ -70,11 +70,7 @@ class SanText:
         return exponential.exponential(self.vocabulary, self.epsilon)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
@@ -174,11 +170,7 @@ class SanTextPlus:
         return exponential.exponential(self.vocabulary, self.epsilon, _outputs(self.vocabulary, self.w))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; three uniforms each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; three uniforms each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         points = Points.drawn(rng, x.shape, 1 + exponential.UNIFORMS)
         flat = x.ravel()

@@ -103,11 +103,7 @@ class Tem:
         return apart
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:

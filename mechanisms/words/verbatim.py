@@ -40,10 +40,6 @@ class Verbatim:
         return unbounded_loss() if checks.differs(self.name, distance) else no_loss()
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
-        """Return the word ids themselves, NOTHING for the unknown word; no uniform is drawn.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Return the word ids themselves, NOTHING for the unknown word; no uniform is drawn."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return np.where(x == self.vocabulary.unknown, NOTHING, x)

@@ -92,11 +92,7 @@ class Vickrey:
         return self.noise.privacy_loss(checked_distance(self.name, distance, self.noise.guarantee.diameter))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 2 uniforms a token.
-
-        Raises:
-            ValueError: An id is out of range.
-        """
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 2 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         root = self.noise.root if self.lam else None
         return perturbed(x, self.epsilon, self.vocabulary, rng, self._choose, root=root, more=1)
