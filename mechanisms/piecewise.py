@@ -28,10 +28,11 @@ class Piecewise:
     """Release of one of K ordered levels, e^ε times as likely inside a window around the input level as outside.
 
     After Wang et al. 2019, Algorithm 2, on a grid and with another width. For t in [-1, 1] the published mechanism
-    returns a number of [-C, C], C = (e^(ε/2) + 1)/(e^(ε/2) - 1). Its density is e^ε times as large in [l(t), l(t) + C -
-    1] as elsewhere; the left end l(t) = (C + 1)t/2 - (C - 1)/2 goes from -C to 1. Here [-C, C] is cut into K cells, and
-    the window begins at the nearest one to x·(K - w)/(K - 1). The published width is w = K·(C - 1)/(2C) = K/(e^(ε/2) +
-    1). The unbiased number has at the ends of the range, where it is largest, the variance
+    returns a number of [-C, C], C = (e^(ε/2) + 1)/(e^(ε/2) - 1). Its density is e^ε times as large in [l(t),
+    l(t) + C - 1] as elsewhere; the left end l(t) = (C + 1)t/2 - (C - 1)/2 goes from -C to 1. Here [-C, C] is cut into K
+    cells, and the window begins at the nearest one to x·(K - w)/(K - 1). The published width is
+    w = K·(C - 1)/(2C) = K/(e^(ε/2) + 1). The unbiased number has at the ends of the range, where it is largest, the
+    variance
 
         ((1 - s)·(K² - 1)/12 + s·((w² - 1)/12 + ((K - w)/2)²))/(s·(K - w)/2)² - 1,   s = w(e^ε - 1)/(w·e^ε + K - w),
 

@@ -15,8 +15,8 @@ class RandomizedAnswer(RandomizedResponse):
 
     It is ε-LDP for any two texts (Warner 1965). The class is a function of the text and of public parameters. So two
     texts are distinguished as two labels are, or, if of one class, not at all. Unless some other class is beforehand
-    more than e^ε times as likely, the released class is the likeliest one: P(c | y) is proportional to P(c)·e^(ε[c =
-    y]). A reader takes it as it is.
+    more than e^ε times as likely, the released class is the likeliest one: P(c | y) is proportional to
+    P(c)·e^(ε[c = y]). A reader takes it as it is.
 
     Only the input differs from `RandomizedResponse`, so the name is the same: the channel of a catalogue's spec decides
     which is meant. It is a class rather than a parameter. A parameter would change the digest of every label, and

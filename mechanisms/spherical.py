@@ -7,14 +7,14 @@ normals whose normalization is a uniform direction.
 row by midpoints one at a time, the others held fixed. As a function of one of them, an output coordinate is piecewise
 monotone (at most p pieces), and the output moves along a curve of length at most ℓ. The coordinates together then vary
 by at most √m·ℓ, so they cross at most √m·ℓ/step + p·m boundaries of the public grid. Only a cell with a crossing inside
-can give another gridded output for its midpoint than for the real uniform: with probability at most 2^-52·(√m·ℓ/step +
-p·m). Sum over the k uniforms. This is `numeric_delta`. It is about exact arithmetic on the lattice. Draws on the
-sphere's grid are certified to equal exact arithmetic on a lattice of 2^-104 (`mechanisms.certified`), which replaces
-2^-52 there. Raw planar Laplace is not certified. Its float64 rounding, near 2^-50, is 2^-35 of a grid step and not in
-its δ.
+can give another gridded output for its midpoint than for the real uniform: with probability at most
+2^-52·(√m·ℓ/step + p·m). Sum over the k uniforms. This is `numeric_delta`. It is about exact arithmetic on the lattice.
+Draws on the sphere's grid are certified to equal exact arithmetic on a lattice of 2^-104 (`mechanisms.certified`),
+which replaces 2^-52 there. Raw planar Laplace is not certified. Its float64 rounding, near 2^-50, is 2^-35 of a grid
+step and not in its δ.
 
-- A normal z_j, the others fixed, moves the direction along at most half a great circle (ℓ <= π); a coordinate (a +
-  b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
+- A normal z_j, the others fixed, moves the direction along at most half a great circle (ℓ <= π); a coordinate
+  (a + b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
 - Purkayastha's angle moves y along half a great circle: ℓ = π, and a coordinate is a sinusoid: p = 2. (Its tails come
   from the same cells of the uniform as their neighbourhood: see `mechanisms.losses.angle_table`.)
 - Planar Laplace, normalized: the ray x + r·ξ is seen from the origin under at most π, p = 2 (as for z_j). A direction

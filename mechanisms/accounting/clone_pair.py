@@ -9,8 +9,8 @@ Hence the counts (N0, N1, N2) under x0 and x1 are at least as far apart as the s
 that processing does not increase. This also holds for randomizers that differ between users.
 
 **Its divergence.** Let γ = 2r + t and M = C + 1, C ~ Bin(n - 1, γ). Given M, draw all M from the clones' law. The
-likelihood ratio of (N0, N1, N2) is (γ/M)·(N0·a/r + N1·b/r + N2·s/t) under x0. With N = N0 + N1 ~ Bin(M, 2r/γ) and D =
-N0 - N1, a sum of N fair signs,
+likelihood ratio of (N0, N1, N2) is (γ/M)·(N0·a/r + N1·b/r + N2·s/t) under x0. With N = N0 + N1 ~ Bin(M, 2r/γ) and
+D = N0 - N1, a sum of N fair signs,
 
     δ_M(ε) = γ/(2rM)·E[(κ·D - θ)_+],  κ = (a - b)(1 + e^ε),  θ = (e^ε - 1)·((a + b)·N + g·(M - N)),  g = 2rs/t,
 

@@ -140,8 +140,8 @@ def plan(
 ) -> float | None:
     """Return the largest local ε in [least, most], within `tolerance`, whose mechanisms fit the target, or None.
 
-    `build` maps ε to the mechanisms of one linked release, as `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0,
-    2)]`.
+    `build` maps ε to the mechanisms of one linked release, as
+    `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
     """
     return largest(lambda epsilon: fits(build(epsilon), target), least=least, most=most, tolerance=tolerance)
 

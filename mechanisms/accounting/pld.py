@@ -4,8 +4,8 @@ A Fourier transform returns every entry of a convolution with an error of about 
 small entries: at δ = 1e-12 that error is larger than δ itself. So the distribution is tilted first (Esscher).
 
 **Theorem.** Let p_i be the law of a release's loss on the grid, k_i its number of releases, L the sum of all, and
-M_i(θ) = Σ_j p_i(j)·e^(θ·j). Put p_i'(j) = p_i(j)·e^(θ·j)/M_i(θ), and let q be the convolution of all p_i'. Then P(L =
-j) = Π M_i(θ)^k_i·e^(-θ·j)·q(j): both sides are Σ Π p_i(j_i) over j_1 + j_2 + ... = j. Hence
+M_i(θ) = Σ_j p_i(j)·e^(θ·j). Put p_i'(j) = p_i(j)·e^(θ·j)/M_i(θ), and let q be the convolution of all p_i'. Then
+P(L = j) = Π M_i(θ)^k_i·e^(-θ·j)·q(j): both sides are Σ Π p_i(j_i) over j_1 + j_2 + ... = j. Hence
 
     δ(ε) = P(L = ∞) + Σ_(j > ε) w(j)·q(j),   w(j) = Π M_i(θ)^k_i·e^(-θ·j)·(1 - e^(ε - j)).
 

@@ -152,10 +152,10 @@ def concentrated(guarantee: Guarantee, *, declared: Collection[str] = ()) -> flo
     """Return the least ρ for which the guarantee implies ρ-zCDP (D_α <= αρ at every order α > 1), or inf.
 
     Gaussian noise: (Δ/σ)²/2 (Bun and Steinke 2016, Proposition 1.6). ε-privacy: ε·tanh(ε/2), never more than the ε²/2
-    of their Proposition 1.4. (Proved.) Randomized response dominates every ε-private mechanism (Kairouz, Oh and
-    Viswanath 2015), with D_α = log(cosh((α - 1/2)ε)/cosh(ε/2))/(α - 1). h(v) = log cosh(ε√v) is concave, since
-    tanh(x)/x falls. With v = (α - 1/2)² = 1/4 + α(α - 1), its tangent at 1/4 gives h(v) - h(1/4) <= α(α -
-    1)·ε·tanh(ε/2).
+    of their Proposition 1.4. (Proved.) Randomized response dominates every ε-private mechanism
+    (Kairouz, Oh and Viswanath 2015), with D_α = log(cosh((α - 1/2)ε)/cosh(ε/2))/(α - 1). h(v) = log cosh(ε√v) is
+    concave, since tanh(x)/x falls. With v = (α - 1/2)² = 1/4 + α(α - 1), its tangent at 1/4 gives
+    h(v) - h(1/4) <= α(α - 1)·ε·tanh(ε/2).
     """
     if guarantee.sigma is None:
         epsilon = guarantee.worst_case(declared=declared)

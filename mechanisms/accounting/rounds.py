@@ -4,10 +4,10 @@
 an upper bound of the whole profile δ(ε), whatever the δ that the truncation was made for. A large γ' serves small ε and
 costs too much at large ones. So each ε takes the least over several truncations.
 
-**The greatest profile below (proved).** The true profile is convex in e^ε, and that of an exchanged pair is δ(-ε) = 1 -
-e^-ε + e^-ε·δ(ε). So it lies below every chord between two points that it lies below. That is, it lies below the
-greatest convex function under all points and their mirror images. At ε = 0 the chord of a point and its own image gives
-δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε).
+**The greatest profile below (proved).** The true profile is convex in e^ε, and that of an exchanged pair is
+δ(-ε) = 1 - e^-ε + e^-ε·δ(ε). So it lies below every chord between two points that it lies below. That is, it lies below
+the greatest convex function under all points and their mirror images. At ε = 0 the chord of a point and its own image
+gives δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε).
 
 **Composition.** A profile convex in e^ε is that of a pair of distributions, and pairs that dominate compose (Zhu, Dong
 and Wang 2022, Theorem 10 and Proposition 12). Chords join its points (`losses.categorical.from_profile`), and the laws

@@ -1,7 +1,7 @@
 """Larger blanket at a price in δ: the sphere's density is cut off beyond an angle τ.
 
-inf_z p_z is f(π), and the caps around -z that make it so small are hardly ever reached. With ω uniform and γ' = U(τ), U
-= f/ω, p_z covers γ'·ω except on the cap of angles beyond τ. Let p~_z be p_z with the missing mass
+inf_z p_z is f(π), and the caps around -z that make it so small are hardly ever reached. With ω uniform and γ' = U(τ),
+U = f/ω, p_z covers γ'·ω except on the cap of angles beyond τ. Let p~_z be p_z with the missing mass
 
     η = ∫_{θ > τ} (U(τ) - U(θ)) dω
 

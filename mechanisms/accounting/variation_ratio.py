@@ -1,8 +1,8 @@
 """Variation-ratio bound (Wang et al., VLDB 2024), in a form that holds for every randomizer.
 
 Their parameters: p bounds R0/R1 and R1/R0 for the pair (x0, x1), β bounds the pair's total variation, q bounds R0/R(x)
-and R1/R(x) for every x. With α = β/(p - 1) and s = 1 - (p + 1)·α, R0 = pα·Q0 + α·Q1 + s·Q2 and R1 = α·Q0 + pα·Q1 +
-s·Q2, where α·Q0 = (R0 - R1)_+/(p - 1), α·Q1 = (R1 - R0)_+/(p - 1).
+and R1/R(x) for every x. With α = β/(p - 1) and s = 1 - (p + 1)·α, R0 = pα·Q0 + α·Q1 + s·Q2 and
+R1 = α·Q0 + pα·Q1 + s·Q2, where α·Q0 = (R0 - R1)_+/(p - 1), α·Q1 = (R1 - R0)_+/(p - 1).
 
 **What we do not take over.** The published reduction (arXiv 2304.05007, and the software beside it) clones Q0 and Q1
 with r = pα/q. It lets the target's Q2 hide among all users who are not clones, as if their remainders held it evenly.
@@ -19,9 +19,9 @@ q·(1/p - c) with probability r each, q·(1 - c) with probability s/q, and else 
 over M). A larger β moves mass from the third value to the first two, keeping E[T]. A unit of E[R0] spent on the third
 is q·(1 - c) with probability 1/q. On the first two it is either with probability p/(q·(p + 1)). The second is the
 larger in convex order. Scale by q/p, so that the values are B: p(1 - c) w.p. 1/p, A: p - c and 1 - cp w.p. 1/(p + 1)
-each, else 0; both means are 1 - c, and 1 <= c <= p. For k >= 0, E(B - k)_+ = 0. For k < 0, E(k - B)_+ = (k - p +
-pc)_+/p, at most E(k - A)_+ >= (k + cp - 1)/(p + 1) for p - pc <= k <= 0: the difference is linear in k, (p - 1)/(p + 1)
-at the one end and (p - c)/(p + 1) at the other. Sums of independent terms keep the convex order.
+each, else 0; both means are 1 - c, and 1 <= c <= p. For k >= 0, E(B - k)_+ = 0. For k < 0,
+E(k - B)_+ = (k - p + pc)_+/p, at most E(k - A)_+ >= (k + cp - 1)/(p + 1) for p - pc <= k <= 0: the difference is linear
+in k, (p - 1)/(p + 1) at the one end and (p - c)/(p + 1) at the other. Sums of independent terms keep the convex order.
 """
 
 from __future__ import annotations

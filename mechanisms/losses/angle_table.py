@@ -7,11 +7,11 @@ with f(u) = (m-1) log sech u - κθ(u), smooth on the whole line. No power of a 
 distribution function is closed-form, t = log1p(w·expm1(s))/s for a slope s across the cell. Up to about the middle a
 knot is known by the mass before it, from there on by the mass after it. So tails keep their digits.
 
-**Error of the approximation (proved).** f''(u) = -(m-1) sech²u + κ sech u tanh u, so on a cell of width h |L - f| <= η
-= h²/8·((m-1)·max sech² + κ·max sech·max |tanh|). Each maximum is attained at a known end of the cell. Two inputs'
-densities at one output are exp(L) at two angles under the same normalizer, so their log ratio differs from the exact
-one by at most 2·max η. Knots are spread with density proportional to the square root of the bound on |f''| (plus a
-uniform share for the far tails), which nearly equalizes η over cells. Sums of masses are rounded: a cell's mass, the
+**Error of the approximation (proved).** f''(u) = -(m-1) sech²u + κ sech u tanh u, so on a cell of width h
+|L - f| <= η = h²/8·((m-1)·max sech² + κ·max sech·max |tanh|). Each maximum is attained at a known end of the cell. Two
+inputs' densities at one output are exp(L) at two angles under the same normalizer, so their log ratio differs from the
+exact one by at most 2·max η. Knots are spread with density proportional to the square root of the bound on |f''| (plus
+a uniform share for the far tails), which nearly equalizes η over cells. Sums of masses are rounded: a cell's mass, the
 difference of two, is then off by a known share of it, which two inputs pay twice.
 
 **Tails (proved).** sin^(m-2)(θ)·e^(-κθ) = e^g with g concave, so the mass beyond a point b is at most e^g(b)/|g'(b)|.
@@ -24,8 +24,8 @@ has a table of its own on either side, made in the same way. A draw reaches it b
   s < σ draws at the place (k + s/σ)/K of the tail's table, any other s at (k + (s - σ)/(1 - σ))·2^-52 of the table, in
   the same cell. Both places are uniform. So the density is e^L/M in the tail (K·2^-52·σ/T = 1/M), 1 - σ times that
   where these cells meet the table, and e^L/M elsewhere. The upper end is its mirror image. So L, η and the normalizer
-  are one along all three tables. Two inputs' log ratio pays -log(1 - σ) more, with σ at most about 2^-61/(K·2^-52) =
-  2^-35. The mass that is cut off is 2^-103.
+  are one along all three tables. Two inputs' log ratio pays -log(1 - σ) more, with σ at most about
+  2^-61/(K·2^-52) = 2^-35. The mass that is cut off is 2^-103.
 - Of the lattice (`mechanisms.spherical`): on the cells' parts that go to a tail the angle grows with the uniform, and
   on all others too. The three tables are disjoint arcs of one half circle, so their crossings are those of the half
   circle. Only the 2K points of 2^-104 in which s passes σ belong to neither: 2K·2^-104.

@@ -1,8 +1,8 @@
 """Privacy blanket of a randomizer and its dominating pair, cut into cells of outputs.
 
 A randomizer with densities p_z has the blanket γ·ω(y) = inf_z p_z(y) (Balle, Bell, Gascón and Nissim 2019): each user
-draws from ω with probability γ, whatever the input. With W ~ ω the pair x, x' is known by the joint law of U =
-p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (if p_x, p_x' << ω).
+draws from ω with probability γ, whatever the input. With W ~ ω the pair x, x' is known by the joint law of
+U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (if p_x, p_x' << ω).
 """
 
 from __future__ import annotations

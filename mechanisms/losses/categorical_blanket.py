@@ -9,8 +9,8 @@ if the law of a draw depends on the draws before, as long as each U is below U* 
 inputs with blankets of their own, where all users of a crowd share one group. They have the greatest stop-loss of them
 all, and the least weight.
 
-Between the points at which stop-losses are taken, chords are above a convex function: more than U*, never less. Below t
-= 1, E(t - U)_+ is taken instead, which has the same second differences: neither has a difference of near numbers.
+Between the points at which stop-losses are taken, chords are above a convex function: more than U*, never less. Below
+t = 1, E(t - U)_+ is taken instead, which has the same second differences: neither has a difference of near numbers.
 
 **A choice by weights (proved).** Let p(y | x) be proportional to any weights in [1, e^c] on V outputs (the exponential
 mechanism with bounded scores: SanText with c = ε·diameter/2, CusText and logits with c = ε/2). The least that p(y | x)

@@ -1,8 +1,8 @@
 """Privacy loss of one pair of inputs, in cells: bounds of the loss, and its mass under either input.
 
 **Why cells (proved).** Write the outputs' loss as L = log p/q for densities p under x and q under x'. Every quantity of
-a pair is E_q φ(e^L) for convex φ: the hockey-stick divergence δ(ε) is φ(t) = (t - e^ε)_+, the Rényi divergence φ(t) =
-t^α. In a cell with masses P and Q, e^L has mean P/Q under q and lies in [e^low, e^high]. Among all such laws the
+a pair is E_q φ(e^L) for convex φ: the hockey-stick divergence δ(ε) is φ(t) = (t - e^ε)_+, the Rényi divergence
+φ(t) = t^α. In a cell with masses P and Q, e^L has mean P/Q under q and lies in [e^low, e^high]. Among all such laws the
 two-point law on the ends is the largest in convex order, the point mass at the mean the least (Jensen). So moving every
 cell to its ends, both masses kept, only raises every δ(ε) and every Rényi divergence. This holds alone and in any
 composition (a convex function of a product of independent e^L is convex in each). Collapsing a cell to its mean ratio,

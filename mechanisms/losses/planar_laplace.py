@@ -1,7 +1,7 @@
 """Loss of raw planar Laplace noise at a distance: Y = x + r·ξ, r ~ Gamma(m, 1/ε), ξ uniform on the sphere.
 
-**Formulas.** With ψ the angle of Y - x to x' - x, (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 1)/2. The loss is ε(|Y - x'| -
-r), |Y - x'|² = r² - 2rd cos ψ + d². It is at most l = εs, -d <= s <= d, iff r >= (d - s)/2 = r- and
+**Formulas.** With ψ the angle of Y - x to x' - x, (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 1)/2. The loss is
+ε(|Y - x'| - r), |Y - x'|² = r² - 2rd cos ψ + d². It is at most l = εs, -d <= s <= d, iff r >= (d - s)/2 = r- and
 
     (1 - cos ψ)/2 <= (d + s)(r - r-)/(2rd),  whose complement to 1 is (d - s)(2r + d + s)/(4rd):
 

@@ -4,11 +4,11 @@ Any two different labels are the dominating pair. The laws of U and V are the sa
 at x, V only at x', never together: countermonotone (see mechanisms.losses.sphere_blanket for the order).
 
 **With priors (RRWithPrior), beside the source of the priors (proved).** The message is (z, y). z determines a set S of
-k labels in any way. y is randomized response on S, uniform on S for a label outside it. Given z, with ω uniform on S: k
-= 1 has U = 1, and U of a label in S is h_k = k·e^ε/(e^ε + k - 1) with probability 1/k, else l_k = k/(e^ε + k - 1); of a
-label outside, 1. No density is below l_2 = 2/(e^ε + 1), the least of them, which is the blanket's weight for any k. The
-stop-losses E(U - t)_+ are the lines (h_k - t)/k between l_k and h_k. Their greatest, over k = 1 to K, is that of the
-law U* with atoms where lines k and k + 1 cross,
+k labels in any way. y is randomized response on S, uniform on S for a label outside it. Given z, with ω uniform on S:
+k = 1 has U = 1, and U of a label in S is h_k = k·e^ε/(e^ε + k - 1) with probability 1/k, else l_k = k/(e^ε + k - 1); of
+a label outside, 1. No density is below l_2 = 2/(e^ε + 1), the least of them, which is the blanket's weight for any k.
+The stop-losses E(U - t)_+ are the lines (h_k - t)/k between l_k and h_k. Their greatest, over k = 1 to K, is that of
+the law U* with atoms where lines k and k + 1 cross,
 
     t_k = (k + 1)·h_k - k·h_(k+1) = k·(k + 1)·e^ε/((e^ε + k - 1)·(e^ε + k)) of mass 1/(k·(k + 1)), k = 1 to K - 1,
 

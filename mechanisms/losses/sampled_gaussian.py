@@ -9,10 +9,11 @@ every α >= 0
 
 c = (α - 1)(1 - q): the price of a spread option on two log-normal martingales whose logarithms have covariances
 |g|²/σ², |g'|²/σ² and <g, g'>/σ². h(u, v) = (q·u - α·q·v - c)₊ is convex, and its mixed second derivative is -α·q² times
-a positive measure. Along any path of covariances S the price changes by ½·S₁₁'·E[U²h_uu] + ½·S₂₂'·E[V²h_vv] +
-S₁₂'·E[UV·h_uv]. So it rises as <g, g'> falls: the worst vectors are opposite. For opposite vectors it rises with the
-length of either, since S₁₁ and S₂₂ rise and S₁₂ falls. The worst pair is g = -g', both of length C, for all α at once,
-so it dominates adaptively composed steps as well (Zhu, Dong and Wang 2022, Theorem 10).
+a positive measure. Along any path of covariances S the price changes by
+½·S₁₁'·E[U²h_uu] + ½·S₂₂'·E[V²h_vv] + S₁₂'·E[UV·h_uv]. So it rises as <g, g'> falls: the worst vectors are opposite. For
+opposite vectors it rises with the length of either, since S₁₁ and S₂₂ rise and S₁₂ falls. The worst pair is g = -g',
+both of length C, for all α at once, so it dominates adaptively composed steps as well (Zhu, Dong and Wang 2022, Theorem
+10).
 
 It is not the pair of *added or removed* records, (1 - q)·N(0) + q·N(1) against N(0), which accountants take by default:
 without sampling that is a distance of C, and this one 2C.
@@ -45,8 +46,8 @@ def replaced_loss(noise: float, rate: float) -> LossCells:
     """Return cells of one step: N(0, noise²) on the sum of vectors of length 1, one of them replaced.
 
     Each vector is sampled with probability `rate`. Mirroring the outputs exchanges the pair, so one direction serves
-    for both. The loss rises with the output x: with a = e^(-1/2σ²) and t = x/σ² it is log((1 - q) + q·a·e^t) - log((1 -
-    q) + q·a·e^-t).
+    for both. The loss rises with the output x: with a = e^(-1/2σ²) and t = x/σ² it is
+    log((1 - q) + q·a·e^t) - log((1 - q) + q·a·e^-t).
 
     Raises:
         ValueError: noise is not within `_NOISE`, or rate not from `_RAREST` to 1.

@@ -3,8 +3,8 @@
 **The antipodal pair dominates all pairs (proved).** Let p_x(y) = f(angle(x, y)), f falling, on S^(m-1), and ω the
 uniform distribution. For a pair (x, x') put U = p_x(W)/ω(W), V = p_x'(W)/ω(W), W ~ ω. By rotation invariance U and V
 have the same law for every pair. For convex φ and c >= 0, (u, v) -> φ(u - c·v) is submodular. So among all couplings of
-two given marginals E φ(U - cV) is largest for the countermonotone one (Lorentz 1953; Tchen 1980, Theorem 2). For x' =
--x, U = f(θ)/ω falls and V = f(π - θ)/ω rises with θ: that is the countermonotone one. φ = (.)_+ gives every
+two given marginals E φ(U - cV) is largest for the countermonotone one (Lorentz 1953; Tchen 1980, Theorem 2). For
+x' = -x, U = f(θ)/ω falls and V = f(π - θ)/ω rises with θ: that is the countermonotone one. φ = (.)_+ gives every
 hockey-stick divergence. QED.
 
 Its loss l(θ) = log f(θ) - log f(π - θ) falls with θ, so cells of angles are cells of losses. The reflection θ -> π - θ
@@ -12,10 +12,10 @@ exchanges the inputs.
 
 **Purkayastha at an angle α.** Its hockey-stick divergence grows with the angle. Slice by circles about the plane
 span(x, x'). Superlevel sets of the loss on a half circle are arcs symmetric about its middle, and the derivative with
-respect to the angle is a difference g(b - α) - g(a - α) >= 0. So the pair at α dominates all within α. Given θ =
-angle(x, Y) and the azimuth ψ of Y about x, with (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 2)/2, the loss is κ(θ' - θ), cos
-θ' = cos α cos θ + sin α sin θ cos ψ. It is at most l = κs iff cos θ' >= cos(θ + s). With θ- = (α - s)/2 and θ+ = π - (α
-+ s)/2 this is: never for θ < θ-, always for θ > θ+, and between them iff
+respect to the angle is a difference g(b - α) - g(a - α) >= 0. So the pair at α dominates all within α. Given
+θ = angle(x, Y) and the azimuth ψ of Y about x, with (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 2)/2, the loss is κ(θ' - θ),
+cos θ' = cos α cos θ + sin α sin θ cos ψ. It is at most l = κs iff cos θ' >= cos(θ + s). With θ- = (α - s)/2 and
+θ+ = π - (α + s)/2 this is: never for θ < θ-, always for θ > θ+, and between them iff
 
     (1 - cos ψ)/2 <= sin((α + s)/2)·sin(θ - θ-)/(sin α sin θ),
 
@@ -127,8 +127,8 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
     Angles are those to the input. With r ~ Gamma(m, 1/ε) and g = r - sqrt(r² - 2r cos θ + 1) the ratio is E e^(εg), to
     `RADIAL_ERROR`.
 
-    At most `SMALL` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and E[1/r] = ε/(m -
-    1), so that (with Jensen below) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
+    At most `SMALL` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and
+    E[1/r] = ε/(m - 1), so that (with Jensen below) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
 
     Above it, r^(m-1) e^(-εr + εg) is log-concave. Gauss-Legendre integrates it on panels about its peak, out to where
     it has fallen by 50 nats (the rest is below e^-45 of the whole). It is taken relative to the Gamma law's own peak,

@@ -44,8 +44,8 @@ class Madlib:
     the others held fixed. One normal moves z along at most half a circle, on which the squared distances to the V words
     are V functions a·cos θ + b·sin θ + c. Any two of these agree at most twice, so their lower envelope has at most 2V
     - 1 pieces (Davenport and Schinzel 1965, order 2). The radius moves z along a ray, where two agree at most once: V
-    pieces. A lattice cell whose midpoint gives another word than a real uniform in it holds a break: at most 2^-52·(2m
-    + 1)·(V - 1) for a token.
+    pieces. A lattice cell whose midpoint gives another word than a real uniform in it holds a break: at most
+    2^-52·(2m + 1)·(V - 1) for a token.
 
     Attributes:
         epsilon: ε for each unit of Euclidean distance, 1e-6..1000.

@@ -109,8 +109,8 @@ class SanTextPlus:
     **Limits of the theorem.** A frequent word that is kept, probability 1 - p, is an output that no other input can
     give. It reveals itself, and that the token was not sensitive; the loss there is infinite. So the theorem protects
     which sensitive word was written, and hides a frequent word only if it was replaced. That is the exposure
-    "frequent-words": inputs that agree in them (both sensitive, or the same frequent word) lose at most ε·d. With p =
-    1, or w = 1, nothing is ever kept: then it is SanText onto the sensitive words, ε·d, and exposes nothing.
+    "frequent-words": inputs that agree in them (both sensitive, or the same frequent word) lose at most ε·d. With
+    p = 1, or w = 1, nothing is ever kept: then it is SanText onto the sensitive words, ε·d, and exposes nothing.
 
     Attributes:
         epsilon: ε per unit of the vectors' length, 0..1000.

@@ -32,8 +32,8 @@ MAX_GAMMA = 1e9
 class Tem:
     r"""A word within γ of x by the exponential mechanism, or ⊥: then one of all words beyond γ, uniformly.
 
-    Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores are -d(x, y) of the words L_x with d <= γ, and -γ
-    + 2·ln|W \ L_x|/ε of ⊥, each with Gumbel noise of scale 2/ε; the largest wins.
+    Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores are -d(x, y) of the words L_x with d <= γ, and
+    -γ + 2·ln|W \ L_x|/ε of ⊥, each with Gumbel noise of scale 2/ε; the largest wins.
 
     **Law.** The largest of scores with Gumbel noise is y with probability proportional to exp(ε·score/2): e^(-ε·d/2) in
     L_x, and |W \ L_x|·e^(-ε·γ/2) for ⊥, that is e^(-ε·γ/2) for each word beyond γ. So Pr[y | x] is proportional to
