@@ -32,7 +32,7 @@ PROTECTS = {
 }  # fmt: skip
 #: A field that says which channel a mechanism is of, where it does not say so itself.
 _BY_FIELD = {"classes": "label", "vocabulary": "text", "dim": "embedding"}
-#: Largest distance of two inputs: two things that differ, and two vectors of length 1.
+#: How far apart two inputs are at most: two things that differ, and two vectors of length 1.
 _DIAMETERS = {"discrete": 1.0, "euclidean": 2.0, "angular": math.pi}
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 #: Largest excess of a loss over its guarantee by rounding alone.

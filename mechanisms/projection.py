@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 def project(
     embeddings: NDArray[np.floating[Any]], mean: NDArray[np.float32], m1: NDArray[np.float32]
 ) -> FloatArray:
-    """Map embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
+    """Embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
 
     A row that has no direction (zero, or not finite) becomes the first basis vector.
     """
