@@ -1,4 +1,4 @@
-"""Checks of public parameters and inputs. Each returns the value, or raises a one-line error that names it."""
+"""Checks of public parameters and inputs. Each returns the value, or raises a ValueError of one line that names it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
-    """Return `value` as a float within [low, high].
-
-    Raises:
-        ValueError: It is outside, NaN, infinite, a text or a boolean.
-    """
+    """Return `value` as a float within [low, high]; no NaN, text or boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ValueError(f"{owner}: {name} must be a number from {low:g} to {high:g}, got {value!r}")
     try:
@@ -42,22 +38,14 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
 
 
 def times(owner: str, value: Any) -> int:
-    """Return `value` as a number of releases.
-
-    Raises:
-        ValueError: It is not whole and at least 1, a boolean, or a float as 2.0.
-    """
+    """Return `value` as a number of releases: whole and at least 1; no boolean, and no float as 2.0."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{owner}: a number of releases must be whole and at least 1, got {value!r}")
     return int(value)
 
 
 def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) -> float:
-    """Return `value` as an ε within [low, MAX_EPSILON].
-
-    Raises:
-        ValueError: As for `real`, or the value is so close to 0 that float64 holds no multiples of it.
-    """
+    """Return `value` as an ε within [low, MAX_EPSILON], and not so close to 0 that float64 holds no multiples of it."""
     number = real(owner, name, value, low, MAX_EPSILON)
     if 0 < number < LEAST_EPSILON:
         raise ValueError(f"{owner}: {name} must be 0, or from {LEAST_EPSILON:g} to {MAX_EPSILON:g}, got {number:g}")
@@ -65,11 +53,7 @@ def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) 
 
 
 def one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Check that `value` is one of those allowed.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Check that `value` is one of those allowed."""
     if value not in allowed:
         raise ValueError(f"{owner}: {name} must be {' or '.join(allowed)}, got {value!r}")
 
@@ -95,11 +79,7 @@ def is_hex(value: object) -> TypeGuard[str]:
 
 
 def differs(owner: str, distance: float | None) -> bool:
-    """Return True if a discrete distance, 0 or 1 (None: 1), means that two inputs differ.
-
-    Raises:
-        ValueError: The distance is neither.
-    """
+    """Return True if a discrete distance, 0 or 1 (None: 1), means that two inputs differ."""
     if distance is None:
         return True
     if distance not in (0, 1):
@@ -108,11 +88,7 @@ def differs(owner: str, distance: float | None) -> bool:
 
 
 def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int within [low, high].
-
-    Raises:
-        ValueError: It is outside, a boolean, or a float as 2.0.
-    """
+    """Return `value` as an int within [low, high]; no boolean, and no float as 2.0."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ValueError(f"{owner}: {name} must be a whole number from {low} to {high}, got {value!r}")
     if not low <= value <= high:
@@ -121,11 +97,7 @@ def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
 
 
 def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
-    """Return x as float64 of shape (n, dim), all finite.
-
-    Raises:
-        ValueError: The shape differs, or a value is not finite.
-    """
+    """Return x as float64 of shape (n, dim), all finite."""
     values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != dim:
         raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
@@ -136,11 +108,7 @@ def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
 
 
 def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return x as float64 (n, dim) and the length of each row (n, 1).
-
-    Raises:
-        ValueError: The shape differs, or a length is not 1 (to 1e-6).
-    """
+    """Return x as float64 (n, dim), rows of length 1 (to 1e-6), and the length of each row (n, 1)."""
     # contiguous: sums over a row then run in one order, whatever the memory layout or the number of rows
     values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != dim:
@@ -154,11 +122,7 @@ def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64
 
 
 def ball_rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
-    """Return x as float64 of shape (n, dim).
-
-    Raises:
-        ValueError: The shape differs, a value is not finite, or a row is longer than 1 (to 1e-6).
-    """
+    """Return x as float64 of shape (n, dim), all finite, no row longer than 1 (to 1e-6)."""
     values = rows(owner, x, dim)
     lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
     bad: NDArray[np.bool_] = lengths > 1.0 + UNIT_TOLERANCE
@@ -169,11 +133,7 @@ def ball_rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
 
 
 def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
-    """Return x as int64 labels of shape (n,) in [0, classes).
-
-    Raises:
-        ValueError: The shape differs, or a label is not whole or outside.
-    """
+    """Return x as int64 labels of shape (n,) in [0, classes)."""
     values = np.asarray(x)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(f"{owner}: expected a row of whole-number labels, got {values.dtype} {values.shape}")
@@ -185,11 +145,7 @@ def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
 
 
 def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
-    """Return x as int64 word ids, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing).
-
-    Raises:
-        ValueError: The shape differs, or an id is not whole or outside.
-    """
+    """Return x as int64 word ids, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing)."""
     values = np.asarray(x)
     if values.ndim not in (1, 2) or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(f"{owner}: expected word ids, got {values.dtype} {values.shape}")
@@ -199,11 +155,7 @@ def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64
 
 
 def word_id_row(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
-    """Return x as int64 word ids, (n,): 0..V - 1, or V (unknown).
-
-    Raises:
-        ValueError: The shape differs, or an id is not whole or outside.
-    """
+    """Return x as int64 word ids, (n,): 0..V - 1, or V (unknown)."""
     ids = word_ids(owner, x, vocabulary)
     if ids.ndim != 1 or (ids.size and ids.min() < 0):
         raise ValueError(f"{owner}: probabilities are of a row of words, and NOTHING is none")

@@ -26,7 +26,7 @@ has a table of its own on either side, made in the same way. A draw reaches it b
   where these cells meet the table, and e^L/M elsewhere. The upper end is its mirror image. So L, η and the normalizer
   are one along all three tables. Two inputs' log ratio pays -log(1 - σ) more, with σ at most about
   2^-61/(K·2^-52) = 2^-35. The mass that is cut off is 2^-103.
-- Of the lattice (`mechanisms.spherical`): on the cells' parts that go to a tail the angle grows with the uniform, and
+- The lattice (`mechanisms.spherical`): on the cells' parts that go to a tail the angle grows with the uniform, and
   on all others too. The three tables are disjoint arcs of one half circle, so their crossings are those of the half
   circle. Only the 2K points of 2^-104 in which s passes σ belong to neither: 2K·2^-104.
 - A draw from outside these cells is the table's. Within them, except for what goes to a tail, it is the table's at a
