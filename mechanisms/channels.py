@@ -17,7 +17,7 @@ class Domain(Enum):
 
     @property
     def vectors(self) -> bool:
-        """Whether an input is a row of coordinates."""
+        """Return True if an input is a row of coordinates."""
         return self in (Domain.SPHERE, Domain.BALL)
 
 
@@ -78,5 +78,5 @@ CHANNELS: dict[str, Channel] = {c.name: c for c in (TEXT, EMBEDDING, VECTOR, ANS
 
 
 def domain_of(mechanism: Any) -> Domain:
-    """Inputs of a mechanism, or of a class of mechanisms."""
+    """Return the inputs of a mechanism, or of a class of mechanisms."""
     return CHANNELS[mechanism.channel].domain

@@ -134,7 +134,7 @@ def _replies() -> Target:
     return Target(
         "replies", run, seeds, tokens=TOKENS, changes=(behind(1, of_records),),
         visits=(
-            "reply_from_record", "_validate", "vector_checks", "class_checks", "TextQuestion.checks",
+            "reply_from_record", "_validate", "VectorRelease.checks", "ClassRelease.checks", "TextQuestion.checks",
             "Guarantee.from_dict",
         ),
     )  # fmt: skip
@@ -169,7 +169,7 @@ def _batches() -> Target:
         seeds += [bytes([i, 0]) + rows, bytes([i, 64]) + rows, bytes([i, 1]) + bytes(3 * sealed_bytes(wanted))]
     return Target(
         "batches", run, seeds, tokens=(bytes(64), b"\xff" * 64),
-        visits=("open_batch", "unseal", "_first", "_validate", "vector_checks", "TextQuestion.checks"),
+        visits=("open_batch", "unseal", "_first", "_validate", "VectorRelease.checks", "TextQuestion.checks"),
     )  # fmt: skip
 
 
