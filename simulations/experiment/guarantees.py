@@ -27,8 +27,8 @@ class Promise:
 
     Args:
         metric_epsilon: ε of one unit of the metric; None if only a label is released.
-        metric: Name of the metric.
-        statement: The guarantee in words.
+        metric: Name of the metric; None if there is none.
+        statement: The guarantee in words; None before a run.
         worst_case_epsilon: Worst-case ε of a text, an embedding or a user vector, without anything declared public.
         label_epsilon: ε of a label; None if no label is sent, or labels are declared public.
         delta: δ of the worst case: the policy's for Gaussian noise, otherwise 0. A label's is always 0.
@@ -41,11 +41,11 @@ class Promise:
         public_label: True if labels are sent in clear, declared public.
     """
 
-    metric_epsilon: float | None
-    metric: str | None
-    statement: str
-    worst_case_epsilon: float | None
-    label_epsilon: float | None
+    metric_epsilon: float | None = None
+    metric: str | None = None
+    statement: str | None = None
+    worst_case_epsilon: float | None = None
+    label_epsilon: float | None = None
     delta: float = 0.0
     asking_epsilon: float | None = None
     central_epsilon: float | None = None

@@ -18,20 +18,10 @@ from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.progress import Progress
 from simulations.run.collect import FlowerUsers
-from simulations.run.evaluation import (
-    Answers,
-    asked,
-    beside,
-    guessed,
-    measures_of,
-    on_device,
-    sanitized,
-    score,
-)
+from simulations.run.evaluation import Answers, Scored, asked, guessed, measures, on_device, sanitized, score
 from simulations.run.journal import Journal
 from simulations.run.perturbed import CountedUsers
 from simulations.run.prepare import Prepared
-from simulations.shuffler.shuffle import Origin
 
 
 class Finished(NamedTuple):
@@ -94,21 +84,17 @@ class ArmRun:
             test_records=self._held.test_holders.most,
         )  # fmt: skip
         result = result.scored(score(answers.sanitized), score(answers.device))
-        measures = self._measures(scores, origin, clean)
+        asked_of = None if scores is None or origin is None else asked(self._held, origin)
+        found = measures(
+            self.experiment, self._held,
+            sanitized=None if asked_of is None else Scored(scores, asked_of, origin.users),
+            on_device=None if clean is None else Scored(clean, np.arange(len(self._held.test))),
+        )  # fmt: skip
         said = {
             "sanitized": guessed(self._held, _classes(scores)), "on_device": guessed(self._held, _classes(clean))
         }  # fmt: skip
-        result = replace(result, **rungs, measures=measures, perturbed=counted.counts, guessed=said)
+        result = replace(result, **rungs, measures=found, perturbed=counted.counts, guessed=said)
         return Finished(result, model, answers)
-
-    def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
-        held, data, seed = self._held, self.experiment.data, self.experiment.seed
-        names = measures_of(data, held.test)
-        there = np.zeros(0, np.int64) if scores is None or origin is None else asked(held, origin)
-        return {
-            where: beside(names, held, rated, rows, seed=seed, numbers=data.numbers)
-            for where, rated, rows in (("sanitized", scores, there), ("on_device", clean, np.arange(len(held.test))))
-        }
 
 
 def _classes(scores: Any) -> Any:

@@ -23,7 +23,7 @@ from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, beside, guessed, measures_of, on_device, score
+from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
 from simulations.run.prepare import Held, Prepared
 
 FloatArray = NDArray[np.float64]
@@ -119,24 +119,16 @@ class CentralisedArm:
         classes = scores.argmax(axis=1)
         said = {"sanitized": [], "on_device": guessed(held, classes)}
         answers = Answers(on_device(held, None), on_device(held, classes))
-        data, rows, seed = self.experiment.data, np.arange(len(held.test)), self.experiment.seed
-        names = measures_of(data, held.test)
-        measures = {
-            where: beside(names, held, rated, there, seed=seed, numbers=data.numbers)
-            for where, rated, there in (("sanitized", None, rows[:0]), ("on_device", scores, rows))
-        }
-        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=measures, guessed=said)
+        every = Scored(scores, np.arange(len(held.test)))
+        found = measures(self.experiment, held, sanitized=None, on_device=every)
+        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=found, guessed=said)
         return Finished(result.scored(None, score(answers.device)), None, answers)
 
     def _result(self, width: int, seconds: float) -> ArmResult:
-        none = dict.fromkeys(
-            ("mechanism", "label_mechanism", "epsilon", "label_epsilon", "accuracy", "accuracy_se",
-             "accuracy_clean_test", "accuracy_clean_test_se", "bytes_per_user")
-        )  # fmt: skip
         people = self.prepared.held.holders.people
         return ArmResult(
-            **none, name=self.arm.name, dim=width, users=people, delivered=people, dropped={}, errors={},
-            seconds=seconds, reference=True, way=CENTRALISED.name,
+            name=self.arm.name, dim=width, users=people, delivered=people, seconds=seconds, reference=True,
+            way=CENTRALISED.name,
             budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
         )  # fmt: skip
 

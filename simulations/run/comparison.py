@@ -8,14 +8,12 @@ from itertools import combinations
 from typing import Any
 
 from simulations.experiment import Arm, Experiment
+from simulations.experiment.result import SPLITS, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run.evaluation import Answers, difference
 
 Results = Mapping[str, Any]
 Cell = Callable[[str, str, str], str]
-
-#: What arms are compared by: the key in results.json, and that of an arm's accuracy.
-KINDS = {"sanitized": "accuracy", "on_device": "accuracy_clean_test"}
 
 _HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the device"}
 
@@ -43,7 +41,7 @@ def differences(experiment: Experiment, answers: Mapping[str, Answers]) -> list[
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         one, other = (answers[name] for name in pair)
         gaps = difference(one.sanitized, other.sanitized), difference(one.device, other.device)
-        said = {kind: None if gap is None else asdict(gap) for kind, gap in zip(KINDS, gaps, strict=True)}
+        said = {kind: None if gap is None else asdict(gap) for kind, gap in zip(SPLITS, gaps, strict=True)}
         found.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | said)
     return found
 
@@ -79,7 +77,7 @@ def matrices(results: Results, *, most: int, cell: Cell | None = None) -> list[t
     cell = cell or (lambda arm, less, kind: shown(gap(results, arm, less, kind)))
     found = []
     for kind, heading in _HEADINGS.items():
-        names = [arm["name"] for arm in results["arms"] if is_finite(arm.get(KINDS[kind]))]
+        names = [arm.name for arm in arms_of(results) if arm.score(kind) is not None]
         if not 2 <= len(names) <= most or not results.get("differences"):
             continue
         rows = [["less", *map(str, range(1, len(names)))]]

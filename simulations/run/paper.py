@@ -29,7 +29,7 @@ from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
 from simulations.progress import Progress
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, beside, guessed, measures_of, on_device, score
+from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
 from simulations.run.prepare import Held, Prepared
 
 
@@ -76,8 +76,7 @@ class PaperArm:
         answers = Answers(
             on_device(self.held, classes["sanitized"], repeats=repeats), on_device(self.held, classes["on_device"])
         )
-        rows, data = np.arange(len(test)), experiment.data
-        names = measures_of(data, test)
+        rows = np.arange(len(test))
         result = ArmResult(
             name=arm.name,
             mechanism=self.mechanism.name,
@@ -85,25 +84,17 @@ class PaperArm:
             epsilon=(arm.embedding or {}).get("epsilon"),
             label_epsilon=(arm.label or {}).get("epsilon"),
             dim=dim_of(self.mechanism),
-            accuracy=None,
-            accuracy_se=None,
-            accuracy_clean_test=None,
-            accuracy_clean_test_se=None,
             users=experiment.population.users,
             delivered=len(self.held.train),
-            dropped={},
-            errors={},
-            bytes_per_user=None,
             seconds=time.perf_counter() - start,
             reference=arm.reference,
             way="paper",
             budget=self._promise(label),
             parameters=arm.parameters,
             guessed={where: guessed(self.held, said) for where, said in classes.items()},
-            measures={
-                where: beside(names, self.held, rated, there, seed=experiment.seed, numbers=data.numbers)
-                for where, rated, there in (("sanitized", seen, np.tile(rows, repeats)), ("on_device", clean, rows))
-            },
+            measures=measures(
+                experiment, self.held, sanitized=Scored(seen, np.tile(rows, repeats)), on_device=Scored(clean, rows)
+            ),
         )
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
-from simulations.run.evaluation import Answers, chance, measures_of, read_answers, write_answers
+from simulations.run.evaluation import Answers, read_answers, write_answers
 from simulations.run.journal import Journal, trained_on, versions
+from simulations.run.measures import chance, measures_of
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Prepared, prepare
 from simulations.transport.engine import run_on_flower
@@ -78,12 +80,11 @@ def _run_arms(
             place = models / slug(each.arm.name)
             shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
             result, model, answers = each.run(users)
-            line = result.to_dict()
             if not each.arm.centralised:  # which is a line to measure by: no model of it is left to be handed on
-                line |= {"model": str(place.relative_to(out))}
-                save_model(place, model, prepared.public, line)
+                result = replace(result, model=str(place.relative_to(out)))
+                save_model(place, model, prepared.public, result)
             write_answers(_answers(out, each.arm), prepared.held, answers)
-            lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
+            lines[each.arm.name] = journal.finish(slug(each.arm.name), result.to_dict())
         return lines
 
     if not experiment.training.protocol.private:

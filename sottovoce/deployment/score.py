@@ -45,7 +45,7 @@ def scored(
     """
     held = prepared.held
     try:
-        result = ArmResult.from_dict(_finite(json.loads((server / RESULT).read_text(encoding="utf-8"))))
+        result = ArmResult.from_dict(json.loads((server / RESULT).read_text(encoding="utf-8")))
         answers = json.loads((server / ANSWERS).read_text(encoding="utf-8"))
         places, guesses = (np.array(answers[name], np.int64) for name in ("places", "guesses"))
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -74,12 +74,3 @@ def scored(
     result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=said)
     found = results(experiment, prepared, [result.to_dict()], {arm.name: answers}, seconds=result.seconds)
     return found | {"randomness": RANDOMNESS}
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with "inf" as a number, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_finite(entry) for entry in value]
-    return float("inf") if value == "inf" else value

@@ -152,7 +152,7 @@ def train(
             records = 1 if experiment.population.assignment == "record" else None
             asked = 1 if experiment.data.user is None else None
             result = replace(result, **of_run(experiment, arm, what, records=records, test_records=asked))
-        save_model(place, model, public, result.to_dict())
+        save_model(place, model, public, result)
         result = replace(result, model=str(place.relative_to(part)))
         (part / ANSWERS).write_text(json.dumps(answers) + "\n", encoding="utf-8")
         (part / RESULT).write_text(json.dumps(json_ready(result.to_dict()), indent=1) + "\n", encoding="utf-8")

@@ -11,10 +11,11 @@ from simulations.analysis.attack_results import figures as attack_figures
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
 from simulations.run import trust
-from simulations.run.figures import accuracy_figure, spent_figure
+from simulations.run.figures import accuracy_figure, accuracy_said, spent_figure
 from simulations.run.frontier import frontier_figure
 from simulations.run.references import remarks
 from simulations.run.report import notes
+from simulations.run.table import beside
 from sottovoce.report import facts, glossary, parts
 from sottovoce.report.glossary import term
 from sottovoce.report.html import Cell, Markup, element, joined, table
@@ -43,7 +44,7 @@ def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
         _section("What it cost: ε, rung by rung", _COST, _each(runs, parts.ladders)),
         _section("What attacks got", _each(runs, parts.attacks, _attack_figures)),
         _section("Audit, and the devices' ledgers", _each(runs, parts.audit, parts.ledgers)),
-        _section("What the models can do", _accuracy(runs), _each(runs, _figures, _notes)),
+        _section("What the models can do", _accuracy(runs), _each(runs, _measures, _figures, _notes)),
         _section("Made by, and how to make it again", _each(runs, _again)),
         _section("The words", glossary.page()),
     )  # fmt: skip
@@ -120,7 +121,7 @@ def _answers(runs: Sequence[Finished]) -> Markup:
     asked = _ASKED if all(run.has_run for run in runs) else _ASKED_BEFORE
     parted = zip(asked, (_left(private, len(arms)), _paid(private), _got(runs, private)), strict=True)
     boxes = [element("section", element("h3", question), element("p", answer)) for question, answer in parted]
-    names = ", ".join(dict.fromkeys(f"“{arm['name']}”" for arm in bare))
+    names = ", ".join(dict.fromkeys(f"“{arm.name}”" for arm in bare))
     warned = [] if not bare else [
         element("p", parts.NOT_PROTECTED, f" {names}: nothing, or not everything, that users send is protected there. "
                 "These are run to compare with, and are not for use on people.", class_="warn")
@@ -133,7 +134,7 @@ def _answers(runs: Sequence[Finished]) -> Markup:
 def _left(private: Sequence[Any], arms: int) -> str:
     if not private:
         return "In no arm is everything that leaves protected: see below, arm by arm."
-    texts = any(releases(arm["way"], "text") for arm in private)
+    texts = any(releases(arm.way, "text") for arm in private)
     noisy = "numbers or labels with noise added to them"
     what = "rewritten texts, whose words were drawn at random" if texts else noisy
     rest = " For the others see the warning, and below." if len(private) < arms else ""
@@ -142,7 +143,7 @@ def _left(private: Sequence[Any], arms: int) -> str:
 
 def _paid(private: Sequence[Any]) -> str:
     costs = [(facts.worst(arm), arm) for arm in private]
-    known = sorted(((cost.epsilon, arm["name"], cost) for cost, arm in costs if is_finite(cost.epsilon)),
+    known = sorted(((cost.epsilon, arm.name, cost) for cost, arm in costs if is_finite(cost.epsilon)),
                    key=lambda found: found[0])  # fmt: skip
     if not known:
         return "No arm promises a finite ε for everything that one user has."
@@ -159,7 +160,7 @@ def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
         return "Nothing has run, so nobody was attacked. What is promised holds against every attack."
     if all(run.attacks is None for run in runs):
         return "Not tried. What is promised holds against every attack; what a real one gets was not measured here."
-    names = {arm["name"] for arm in private}
+    names = {arm.name for arm in private}
     entries = [entry for run in runs if run.attacks is not None for entry in run.attacks["entries"]]
     best = [entry for name in names if (entry := facts.strongest(entries, name)) is not None]
     if not best:
@@ -189,14 +190,14 @@ def _overview(runs: Sequence[Finished]) -> Markup:
             if facts.unprotected(arm):
                 marked[len(rows)] = "bad"
             cost, (central, whom) = facts.worst(arm), facts.central(arm)
-            strongest = None if entries is None else facts.strongest(entries, arm["name"])
+            strongest = None if entries is None else facts.strongest(entries, arm.name)
             best = "not tried" if strongest is None else _strongest(strongest)
             trusted = f"{parts.price(central).shown}, trusting {whom} (a {central.whose})"
             rows.append([
                 parts.named(arm), *([_title(run, runs)] if len(runs) > 1 else []), parts.price(cost),
                 cost.whose or "–", parts.guess(cost),
                 Cell("nothing further" if whom == "nobody" else trusted, central.epsilon),
-                *([Cell(share(arm.get("accuracy")), arm.get("accuracy")), best] if run.has_run else []),
+                *([Cell(share(arm.accuracy), arm.accuracy), best] if run.has_run else []),
             ])  # fmt: skip
     headings = [
         term("arm"), *(["run"] if len(runs) > 1 else []), term("worst case", "worst case ε of one user"),
@@ -216,19 +217,24 @@ def _accuracy(runs: Sequence[Finished]) -> Markup:
         for arm in run.arms:
             if facts.unprotected(arm):
                 marked[len(rows)] = "bad"
-            error = arm.get("accuracy_se")
-            shown = share(arm.get("accuracy")) + (f" ± {error:.3f}" if is_finite(error) else "")
-            clean = arm.get("accuracy_clean_test")
+            shown, clean = accuracy_said(arm.score("sanitized")), arm.accuracy_clean_test
             rows.append([
-                parts.named(arm), *([_title(run, runs)] if len(runs) > 1 else []), Cell(shown, arm.get("accuracy")),
-                Cell(share(clean), clean), parts.price(facts.worst(arm)), Cell(count(arm.get("delivered")),
-                arm.get("delivered")), Cell(count(arm.get("bytes_per_user")), arm.get("bytes_per_user")),
+                parts.named(arm), *([_title(run, runs)] if len(runs) > 1 else []), Cell(shown, arm.accuracy),
+                Cell(share(clean), clean), parts.price(facts.worst(arm)), Cell(count(arm.delivered), arm.delivered),
+                Cell(count(arm.bytes_per_user), arm.bytes_per_user),
             ])  # fmt: skip
     headings = [
         term("arm"), *(["run"] if len(runs) > 1 else []), term("sanitized inference", "accuracy, sanitized"),
         "accuracy, on device", term("worst case ε"), "users delivered", "bytes per user",
     ]  # fmt: skip
     return table("Accuracy on test texts", headings, rows, sorts=True, marked=marked)
+
+
+def _measures(run: Finished) -> Markup:
+    return joined(
+        table(f"{title or 'Other measures'}, ± standard error by test text", headings, rows, sorts=True)
+        for title, (headings, *rows) in beside([run.results])
+    )
 
 
 def _figures(run: Finished) -> Markup:

@@ -8,23 +8,22 @@ from typing import Any
 
 from server.declarations import CENTRALISED, PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
+from simulations.experiment.result import ArmResult
 from simulations.output.numbers import count, is_finite, share
 from sottovoce.report import facts
 from sottovoce.report.glossary import term
 from sottovoce.report.html import Cell, Markup, element, joined, listed, table
 from sottovoce.report.reading import Finished
 
-Arm = Mapping[str, Any]
-
 NOT_PROTECTED = element("span", "NOT PROTECTED", class_="badge")
 REFERENCE = element("span", "REFERENCE, NOT FOR USE", class_="badge")
 
 
-def named(arm: Arm) -> Markup:
+def named(arm: ArmResult) -> Markup:
     """Return an arm's name, with its warnings."""
-    marks = [mark for mark, holds in ((REFERENCE, arm.get("reference")), (NOT_PROTECTED, facts.unprotected(arm)))
+    marks = [mark for mark, holds in ((REFERENCE, arm.reference), (NOT_PROTECTED, facts.unprotected(arm)))
              if holds]  # fmt: skip
-    return joined([arm["name"], *(part for mark in marks for part in (" ", mark))])
+    return joined([arm.name, *(part for mark in marks for part in (" ", mark))])
 
 
 def price(cost: facts.Cost) -> Cell:
@@ -66,24 +65,24 @@ _TRUSTED = {
 }
 
 
-def _leaves(arm: Arm) -> list[Markup]:
+def _leaves(arm: ArmResult) -> list[Markup]:
     said = [element("p", element("strong", "Leaves the device"))]
-    if arm["way"] == PAPER.name or facts.server_is_trusted(arm):
-        why = _TRUSTED.get(arm["way"], "the server adds the noise")
+    if arm.way == PAPER.name or facts.server_is_trusted(arm):
+        why = _TRUSTED.get(arm.way, "the server adds the noise")
         return [*said, element("p", f"Everything, to a server that has to be trusted with it: {why}.", class_="warn")]
     sides = facts.sides(arm)
     if not sides:
-        return [*said, element("p", "Nothing." if not arm.get("users") else "The results do not say.")]
+        return [*said, element("p", "Nothing." if not arm.users else "The results do not say.")]
     for side in sides:
         said.append(element("p", f"Of {side.who}:"))
         if side.bare:
             said.append(element("p", "WITHOUT PROTECTION: ", "; ".join(side.bare), ".", class_="warn"))
         said.append(listed([*side.protected, *(f"in clear: {text}" for text in side.exposed)]))
-    size = f" A user who taught sent {count(arm['bytes_per_user'])} bytes." if arm.get("bytes_per_user") else ""
+    size = f" A user who taught sent {count(arm.bytes_per_user)} bytes." if arm.bytes_per_user else ""
     return [*said, element("p", "Not hidden: that the device took part, and how much it sent.", size, class_="soft")]
 
 
-def _stays(arm: Arm) -> list[Markup]:
+def _stays(arm: ArmResult) -> list[Markup]:
     return [element("p", element("strong", "Stays on the device")), listed(facts.kept(arm))]
 
 

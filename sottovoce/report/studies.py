@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
 from simulations.output.figures import inline
 from simulations.output.numbers import is_finite
+from simulations.run.table import records
 from simulations.sweep import tables
 from sottovoce.report.html import Cell, Markup, element, joined, table
 from sottovoce.report.reading import Finished, read
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 #: Most rows of a table in the page; longer tables are in the study's folder alone.
 MOST_ROWS = 3000
@@ -76,25 +80,24 @@ def section(study: Study) -> Markup:
         element("p", marks, class_="soft"),
         *(element("p", line, class_="warn") for line in tables.remarked(found.points)),
         element("figure", Markup(drawn), element("figcaption", caption), tabindex="0"),
-        _folded("Paired differences of arms", list(tables.differences(found.points)), study.folder / "differences.csv"),
-        _folded("All rows: one a run, arm and metric", list(tables.tidy(found)), study.folder / "tidy.csv"),
+        _folded("Paired differences of arms", tables.differences(found.points), study.folder / "differences.csv"),
+        _folded("All rows: one a run, arm, metric and split", tables.tidy(found), study.folder / "tidy.csv"),
     ])  # fmt: skip
 
 
 def told(study: Study) -> dict[str, Any]:
     """Return its entry in the label."""
-    found = study.found
-    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": list(tables.means(found.points))}
+    found, means = study.found, records(tables.means(study.found.points))
+    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": means}
 
 
-def _folded(caption: str, rows: Sequence[Mapping[str, Any]], file: Path) -> Markup:
+def _folded(caption: str, found: DataFrame, file: Path) -> Markup:
     """Return a collapsed table, or the file that holds it."""
-    summary = element("summary", f"{caption} ({len(rows):,})")
-    if not 0 < len(rows) <= MOST_ROWS:
-        return element("details", summary, element("p", f"They are in {file}." if rows else "There are none."))
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = ([_value(row.get(name)) for name in names] for row in rows)
-    return element("details", summary, table(caption, names, cells, sorts=True))
+    summary = element("summary", f"{caption} ({len(found):,})")
+    if not 0 < len(found) <= MOST_ROWS:
+        return element("details", summary, element("p", "There are none." if found.empty else f"They are in {file}."))
+    cells = ([_value(value) for value in row.values()] for row in records(found))
+    return element("details", summary, table(caption, list(found.columns), cells, sorts=True))
 
 
 def _value(value: Any) -> str | Cell:

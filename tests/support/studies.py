@@ -201,7 +201,7 @@ def run_arms(
     for run in [ArmRun(study, arm, ready, models=models) for arm in study.arms]:
         result, model, _ = run.run(users)
         if model is not None and models != Path("unused"):
-            save_model(models / slug(run.arm.name), model, ready.public, result.to_dict())
+            save_model(models / slug(run.arm.name), model, ready.public, result)
         ran[run.arm.name] = Ran(result.to_dict(), model)
     return ran
 

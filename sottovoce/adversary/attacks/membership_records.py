@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from simulations.corpora.corpus import Corpus, Text
 from simulations.corpora.parts import load_split
 from simulations.experiment import embedding_mechanism
+from simulations.experiment.result import arms_of
 from simulations.run.population import late
 from simulations.run.prepare import Held
 from sottovoce.adversary.attacks import releases
@@ -69,8 +70,8 @@ def arrived(target: Target, channel: str) -> list[Row]:
     """
     results = target.run / "results.json"
     if results.is_file():
-        lines = {line["name"]: line for line in json.loads(results.read_text(encoding="utf-8"))["arms"]}
-        if target.arm.name in lines and not lines[target.arm.name]["delivered"]:
+        arms = {arm.name: arm for arm in arms_of(json.loads(results.read_text(encoding="utf-8")))}
+        if target.arm.name in arms and not arms[target.arm.name].delivered:
             raise Skipped("no training user's release was delivered")
     released = [row for row in releases.of_arm(target) if row.split == "train"]
     rows = _in_time(target, [row for row in released if row.released.channel == channel])

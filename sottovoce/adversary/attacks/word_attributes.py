@@ -26,6 +26,7 @@ from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Text
 from simulations.corpora.parts import load_split
+from simulations.experiment.result import arms_of
 from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks.knowledge import prepared
@@ -232,18 +233,18 @@ class _Attributes:
         path = self.target.run / "results.json"
         if not path.is_file() or not plain.any():
             return None
-        lines = {line["name"]: line for line in json.loads(path.read_text(encoding="utf-8"))["arms"]}
+        arms = {arm.name: arm for arm in arms_of(json.loads(path.read_text(encoding="utf-8")))}
         clear = [
             arm.name for arm in self.target.study.arms
             if arm.reference and arm.way is None and (arm.text or {}).get("mechanism") == "identity"
         ]  # fmt: skip
-        mine, reference = (lines.get(name) for name in (self.target.arm.name, clear[0] if clear else None))
-        if mine is None or reference is None or mine["accuracy"] is None or not reference["accuracy"]:
+        names = (self.target.arm.name, clear[0] if clear else "")
+        mine, reference = (arms[name].score("sanitized") if name in arms else None for name in names)
+        if mine is None or reference is None or not reference.accuracy:
             return None
-        use, privacy = mine["accuracy"] / reference["accuracy"], float(right.mean() / plain.mean())
+        use, privacy = mine.accuracy / reference.accuracy, float(right.mean() / plain.mean())
         residuals = (right - privacy * plain) / plain.mean()
         errors = [float(residuals.std() / math.sqrt(len(right)))]
-        if mine is not reference:
-            errors += [(mine.get("accuracy_se") or 0.0) / reference["accuracy"]]
-            errors += [use * (reference.get("accuracy_se") or 0.0) / reference["accuracy"]]
+        if names[0] != names[1]:
+            errors += [(mine.error or 0.0) / reference.accuracy, use * (reference.error or 0.0) / reference.accuracy]
         return float(use - privacy), math.hypot(*errors)

@@ -16,7 +16,7 @@ from simulations.experiment.ladder import of_experiment
 from simulations.experiment.sections import Data
 from simulations.run import centralised, trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
-from simulations.run.evaluation import measures_of
+from simulations.run.measures import measures_of
 from simulations.run.references import remarks
 from sottovoce.report import facts, parts
 from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
@@ -67,14 +67,13 @@ def test_learns_from_users_and_releases_nothing() -> None:
     assert result.accuracy_clean_test is not None and result.accuracy_clean_test > 0.9 and model is None
     assert result.accuracy is None and not answers.sanitized.guesses.any() and result.bytes_per_user is None
     assert result.measures["on_device"]["macro-f1"]["value"] > 0.9
-    line = result.to_dict() | {"model": None}
-    assert trust.unprotected(line) and trust.local(line) is None and trust.central(line) == (None, "the server")
-    cost = facts.worst(line)
+    assert trust.unprotected(result) and trust.local(result) is None and trust.central(result) == (None, "the server")
+    cost = facts.worst(result)
     assert cost.epsilon == math.inf and "trusted with everything" in cost.why
-    assert facts.kept(line) == ["nothing that this report could vouch for"]
-    said = "".join(parts._leaves(line))
+    assert facts.kept(result) == ["nothing that this report could vouch for"]
+    said = "".join(parts._leaves(result))
     assert "learns from the texts and labels as they are, and adds no noise" in said
-    assert "NOT PROTECTED" in parts.named(line) and "NOT FOR USE" in parts.named(line)
+    assert "NOT PROTECTED" in parts.named(result) and "NOT FOR USE" in parts.named(result)
     (spent,) = of_experiment(study)
     assert spent["ladder"] is None and spent["test_ladder"] is None and spent["reference"]
 

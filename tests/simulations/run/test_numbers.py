@@ -18,6 +18,7 @@ from simulations.run.measures import measured, pearson, spearman
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Prepared
 from tests.support.paths import DATA
+from tests.support.results import guesses
 from tests.support.studies import LocalGrid, experiment, ledger_rows, prepared, run_arms, use_folder
 
 PLAIN = {"maps": "principal-components"}
@@ -71,7 +72,7 @@ def test_correlations_are_scipy_s() -> None:
     assert pearson(expected, truth, often.astype(float)) == pytest.approx(stats.pearsonr(a, b).statistic)
     assert spearman(expected, truth, often.astype(float)) == pytest.approx(stats.spearmanr(a, b).statistic)
     labels = np.arange(300) % 3
-    sure = measured(["pearson"], 50 * np.eye(3)[labels], labels, np.arange(300), seed=1, numbers=(0.0, 2.0, 3.0))
+    sure = measured(["pearson"], guesses(50 * np.eye(3)[labels], labels, numbers=(0.0, 2.0, 3.0)))
     assert sure["pearson"]["value"] == pytest.approx(1.0)  # a model that is sure expects the number itself
     assert np.isnan(pearson(np.ones(3), truth[:3], np.ones(3)))
 

@@ -147,7 +147,7 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
     tex = (out / "study.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex and tex.count("one vector") == 5 and "centralised, not private" in tex
     with open(out / "tidy.csv", encoding="utf-8", newline="") as opened:
-        rows = [row for row in csv.DictReader(opened) if row["metric"] == "accuracy_clean_test"]
+        rows = [row for row in csv.DictReader(opened) if (row["metric"], row["split"]) == ("accuracy", "on_device")]
     assert {(row["arm"], row["seed"]) for row in rows if row["reference"] == "False"} == {
         (f"one vector, ε = {epsilon}", seed) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0) for seed in "123"
     }
