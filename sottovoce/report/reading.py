@@ -90,7 +90,7 @@ def read(folder: Path | str) -> Finished:
     for name, content, keys in (("attacks.json", attacks, _ATTACK), ("audit/audit.json", audit, _AUDIT)):
         if content is not None and not _all_have(content.get("entries"), keys):
             raise UserError(f"{folder / name}: is not what this version writes; make it again")
-    return Finished(folder, results, attacks, audit, _accounts(folder, [arm["name"] for arm in arms or []]))
+    return Finished(folder, results, attacks, audit, _accounts(folder, [arm.name for arm in arms_of(results)]))
 
 
 #: Keys that the report needs in an entry.
