@@ -159,7 +159,7 @@ def tidy(study: Finished) -> DataFrame:
     """Return the results table of all runs (`simulations.run.table`), with the grid's keys, seed and reference."""
     import pandas
 
-    every = [pandas.DataFrame()]
+    every = []
     for point in study.points:
         found = tidy_of(point.runs)
         seeds = {name: results["seed"] for name, results in point.runs.items()}
@@ -167,7 +167,7 @@ def tidy(study: Finished) -> DataFrame:
         found.insert(1, "seed", found["run"].map(seeds))
         found.insert(3, "reference", found["arm"].map(references))
         every.append(_at(found, {axis: point.point.get(axis) for axis in study.axes}))
-    return pandas.concat(every[1:] or every, ignore_index=True)
+    return pandas.concat(every, ignore_index=True)
 
 
 def _at(table: DataFrame, point: Mapping[str, Any]) -> DataFrame:
