@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import admit, build
+from mechanisms.catalogue import build, find
+from mechanisms.facts import tried
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.text import TextMechanism
 
 Array = NDArray[Any]
 
@@ -31,29 +32,25 @@ def small_vocabulary() -> Vocabulary:
     return Vocabulary(words, vectors, rng.integers(1, 50, 12), rng.integers(0, 3, 12).astype(np.int8))
 
 
-#: Values of parameters without a default, by their names.
-USUAL: dict[str, tuple[Any, ...]] = {
-    "epsilon": (0.5, 10.0), "delta": (1e-6,), "width": (3,), "dim": (2, 16), "classes": (2, 12),
-    "vocabulary": (small_vocabulary(),),
-}  # fmt: skip
+#: Vocabulary of all word mechanisms here, so that they share what is computed of it.
+VOCABULARY = small_vocabulary()
 
 
-def instances(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield (id, mechanism) of a named mechanism, with each usual value of parameters without a default.
+def instances(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield (id, mechanism) of a mechanism's class, with each combination of its declared values (`mechanisms.facts`).
 
     Raises:
-        ValueError: There is no such mechanism, or a parameter has no usual value. The message is one line.
+        ValueError: A parameter has neither a default nor declared values. The message is one line.
     """
-    kind = admit(name)
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    if unknown := [parameter for parameter in needed if parameter not in USUAL]:
-        raise ValueError(f"{name}: nobody knows what to try as {', '.join(unknown)}; give defaults")
-    for values in itertools.product(*(USUAL[parameter] for parameter in needed)):
-        spec = dict(zip(needed, values, strict=True))
-        vocabulary = spec.pop("vocabulary", small_vocabulary())
-        built = build({"mechanism": name} | spec, channel=kind.channel, vocabulary=vocabulary)
-        shown = ", ".join(f"{key}={value}" for key, value in spec.items())
-        yield f"{kind.name}({shown})", built.word if kind.channel == "text" else built
+    declared = tried(kind, VOCABULARY)
+    for values in itertools.product(*declared.values()):
+        given = dict(zip(declared, values, strict=True))
+        channel = given.get("channel", getattr(kind, "channel", None))
+        spec = {name: value for name, value in given.items() if name != "vocabulary"}
+        built = build({"mechanism": kind.name} | spec, channel=channel, vocabulary=VOCABULARY)
+        shown = ("words" if value is VOCABULARY else str(value) for value in values)
+        named = [kind.name] if find(kind.name) is kind else [kind.name, channel]
+        yield "-".join([*named, *shown]), built.word if isinstance(built, TextMechanism) else built
 
 
 def unit(n: int, dim: int, seed: int = 0) -> Array:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import OWN_KINDS, find
+from mechanisms.catalogue import OWN_KINDS, admit, find
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
@@ -69,7 +69,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     named = (name for name in metafunc.config.getoption("sottovoce") or ())
     applies = ONLY.get(metafunc.function.__name__, lambda mechanism: True)
-    cases = [pytest.param(m, id=shown) for name in named for shown, m in instances(name) if applies(m)]
+    cases = [pytest.param(m, id=shown) for name in named for shown, m in instances(admit(name)) if applies(m)]
     metafunc.parametrize("mechanism", cases)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from mechanisms import catalogue
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.facts import facts_of
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace
 from mechanisms.vocabulary import Vocabulary
@@ -101,7 +102,7 @@ def test_a_mechanism_whose_worst_pair_nobody_knows_is_one_line(monkeypatch, caps
     for asked in (["--mechanism", "my-own"], []):  # a whole audit passes over nothing
         assert main(["audit", *asked]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "my-own: the audit does not know what to give it as strength; give defaults, or add a line to" in line
+        assert "my-own: nobody knows what to try as strength; give defaults, or declare them in `facts`" in line
 
 
 OF_A_PACKAGE = {
@@ -145,4 +146,4 @@ def test_what_is_no_mechanism_is_one_line_and_nothing_is_written(name, tmp_path,
 
 
 def test_every_mechanism_that_comes_with_sottovoce_has_a_worst_pair_of_its_own():
-    assert CATALOGUE.keys() <= audit_games.GAMES.keys()
+    assert {facts_of(kind).pair for kind in CATALOGUE.values()} == audit_games.DECLARED.keys()
