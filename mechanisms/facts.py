@@ -52,20 +52,15 @@ class Range:
 
     Args:
         label: Description of the parameter.
-        least: Least value.
+        least: Least value; a parameter of whole numbers has whole bounds.
         most: Largest value.
-        step: Step; a parameter of whole numbers has a whole step.
+        step: Step.
     """
 
     label: str
     least: float
     most: float
     step: float
-
-    @property
-    def whole(self) -> bool:
-        """Return True for a parameter of whole numbers."""
-        return isinstance(self.step, int)
 
 
 @dataclass(frozen=True)
@@ -163,9 +158,8 @@ def tried(kind: type[Any], vocabulary: Vocabulary) -> dict[str, tuple[Any, ...]]
     """
     known = {**_TRIED, **facts_of(kind).tried}
     needed = _named(kind, known)
-    chosen = {f.name: known[f.name] for f in fields(kind) if f.name in needed or f.name in facts_of(kind).tried}
-    there = {f.name: chosen.get(f.name, (vocabulary,)) for f in fields(kind) if f.name in (*chosen, "vocabulary")}
-    return there
+    chosen = {name: known[name] for name in (*needed, *facts_of(kind).tried)} | {"vocabulary": (vocabulary,)}
+    return {f.name: chosen[f.name] for f in fields(kind) if f.name in chosen}
 
 
 def _named(kind: type[Any], known: Mapping[str, Any]) -> list[str]:

@@ -30,7 +30,7 @@ from simulations.corpora.parts import load_split
 from simulations.experiment import Experiment, load
 from simulations.experiment.toml import document
 from simulations.progress import Progress
-from sottovoce.explore.settings import MECHANISMS, PARAMETERS, Settings
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 
 #: Public sentences that the server knows, and those among which it searches for the user's sentence.
 PUBLIC, POOL = 600, 100
@@ -197,7 +197,7 @@ def settings_of(request: Request) -> Settings:
     name = about.get("mechanism")
     if name not in MECHANISMS[channel]:
         return Settings()
-    given = {key: about[key] for key in ("epsilon", *PARAMETERS[name], "tokens", "length") if key in about}
+    given = {key: about[key] for key in ("epsilon", *SLIDERS[name].more, "tokens", "length") if key in about}
     label = None if channel == "label" or request.label is None else request.label.get("epsilon")
     if channel in ("embedding", "statistic"):
         given["dim"] = request.dim
