@@ -128,11 +128,16 @@ def facts_of(kind: type[Any]) -> Facts:
     """Return the declaration of a mechanism's class; one without a declaration has the default values.
 
     Raises:
-        ValueError: Its `facts` are no `Facts`. The message is one line.
+        ValueError: Its `facts` are no `Facts`, or name no parameter. The message is one line.
     """
     found = getattr(kind, "facts", Facts())
     if not isinstance(found, Facts):
         raise ValueError(f"{kind.name}: its facts are a {type(found).__name__}, and must be Facts")
+    named = {name for values in (found.usual, found.tried, found.few_words, *found.audits) for name in values}
+    if isinstance(found.slider, Slider):
+        named |= found.slider.more.keys()
+    if unknown := sorted(named - {f.name for f in fields(kind)}):
+        raise ValueError(f"{kind.name}: its facts name {unknown[0]}, which is no parameter of it")
     return found
 
 

@@ -60,7 +60,10 @@ def games_of(name: str, delta: float) -> list[Game]:
     facts = facts_of(kind)
     pair = facts.pair if name in CATALOGUE else Pair.SEARCHED
     if pair is Pair.SEARCHED and (getattr(kind, "reads", ()) or getattr(kind, "needs_prior", False)):
-        raise UserError(f"{name}: the audit does not know what to give it beside its inputs")
+        raise UserError(
+            f"{name}: the audit does not know what to give it beside its inputs; a mechanism of the catalogue declares "
+            "its pair in `facts`"
+        )
     games: list[Game] = []
     for audited in facts.audits:
         mechanism = built(kind, usual(kind) | dict(audited), words())

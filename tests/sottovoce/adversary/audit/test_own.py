@@ -59,6 +59,7 @@ def contributed() -> type:
         channel: ClassVar[str] = "text"
         reads: ClassVar[tuple[str, ...]] = ()
         grid: ClassVar[None] = None
+        facts = names["facts"]
         guarantee = names["guarantee"]
         sample = names["sample"]
         privacy_loss = names["privacy_loss"]
@@ -67,10 +68,11 @@ def contributed() -> type:
 
 
 IMPORTS = """
-from typing import Any
+from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
