@@ -46,6 +46,15 @@ class Pair(Enum):
     STATES = auto()
 
 
+class AboutWords(Enum):
+    """Public property of each word, beside its vector."""
+
+    #: Number of occurrences in a public corpus.
+    COUNTS = auto()
+    #: Part of speech.
+    TAGS = auto()
+
+
 @dataclass(frozen=True)
 class Range:
     """Slider of a parameter beside ε. It starts at the parameter's default.
@@ -106,6 +115,7 @@ class Facts:
 
     Args:
         label: Name and a few words for people who choose a mechanism.
+        needs: Properties of words that the mechanism cannot do without.
         usual: Values for use of parameters without a default. epsilon, dim and classes have one without it.
         tried: Valid values for tests, the extreme ones among them, by parameter. epsilon, dim and classes have some
             without it.
@@ -116,6 +126,7 @@ class Facts:
     """
 
     label: str = ""
+    needs: frozenset[AboutWords] = frozenset()
     usual: Mapping[str, Any] = field(default_factory=dict)
     tried: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     few_words: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
