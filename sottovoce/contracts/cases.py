@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import build, find
+from mechanisms.catalogue import build, find, instance
 from mechanisms.facts import tried
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.text import TextMechanism
 
 Array = NDArray[Any]
 
@@ -45,12 +44,15 @@ def instances(kind: type[Any]) -> Iterator[tuple[str, Any]]:
     declared = tried(kind, VOCABULARY)
     for values in itertools.product(*declared.values()):
         given = dict(zip(declared, values, strict=True))
-        channel = given.get("channel", getattr(kind, "channel", None))
-        spec = {name: value for name, value in given.items() if name != "vocabulary"}
-        built = build({"mechanism": kind.name} | spec, channel=channel, vocabulary=VOCABULARY)
-        shown = ("words" if value is VOCABULARY else str(value) for value in values)
-        named = [kind.name] if find(kind.name) is kind else [kind.name, channel]
-        yield "-".join([*named, *shown]), built.word if isinstance(built, TextMechanism) else built
+        shown = ["words" if value is VOCABULARY else str(value) for value in values]
+        given.pop("vocabulary", None)
+        named = [kind.name] if find(kind.name) is kind else [kind.name, kind.channel]
+        yield "-".join([*named, *shown]), instance(kind, given, VOCABULARY)
+
+
+def of_words(mechanism: Any) -> bool:
+    """Return True for a mechanism of the words of a text."""
+    return hasattr(mechanism, "vocabulary")
 
 
 def unit(n: int, dim: int, seed: int = 0) -> Array:
@@ -72,9 +74,9 @@ def width(mechanism: Any) -> int:
 
 def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
     """Return n random inputs of a mechanism: vectors of length 1, texts of word ids, or classes."""
-    if mechanism.channel in ("embedding", "statistic"):
+    if mechanism.grid is not None:
         return unit(n, width(mechanism), seed)
-    if mechanism.channel == "text":
+    if of_words(mechanism):
         rng = np.random.default_rng(seed)
         numbers = rng.integers(0, len(mechanism.vocabulary) + 1, (n, TOKENS))
         return np.where(np.arange(TOKENS) < rng.integers(0, TOKENS + 1, n)[:, None], numbers, NOTHING)
@@ -83,7 +85,7 @@ def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
 
 def extras(mechanism: Any, n: int, seed: int = 7) -> dict[str, Any]:
     """Return other arguments of `sample` and `log_prob`: public priors, or other data that the mechanism reads."""
-    if mechanism.channel == "text":
+    if of_words(mechanism):
         return {name: READ[name](mechanism, n, seed) for name in mechanism.reads}
     if not mechanism.needs_prior:
         return {}
@@ -128,9 +130,9 @@ def part_of(more: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 def rebuilt(mechanism: Any, spec: dict[str, Any]) -> Any:
     """Return the mechanism that the catalogue builds from a mechanism's parameters."""
-    if mechanism.channel != "text":
-        return build(spec, channel=mechanism.channel)
-    return build(spec, channel="text", vocabulary=mechanism.vocabulary).word
+    if of_words(mechanism):
+        return build(spec, channel=mechanism.channel, vocabulary=mechanism.vocabulary).word
+    return build(spec, channel=mechanism.channel)
 
 
 def streams(n: int, seed: int = 1, offset: int = 0) -> SimulatedUniforms:

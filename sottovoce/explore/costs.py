@@ -12,6 +12,7 @@ from typing import Any
 from mechanisms.accounting.ladder import ladder
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described, ladder_of_release, shuffled
 from simulations.output.numbers import epsilon as shown
 from sottovoce.adversary.estimators.tokens import unigram
@@ -109,8 +110,9 @@ def loss(
 
 def named(mechanism: Any) -> str:
     """Return a mechanism in words; for a text, its name, its ε and the most words."""
-    if mechanism.channel == "text":
-        return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
+    if isinstance(mechanism, TextMechanism):
+        word: Any = mechanism.word
+        return f"{mechanism.name}, ε = {word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
 
 
@@ -175,14 +177,19 @@ def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
         return word_limit(first)
     # a label beside it may reveal the sentence too
     beside = sum(label.guarantee.worst_case() for label in made[1:])
-    return uniform_limit(first, classes if settings.channel == "label" else POOL, beside=beside)
+    return uniform_limit(first, _candidates(settings, classes)[0], beside=beside)
 
 
 def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
     """Return the share of right guesses without any release."""
     if settings.channel == "text" and vocabulary is not None:
         return float(unigram(vocabulary).max())
-    return 1 / (classes if settings.channel == "label" else POOL)
+    return 1 / _candidates(settings, classes)[0]
+
+
+def _candidates(settings: Settings, classes: int) -> tuple[int, str]:
+    """Return the number of values among which a guess is made, also in words."""
+    return (classes, f"{classes} classes") if settings.channel == "label" else (POOL, f"{POOL} sentences")
 
 
 def _worst(settings: Settings, mechanism: Mechanism, worst: float) -> str:
@@ -213,7 +220,7 @@ def _words(settings: Settings, worst: float, local: float, most: float, classes:
     else:
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
     if settings.channel != "text":
-        among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
+        among = _candidates(settings, classes)[1]
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
         )

@@ -272,8 +272,8 @@ def worst_words(mechanism: Any) -> tuple[tuple[int, int], tuple[FloatArray, Floa
         table = mechanism.log_probs(np.arange(len(mechanism.vocabulary) + 1))
     except (AttributeError, NotImplementedError):
         apart = np.where((together[:, None] == together) & (together >= 0), distances_of(mechanism), -1.0)
-        x, y = np.unravel_index(int(np.argmax(apart)), apart.shape)
-        return (int(x), int(y)), None
+        x, y = divmod(int(np.argmax(apart)), len(apart))
+        return (x, y), None
     x, y = worst_pair(table, together)
     return (x, y), (table[x], table[y])
 

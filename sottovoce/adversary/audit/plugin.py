@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import CATALOGUE, admit, build
+from mechanisms.catalogue import CATALOGUE, admit, instance
 from mechanisms.facts import Pair, facts_of, usual
-from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from sottovoce.adversary.audit.games import (
     DECLARED,
@@ -59,23 +57,16 @@ def games_of(name: str, delta: float) -> list[Game]:
     kind = admit(name)
     facts = facts_of(kind)
     pair = facts.pair if name in CATALOGUE else Pair.SEARCHED
-    if pair is Pair.SEARCHED and (getattr(kind, "reads", ()) or getattr(kind, "needs_prior", False)):
+    if pair is Pair.SEARCHED and (bool(getattr(kind, "reads", ())) or getattr(kind, "needs_prior", False)):
         raise UserError(
             f"{name}: the audit does not know what to give it beside its inputs; a mechanism of the catalogue declares "
             "its pair in `facts`"
         )
     games: list[Game] = []
     for audited in facts.audits:
-        mechanism = built(kind, usual(kind) | dict(audited), words())
+        mechanism = instance(kind, usual(kind) | dict(audited), words())
         games += _searched(mechanism, delta) if pair is Pair.SEARCHED else [DECLARED[pair](mechanism, delta)]
     return games
-
-
-def built(kind: type[Any], given: dict[str, Any], vocabulary: Vocabulary) -> Any:
-    """Return a mechanism of given parameters; of a text, the mechanism of its words."""
-    channel = given.get("channel", getattr(kind, "channel", None))
-    made = build({"mechanism": kind.name} | given, channel=channel, vocabulary=vocabulary)
-    return made.word if isinstance(made, TextMechanism) else made
 
 
 def _searched(mechanism: Any, delta: float) -> Iterator[Game]:
@@ -92,7 +83,7 @@ def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
 
 def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
-    texts = mechanism.channel == "text"
+    texts = hasattr(mechanism, "vocabulary")
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
     inputs = np.arange(outputs + 1 if texts else outputs)
     tables = [_said(mechanism, inputs, outputs), _done(mechanism, inputs, outputs)]

@@ -141,7 +141,7 @@ def test_what_is_said_at_once_is_what_the_whole_law_says(ask: Ask) -> None:
             price, loss = ask("price", about), ask("loss", about)
             assert price["worst_case"] == loss["worst_case"] and price["limit"] in (None, loss["limit"])
             assert loss["local"] == "inf" or 0 < loss["local"] <= float(loss["worst_case"]) * (1 + 1e-9)
-            assert (price["limit"] is None) == (name in ("planar-laplace", *MECHANISMS["text"]))
+            assert (price["limit"] is None) == SLIDERS[name].slow
 
 
 def test_a_label_beside_it_raises_what_a_guess_may_reach(ask: Ask) -> None:
