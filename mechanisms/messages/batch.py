@@ -1,4 +1,4 @@
-"""What a shuffler hands on: the releases of many users, and nothing that says whose they are."""
+"""Batch of a shuffler: the releases of many users, without any ids."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from mechanisms.messages.release import Release
 class Batch:
     """Releases of n rows in random order, one release a channel, and no ids.
 
-    users: number of distinct users in it. duplicates: rows that were there twice, and count once. discarded: why
-    nothing was delivered, None where it was.
+    Attributes:
+        releases: One release a channel.
+        users: Number of distinct users in it.
+        duplicates: Number of repeated rows, which count once.
+        discarded: Reason why nothing was delivered, or None.
     """
 
     releases: tuple[Release, ...]
