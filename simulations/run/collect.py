@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 from client.models.embeddings import write_embeddings
 from client.shard import Shard
 from mechanisms.messages.refusals import REFUSALS, describe_error
-from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from server.protocols.drive import Collected
 from server.query import ask
@@ -22,6 +22,7 @@ from simulations.artifacts.public import CachedEncoder
 from simulations.experiment import Experiment
 from simulations.progress import Progress
 from simulations.run.population import late
+from simulations.shuffler.core import LATE
 from simulations.shuffler.shuffle import Origin, shuffle
 
 #: A full disk is no fault of a client's in a simulation: the run stops before it loses releases.
@@ -47,7 +48,7 @@ class FlowerUsers:
         self.origins: dict[str, Origin] = {}
 
     def collect(self, request: Request) -> Collected:
-        """Asks every node, drops what is not a valid release or comes late, shuffles what is left.
+        """Asks every node, drops what is not a valid release, and has the shuffler take the rest.
 
         Raises OSError where a node cannot write its ledger.
         """
@@ -62,12 +63,13 @@ class FlowerUsers:
                 continue
             valid, faults = validate(answer.reply, request, enrolled=self._enrolled[request.split])
             dropped.update(faults)
-            valid, gone = self._in_time(valid, request.stage)
-            dropped.update(gone)
             replies.append(valid)
         rng = np.random.default_rng([self._experiment.seed, 2, *request.stage.encode()])
-        batch, self.origins[request.stage] = shuffle(replies, minimum_users=request.minimum_users, rng=rng)
-        return Collected(batch, dropped, errors)
+        probability, seed = self._experiment.population.late, self._experiment.seed
+        clock = partial(late, probability=probability, stage=request.stage, seed=seed) if probability else None
+        batch, origin, gone = shuffle(replies, minimum_users=request.minimum_users, rng=rng, late=clock)
+        self.origins[request.stage] = origin
+        return Collected(batch, dropped + Counter({LATE: gone}), errors)
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
         """The encoder, and its embeddings of what nodes hold of these splits: what each would compute by itself, in one
@@ -81,13 +83,3 @@ class FlowerUsers:
             write_embeddings(place, split, published.identity, table[at : at + len(shard)])
             at += len(shard)
         return published
-
-    def _in_time(self, reply: Reply, stage: str) -> tuple[Reply, Counter[str]]:
-        """The reply without its users who are late at this stage: what they have sent is charged, and comes to nothing.
-        """
-        probability = self._experiment.population.late
-        if not probability:
-            return reply, Counter()
-        users = np.unique(reply.users)
-        gone = users[late(users, probability=probability, stage=stage, seed=self._experiment.seed)]
-        return reply.take(~np.isin(reply.users, gone)), +Counter({"late": len(gone)})
