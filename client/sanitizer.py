@@ -7,22 +7,20 @@ refusal would reveal them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client import dummy_release
+from client.charging import Book, Due, Payloads, release
 from client.draw import draw, statistic_means
 from client.models import language_models
 from client.policy import Policy, Refused
 from client.shard import Shard
-from client.store.ledger import Charge, Ledger, LedgerError, Recalled
-from mechanisms.accounting.privacy_filter import FREE, Account
-from mechanisms.guarantee import Guarantee
+from client.store.ledger import Ledger
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -70,199 +68,79 @@ class Sanitizer:
             shard.masked_lm, request.mechanism("text"), request.masked_lm
         ):
             raise Refused("masked-lm")
-        with ExitStack() as held:
-            books = self._books(request, shard)
-            for book in books:
-                held.enter_context(book.ledger.exclusive())
-            answering = _Answering.of(request, shard)
-            recalled = {
-                channel: [book.recall(channel, answering) for book in books] for channel in request.channels
-            }
-            paid, stood_for = self._affordable(request, answering, recalled)
-            there = paid | stood_for
-            answering, paid = answering.take(there), paid[there]
-            payloads: dict[str, NDArray[Any]] = {}
-            for channel in request.channels:
-                known = [_part(each, there) for each in recalled.pop(channel)]
-                payloads[channel] = self._release(request, answering, channel, books, known, paid, payloads)
-            for book in reversed(books):  # free releases first: a charge is the last step that may fail
-                book.ledger.commit(book.charges)
+        answering = _Answering.of(request, shard)
+        due = [
+            Due(request.stage, c, request.digest(c), request.mechanism(c).guarantee, *request.payload_form(c)[1:])
+            for c in request.channels
+        ]
+        book = Book(self.ledger, _Draws(request, shard, answering, self.streams).draw)
+        dummies = None
+        if self.stand_ins is not None:
+            draws = _Dummies(request, shard, answering, dummy_release.apart(self.streams, "stand-in"))
+            dummies = Book(self.stand_ins, draws.draw, dummy_release.NOTHING_OF_THE_USERS)
+        rows, payloads = release(
+            due, answering.users, answering.records, policy=self.policy, book=book, dummies=dummies
+        )
         return Reply(
-            answering.users,
-            answering.records,
+            answering.users[rows],
+            answering.records[rows],
             tuple(
                 Release(
-                    payload={request.payload_form(channel)[0]: values},
-                    channel=channel,
-                    stage=request.stage,
-                    guarantee=request.mechanism(channel).guarantee,
-                    digest=request.digest(channel),
+                    payload={request.payload_form(one.channel)[0]: payloads[one]},
+                    channel=one.channel,
+                    stage=one.stage,
+                    guarantee=one.guarantee,
+                    digest=one.digest,
                 )
-                for channel, values in payloads.items()
+                for one in due
             ),
         )
 
-    def _books(self, request: Request, shard: Shard) -> list[_Book]:
-        """Return the book of the users' data, and, if dummy releases are possible, the book of these."""
-        books = [_Book(self.ledger, request, shard, self.streams)]
-        if self.stand_ins is not None:
-            books.append(_StandIns(self.stand_ins, request, shard, dummy_release.apart(self.streams, "stand-in")))
-        return books
-
-    def _affordable(
-        self, request: Request, answering: _Answering, recalled: Mapping[str, list[Recalled]]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return a mask of rows whose users can pay for all new releases, and one of rows for dummy releases.
-
-        Raise Refused if there were rows and none is left.
-        """
-        people, person = np.unique(answering.users, return_inverse=True)
-        policy, declared = self.policy, self.policy.unprotected
-        bill = Account.empty(len(answering))
-        paid = np.zeros(len(answering), dtype=bool)
-        within = np.ones(len(people), dtype=bool)
-        for channel in request.channels:
-            new = ~np.any([each.known for each in recalled[channel]], axis=0)
-            if channel in declared:
-                bill = bill.plus(FREE, new)
-                continue
-            cost = policy.cost(request.mechanism(channel).guarantee)
-            bill, paid = bill.plus(cost, new), paid | new
-            spent = policy.spent_on(self.ledger, channel, answering.users, answering.records)
-            within[person[new & ~policy.allows(spent.plus(cost, new), channel)]] = False
-        users_bill = bill.sum_by(person, len(people))
-        account = policy.spent(self.ledger, people) + users_bill
-        counted = (users_bill.releases == 0) | policy.allows_number(account)
-        solvent = (np.bincount(person[paid], minlength=len(people)) == 0) | policy.allows(account, "total")
-        kept = within & solvent & counted
-        stood_for = np.zeros_like(kept)
-        if self.stand_ins is not None:
-            given = self.stand_ins.spent(people).releases + users_bill.releases
-            stood_for = ~kept & (given <= policy.stand_ins)
-        if len(answering) and not (kept | stood_for).any():
-            raise Refused("channel" if not within.any() else "total" if not (within & solvent).any() else "releases")
-        return kept[person], stood_for[person]
-
-    def _release(
-        self,
-        request: Request,
-        answering: _Answering,
-        channel: str,
-        books: list[_Book],
-        recalled: list[Recalled],
-        paid: NDArray[np.bool_],
-        released: dict[str, NDArray[Any]],
-    ) -> NDArray[Any]:
-        """Return a channel's payload for all rows.
-
-        Earlier releases are repeated, dummy or not. New draws are charged to their book: that of the users' data for
-        paid rows.
-        """
-        _, dtype, shape = request.payload_form(channel)
-        payload = np.empty((len(answering), *shape), dtype=dtype)
-        known = np.any([each.known for each in recalled], axis=0)
-        for book, each, due in zip(books, recalled, (paid, ~paid), strict=False):
-            book.repeat(payload, each)
-            book.draw(channel, payload, answering, ~known & due, each.earlier, self.policy, released)
-        return payload
-
 
 @dataclass(frozen=True)
-class _Book:
-    """Ledger of the users' data, and the way its releases are drawn.
+class _Draws:
+    """Draws from the users' data.
 
     Attributes:
-        charges: Draws that are not committed yet.
+        answering: All rows of the reply.
     """
 
-    ledger: Ledger
     request: Request
     shard: Shard
+    answering: _Answering
     streams: SimulationStreams | SecureStreams
-    charges: list[Charge] = field(default_factory=list)
 
-    def guarantee(self, channel: str) -> Guarantee:
-        """Return the guarantee that a release on this book is charged for."""
-        return self.request.mechanism(channel).guarantee
+    def values(self, channel: str, step: int) -> Callable[[_Answering], Any]:
+        """Return a function from rows to the inputs that `client.draw.draw` takes."""
+        return _Values(self.request, self.shard, channel).of
 
-    def values(self, channel: str) -> Callable[[_Answering, int], Any]:
-        """Return a function from rows and a step of their streams to the inputs that `client.draw.draw` takes."""
-        values = _Values(self.request, self.shard, channel)
-        return lambda part, step: values.of(part)
-
-    def recall(self, channel: str, answering: _Answering) -> Recalled:
-        """Return the releases of each row on this book."""
-        return self.ledger.recall(
-            self.request.stage, channel, self.request.digest(channel), answering.users, answering.records
-        )
-
-    def repeat(self, payload: NDArray[Any], recalled: Recalled) -> None:
-        """Put known releases into the payload."""
-        if not recalled.known.any():
-            return
-        if recalled.payloads.shape[1] != payload.dtype.itemsize * int(np.prod(payload.shape[1:])):
-            raise LedgerError("ledger: a payload does not have its length")
-        stored = recalled.payloads[recalled.known].view(payload.dtype.newbyteorder("<"))
-        payload[recalled.known] = stored.reshape(-1, *payload.shape[1:])
-
-    def draw(
-        self, channel: str, payload: NDArray[Any], answering: _Answering, missing: NDArray[np.bool_],
-        earlier: NDArray[np.int64], policy: Policy, released: Mapping[str, NDArray[Any]],
-    ) -> None:  # fmt: skip
-        """Draw missing releases into the payload, and charge them.
-
-        Args:
-            channel: The channel.
-            payload: Payload of all rows.
-            answering: The rows.
-            missing: Mask of the rows to draw.
-            earlier: Number of earlier releases of each row under other digests.
-            policy: Policy that prices the charges.
-            released: Embeddings of the rows, for a label's prior.
-        """
-        if not missing.any():
-            return
-        request, guarantee = self.request, self.guarantee(channel)
+    def draw(self, one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
+        """Draw releases (`charging.Draw`)."""
+        request, channel = self.request, one.channel
+        drawn, start = np.empty((len(rows), *one.shape), one.dtype), 0
         # of a class, the draw holds a number for each class there is
         held = 8 * request.classes if channel in ("answer", "label") else 0
-        width = payload.dtype.itemsize * int(np.prod(payload.shape[1:]))
-        values = self.values(channel)
-        with_prior = channel == "label" and request.prior is not None
-        # A record that is requested again under another digest draws from its next stream, never from the same one.
-        for step in np.unique(earlier[missing]).tolist():
-            due = np.flatnonzero(missing & (earlier == step))
-            for here in answering.pieces(due, max(width, held)):
-                part = answering.take(here)
-                payload[here] = draw(
-                    request, channel, values(part, step), part.users, part.records, streams=self.streams, step=step,
-                    released=released["embedding"][here] if with_prior else None, masked_lm=self.shard.masked_lm,
-                )  # fmt: skip
-        new = payload[missing].astype(payload.dtype.newbyteorder("<"), copy=False)
-        self.charges.append(
-            Charge(
-                stage=request.stage,
-                channel=channel,
-                digest=request.digest(channel),
-                guarantee=guarantee,
-                epsilon=policy.cost(guarantee).epsilon,
-                delta=policy.delta,
-                users=answering.users[missing],
-                records=answering.records[missing],
-                payloads=new.reshape(len(new), -1).view(np.uint8),
-            )
-        )
+        width = one.dtype.itemsize * int(np.prod(one.shape))
+        values = self.values(channel, step)
+        embeddings = None
+        if channel == "label" and request.prior is not None:
+            (embeddings,) = (payload for other, payload in before.items() if other.channel == "embedding")
+        for here in self.answering.pieces(rows, max(width, held)):
+            part = self.answering.take(here)
+            drawn[start : start + len(here)] = draw(
+                request, channel, values(part), part.users, part.records, streams=self.streams, step=step,
+                released=None if embeddings is None else embeddings[here], masked_lm=self.shard.masked_lm,
+            )  # fmt: skip
+            start += len(here)
+        return drawn
 
 
-class _StandIns(_Book):
-    """Book of dummy releases."""
+class _Dummies(_Draws):
+    """Draws of dummy releases."""
 
-    def guarantee(self, channel: str) -> Guarantee:
-        """Return the guarantee of a dummy release, which has no cost."""
-        return dummy_release.NOTHING_OF_THE_USERS
-
-    def values(self, channel: str) -> Callable[[_Answering, int], Any]:
+    def values(self, channel: str, step: int) -> Callable[[_Answering], Any]:
         """Return a function that makes random inputs."""
-        return lambda part, step: dummy_release.values(
+        return lambda part: dummy_release.values(
             self.request, channel, part.users, part.records, streams=self.streams, step=step
         )
 
@@ -296,9 +174,8 @@ class _Answering:
     def __len__(self) -> int:
         return len(self.users)
 
-    def take(self, which: NDArray[Any]) -> _Answering:
-        """Return some of the rows, by a mask or by rising positions."""
-        chosen = np.flatnonzero(which) if which.dtype == bool else which
+    def take(self, chosen: NDArray[np.intp]) -> _Answering:
+        """Return the rows at these positions."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         places = np.repeat(self.starts[chosen] - starts[:-1], sizes) + np.arange(starts[-1])
@@ -339,7 +216,3 @@ class _Values:
         if self._channel in ("embedding", "answer"):
             return embeddings
         return statistic_means(self._request, embeddings, labels[part.rows], part.starts)
-
-
-def _part(recalled: Recalled, rows: NDArray[np.bool_]) -> Recalled:
-    return Recalled(recalled.known[rows], recalled.payloads[rows], recalled.earlier[rows])
