@@ -211,7 +211,10 @@ def _drawn(
     # A record that is requested again under another digest draws from its next stream, never from the same one.
     for step in np.unique(earlier[at]).tolist():
         now = earlier[at] == step
-        drawn[now] = book.draw(one, at[now], step, payloads)
+        made = book.draw(one, at[now], step, payloads)
+        if made.shape != drawn[now].shape:  # or one draw would be that of several rows
+            raise ValueError("charging: a draw does not have its shape")
+        drawn[now] = made.astype(one.dtype, casting="same_kind", copy=False)
     return drawn
 
 

@@ -29,7 +29,7 @@ class Origin:
 
 
 class Shuffled(NamedTuple):
-    """What is left of a stage's replies.
+    """Result of a stage.
 
     Attributes:
         batch: Batch for the server.
