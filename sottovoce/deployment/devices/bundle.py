@@ -6,12 +6,11 @@ import json
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from client.device.bundle import NO_KEYS, Bundle, Keys, write_bundle
+from client.device.bundle import NO_KEYS, Bundle, Keys, Parts, write_bundle
 from client.models.encoder import Encoder
 from mechanisms.messages.request import Request
 from server.maps import Maps
@@ -181,14 +180,14 @@ def _write(
     policy = replace(policy, window=window, questions=_listed(request, teaching=teaching, asking=asking))
     # a bundle that its own device would refuse is our fault
     policy.check(replace(request, split="train" if teaching else "test"))
-    parts: dict[str, Any] = {}
+    parts = Parts()
     if isinstance(public.rewriter, StudyRewriter):
-        parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
+        parts = Parts(vocabulary=public.rewriter.folder, masked_lm=public.rewriter.masked_lm)
     elif public.encoder is not None:
-        parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
+        parts = Parts(encoder=public.encoder.folder, precision=public.encoder.precision)
     return write_bundle(
         out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        keys=keys, **parts,
+        parts=parts, keys=keys,
     )  # fmt: skip
 
 
