@@ -57,24 +57,28 @@ def admit(
         users, records = np.append(held[:, 0], users), np.append(held[:, 1], records)
     order = np.lexsort((records, users))  # stable: of one record's rows, the first to arrive comes first
     if late is not None:
-        order = order[(order < known) | ~late[order - known]]
+        order = order[~np.append(np.zeros(known, bool), late)[order]]
     first_of_user, first = np.ones(len(order), bool), np.ones(len(order), bool)
     first_of_user[1:] = np.diff(users[order]) != 0
     first[1:] = first_of_user[1:] | (np.diff(records[order]) != 0)
     arrived = order >= known
     taken, refused = first & arrived, 0
     if most is not None:
-        person = np.cumsum(first_of_user) - 1
+        number = np.cumsum(first_of_user) - 1
         new = np.cumsum(taken)
-        new = new - (new - taken)[first_of_user][person]  # for each user, from 1
-        before = np.bincount(person[~arrived], minlength=len(order))[person]
+        new = new - (new - taken)[first_of_user][number]  # for each user, from 1
+        before = np.bincount(number[~arrived], minlength=len(order))[number]
         beyond = taken & (before + new > np.append(np.zeros(known, np.int64), most)[order])
         refused = int(beyond[first][np.cumsum(first) - 1].sum())
         taken &= ~beyond
     rows = order[taken]
     again = int(arrived.sum()) - len(rows) - refused
-    people = len(np.setdiff1d(users[rows], users[:known]))
-    return Admitted(rows - known, people, again, refused, gone)
+    theirs = users[rows]
+    people = int(np.count_nonzero(np.diff(theirs))) + (len(theirs) > 0)
+    if known:
+        people = len(np.setdiff1d(theirs, users[:known]))
+        rows -= known
+    return Admitted(rows, people, again, refused, gone)
 
 
 def shortfall(users: int, minimum_users: int) -> str | None:

@@ -229,8 +229,11 @@ def test_the_rules_are_what_a_loop_says() -> None:
             )
             keys = [(users[i], records[i]) for i in taken.rows]
             assert keys == sorted(keys)  # the order of arrival is lost
-        without = admit(users, records, held=held)
-        assert np.array_equal(without.rows, taken.rows) and without.users == taken.users
+        late = rng.random(n) < 0.3
+        without, kept = admit(users, records, held=held, late=late), np.flatnonzero(~late)
+        alone = admit(users[kept], records[kept], held=held, most=np.full(len(kept), 99))
+        assert np.array_equal(without.rows, kept[alone.rows]) and without.users == alone.users
+        assert (without.again, without.late) == (alone.again, len(set(users[late].tolist())))
 
 
 @pytest.mark.parametrize(
