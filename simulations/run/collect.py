@@ -1,4 +1,4 @@
-"""A simulation's users: they are asked through Flower, behind the simulation's shuffler."""
+"""Users of a simulation: they are reached through Flower, behind the simulation's shuffler."""
 
 from __future__ import annotations
 
@@ -30,10 +30,16 @@ _STORAGE = f"code {REFUSALS['storage'][0]}"
 
 
 class FlowerUsers:
-    """The users of an experiment, on the nodes of a running Flower grid (`server.protocols.drive.Users`).
+    """Users of an experiment, on the nodes of a running Flower grid (`server.protocols.drive.Users`).
 
-    tests: how many test users there are. nodes: the folder of the nodes' folders.
-    origins: for the owner of the truth alone, whose the rows of each stage's last batch are, in its order.
+    `origins` holds, only for the owner of the true labels, the origin of the rows of each stage's last batch.
+
+    Args:
+        grid: Flower's grid.
+        experiment: The experiment.
+        tests: Number of test users.
+        nodes: Folder of the nodes' folders.
+        progress: Function that receives lines of progress.
     """
 
     def __init__(
@@ -48,9 +54,10 @@ class FlowerUsers:
         self.origins: dict[str, Origin] = {}
 
     def collect(self, request: Request) -> Collected:
-        """Asks every node, drops what is not a valid release, and has the shuffler take the rest.
+        """Send a request to every node, drop invalid releases, and return the shuffler's batch of the others.
 
-        Raises OSError where a node cannot write its ledger.
+        Raises:
+            OSError: A node cannot write its ledger.
         """
         replies = []
         dropped: Counter[str] = Counter()
@@ -72,8 +79,10 @@ class FlowerUsers:
         return Collected(batch, dropped + Counter({LATE: gone}), errors)
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
-        """The encoder, and its embeddings of what nodes hold of these splits: what each would compute by itself, in one
-        pass."""
+        """Give the nodes an encoder's embeddings of their records of these splits, and return the encoder.
+
+        Each node would compute the same by itself. Here one pass does.
+        """
         published = CachedEncoder(encoder, progress=self._progress)
         places = [place for place in sorted(self._nodes.iterdir()) if place.is_dir()]
         shards = [(place, split, Shard.load(place, split)) for place in places for split in splits]
