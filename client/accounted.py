@@ -2,10 +2,10 @@
 
 The unit of privacy is the user of this client. Everything in an answer that is declared to leave is a release of their
 record 0, and covers all data that the app reads. A vector is the difference between the app's answer and the values
-that it was sent, clipped to a norm that the client's side has fixed. `client.draw.signed_directions` turns it into a
-unit vector of the same mean, so the vectors of any two users are within the mechanism's domain. The content of the
-app's answer never decides whether there is an answer: a vector that is not finite counts as zero, an invalid label as
-the first.
+that it was sent, clipped to a norm that the client's side has fixed. `mechanisms.projection.signed_directions` turns it
+into a unit vector of the same mean, so the vectors of any two users are within the mechanism's domain. The content of
+the app's answer never decides whether there is an answer: a vector that is not finite counts as zero, an invalid label
+as the first.
 
 A request is the whole content of a message. A repeated request is answered from the ledger, with the same bytes, and
 the app is not run. Any other request is charged anew, until the policy's total is spent. No message can change a
@@ -26,12 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.charging import Book, Due, Payloads, recall, release
-from client.draw import signed_directions
 from client.policy import Policy, Refused
 from client.store.ledger import Ledger
 from mechanisms.catalogue import build
+from mechanisms.channels import CHANNELS, LABEL, VECTOR
 from mechanisms.mechanism import parameters
 from mechanisms.messages.release import digest
+from mechanisms.projection import signed_directions
 from mechanisms.streams import SecureStreams
 
 #: A message's or an answer's content: records by name, in each arrays or values by key.
@@ -77,7 +78,7 @@ class Outgoing:
     @property
     def channel(self) -> str:
         """Return the channel of the mechanism."""
-        return "label" if self.norm is None else "statistic"
+        return (LABEL if self.norm is None else VECTOR).name
 
     def mechanism(self, size: int) -> Any:
         """Return the mechanism, for vectors of that many coordinates.
@@ -90,8 +91,9 @@ class Outgoing:
 
 @lru_cache(maxsize=32)
 def _built(channel: str, spec: tuple[tuple[str, Any], ...], size: int) -> Any:
-    mechanism = build(dict(spec), channel=channel, dim=size if channel == "statistic" else None)
-    if channel == "statistic" and mechanism.grid is None:
+    vectors = CHANNELS[channel].domain.vectors
+    mechanism = build(dict(spec), channel=channel, dim=size if vectors else None)
+    if vectors and mechanism.grid is None:
         raise ValueError(f"{mechanism.name}: rounds to no grid, and no vector leaves unrounded")
     return mechanism
 

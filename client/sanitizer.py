@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from client import dummy_release
 from client.charging import Book, Due, Payloads, release
-from client.draw import draw, statistic_means
+from client.draw import draw
 from client.models import language_models
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Ledger
-from mechanisms.messages.release import Release
+from client.store.text_column import Text
+from mechanisms.messages.questions import Projection, Question
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
@@ -62,38 +63,33 @@ class Sanitizer:
             LedgerError: A ledger cannot be trusted. Nothing leaves.
         """
         self.policy.check(request)
-        if {"label", "statistic"} & set(request.channels) and shard.labels is None and len(shard):
-            raise Refused("no-labels")
-        if request.masked_lm and not language_models.known(
-            shard.masked_lm, request.mechanism("text"), request.masked_lm
-        ):
-            raise Refused("masked-lm")
+        for question in request.questions:
+            if question.reads_labels and shard.labels is None and len(shard):
+                raise Refused("no-labels")
+            if question.masked_lm and not language_models.known(
+                shard.masked_lm, question.mechanism, question.masked_lm
+            ):
+                raise Refused("masked-lm")
         answering = _Answering.of(request, shard)
-        due = [
-            Due(request.stage, c, request.digest(c), request.mechanism(c).guarantee, *request.payload_form(c)[1:])
-            for c in request.channels
-        ]
-        book = Book(self.ledger, _Draws(request, shard, answering, self.streams).draw)
+        due = {
+            Due(
+                request.stage, each.channel, request.digest(each.channel), each.mechanism.guarantee,
+                *each.payload_form[1:],
+            ): each
+            for each in request.questions
+        }  # fmt: skip
+        book = Book(self.ledger, _Draws(due, shard, answering, self.streams).draw)
         dummies = None
         if self.stand_ins is not None:
-            draws = _Dummies(request, shard, answering, dummy_release.apart(self.streams, "stand-in"))
+            draws = _Dummies(due, shard, answering, dummy_release.apart(self.streams, "stand-in"))
             dummies = Book(self.stand_ins, draws.draw, dummy_release.NOTHING_OF_THE_USERS)
         rows, payloads = release(
-            due, answering.users, answering.records, policy=self.policy, book=book, dummies=dummies
+            list(due), answering.users, answering.records, policy=self.policy, book=book, dummies=dummies
         )
         return Reply(
             answering.users[rows],
             answering.records[rows],
-            tuple(
-                Release(
-                    payload={request.payload_form(one.channel)[0]: payloads[one]},
-                    channel=one.channel,
-                    stage=one.stage,
-                    guarantee=one.guarantee,
-                    digest=one.digest,
-                )
-                for one in due
-            ),
+            tuple(request.release(question, payloads[one]) for one, question in due.items()),
         )
 
 
@@ -102,34 +98,33 @@ class _Draws:
     """Draws from the users' data.
 
     Attributes:
+        questions: Question of each release that is due.
         answering: All rows of the reply.
     """
 
-    request: Request
+    questions: dict[Due, Question]
     shard: Shard
     answering: _Answering
     streams: SimulationStreams | SecureStreams
 
-    def values(self, channel: str, step: int) -> Callable[[_Answering], Any]:
+    def values(self, one: Due, step: int) -> Callable[[_Answering], Any]:
         """Return a function from rows to the inputs that `client.draw.draw` takes."""
-        return _Values(self.request, self.shard, channel).of
+        question, records = self.questions[one], _Records(self.shard)
+        return lambda part: question.values(records, part.rows, part.starts)
 
     def draw(self, one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
         """Draw releases (`charging.Draw`)."""
-        request, channel = self.request, one.channel
+        question, values = self.questions[one], self.values(one, step)
         drawn, start = np.empty((len(rows), *one.shape), one.dtype), 0
-        # of a class, the draw holds a number for each class there is
-        held = 8 * request.classes if channel in ("answer", "label") else 0
         width = one.dtype.itemsize * int(np.prod(one.shape))
-        values = self.values(channel, step)
-        embeddings = None
-        if channel == "label" and request.prior is not None:
-            (embeddings,) = (payload for other, payload in before.items() if other.channel == "embedding")
-        for here in self.answering.pieces(rows, max(width, held)):
+        read = None
+        if question.given is not None:
+            (read,) = (payload for other, payload in before.items() if self.questions[other] == question.given)
+        for here in self.answering.pieces(rows, max(width, question.bytes_in_draw)):
             part = self.answering.take(here)
             drawn[start : start + len(here)] = draw(
-                request, channel, values(part), part.users, part.records, streams=self.streams, step=step,
-                released=None if embeddings is None else embeddings[here], masked_lm=self.shard.masked_lm,
+                question, values(part), part.users, part.records, stage=one.stage, streams=self.streams, step=step,
+                released=None if read is None else read[here], masked_lm=self.shard.masked_lm,
             )  # fmt: skip
             start += len(here)
         return drawn
@@ -138,10 +133,10 @@ class _Draws:
 class _Dummies(_Draws):
     """Draws of dummy releases."""
 
-    def values(self, channel: str, step: int) -> Callable[[_Answering], Any]:
+    def values(self, one: Due, step: int) -> Callable[[_Answering], Any]:
         """Return a function that makes random inputs."""
         return lambda part: dummy_release.values(
-            self.request, channel, part.users, part.records, streams=self.streams, step=step
+            self.questions[one], part.users, part.records, stage=one.stage, streams=self.streams, step=step
         )
 
 
@@ -194,25 +189,27 @@ class _Answering:
         yield from np.split(due, np.flatnonzero(np.diff(piece)) + 1) if len(due) else ()
 
 
-class _Values:
-    """Values of the shard that the draws of a channel read. Raise Refused if the node lacks the encoder."""
+class _Records:
+    """Records of a shard, as questions read them (`mechanisms.messages.questions.question.Records`)."""
 
-    def __init__(self, request: Request, shard: Shard, channel: str) -> None:
-        self._request, self._shard, self._channel = request, shard, channel
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._embeddings: Any = None
-        if channel in ("embedding", "statistic", "answer"):
-            self._embeddings = shard.embeddings(request.encoder)
-            if request.mean is None or self._embeddings.width != len(request.mean):
-                raise Refused("malformed")
 
-    def of(self, part: _Answering) -> Any:
-        """Return the values of these rows, as `client.draw.draw` takes them."""
-        labels: Any = self._shard.labels
-        if self._channel == "text":
-            return [self._shard.texts[i] for i in part.rows]
-        if self._channel == "label":
-            return labels[part.rows]
-        embeddings = self._embeddings.take(part.rows)
-        if self._channel in ("embedding", "answer"):
-            return embeddings
-        return statistic_means(self._request, embeddings, labels[part.rows], part.starts)
+    def texts(self, rows: NDArray[np.int64]) -> list[Text]:
+        """Return texts or pairs."""
+        return [self._shard.texts[i] for i in rows]
+
+    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return labels."""
+        assert self._shard.labels is not None
+        return self._shard.labels[rows]
+
+    def embeddings(self, rows: NDArray[np.int64], projection: Projection) -> NDArray[np.float32]:
+        """Return embeddings. Raise Refused if the node lacks the encoder, or if its width is another one."""
+        if self._embeddings is None:
+            self._embeddings = self._shard.embeddings(projection.encoder)
+        if self._embeddings.width != projection.width:
+            raise Refused("malformed")
+        taken: NDArray[np.float32] = self._embeddings.take(rows)
+        return taken

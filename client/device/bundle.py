@@ -35,6 +35,7 @@ from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.catalogue import admit_installed
 from mechanisms.checks import is_hex
+from mechanisms.messages.questions import TextQuestion
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
@@ -49,7 +50,6 @@ _KEYS = {
     "publisher", "seal", "model_seal",
 }  # fmt: skip
 _PURPOSE = "bundle"
-_ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
 _LARGEST_MANIFEST = 2**20
@@ -223,7 +223,7 @@ def open_bundle(folder: Path | str) -> Bundle:
         policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
         admit_installed(policy.mechanisms)
         about = json.loads((folder / "request.json").read_text())
-        there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
+        there = [name.removesuffix(".npy") for name in manifest["files"] if name.endswith(".npy") and "/" not in name]
         arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
     except Exception as error:  # readers of JSON, arrays and archives raise many kinds
@@ -271,7 +271,7 @@ def write_bundle(
         model = None if parts.masked_lm is None or not request.masked_lm else models.part(parts.masked_lm, kind)
         for part, source, names in (
             ("encoder", parts.encoder if request.encoder else None, encoders.FILES),
-            ("vocabulary", parts.vocabulary if request.text else None, _VOCABULARY),
+            ("vocabulary", parts.vocabulary if request.vocabulary is not None else None, _VOCABULARY),
             ("masked_lm", model, () if model is None else models.files(model, kind)),
         ):
             if source is not None:
@@ -286,7 +286,7 @@ def write_bundle(
             "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
             "masked_lm": request.masked_lm or None,
             "digests": _digests(request),
-            "guarantees": {c: request.mechanism(c).guarantee.to_dict() for c in request.channels},
+            "guarantees": {each.channel: each.mechanism.guarantee.to_dict() for each in request.questions},
             "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
             "seal": None if keys.seal is None else keys.seal.hex(),
             "model_seal": None if keys.model_seal is None else keys.model_seal.hex(),
@@ -383,7 +383,7 @@ def _digests(request: Request) -> dict[str, dict[str, str]]:
 
 def _reads(request: Request) -> str:
     """Return the kind of language model that the request's text mechanism reads."""
-    return models.kind_of(request.mechanism("text")) if request.masked_lm else models.MASKED_LM
+    return models.kind_of(request.question(TextQuestion).mechanism) if request.masked_lm else models.MASKED_LM
 
 
 def _vocabulary(folder: Path, identity: str) -> Vocabulary:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE, admit, build
+from mechanisms.channels import CHANNELS, Domain
 from simulations.errors import UserError
 from sottovoce.adversary.audit.games import (
     GAMES,
@@ -70,9 +71,9 @@ def games_of(name: str, delta: float) -> list[Game]:
     spec = {"mechanism": name} | {key: _USUAL[key]() for key in needed if key in _USUAL}
     vocabulary = words()
     built = build(spec, channel=kind.channel, vocabulary=vocabulary)
-    mechanism = built.word if kind.channel == "text" else built
-    vectors = kind.channel in ("embedding", "statistic")
-    return list(_of_vectors(mechanism, delta) if vectors else _of_numbers(mechanism, delta))
+    domain = CHANNELS[kind.channel].domain
+    mechanism = built.word if domain is Domain.TEXT else built
+    return list(_of_vectors(mechanism, delta) if domain.vectors else _of_numbers(mechanism, delta))
 
 
 def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
@@ -85,7 +86,7 @@ def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
 
 def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
-    texts = mechanism.channel == "text"
+    texts = CHANNELS[mechanism.channel].domain is Domain.TEXT
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
     inputs = np.arange(outputs + 1 if texts else outputs)
     tables = [_said(mechanism, inputs, outputs), _done(mechanism, inputs, outputs)]

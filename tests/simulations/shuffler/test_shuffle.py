@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mechanisms.guarantee import Guarantee
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from simulations.shuffler.shuffle import shuffle
@@ -39,7 +40,7 @@ def rng(seed=0):
 
 def test_rows_stay_joined_across_channels_and_origin_names_them():
     batch, origin, _ = shuffle([reply(range(0, 50)), reply(range(50, 90))], minimum_users=10, rng=rng())
-    z, y = batch.channel("embedding").payload["z"], batch.channel("label").payload["y"]
+    z, y = batch.of(EmbeddingQuestion).values, batch.of(LabelQuestion).values
     assert batch.users == 90 and batch.discarded is None
     assert np.array_equal(z[:, 0], origin.users)
     assert np.array_equal(y, origin.users % 3)
@@ -49,7 +50,7 @@ def test_rows_stay_joined_across_channels_and_origin_names_them():
 def test_the_batch_does_not_depend_on_the_order_of_messages():
     one, *_ = shuffle([reply([4, 2]), reply([9, 1])], minimum_users=1, rng=rng(3))
     two, *_ = shuffle([reply([1, 9]), reply([2, 4])], minimum_users=1, rng=rng(3))
-    assert np.array_equal(one.channel("embedding").payload["z"], two.channel("embedding").payload["z"])
+    assert np.array_equal(one.of(EmbeddingQuestion).values, two.of(EmbeddingQuestion).values)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -66,7 +67,7 @@ def test_the_batch_is_what_sorting_and_permuting_all_rows_gives(seed):
     keys = [keys[k] for k in rng(seed + 10).permutation(len(keys))]
     assert list(zip(origin.users.tolist(), origin.records.tolist(), strict=True)) == keys
     assert batch.users == len({u for u, _ in keys}) and batch.duplicates == len(rows) - len(keys)
-    for position, channel in enumerate(("embedding", "label")):
-        (values,) = batch.channel(channel).payload.values()
+    for position, kind in enumerate((EmbeddingQuestion, LabelQuestion)):
+        values = batch.of(kind).values
         expected = [next(iter(replies[i].releases[position].payload.values()))[j] for i, j in map(first.get, keys)]
         assert np.array_equal(values, expected) and values.dtype == np.int16
