@@ -65,7 +65,7 @@ def simulated() -> Door:
             return np.isin(users, list(late))
 
         batch, origin, gone = shuffle(map(made, replies), minimum_users=minimum, rng=rng, late=clock)
-        given = [] if (y := batch.channel("label")) is None else y.payload["y"].tolist()
+        given = [content for release in batch.releases for content in release.payload["y"].tolist()]
         assert (batch.discarded is None) == bool(given) and len(origin.users) == len(given)
         return Batch(given, batch.users, batch.duplicates, gone)
 
