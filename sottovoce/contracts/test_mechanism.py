@@ -22,11 +22,11 @@ import pytest
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import OWN_KINDS, admit, find
+from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.metrics import DISTANCES
-from mechanisms.plugin import PROTECTS
 from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SecureStreams, SeededUniforms
 from mechanisms.vocabulary import NOTHING
@@ -93,7 +93,7 @@ def test_the_guarantee_is_a_sound_value(mechanism: Any) -> None:
     """Check that the guarantee survives JSON, and that its values are plausible."""
     guarantee = mechanism.guarantee
     assert Guarantee.from_dict(json.loads(json.dumps(guarantee.to_dict()))) == guarantee
-    assert guarantee.protects in PROTECTS[mechanism.channel]
+    assert guarantee.protects in CHANNELS[mechanism.channel].protects
     assert guarantee.worst_case(1e-6) >= guarantee.loss(0.0) == 0.0
     assert guarantee.numeric_epsilon < 1e-6
     assert guarantee.numeric_delta < (1e-6 if mechanism.grid in (SPHERE, None) else 1e-2)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.facts import facts_of, usual
 from mechanisms.identity import Identity
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Prior, TextQuestion
 from mechanisms.messages.request import Request
 from sottovoce.adversary.audit import clients as audit_clients
 from sottovoce.adversary.audit.clients import CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
@@ -56,7 +57,8 @@ def _spec(kind: type[Any]) -> dict[str, Any]:
 def _embedding(clients: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind)
     mechanism = build(spec, channel="embedding", dim=DIM)
-    request = replace(audit_clients.request("embedding"), embedding=spec, label=None)
+    asked = audit_clients.request("embedding").without(LabelQuestion)
+    request = replace(asked, questions=(replace(asked.question(EmbeddingQuestion), spec=spec),))
     game = sphere_game(mechanism, delta)
 
     def decoded(values: NDArray[Any]) -> NDArray[Any]:
@@ -73,7 +75,10 @@ def _label(clients: Clients, kind: type[Any], delta: float) -> Game:
     game, prior = label_game(mechanism, delta), None
     if mechanism.needs_prior:  # the prior is that of the game, whatever the embedding
         prior = (np.zeros((DIM, CLASSES), np.float32), (np.log(0.6) * np.arange(CLASSES)).astype(np.float32))
-    request = replace(audit_clients.request("embedding"), label=spec, prior=prior)
+    asked = audit_clients.request("embedding")
+    embedding = asked.question(EmbeddingQuestion)
+    known = None if prior is None else Prior(prior, embedding)
+    request = replace(asked, questions=(embedding, LabelQuestion(spec, classes=CLASSES, prior=known)))
     draw = _drawn(clients, request, kind.name, "label", _numbers)
     return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
 
@@ -89,10 +94,10 @@ def _text(clients: Clients, kind: type[Any], delta: float) -> Game:
         outcomes=np.arange(len(vocabulary)), log_probs=laws,
         distance=float(distances_of(word)[x, y]) if word.guarantee.metric == "euclidean" else None,
     )  # fmt: skip
-    asking = Request(
-        audit_clients.ARM, "train", "train", "", None, None, None, None, audit_clients.MANY, 0,
-        text=spec | {"vocabulary": vocabulary.identity}, vocabulary=vocabulary,
-    )  # fmt: skip
+    question = TextQuestion(
+        spec | {"vocabulary": vocabulary.identity}, classes=audit_clients.MANY, vocabulary=vocabulary
+    )
+    asking = replace(audit_clients.request("text"), questions=(question,))
     texts = words[x], words[y]
     draw = _drawn(clients, asking, kind.name, "text", lambda values: _numbers(values[:, 0]), texts=texts)
     return replace(game, about=f"{kind.name}, {game.about}", draw=draw)

@@ -18,6 +18,7 @@ from scipy import stats
 from client import sanitizer
 from client.store.ledger import Ledger
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.privunit import PrivUnit
 from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse
@@ -309,9 +310,9 @@ def test_a_labels_code_that_leaks_outside_the_draw(leak, monkeypatch):
     """What a client puts into its one vector beside the mechanism: the label, which the mean's last entry holds."""
     draw = sanitizer.draw
 
-    def leaking(request, channel, values, *rest, **about):
+    def leaking(question, values, *rest, **about):
         label = (values[:, -1:] > 0).astype(int)
-        return SPHERE.encode(LEAKS[leak](SPHERE.decode(draw(request, channel, values, *rest, **about)), label))
+        return SPHERE.encode(LEAKS[leak](SPHERE.decode(draw(question, values, *rest, **about)), label))
 
     monkeypatch.setattr(sanitizer, "draw", leaking)
     worst, *_ = statistics(draws=40_000)
@@ -320,12 +321,12 @@ def test_a_labels_code_that_leaks_outside_the_draw(leak, monkeypatch):
 
 def test_a_number_of_records_that_can_be_read(monkeypatch):
     """Users whose records are added up and divided by two, however many they are: more are surer of their sign."""
-    means = sanitizer.statistic_means
+    means = VectorQuestion.means
 
-    def halves(request, embeddings, labels, starts):
-        return means(request, embeddings, labels, starts) * np.diff(starts)[:, None] / 2
+    def halves(self, embeddings, labels, starts):
+        return means(self, embeddings, labels, starts) * np.diff(starts)[:, None] / 2
 
-    monkeypatch.setattr(sanitizer, "statistic_means", halves)
+    monkeypatch.setattr(VectorQuestion, "means", halves)
     _, _, number = statistics(draws=100_000)
     assert number["verdict"] == "violated" and number["measured"] > number["claimed"] == 0
 
