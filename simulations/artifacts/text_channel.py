@@ -13,6 +13,7 @@ from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
 from mechanisms.catalogue import admit
+from mechanisms.facts import AboutWords, facts_of
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -167,7 +168,7 @@ def _study_rewriter(experiment: Experiment, folder: Path, **language_model: Any)
 
 def _needs_tags(arm: Arm) -> bool:
     """Whether the mechanism refuses, or cannot work with, words that nobody has tagged."""
-    return arm.text is not None and "syntax" in arm.text["mechanism"]
+    return arm.text is not None and AboutWords.TAGS in facts_of(admit(arm.text["mechanism"])).needs
 
 
 def _language_models(experiment: Experiment, arms: list[Arm]) -> dict[str, str]:
