@@ -1,31 +1,20 @@
-"""Whole experiment: its tables and arms, its contradictions, and the policy of its clients."""
+"""Whole experiment: its tables and arms, their contradictions, and the setup of each arm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE, admit
-from mechanisms.mechanism import Mechanism
 from mechanisms.messages.release import CHANNELS
-from mechanisms.words.text import TextMechanism
 from server.declarations import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS, TrainingProtocol
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import (
-    Arm,
-    curator_of,
-    released_text,
-    statistic_of,
-    trial_text_of,
-)
+from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
 from simulations.experiment.names import either, slug
-from simulations.experiment.pricing import check_arm, check_text
-from simulations.experiment.requests import check_requests
 from simulations.experiment.sections import (
     WAYS,
     Data,
@@ -36,6 +25,7 @@ from simulations.experiment.sections import (
     TextChannel,
     Training,
 )
+from simulations.experiment.setup import ArmSetup
 
 
 @dataclass(frozen=True)
@@ -184,14 +174,15 @@ class Experiment:
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
-            curator = curator_of(arm, users=self.answering(arm))
+            setup = self.setup(arm)
+            curator = curator_of(arm, users=setup.answering)
             if isinstance(curator, Descent) and self.population.assignment != "record":
                 raise UserError(
                     f'arm "{arm.name}": curator: {curator.name} trains on users of one record each; set '
                     'population.assignment = "record"'
                 )
-            check_arm(client_policy(self, arm), arm, self.data.classes, self.statistic_of(arm))
-            self.check_requests(arm)
+            setup.check()
+            setup.check_requests()
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
@@ -251,21 +242,6 @@ class Experiment:
                 'sent, and training.way = "paper" sends none; use randomized-response'
             )
 
-    def answering(self, arm: Arm) -> int:
-        """Return the number of users who are expected to answer together: all, or those of one stage."""
-        people, stages = self.population, self.training.stages if self.protocol_of(arm) is self.training.protocol else 1
-        return int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
-
-    def statistic_of(self, arm: Arm) -> Callable[[int], Mechanism] | None:
-        """Return a function from the number D of coordinates to the mechanism of the arm's user vectors, or None."""
-        users = self.answering(arm) if self.shuffle.enabled else None
-        return statistic_of(arm, users=users, delta=self.shuffle.delta)
-
-    @property
-    def shared_codes(self) -> bool:
-        """Return True if user vectors also encode where the users' texts lie, beside public text of another domain."""
-        return self.data.elsewhere and not self.training.self_training
-
     def protocol_of(self, arm: Arm) -> TrainingProtocol:
         """Return the protocol that trains the arm; without users in a public-only arm."""
         return self.training.protocol if arm.way is None or arm.public_only else PROTOCOLS[arm.way]
@@ -293,27 +269,49 @@ class Experiment:
                 f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
             )
 
-    def check_requests(self, arm: Arm, *, classes: int | None = None, width: int | None = None) -> None:
-        """Check that the requests of the arm can be made, and that nobody would refuse them.
+    def setup(self, arm: Arm) -> ArmSetup:
+        """Return an arm with what the experiment settles for it."""
+        people, protocol = self.population, self.protocol_of(arm)
+        stages = self.training.stages if protocol is self.training.protocol else 1
+        return ArmSetup(
+            arm, protocol, self._policy(arm), self.policy.declared, self.shuffle, users=people.users,
+            answering=int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages, stages=stages,
+            epochs=self.training.epochs, classes=self.data.classes,
+            shared_codes=self.data.elsewhere and not self.training.self_training,
+            records=1 if people.assignment == "record" else None, test_records=1 if self.data.user is None else None,
+        )  # fmt: skip
 
-        Args:
-            arm: The arm.
-            classes: Number of classes of the data; None if it is unknown.
-            width: Width of the encoder; None if it is unknown.
+    @property
+    def setups(self) -> tuple[ArmSetup, ...]:
+        """Return each arm with what the experiment settles for it."""
+        return tuple(map(self.setup, self.arms))
 
-        Raises:
-            UserError: A request would be refused, or could not be made.
-        """
-        if not arm.centralised and self.training.protocol.private:
-            check_requests(
-                arm, self.protocol_of(arm), classes=classes or self.data.classes, width=width,
-                stages=self.training.stages, least=self.shuffle.least, statistic=self.statistic_of(arm),
-                shared=self.shared_codes,
+    def _policy(self, arm: Arm) -> ClientPolicy:
+        """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts all."""
+        policy = self.policy
+        if arm.reference:
+            reason = "a reference arm, not private"
+            return ClientPolicy(
+                delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
+                answer=math.inf, releases=policy.releases, mechanisms=self._mechanisms,
+                accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
             )  # fmt: skip
+        return ClientPolicy(
+            delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
+            statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
+            releases=policy.releases, stand_ins=policy.stand_ins, mechanisms=self._mechanisms,
+            minimum_users=self.shuffle.least, accept_unprotected=policy.accept_unprotected,
+        )  # fmt: skip
 
-    def check_text(self, arm: Arm, text: TextMechanism) -> None:
-        """Raise UserError if the arm's users would refuse its text mechanism, as it is with its vocabulary."""
-        check_text(client_policy(self, arm), arm, self.data.classes, text)
+    @property
+    def _mechanisms(self) -> tuple[str, ...]:
+        """Return the mechanisms that requests may name: the whole catalogue, and external ones that arms name."""
+        allowed = dict.fromkeys(CATALOGUE)
+        for arm in self.arms:
+            for spec in (getattr(arm, channel) for channel in CHANNELS):
+                with suppress(ValueError):  # of a mechanism that is not there: who builds it says so
+                    allowed |= {} if spec is None else {admit(spec["mechanism"]).name: None}
+        return tuple(allowed)
 
 
 def _named(channel: str) -> list[str]:
@@ -325,35 +323,6 @@ def _in_clear(arm: Arm) -> bool:
     """Return True if something in clear splits an arm's users into crowds: labels, or exposures of texts."""
     labels = arm.label is None and arm.statistic is None and not arm.public_only
     return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
-
-
-def _allowed(experiment: Experiment) -> tuple[str, ...]:
-    """Return the mechanisms that requests may name: the whole catalogue, and external ones that arms name."""
-    allowed = dict.fromkeys(CATALOGUE)
-    for arm in experiment.arms:
-        for spec in (getattr(arm, channel) for channel in CHANNELS):
-            with suppress(ValueError):  # of a mechanism that is not there: who builds it says so
-                allowed |= {} if spec is None else {admit(spec["mechanism"]).name: None}
-    return tuple(allowed)
-
-
-def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
-    """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts anything."""
-    policy = experiment.policy
-    if arm.reference:
-        reason = "a reference arm, not private"
-        return ClientPolicy(
-            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, answer=math.inf,
-            releases=policy.releases, mechanisms=_allowed(experiment),
-            accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
-        )  # fmt: skip
-    return ClientPolicy(
-        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
-        statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
-        releases=policy.releases, stand_ins=policy.stand_ins, mechanisms=_allowed(experiment),
-        minimum_users=experiment.shuffle.least,
-        accept_unprotected=policy.accept_unprotected,
-    )  # fmt: skip
 
 
 def _with_sides(arm: Arm) -> Arm:

@@ -1,10 +1,11 @@
-"""Experiments as TOML: reading of files and bundled ones, with overrides, and writing."""
+"""Experiments as TOML: reading of files and bundled ones, with overrides, and writing, for programs and for people."""
 
 from __future__ import annotations
 
 import copy
+import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from simulations.errors import UserError, can_be_read, other_encoding
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import key, nearest
+from simulations.experiment.schema import about, keys
 from simulations.experiment.sections import SECTIONS, Data, Public, Section
 
+#: Width of comments.
+_WIDTH = 116
 BUNDLED = Path(__file__).parents[1] / "experiments"
 
 
@@ -183,3 +187,69 @@ def _override(table: dict[str, Any], override: str) -> None:
     if not isinstance(place, dict):
         raise UserError(f"--set {override}: {keys[-2]!r} is not a table")
     place[keys[-1]] = value
+
+
+def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = "") -> str:
+    """Return the experiment as TOML that `load` reads back to an equal one. Default values are commented out.
+
+    Args:
+        experiment: The experiment.
+        why: Comments above keys such as "data.public.fraction", or above all arms ("arm"). A key with such a comment is
+            never commented out.
+        first: First lines of the file.
+    """
+    known = {name: _allowed(words, default) for name, words, default in keys()}
+    lines = [line for said in first.splitlines() for line in _comment(said)]
+    for name in ("name", "seed"):
+        lines += [*_comment(why.get(name, "")), f"{name} = {_inline(getattr(experiment, name))}  # {known[name]}"]
+    for place, section in SECTIONS.items():
+        lines += _commented(getattr(experiment, place), section, known, why)
+        if place == "data":
+            lines += _commented(experiment.data.public, Public, known, why)
+    lines += ["", *(f"# {line}".rstrip() for line in about(Arm))]
+    lines += ["#", *_comment(why["arm"])] if "arm" in why else []
+    for arm in experiment.arms:
+        lines += ["", "[[arm]]", *_arm(arm)]
+    return "\n".join(lines) + "\n"
+
+
+def _allowed(words: str, default: str) -> str:
+    return words if default in ("–", "must be given") else f"{words}; default {default}"
+
+
+def _commented(section: Section, kind: type[Section], known: Mapping[str, str], why: Mapping[str, str]) -> list[str]:
+    lines = ["", *(f"# {line}".rstrip() for line in about(kind)), f"[{kind.place}]"]
+    for f in fields(section):
+        if "check" not in f.metadata:
+            continue
+        name, value = f"{kind.place}.{key(f.name)}", getattr(section, f.name)
+        lines += _comment(why.get(name, ""))
+        if value is None:
+            lines.append(f"#{key(f.name)} =  # {known[name]}")
+        else:
+            mark = "#" if value == f.default and name not in why else ""
+            lines.append(f"{mark}{key(f.name)} = {_inline(value)}  # {known[name]}")
+    return lines
+
+
+def _arm(arm: Arm) -> Iterator[str]:
+    for f in fields(arm):
+        if (value := getattr(arm, f.name)) != f.default:
+            yield f"{key(f.name)} = {_inline(value)}"
+
+
+def _inline(value: Any) -> str:
+    """Return a value in one line of TOML."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_inline_key(name)} = {_inline(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
+
+
+def _inline_key(name: str) -> str:
+    return tomli_w.dumps({name: 0}).rpartition(" = ")[0]
+
+
+def _comment(said: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(said, _WIDTH, break_long_words=False, break_on_hyphens=False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table
 
+#: Runs an experiment into a folder; returns its results.
+Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 _FOLDER = Path(__file__).parent
 #: Default numbers of training sentences (one for each user) and test sentences, then those of a quick run. With the
 #: defaults, a paper's tables take half an hour or more on two cores.

@@ -19,7 +19,7 @@ from server.protocols.drive import Collected
 from server.query import ask
 from server.validation import validate
 from simulations.artifacts.public import CachedEncoder
-from simulations.experiment import Experiment
+from simulations.experiment.sections import Population
 from simulations.progress import Progress
 from simulations.run.population import late
 from simulations.shuffler.shuffle import Origin, shuffle
@@ -31,16 +31,17 @@ _STORAGE = f"code {REFUSALS['storage'][0]}"
 class FlowerUsers:
     """The users of an experiment, on the nodes of a running Flower grid (`server.protocols.drive.Users`).
 
-    tests: how many test users there are. nodes: the folder of the nodes' folders.
+    seed: of the run. tests: how many test users there are. nodes: the folder of the nodes' folders.
     origins: for the owner of the truth alone, whose the rows of each stage's last batch are, in its order.
     """
 
     def __init__(
-        self, grid: Any, experiment: Experiment, *, tests: int, nodes: Path, progress: Progress = lambda line: None
-    ) -> None:
-        users = experiment.population.users
+        self, grid: Any, people: Population, *, seed: int, tests: int, nodes: Path,
+        progress: Progress = lambda line: None,
+    ) -> None:  # fmt: skip
+        users = people.users
         self._grid = grid
-        self._experiment = experiment
+        self._people, self._seed = people, seed
         self._enrolled = {"train": range(users), "test": range(users, users + tests)}
         self._nodes = nodes
         self._progress = progress
@@ -54,7 +55,7 @@ class FlowerUsers:
         replies = []
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
-        for answer in ask(self._grid, request, timeout=self._experiment.population.timeout):
+        for answer in ask(self._grid, request, timeout=self._people.timeout):
             if answer.error == _STORAGE:
                 raise OSError(errno.ENOSPC, "a node cannot write its ledger")
             if answer.reply is None:
@@ -65,7 +66,7 @@ class FlowerUsers:
             valid, gone = self._in_time(valid, request.stage)
             dropped.update(gone)
             replies.append(valid)
-        rng = np.random.default_rng([self._experiment.seed, 2, *request.stage.encode()])
+        rng = np.random.default_rng([self._seed, 2, *request.stage.encode()])
         batch, self.origins[request.stage] = shuffle(replies, minimum_users=request.minimum_users, rng=rng)
         return Collected(batch, dropped, errors)
 
@@ -85,9 +86,9 @@ class FlowerUsers:
     def _in_time(self, reply: Reply, stage: str) -> tuple[Reply, Counter[str]]:
         """The reply without its users who are late at this stage: what they have sent is charged, and comes to nothing.
         """
-        probability = self._experiment.population.late
+        probability = self._people.late
         if not probability:
             return reply, Counter()
         users = np.unique(reply.users)
-        gone = users[late(users, probability=probability, stage=stage, seed=self._experiment.seed)]
+        gone = users[late(users, probability=probability, stage=stage, seed=self._seed)]
         return reply.take(~np.isin(reply.users, gone)), +Counter({"late": len(gone)})

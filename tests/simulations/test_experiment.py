@@ -21,7 +21,6 @@ from simulations.experiment import (
     Experiment,
     Policy,
     bundled,
-    client_policy,
     from_table,
     load,
     slug,
@@ -325,10 +324,10 @@ def test_clients_accept_what_the_experiment_says_and_a_references_clients_anythi
     study = load(
         written(tmp_path, MINIMAL + reference), ["policy.delta=1e-6", 'policy.accept-unprotected=["length: why"]']
     )
-    own, anything = (client_policy(study, arm) for arm in study.arms)
+    own, anything = (setup.policy for setup in study.setups)
     assert (own.embedding, own.label, own.text, own.total, own.delta) == (40.0, 5.0, 0.0, math.inf, 1e-6)
     assert own.declared == study.policy.declared == {"length": "why"} and own.minimum_users == 100
-    assert client_policy(load(tmp_path / "e.toml", ["shuffle.enabled=false"]), study.arms[0]).minimum_users == 0
+    assert load(tmp_path / "e.toml", ["shuffle.enabled=false"]).setups[0].policy.minimum_users == 0
     clear = own.cost(Identity("label", 2).guarantee)
     for channel in ("text", "embedding", "label"):
         assert anything.refusal(channel, clear) is None
@@ -341,7 +340,7 @@ def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
     cost = Purkayastha(16, 10.0).guarantee.worst_case()
     for limit, total in ((cost, math.inf), (40.0, cost + 2.0)):
         study = load(tmp_path / "e.toml", [f"policy.embedding={limit!r}", f"policy.total={total!r}"])
-        policy = client_policy(study, arm)
+        policy = study.setup(arm).policy
         assert policy.refusal("embedding", policy.cost(Purkayastha(16, 10.0).guarantee)) is None
     for limit, total in ((cost * (1 - 1e-8), math.inf), (40.0, (cost + 2.0) * (1 - 1e-8))):
         assert "is above policy." in complaint(
@@ -379,7 +378,7 @@ def test_the_file_is_priced_as_the_client_prices_it(
     said = None
     try:
         study = load(written(tmp_path, text), settings)
-        own = client_policy(study, study.arms[0])
+        own = study.setups[0].policy
         found = (own.delta, own.total_delta, own.releases)
         assert found == (1e-6, limits.get("total-delta", 1e-5), limits.get("releases", 10_000))
     except UserError as error:

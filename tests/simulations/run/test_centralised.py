@@ -58,7 +58,7 @@ def test_the_penalty_is_chosen_on_rows_that_were_left_out() -> None:
 
 
 def ran(study: Experiment) -> centralised.Finished:
-    return CentralisedArm(study, study.arms[0], prepared(study)).run(None)
+    return CentralisedArm(study.arms[0], study.data, prepared(study), study.seed).run(None)
 
 
 def test_learns_from_users_and_releases_nothing() -> None:

@@ -148,10 +148,10 @@ def test_many_classes_are_priced_as_a_run_asks(classes: int, bert: Path) -> None
     chosen = replace(experiment, arms=(replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0}),))
     (line,) = of_experiment(chosen, classes=classes, records=2, test_records=1, tests=30, public=400)
     assert {rung["rung"]: rung["worst_case"] for rung in line["ladder"]}["user"] == pytest.approx(6.0)
-    chosen.check_requests(chosen.arms[0], classes=classes, width=384)
+    chosen.setups[0].check_requests(classes=classes, width=384)
     wide = replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0, "dim": 384})
     with pytest.raises(UserError, match=f"384 features of {classes} classes take"):
-        chosen.check_requests(wide, classes=classes, width=384)
+        chosen.setup(wide).check_requests(classes=classes, width=384)
 
 
 def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:

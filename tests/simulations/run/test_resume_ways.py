@@ -18,7 +18,7 @@ import pytest
 from safetensors import SafetensorError
 
 from simulations.errors import UserError
-from simulations.experiment import Experiment
+from simulations.experiment import Experiment, load, to_toml
 from simulations.run.journal import Journal, resumed, started
 from simulations.run.prepare import Prepared
 from simulations.run.run import run
@@ -78,12 +78,13 @@ def at_work(part: Path, asked: Experiment) -> None:
 
 def begin(place: Path, way: str, shared: Path) -> None:
     asked = study(way, shared)
-    with started(place / "run", asked) as part:
+    with started(place / "run", to_toml(asked)) as part:
         at_work(part, asked)
 
 
 def go_on(place: Path) -> None:
-    with resumed(place / "run") as (part, asked):
+    with resumed(place / "run") as part:
+        asked = load(part / "experiment.toml")
         at_work(part, asked)
 
 

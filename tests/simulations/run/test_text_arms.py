@@ -32,7 +32,6 @@ from simulations.artifacts.text_channel import StudyRewriter
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
 from simulations.experiment.ladder import of_experiment
-from simulations.run.partition import hand_out
 from simulations.run.report import markdown
 from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
 from tests.support.studies import (
@@ -43,6 +42,7 @@ from tests.support.studies import (
     LocalGrid,
     Ran,
     ledger_rows,
+    placed,
     run_arms,
     use_folder,
 )
@@ -82,7 +82,7 @@ def run(study: Experiment, folder: Path, shared: Path, **grid: Any) -> tuple[dic
     """Every arm of the study; nodes are handed out where there are none yet."""
     ready = text_prepared(study, shared)
     there = folder.exists()
-    nodes = len(list(folder.glob("*"))) if there else hand_out(study, ready.public, ready.held, folder)
+    nodes = len(list(folder.glob("*"))) if there else placed(study, ready, folder)
     local = LocalGrid(nodes, **grid)
     return run_arms(study, local, ready=ready, models=folder.parent / "models", nodes=folder), local
 
@@ -389,7 +389,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
 def test_a_node_answers_about_its_own_vocabulary_only(folder: Path, shared: Path) -> None:
     study = text_study(shared, arm("random"), training={"epochs": 1})
     ready = text_prepared(study, shared)
-    hand_out(study, ready.public, ready.held, folder)
+    placed(study, ready, folder)
     for path in folder.glob("*/node.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": None}))
     outcomes, _ = run(study, folder, shared)
@@ -449,7 +449,7 @@ def test_studies_that_make_no_sense(arms: dict, sections: dict, words: str, shar
 def test_a_worst_case_above_the_policy_is_said_before_anything_starts(shared: Path) -> None:
     study = text_study(shared, arm("santext"), policy={"text": 10.0})
     with pytest.raises(UserError, match=r'arm "santext": text: worst-case ε [\d.]+ is above policy.text = 10'):
-        study.check_text(study.arms[0], text_mechanism(SANTEXT, WORDS))
+        study.setups[0].check_text(text_mechanism(SANTEXT, WORDS))
 
 
 def test_every_exposure_is_known_to_the_policy() -> None:

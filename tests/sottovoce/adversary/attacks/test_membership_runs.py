@@ -22,7 +22,6 @@ from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
 from sottovoce.adversary.attacks import knowledge as attack_public
 from sottovoce.adversary.attacks import membership as attack_membership
-from sottovoce.adversary.attacks import membership_records as attack_membership_records
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
 from sottovoce.adversary.estimators import membership
@@ -132,7 +131,7 @@ def released(tmp_path, monkeypatch):
     for module in (attack_membership, attack_public):
         monkeypatch.setattr(module, "prepared", lambda run, progress: again.ready)
     split = Split(Corpus([], np.zeros(0, int), train.classes), train, more)
-    monkeypatch.setattr(attack_membership_records, "load_split", lambda study: (split, {}))
+    monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
     return tmp_path, again
 
 

@@ -25,7 +25,6 @@ from simulations.experiment import to_toml
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks import knowledge as attack_public
 from sottovoce.adversary.attacks import membership as attack_membership
-from sottovoce.adversary.attacks import membership_records
 from sottovoce.adversary.attacks import statistics as attack_statistics
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
@@ -168,7 +167,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                for i, text in enumerate(part)}  # fmt: skip
     monkeypatch.setattr(attack_statistics.attributes, "column", lambda study, held, name: colours)
     split = Split(Corpus([], np.zeros(0, int), more.classes), ready.held.train, more)
-    monkeypatch.setattr(membership_records, "load_split", lambda study: (split, {}))
+    monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
     return tmp_path
 
 
