@@ -255,9 +255,9 @@ _RECORDS: dict[str, Any] = {
     }],
 }  # fmt: skip
 _MEANS: dict[str, Any] = {
-    "training": {"way": "statistics"},
-    "policy": {"statistic": _STATISTIC.epsilon},
-    "arm": [{"name": "round", "statistic": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
+    "training": {"protocol": "statistics"},
+    "policy": {"vector": _STATISTIC.epsilon},
+    "arm": [{"name": "round", "vector": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
 }
 
 

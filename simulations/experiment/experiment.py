@@ -82,11 +82,11 @@ class Experiment:
     def _check_public(self) -> None:
         public, protocol = self.data.public, self.training.protocol
         if protocol.fits_maps and public.fraction == 0:
-            raise UserError(f'data.public.fraction: must be above 0; way = "{protocol}" learns its maps on public data')
+            raise UserError(f'data.public.fraction: must be above 0; the protocol "{protocol}" learns its maps on it')
         by_vector = protocol.releases_vector and public.labels and not self.encoder.fine_tune_on_public
         if public.labelled is not None and not by_vector:
             raise UserError(
-                f'data.public.labelled: goes with training.way = "{STATISTICS}", labels = true and '
+                f'data.public.labelled: goes with training.protocol = "{STATISTICS}", labels = true and '
                 "encoder.fine-tune-on-public = false; remove it"
             )
         if not public.labels and self.encoder.fine_tune_on_public:
@@ -97,22 +97,22 @@ class Experiment:
             raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
         if self.training.protocol.releases_text and self.encoder.fine_tune_on_public:
             raise UserError(
-                f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
+                f'encoder.fine-tune-on-public: does not go with training.protocol = "{protocol}", where labelled '
                 "public text joins the users', sanitized like theirs; remove it"
             )
         if not protocol.fits_maps and self.encoder.layers:
             raise UserError(
-                f'encoder.layers: does not go with training.way = "{self.training.way}", which trains the last one\'s '
+                f'encoder.layers: does not go with training.protocol = "{protocol}", which trains the last one\'s '
                 "states; remove it"
             )
         encode = protocol.private and protocol.trains_on & {"embedding", "statistic"}
         if not encode and self.encoder.precision != "fp32":
             raise UserError(
-                f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.way = '
+                f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.protocol = '
                 f'"{self.training.way}" they encode nothing; remove it'
             )
         if self.text.pretrain and not self.training.protocol.releases_text:
-            raise UserError(f"text.pretrain: needs training.way = {either(_named('text'))}")
+            raise UserError(f"text.pretrain: needs training.protocol = {either(_named('text'))}")
         if self.text.pretrain and public.fraction == 0:
             raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
         for arm in self.arms if self.text.pretrain else ():
@@ -159,8 +159,8 @@ class Experiment:
                 raise UserError(f'arm "{arm.name}": text.sides: goes with pairs of texts, data.second-text; remove it')
             if arm.public_only and not self.training.protocol.private:
                 raise UserError(
-                    f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
-                    "on users' texts; put this arm into a study of another way"
+                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" does not go with training.protocol = "paper", which '
+                    "trains on users' texts; put this arm into a study of another protocol"
                 )
             if arm.centralised:
                 self._check_centralised(arm)
@@ -192,7 +192,8 @@ class Experiment:
     def _check_centralised(self, arm: Arm) -> None:
         if not self.training.protocol.fits_maps:
             raise UserError(
-                f'arm "{arm.name}": way: "{CENTRALISED}" reads embeddings, and training.way = "{self.training.way}" '
+                f'arm "{arm.name}": protocol: "{CENTRALISED}" reads embeddings, and training.protocol = '
+                f'"{self.training.way}" '
                 f"has none at first; it goes with {either([name for name in WAYS if PROTOCOLS[name].fits_maps])}"
             )
 
@@ -202,44 +203,49 @@ class Experiment:
         beside = self.training.protocol.releases_vector and self.data.public.labelled is None
         if arm.way == RELEASE_ONCE.name and not beside:
             raise UserError(
-                f'arm "{arm.name}": way: "{RELEASE_ONCE}" stands beside training.way = "{STATISTICS}" alone, and not '
-                "with data.public.labelled; remove it"
+                f'arm "{arm.name}": protocol: "{RELEASE_ONCE}" stands beside training.protocol = "{STATISTICS}" alone, '
+                "and not with data.public.labelled; remove it"
             )
         if texts and arm.text is None:
             raise UserError(
-                f'arm "{arm.name}": text: is missing; name a mechanism, since training.way = "{way}" trains on texts'
+                f'arm "{arm.name}": text: is missing; name a mechanism, since training.protocol = "{way}" trains on '
+                "texts"
             )
         if arm.text is not None and not texts:
             raise UserError(
-                f'arm "{arm.name}": text: does not go with training.way = "{way}", but with '
+                f'arm "{arm.name}": text: does not go with training.protocol = "{way}", but with '
                 f"{either(_named('text'))}"
             )
         if way.only_texts and arm.embedding is not None:
-            raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
+            raise UserError(
+                f'arm "{arm.name}": embedding: none is released with training.protocol = "{way}"; remove it'
+            )
         if way.releases_vector:
             self._check_statistic(arm)
         elif arm.statistic is not None:
             raise UserError(
-                f'arm "{arm.name}": statistic: does not go with training.way = "{way}", but with "{STATISTICS}"'
+                f'arm "{arm.name}": vector: does not go with training.protocol = "{way}", but with "{STATISTICS}"'
             )
         if arm.answer is not None:
             self._check_answer(arm)
         if way.in_halves:
             if arm.public_only:
-                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
+                raise UserError(
+                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" does not go with training.protocol = "{way}"'
+                )
             if arm.embedding is None:
                 raise UserError(f'arm "{arm.name}": embedding: is missing; half of the users release one')
             if len(arm.dims) > 1:
-                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.way = "{way}"')
+                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.protocol = "{way}"')
         if texts and arm.public_only and (not self.data.public.labels or self.data.public.fraction == 0):
-            raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+            raise UserError(f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text')
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
         if needs_prior and (arm.embedding is None or texts) and not arm.public_only:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
         if needs_prior and not way.private:
             raise UserError(
                 f'arm "{arm.name}": label: randomized-response-prior takes its prior from a model that users were '
-                'sent, and training.way = "paper" sends none; use randomized-response'
+                'sent, and training.protocol = "paper" sends none; use randomized-response'
             )
 
     def protocol_of(self, arm: Arm) -> TrainingProtocol:
@@ -249,19 +255,20 @@ class Experiment:
     def _check_statistic(self, arm: Arm) -> None:
         if arm.public_only:
             if not self.data.public.labels:
-                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+                raise UserError(f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text')
         elif arm.statistic is None:
             raise UserError(
-                f'arm "{arm.name}": statistic: is missing; name a mechanism, which training.way = "{STATISTICS}" needs'
+                f'arm "{arm.name}": vector: is missing; name a mechanism, which training.protocol = "{STATISTICS}" '
+                "needs"
             )
         if arm.label is not None:
-            raise UserError(f'arm "{arm.name}": label: is part of what a statistic says, under its ε; remove it')
+            raise UserError(f'arm "{arm.name}": label: is part of what a user vector says, under its ε; remove it')
 
     def _check_answer(self, arm: Arm) -> None:
         way = self.protocol_of(arm)
         if not way.answers:
             raise UserError(
-                f'arm "{arm.name}": answer: does not go with training.way = "{way}", but with '
+                f'arm "{arm.name}": answer: does not go with training.protocol = "{way}", but with '
                 f"{either([name for name in WAYS if PROTOCOLS[name].answers])}"
             )
         if way.releases_vector and arm.embedding is not None:

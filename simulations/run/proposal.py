@@ -167,7 +167,7 @@ def _sweep(experiment: Experiment, out: Path) -> str:
     *references, taught = (arm.name for arm in experiment.arms[:3])
     about = {
         "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
-        "arms": [*references, taught], "grid": {f"arm.{taught}.statistic.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
+        "arms": [*references, taught], "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
     }  # fmt: skip
     said = f"# Accuracy against ε: sottovoce study {out / SWEEP}"
     return f"{said}\n{tomli_w.dumps(about)}"

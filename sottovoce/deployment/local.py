@@ -154,7 +154,7 @@ def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     protocol, people = experiment.training.protocol, experiment.population
     if not protocol.deployable:
         can = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.deployable)
-        raise UserError(f'training.way: "{protocol}" cannot be deployed; these can: {can}')
+        raise UserError(f'training.protocol: "{protocol}" cannot be deployed; these can: {can}')
     if experiment.training.self_training:
         raise UserError("training.self-training: a deployment has one encoder; set it to false")
     if people.late:

@@ -224,7 +224,7 @@ def test_a_device_says_how_many_there_were(tmp_path: Path) -> None:
 def test_an_experiment_gives_them_to_its_clients() -> None:
     from simulations.experiment import load
 
-    study = load("labelled-demo", ["policy.stand-ins=3"])
+    study = load("labelled-demo", ["policy.dummy-releases=3"])
     assert [setup.policy.stand_ins for setup in study.setups] == [0 if a.reference else 3 for a in study.arms]
 
 

@@ -18,7 +18,7 @@ from client.app import NODES as NODES_FOLDER
 from client.app import release
 from client.store.ledger import Ledger, LedgerRow
 from server import query as server_app
-from server.protocols.protocol import Public
+from server.protocols.protocol import Public, Training
 from server.protocols.public_maps import PublicMaps
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import training_of
@@ -199,9 +199,8 @@ def run_arms(
     """Every arm on the grid, one after another, by name. ready: of the study, where it is not `prepared`."""
     ready = ready or prepared(study)
     users = FlowerUsers(grid, study.population, seed=study.seed, tests=len(ready.held.test_rows), nodes=nodes)
-    training = training_of(study.training, study.encoder, study.seed)
     ran = {}
-    for run in [ArmRun(setup, training, study.data, ready, models=models) for setup in study.setups]:
+    for run in [ArmRun(setup, trained(study), study.data, ready, models=models) for setup in study.setups]:
         result, model, _ = run.run(users)
         if model is not None and models != Path("unused"):
             save_model(models / slug(run.arm.name), model, ready.public, result.to_dict())
@@ -217,6 +216,11 @@ def make_nodes(study: Experiment, folder: Path) -> int:
 def placed(study: Experiment, ready: Prepared, folder: Path) -> int:
     """As `make_nodes`, of what is prepared already."""
     return hand_out(study.setups, study.population, ready.public, ready.held, folder, seed=study.seed)
+
+
+def trained(study: Experiment) -> Training:
+    """How the study's server trains."""
+    return training_of(study.training, study.encoder, study.seed)
 
 
 def split_of(study: Experiment) -> tuple[Split, dict[str, object]]:

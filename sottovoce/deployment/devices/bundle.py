@@ -137,8 +137,8 @@ def bundle_of_experiment(
     arm = chosen(experiment, arm_name).arm
     if experiment.training.protocol.in_halves:
         raise UserError(
-            f'training.way: "{experiment.training.way}" trains the encoder of its second half; run it first, and give '
-            "--run RUN_DIR"
+            f'training.protocol: "{experiment.training.way}" trains the encoder of its second half; run it first, and '
+            "give --run RUN_DIR"
         )
     _check_precision(experiment, precision)
     study = _at(experiment, precision)
@@ -209,7 +209,7 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
         UserError: There is no such arm, or more than one without a name.
     """
     if not experiment.training.protocol.private:
-        raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')
+        raise UserError('training.protocol: "paper" is a trusted simulation; a device has no part in it')
     fit = [setup for setup in experiment.setups if not setup.arm.reference and _released(setup)]
     names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
     if not fit:

@@ -23,9 +23,9 @@ CORPUS = Corpus([f"text {i}" for i in range(50)], np.arange(50) % 2, ("bad", "go
 
 
 def study(**public: Any) -> Experiment:
-    arm = {"name": "a", "statistic": {"mechanism": "privunit", "epsilon": 2.0}}
+    arm = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 2.0}}
     return experiment(
-        arm, training={"way": "statistics"}, policy={"statistic": 2.0, "accept-unprotected": []},
+        arm, training={"protocol": "statistics"}, policy={"vector": 2.0, "accept-unprotected": []},
         data={"public": public},
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from simulations.run.references import remarks
 from sottovoce.report import facts, parts
 from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
 
-READS_ALL = {"name": "centralised, not private", "way": "centralised", "reference": True}
+READS_ALL = {"name": "centralised, not private", "protocol": "centralised", "reference": True}
 
 
 def rows(n: int, seed: int, *, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -101,8 +101,8 @@ def test_a_label_that_is_a_number_has_its_correlation() -> None:
 def test_mistakes_are_one_line(arm: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         experiment(READS_ALL | arm)
-    with pytest.raises(UserError, match='way: "centralised" reads embeddings'):
-        experiment(READS_ALL, training={"way": "sanitized-text"})
+    with pytest.raises(UserError, match='protocol: "centralised" reads embeddings'):
+        experiment(READS_ALL, training={"protocol": "sanitized-text"})
 
 
 def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:

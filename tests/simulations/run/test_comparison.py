@@ -23,9 +23,9 @@ def answers(sanitized: float, device: float, n: int = 100) -> Answers:
 
 WIDE = PURKAYASTHA | {"dim": 8}
 STUDY = experiment(
-    {"name": "alone, wide", "way": "public-only", "embedding": WIDE},
+    {"name": "alone, wide", "protocol": "public-only", "embedding": WIDE},
     {"name": "users", "embedding": PURKAYASTHA, "label": RANDOMIZED},
-    {"name": "alone", "way": "public-only", "embedding": PURKAYASTHA},
+    {"name": "alone", "protocol": "public-only", "embedding": PURKAYASTHA},
     {"name": "users, wide", "embedding": WIDE},
     {"name": "other", "embedding": LAPLACE},
     population={"users": 60},

@@ -43,7 +43,7 @@ BUDGET = {
     "central_epsilon", "central_delta", "simulated_epsilon", "public_label",
 }  # fmt: skip
 ARMS = {
-    "public-only": {"way": "public-only", "embedding": PURKAYASTHA},
+    "public-only": {"protocol": "public-only", "embedding": PURKAYASTHA},
     "no noise": {"reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
     "purkayastha": {"embedding": PURKAYASTHA},
     "laplace": {"embedding": LAPLACE},

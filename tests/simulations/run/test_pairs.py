@@ -111,4 +111,4 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
 def test_a_single_text_has_one_side() -> None:
     arm = {"name": "a", "text": SANTEXT | {"sides": 2}, "reference": True}
     with pytest.raises(UserError, match=r"text\.sides: goes with pairs of texts, data\.second-text"):
-        from_table({"name": "x", "training": {"way": "sanitized-text"}, "arm": [arm]})
+        from_table({"name": "x", "training": {"protocol": "sanitized-text"}, "arm": [arm]})

@@ -100,7 +100,7 @@ def test_what_leaves_in_clear_has_to_be_said(shared: Path) -> None:
 
 
 def test_only_who_asks_by_the_same_texts_is_a_baseline(shared: Path) -> None:
-    alone = {"name": "alone", "way": "public-only", "text": SANTEXT}
+    alone = {"name": "alone", "protocol": "public-only", "text": SANTEXT}
     arms = [{"name": kind, "text": SANTEXT, "reference": True, "perturb": kind} for kind in PERTURBED]
     study = text_study(shared, alone, *arms)
     found = {arm.name: baseline(study.arms, arm) for arm in study.arms}

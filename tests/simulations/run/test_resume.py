@@ -380,7 +380,7 @@ def test_what_would_give_other_bits(file: str, key: str, words: str, place: Path
 
 def test_models_trained_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun on a GPU goes on on one; a run that trains no such model may go on anywhere."""
-    paper = experiment(ARMS[0], training={"way": "paper", "acknowledge-not-private": True})
+    paper = experiment(ARMS[0], training={"protocol": "paper", "acknowledge-not-private": True})
     monkeypatch.delenv("SOTTOVOCE_DEVICE", raising=False)
     with stand_in_gpu():
         there, anywhere = (resume.trained_on(each.encoder, each.training) for each in (paper, STUDY))

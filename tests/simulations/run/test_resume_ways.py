@@ -49,7 +49,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(way: str, shared: Path) -> Experiment:
     more = {"acknowledge-not-private": True} if way == "paper" else {}
     people = {"users": NODES * 8, "users-per-node": 8}
-    return text_study(shared, *ARMS[way], training={"way": way, "epochs": 1} | more, population=people)
+    return text_study(shared, *ARMS[way], training={"protocol": way, "epochs": 1} | more, population=people)
 
 
 def made_up(asked: Experiment, shared: Path) -> Prepared:

@@ -53,7 +53,7 @@ from tests.system.test_simulation import finish, own_cache, table
 pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
 
 ARMS = {
-    "public-only": {"way": "public-only", "text": SANTEXT},
+    "public-only": {"protocol": "public-only", "text": SANTEXT},
     "no noise": {"reference": True, "text": VERBATIM},
     "santext": {"text": SANTEXT},
     "random": {"text": RANDOM, "label": RANDOMIZED},
@@ -131,7 +131,7 @@ def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
 
 def test_half_of_the_users_train_the_encoder_of_the_others(folder: Path, shared: Path) -> None:
     both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
-    study = text_study(shared, both, training={"way": "text-then-embeddings"})
+    study = text_study(shared, both, training={"protocol": "text-then-embeddings"})
     outcomes, grid = run(study, folder, shared)
     line, rows = outcomes["both"].line, ledger_rows(folder, "both")
     assert set(line) == FIELDS and line["dropped"] == line["errors"] == {} and line["delivered"] == USERS
@@ -427,7 +427,7 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
     ("arms", "sections", "words"),
     [
         ({"text": SANTEXT, "embedding": {"mechanism": "identity"}}, {}, "embedding: none is released"),
-        ({"text": SANTEXT}, {"training": {"way": "release-once"}}, "does not go with training.way"),
+        ({"text": SANTEXT}, {"training": {"protocol": "release-once"}}, "does not go with training.protocol"),
         ({"embedding": {"mechanism": "identity"}}, {}, "text: is missing"),
         ({"text": SANTEXT | {"epsilom": 1.0}}, {}, "did you mean 'epsilon'"),
         ({"text": SANTEXT | {"dim": 4}}, {}, "text.dim"),
@@ -436,7 +436,7 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
         ({"text": SANTEXT}, {"training": {"label-stages": 2}}, "label-stages"),
         ({"text": SANTEXT}, {"encoder": {"fine-tune-on-public": True}}, "fine-tune-on-public"),
         ({"text": SANTEXT, "label": {"mechanism": "randomized-response-prior", "epsilon": 1.0}}, {}, "an embedding"),
-        ({"text": SANTEXT, "way": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
+        ({"text": SANTEXT, "protocol": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
         ({"text": SANTEXT}, {"policy": {"accept-unprotected": ["label: x", "lengths: x"]}}, "each entry"),
     ],
 )
@@ -462,7 +462,7 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
     with own_cache(shared / "cache"):
         study = table(
             text_study(shared, arm("random")).encoder.model, arm=[arm("no noise"), arm("santext")],
-            training={"way": "sanitized-text", "label-stages": 1, "epochs": 1},
+            training={"protocol": "sanitized-text", "label-stages": 1, "epochs": 1},
             policy={"text": 1e4, "accept-unprotected": DECLARED},
         )  # fmt: skip
         finished = finish(tmp_path / "out", study)
@@ -486,7 +486,7 @@ def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None
     with own_cache(shared / "cache"):
         study = table(
             text_study(shared, arm("random")).encoder.model, arm=[both],
-            training={"way": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
+            training={"protocol": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
         )  # fmt: skip
         finished = finish(tmp_path / "out", study)
         line = finished.arm("both")

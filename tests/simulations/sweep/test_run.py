@@ -70,7 +70,7 @@ embedding = { mechanism = "identity", dim = 4 }
 [[arm]]
 name = "all"
 reference = true
-way = "centralised"
+protocol = "centralised"
 """
 
 

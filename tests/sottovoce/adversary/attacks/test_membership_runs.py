@@ -65,7 +65,7 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
         },
         "population": {"users": USERS, "users-per-node": 30},
         "encoder": {"model": str(folder / "bert"), "max-length": 16},
-        "training": {"way": way, "epochs": 2, "batch-size": 10},
+        "training": {"protocol": way, "epochs": 2, "batch-size": 10},
         "shuffle": {"enabled": False},
         "policy": {"embedding": 7.0, "text": 1000.0, "label": 3.0, "accept-unprotected": ["label: made up"]},
     }  # fmt: skip
@@ -109,7 +109,7 @@ def shorter(text: str) -> list[str]:
 def released(tmp_path, monkeypatch):
     """A run folder of 60 users who released made-up embeddings, and its data, which attacks read again."""
     arms = [
-        {"name": "public", "way": "public-only", "embedding": PURKAYASTHA},
+        {"name": "public", "protocol": "public-only", "embedding": PURKAYASTHA},
         {"name": "clear", "reference": True, "embedding": IDENTITY},
         {"name": "noisy", "embedding": PURKAYASTHA, "label": {"mechanism": "randomized-response", "epsilon": 1.0}},
         {"name": "prior", "embedding": PURKAYASTHA, "label": PRIOR},
@@ -182,11 +182,11 @@ def test_what_cannot_be_attacked_is_one_line(released, capsys):
 def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
     """Two rounds of self-training: the vectors of the last are attacked under the encoder of the first, embeddings of
     test users under that of the last."""
-    arm = {"name": "one", "embedding": PURKAYASTHA, "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
+    arm = {"name": "one", "embedding": PURKAYASTHA, "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
     folder = finished(study(
         shared, "statistics", arm, training={"self-training": True, "rounds": 2},
         data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
-        policy={"statistic": 4.0, "accept-unprotected": []},
+        policy={"vector": 4.0, "accept-unprotected": []},
     ), tmp_path / "run")  # fmt: skip
     found = attack(Attack(folder, ("vector-text", "linkage-stages"), attributes=("label",)))["entries"]
     assert [(e["attack"], e["stage"]) for e in found] == [("linkage-stages", "test"), ("vector-text", "train-2")]

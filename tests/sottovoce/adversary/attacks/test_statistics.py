@@ -149,9 +149,9 @@ def test_known_texts_are_told_apart_by_caps_that_do_not_overlap() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """60 users of one record each who released one vector, without noise and at ε = 4."""
     small = experiment(
-        {"name": "clear", "reference": True, "statistic": {"mechanism": "identity", "dim": 3}},
-        {"name": "noisy", "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}},
-        training={"way": "statistics"}, data={"public": {"labels": False}}, policy={"statistic": 4.0},
+        {"name": "clear", "reference": True, "vector": {"mechanism": "identity", "dim": 3}},
+        {"name": "noisy", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}},
+        training={"protocol": "statistics"}, data={"public": {"labels": False}}, policy={"vector": 4.0},
     )  # fmt: skip
     ready = prepared(small)
     more = Corpus([f"other {i}" for i in range(USERS)], ready.held.train.labels, ready.held.train.classes)
