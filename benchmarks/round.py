@@ -34,6 +34,7 @@ from client.node import write_node
 from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection, VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
@@ -305,10 +306,11 @@ def _with_texts(held: Held, texts: Sequence[str]) -> Held:
 
 def _request(seed: int, least: int, split: str, identity: str) -> Request:
     m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
+    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    embedding = EmbeddingQuestion(parameters(_EMBEDDING), projection=projection, classes=CLASSES)
+    labels = () if split == "test" else (LabelQuestion(parameters(_LABEL), classes=CLASSES),)
     return Request(
-        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=parameters(_EMBEDDING), label=None if split == "test" else parameters(_LABEL), classes=CLASSES,
-        minimum_users=least,
+        arm="round", stage=split, split=split, minimum_users=least, questions=(embedding, *labels),
     )  # fmt: skip
 
 
@@ -317,11 +319,9 @@ def _of_means(seed: int, least: int, split: str, identity: str) -> Request:
     codes = simplex_codes(CLASSES)
     size = _STATISTIC.dim // codes.shape[1] - 1
     m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
-    return Request(
-        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=None, label=None, statistic=parameters(_STATISTIC), codes=codes, classes=CLASSES,
-        minimum_users=least,
-    )  # fmt: skip
+    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    vector = VectorQuestion(parameters(_STATISTIC), projection=projection, codes=codes)
+    return Request(arm="round", stage=split, split=split, minimum_users=least, questions=(vector,))
 
 
 def _say(line: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE, admit
-from mechanisms.messages.release import CHANNELS
+from mechanisms.channels import CHANNELS
 from server.declarations import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS, TrainingProtocol
 from server.training.descent import Descent
 from simulations.errors import UserError

@@ -16,7 +16,7 @@ from simulations.experiment.sections import Shuffle
 
 @dataclass(frozen=True)
 class ArmSetup:
-    """Arm with what its experiment settles for it (`simulations.experiment.experiment.Experiment.setup`).
+    """Arm with what its experiment settles for it.
 
     Args:
         arm: The arm.
