@@ -19,8 +19,8 @@ from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.training.descent import Descent, LocalDPSGD
 from simulations.experiment.arm import Arm
-from simulations.experiment.experiment import Experiment
 from simulations.experiment.ladder import Spent
+from simulations.experiment.setup import ArmSetup
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,15 @@ class Released:
         return ", then ".join(names) or None
 
 
-def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver) -> Released:
+def released(setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver) -> Released:
     """Return the mechanisms of the arm's users, also if too little arrived to train a model."""
     candidates = channels.embedding if channels.embedded else ()
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
         statistics = tuple(request.question(VectorQuestion).mechanism for request in asked)
-        return Released(embedding, None, None, False, statistics, _curator(arm, channels), channels.answer)
-    public_label = channels.teaching and arm.label is None and LABEL.name in experiment.policy.declared
+        return Released(embedding, None, None, False, statistics, _curator(setup.arm, channels), channels.answer)
+    public_label = channels.teaching and setup.arm.label is None and LABEL.name in setup.declared
     label = channels.label if channels.teaching and not public_label else None
     if channels.taught is None or channels.taught == channels.text:
         return Released(embedding, channels.text, label, public_label, answer=channels.answer)

@@ -12,9 +12,9 @@ from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.protocols.public_maps import dim_of
-from simulations.experiment.arm import DEFAULT_DIM, Arm
-from simulations.experiment.experiment import Experiment, client_policy
+from simulations.experiment.arm import DEFAULT_DIM
 from simulations.experiment.guarantees import Promise, Released, promise, released
+from simulations.experiment.setup import ArmSetup
 
 Rungs = Sequence[Mapping[str, Any]] | None
 
@@ -200,11 +200,10 @@ def _is_finite(value: Any) -> bool:
 
 
 def arm_result(
-    experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver, *,
-    seconds: float,
-) -> ArmResult:  # fmt: skip
+    setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver, *, seconds: float
+) -> ArmResult:
     """Return the result of an arm before scoring: without accuracies and ladders."""
-    what = released(experiment, arm, channels, model, driver)
+    arm, what = setup.arm, released(setup, channels, model, driver)
     teaching, asking = driver.teaching, driver.asking
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     return ArmResult(
@@ -214,15 +213,15 @@ def arm_result(
         epsilon=spec.get("epsilon"),
         label_epsilon=(arm.label or {}).get("epsilon"),
         dim=_dim(what, channels, model),
-        users=0 if arm.public_only else experiment.population.users,
+        users=0 if arm.public_only else setup.users,
         delivered=teaching.users,
         dropped=dict(teaching.dropped) | {f"test: {reason}": n for reason, n in asking.dropped.items()},
         errors=dict(teaching.errors + asking.errors),
         bytes_per_user=teaching.bytes / teaching.users if teaching.users else 0,
         seconds=seconds,
         reference=arm.reference,
-        way=arm.way or experiment.training.way,
-        budget=promise(client_policy(experiment, arm), what),
+        way=setup.way,
+        budget=promise(setup.policy, what),
         parameters=arm.parameters,
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError
-from simulations.experiment import Experiment, slug
+from simulations.experiment import slug
 from simulations.experiment.result import arms_of as results_of
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
@@ -20,14 +20,12 @@ from simulations.papers.definition import (
     USERS,
     Item,
     Paper,
+    Runner,
     arms_of,
     experiment_of,
     training_file,
 )
 from simulations.progress import Progress
-
-#: Runs an experiment into a folder; returns its results.
-Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)

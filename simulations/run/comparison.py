@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from simulations.experiment import Arm, Experiment
+from simulations.experiment import Arm
 from simulations.experiment.result import SPLITS, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run.evaluation import Answers, difference
@@ -18,12 +18,12 @@ Cell = Callable[[str, str, str], str]
 _HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the device"}
 
 
-def baseline(experiment: Experiment, arm: Arm) -> Arm | None:
+def baseline(arms: Sequence[Arm], arm: Arm) -> Arm | None:
     """The public-only arm whose test users ask in the same way, down to the last parameter: what its accuracy lacks is
     what users added. None where there is none, and of a public-only arm."""
     if arm.public_only:
         return None
-    alone = (other for other in experiment.arms if other.public_only)
+    alone = (other for other in arms if other.public_only)
     return next((other for other in alone if _asks(other) == _asks(arm)), None)
 
 
@@ -31,13 +31,13 @@ def _asks(arm: Arm) -> tuple[Any, ...]:
     return arm.embedding, arm.text, arm.answer, arm.perturb == "train"  # whose askers send their texts in clear
 
 
-def differences(experiment: Experiment, answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
+def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
     """Each pair of the arms that have answered once: {"arm", "less", "users_added", "sanitized", "on_device"}, the last
     two {"difference", "error"} or None. users_added: whether `less` is the arm's baseline; elsewhere the later arm
     stands first."""
-    added = {(arm.name, base.name) for arm in experiment.arms if (base := baseline(experiment, arm)) is not None}
+    added = {(arm.name, base.name) for arm in arms if (base := baseline(arms, arm)) is not None}
     found = []
-    for earlier, later in combinations([arm.name for arm in experiment.arms if arm.name in answers], 2):
+    for earlier, later in combinations([arm.name for arm in arms if arm.name in answers], 2):
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         one, other = (answers[name] for name in pair)
         gaps = difference(one.sanitized, other.sanitized), difference(one.device, other.device)

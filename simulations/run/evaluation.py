@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
-from simulations.experiment import Experiment
 from simulations.experiment.result import Score
+from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
 from simulations.run.measures import Guesses, measured, measures_of
 from simulations.run.prepare import Held
@@ -86,18 +86,18 @@ class Scored(NamedTuple):
 
 
 def measures(
-    experiment: Experiment, held: Held, *, sanitized: Scored | None, on_device: Scored | None
+    data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
 ) -> dict[str, dict[str, Any]]:
     """Return what is measured beside accuracy, by split; see `simulations.run.measures`. None: there is no model."""
-    names = measures_of(experiment.data, held.test)
+    names = measures_of(data, held.test)
     found = {"sanitized": sanitized, "on_device": on_device}
     return {
-        split: measured(names, None if scored is None else _guesses(experiment, held, scored))
+        split: measured(names, None if scored is None else _guesses(data, seed, held, scored))
         for split, scored in found.items()
     }
 
 
-def _guesses(experiment: Experiment, held: Held, scored: Scored) -> Guesses:
+def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
     known = scored.sentences >= 0
     sentences = scored.sentences[known]
     holder = np.full(len(held.test), -1)
@@ -105,7 +105,7 @@ def _guesses(experiment: Experiment, held: Held, scored: Scored) -> Guesses:
     users = holder[sentences] if scored.users is None else scored.users[known]
     return Guesses(
         scored.scores[known], held.test.labels[sentences], held.test_texts[sentences], users, held.test.classes,
-        experiment.data.numbers, experiment.seed,
+        data.numbers, seed,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simulations.errors import UserError
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import SPLITS, ArmResult, arms_of
+from simulations.experiment.toml import renamed
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import epsilon as shown
 from simulations.run import trust
@@ -111,7 +112,8 @@ def read(folders: Sequence[Path | str]) -> list[Results]:
 def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
     """The resolved experiment without its seed and the number of public labels; that number."""
     try:
-        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        place = folder / "experiment.toml"
+        table = renamed(tomllib.loads(place.read_text(encoding="utf-8")), place)
         labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None

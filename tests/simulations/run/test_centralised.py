@@ -24,7 +24,7 @@ from sottovoce.report.page import page_of_plan
 from sottovoce.report.reading import Finished
 from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
 
-READS_ALL = {"name": "centralised, not private", "way": "centralised", "reference": True}
+READS_ALL = {"name": "centralised, not private", "protocol": "centralised", "reference": True}
 
 
 def rows(n: int, seed: int, *, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ def test_the_penalty_is_chosen_on_rows_that_were_left_out() -> None:
 
 
 def ran(study: Experiment) -> centralised.Finished:
-    return CentralisedArm(study, study.arms[0], prepared(study)).run(None)
+    return CentralisedArm(study.arms[0], study.data, prepared(study), study.seed).run(None)
 
 
 def test_learns_from_users_and_releases_nothing() -> None:
@@ -104,8 +104,8 @@ def test_a_label_that_is_a_number_has_its_correlation() -> None:
 def test_mistakes_are_one_line(arm: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         experiment(READS_ALL | arm)
-    with pytest.raises(UserError, match='way: "centralised" reads embeddings'):
-        experiment(READS_ALL, training={"way": "sanitized-text"})
+    with pytest.raises(UserError, match='protocol: "centralised" reads embeddings'):
+        experiment(READS_ALL, training={"protocol": "sanitized-text"})
 
 
 def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:

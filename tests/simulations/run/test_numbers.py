@@ -15,11 +15,10 @@ from simulations.corpora.files import read_files
 from simulations.errors import UserError
 from simulations.experiment.sections import Data
 from simulations.run.measures import measured, pearson, spearman
-from simulations.run.partition import hand_out
 from simulations.run.prepare import Prepared
 from tests.support.paths import DATA
 from tests.support.results import guesses
-from tests.support.studies import LocalGrid, experiment, ledger_rows, prepared, run_arms, use_folder
+from tests.support.studies import LocalGrid, experiment, ledger_rows, placed, prepared, run_arms, use_folder
 
 PLAIN = {"maps": "principal-components"}
 SCORES = Data(
@@ -91,7 +90,7 @@ def test_a_number_is_released_and_learnt_from(tmp_path: Path, monkeypatch: pytes
     arm = {"name": "users", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}, "label": noise}
     study = replace(experiment(arm, population={"users": 240, "users-per-node": 120}, training=PLAIN), data=SCORES)
     ready = ordered(prepared(study))
-    nodes = hand_out(study, ready.public, ready.held, tmp_path / "nodes")
+    nodes = placed(study, ready, tmp_path / "nodes")
     line = run_arms(study, LocalGrid(nodes), ready=ready)["users"].line
     assert line["label_mechanism"] == "piecewise" and line["budget"]["label_epsilon"] == 2.0
     labels = [row for row in ledger_rows(tmp_path / "nodes", "users") if row.channel == "label"]

@@ -70,7 +70,7 @@ embedding = { mechanism = "identity", dim = 4 }
 [[arm]]
 name = "all"
 reference = true
-way = "centralised"
+protocol = "centralised"
 """
 
 
@@ -113,9 +113,8 @@ class Here:
     def __call__(self, jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
         for job in jobs:
             self.begun.append(job.name)
-            with resumed(job.out) if begun(job.out) else started(job.out, load(job.file)) as opened:
-                part, study = opened if isinstance(opened, tuple) else (opened, load(job.file))
-                results = run(study, part, progress=lambda line: None, engine=self.engine)
+            with resumed(job.out) if begun(job.out) else started(job.out, Path(job.file).read_text()) as part:
+                results = run(load(part / "experiment.toml"), part, progress=lambda line: None, engine=self.engine)
                 (part / "results.json").write_text(json.dumps(results))
             yield job.name
 

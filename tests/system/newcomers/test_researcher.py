@@ -77,11 +77,11 @@ def runs_it(newcomer: Newcomer) -> None:
         "mine/study.toml: population.users: must be a whole number of at least 1, got 'many'",
     )
     errs(
-        f"simulate {out} --set arm.2.statistic.epsilon=20",
-        'mine/study.toml: arm "one vector, ε = 8": statistic: worst-case ε 20 is above policy.statistic = 8, so its '
+        f"simulate {out} --set arm.2.vector.epsilon=20",
+        'mine/study.toml: arm "one vector, ε = 8": vector: worst-case ε 20 is above policy.vector = 8, so its '
         "users refuse; raise the limit or lower epsilon",
     )
-    named = "arm.one vector, ε = 8.statistic.epsilon=4"
+    named = "arm.one vector, ε = 8.vector.epsilon=4"
     errs(
         f'simulate {out} --set "{named}"',
         f"mine/study.toml: --set {named}: number the arm, from 0 to 5, as arm.0.embedding.epsilon=4",
