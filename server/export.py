@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 
 from server.checkpoint import load, positions
 from server.quantize import Feeds, quantize
+from server.sentence_layout import POOLINGS
 
-POOLINGS = ("mean", "cls")
 PRECISIONS = ("fp32", "int8")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -59,9 +60,9 @@ def export_encoder(
     last_hidden_state, float32 (n, length, dim). The client pools. The files appear only when all three are complete.
 
     Args:
-        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+        checkpoint: "minilm", a named checkpoint, a local folder, or the name of a model on a hub.
         out_folder: Folder for the files; it is created if missing.
-        pooling: "mean" or "cls".
+        pooling: One of `POOLINGS`.
         max_length: Tokens of a text, at most; the client cuts the rest.
         layers: Layers whose hidden states are concatenated, 1 for the first transformer layer. () takes the last layer
             alone.
@@ -136,4 +137,4 @@ def _write_graph(model: Any, path: Path, layers: Sequence[int]) -> tuple[str, ..
             opset_version=17,
             dynamo=False,
         )
-    return names
+    return tuple(each.name for each in onnx.load(str(path)).graph.input)  # without those that the model ignores

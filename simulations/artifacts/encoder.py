@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from server.checkpoint_files import resolve
+from server.sentence_layout import read
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
@@ -33,7 +34,7 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     from server.export import export_encoder
 
     settings = experiment.encoder
-    made_from: list[object] = [fingerprint(settings.model), settings.pooling, settings.max_length]
+    made_from: list[object] = [fingerprint(settings.model), pooling_of(settings), settings.max_length]
     if settings.fine_tune_on_public:
         made_from += [
             settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
@@ -55,13 +56,25 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
             checkpoint = finetune(
                 settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
                 epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
-                batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=settings.pooling,
+                batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=pooling_of(settings),
                 max_length=settings.max_length, progress=progress,
             )  # fmt: skip
         progress(f"exporting the encoder {settings.model}")
         export_encoder(checkpoint, folder, **export_settings(settings))
 
     return folder_once(f"encoders/{name}", make, progress=progress)
+
+
+def pooling_of(settings: EncoderSettings) -> str:
+    """Return the pooling of an experiment's encoder (`server.sentence_layout.POOLINGS`).
+
+    Layers side by side are not normalized: that is part of the published embedding alone.
+
+    Raises:
+        ValueError: The checkpoint's files cannot be read.
+    """
+    pooling = read(settings.model).pooling if settings.pooling == "published" else settings.pooling
+    return pooling.partition("-")[0] if settings.layers else pooling
 
 
 def _config(model: str) -> dict[str, Any]:
@@ -105,6 +118,12 @@ def check_trained(experiment: Experiment) -> None:
         raise UserError(
             f"encoder.max-length: must be from 3 to the encoder's {places} places, got {experiment.encoder.max_length}"
         )
+    longest = read(experiment.encoder.model).max_length if said else None
+    if longest is not None and experiment.encoder.max_length > longest:
+        raise UserError(
+            f"encoder.max-length: {experiment.encoder.max_length} is above the {longest} tokens that "
+            f"{experiment.encoder.model} was published for"
+        )
     if isinstance(depth, int) and max(experiment.encoder.layers, default=0) > depth:
         raise UserError(
             f"encoder.layers: {max(experiment.encoder.layers)} is above the encoder's {depth} layers; choose from these"
@@ -120,7 +139,7 @@ def export_settings(settings: EncoderSettings) -> dict[str, Any]:
     """How `server.export.export_encoder` is told to make the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
-        "pooling": settings.pooling, "max_length": settings.max_length, "layers": settings.layers,
+        "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": settings.layers,
         "precision": settings.precision, "calibration": calibration,
     }  # fmt: skip
 

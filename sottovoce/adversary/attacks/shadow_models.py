@@ -25,6 +25,7 @@ from server.maps import Maps
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Channels, Encoding, Public, Text
 from server.protocols.public_maps import dim_of
+from simulations.artifacts.encoder import pooling_of
 from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of
 from simulations.experiment import Arm, Experiment, label_of, slug, text_mechanism
 from simulations.progress import Progress
@@ -244,7 +245,7 @@ class _AsPublished:
         pipeline = train_paper(
             study.encoder.model, texts, labels, mechanism=self.mechanism, dim=dim_of(self.mechanism),
             classes=len(public.classes), epochs=study.training.epochs, batch_size=study.training.batch_size,
-            seed=_seed(study, number), acknowledged=True, pooling=study.encoder.pooling,
+            seed=_seed(study, number), acknowledged=True, pooling=pooling_of(study.encoder),
             max_length=study.encoder.max_length, **study.training.descent,
         )  # fmt: skip
         return _log_p(pipeline, self.records.texts), len(texts)
