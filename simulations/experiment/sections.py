@@ -251,7 +251,7 @@ class Population(Section):
 
 @dataclass(frozen=True)
 class Encoder(Section):
-    """model: "minilm", "mpnet", "e5-small", "e5-small-en", a folder, or a hub name: see encoders.md. Weights are read
+    """model: "minilm", "mpnet", "e5-small", "e5-small-en", a folder, or a hub name (encoders.md). Weights are read
     from safetensors, or from pytorch_model.bin without running what a pickle may hold. pooling: "published" is that
     of the model's own files, and for "minilm" the mean. layers: whose states stand side by side in an embedding,
     from 1, without normalization; none: the last one's. Fine-tuning is on public labelled text, before releases.
