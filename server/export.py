@@ -16,10 +16,10 @@ import onnx
 import torch
 
 from server.checkpoint import load, positions
-from server.quantize import Feeds, quantize
+from server.quantize import Feeds, quantize, quantize_blocks
 from server.sentence_layout import POOLINGS
 
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8", "int4")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -66,8 +66,8 @@ def export_encoder(
         max_length: Tokens of a text, at most; the client cuts the rest.
         layers: Layers whose hidden states are concatenated, 1 for the first transformer layer. () takes the last layer
             alone.
-        precision: "fp32" or "int8". int8 is another public function of a text, with other files and so another identity
-            (`server.quantize`).
+        precision: "fp32", "int8" or "int4". Each is another public function of a text, with other files and so another
+            identity (`server.quantize`).
         calibration: Public texts from which int8 takes its ranges.
 
     Raises:
@@ -97,6 +97,9 @@ def export_encoder(
             backend.enable_truncation(max_length)
             os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
             quantize(scratch / "fp32.onnx", scratch / "model.onnx", _feeds(backend, names, calibration))
+        elif precision == "int4":
+            os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
+            quantize_blocks(scratch / "fp32.onnx", scratch / "model.onnx")
         backend.no_truncation()
         backend.save(str(scratch / "tokenizer.json"))
         width = int(model.config.hidden_size) * max(1, len(layers))

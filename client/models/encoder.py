@@ -21,7 +21,7 @@ from mechanisms.pieces import encoded, read_as_text
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls", "last", "mean-normalized", "cls-normalized", "last-normalized")
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8", "int4")
 
 #: Tokens of a batch, about: the output of a layer stays in a core's cache.
 _TOKENS = 1024
@@ -44,8 +44,8 @@ class Encoder:
     """Encoder in a folder: model.onnx, tokenizer.json and encoder.json.
 
     model.onnx maps token ids to the last hidden state. encoder.json is {"pooling": "mean" | "cls" | "last", each also
-    with "-normalized" for unit length, "max_length": tokens, "dim": m, "precision": "fp32" | "int8"}, with fp32 as the
-    default. A prefix before every text, as "query: ", is part of the tokenizer.
+    with "-normalized" for unit length, "max_length": tokens, "dim": m, "precision": "fp32" | "int8" | "int4"}, with
+    fp32 as the default. A prefix before every text, as "query: ", is part of the tokenizer.
 
     The encoder is a function of one text, whose every character is read as a character ("[SEP]" too,
     `mechanisms.pieces`). Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's CPU
@@ -108,7 +108,9 @@ class Encoder:
         lengths = np.array([len(e) for e in encodings])
         for length in np.unique(lengths[lengths > 0])[::-1].tolist():
             rows = np.flatnonzero(lengths == length)
-            for part in np.array_split(rows, -(-len(rows) // max(1, _TOKENS // length))):
+            # a product with one row has a kernel of its own in int4, so texts of one token stay alone
+            most = 1 if length == 1 else max(1, _TOKENS // length)
+            for part in np.array_split(rows, -(-len(rows) // most)):
                 yield part, [encodings[i] for i in part]
 
     def _batch(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:

@@ -64,7 +64,7 @@ class Comparison:
         texts: Number of texts of the sample.
         classes: Names of its classes.
         users: Number of users whose noise the accuracies have.
-        precision: Precision of the encoders, "fp32" or "int8".
+        precision: Precision of the encoders, "fp32", "int8" or "int4".
         encoders: Measurements, one for each encoder.
     """
 
@@ -103,7 +103,7 @@ def compare(
         users: Number of users whose noise the mean has.
         epsilons: Local ε of a user vector.
         sample: Number of texts, at most.
-        precision: "fp32" or "int8".
+        precision: "fp32", "int8" or "int4".
         seed: Seed of the sample, the folds and the noise.
         progress: Function that receives lines of progress.
 

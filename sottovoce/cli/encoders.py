@@ -56,7 +56,7 @@ def compare(
         list[float] | None, typer.Option(help="Local ε; again, for more (default: 1, 3, 6).", show_default=False)
     ] = None,
     sample: Annotated[int, typer.Option(min=200, help="Number of texts, at most.")] = 4000,
-    precision: Annotated[str, typer.Option(help="fp32 or int8.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, int8 or int4.")] = "fp32",
     seed: Annotated[int, typer.Option(min=0, help="Root seed.")] = 1,
     figure: Annotated[
         Path | None,
@@ -70,8 +70,8 @@ def compare(
     epsilons = epsilon or [1.0, 3.0, 6.0]
     if not all(0 < each < 100 for each in epsilons):
         raise UserError("--epsilon: must be above 0 and below 100")
-    if precision not in ("fp32", "int8"):
-        raise UserError(f"--precision: must be fp32 or int8, got {precision}")
+    if precision not in ("fp32", "int8", "int4"):
+        raise UserError(f"--precision: must be fp32, int8 or int4, got {precision}")
     from simulations.output.figures import check_figure, save
 
     if figure is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.models.encoder import Encoder
+from client.models.encoder import PRECISIONS, Encoder
 from server.checkpoint import load
 from server.export import export_encoder
 from server.model import Pipeline
@@ -97,14 +97,19 @@ def test_a_device_and_the_server_embed_as_sentence_transformers(published: tuple
     assert np.abs(truth[0] - truth[1]).max() > 1e-3
 
 
-def test_each_is_exported_in_int8_and_from_layers(published: tuple[Path, Layout], tmp_path: Path) -> None:
+def test_each_is_exported_in_few_bits_and_from_layers(published: tuple[Path, Layout], tmp_path: Path) -> None:
     folder, layout = published
     texts = reviews(64, 0)[0]
-    for name, how in {"fp32": {}, "int8": {"precision": "int8", "calibration": texts}}.items():
-        export_encoder(folder, tmp_path / name, pooling=layout.pooling, max_length=POSITIONS, **how)
-    a, b = (Encoder(tmp_path / name).encode(texts) for name in ("fp32", "int8"))
-    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    assert cosine.mean() > 0.97 and not np.array_equal(a, b)
+    found = {}
+    for name in PRECISIONS:
+        how: dict[str, Any] = {"pooling": layout.pooling, "max_length": POSITIONS, "calibration": texts}
+        export_encoder(folder, tmp_path / name, precision=name, **how)
+        found[name] = Encoder(tmp_path / name).encode(texts)
+    a = found["fp32"]
+    for name, least in (("int8", 0.97), ("int4", 0.9)):
+        b = found[name]
+        cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+        assert cosine.mean() > least and not np.array_equal(a, b)
     export_encoder(folder, tmp_path / "layers", max_length=POSITIONS, layers=(1, 2))
     assert Encoder(tmp_path / "layers").encode(TEXTS).shape == (len(TEXTS), 64)
 

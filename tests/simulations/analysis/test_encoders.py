@@ -47,7 +47,7 @@ def test_a_comparison_in_one_command(
     printed = capsys.readouterr().out
     assert "| encoder | parameters | bundle | ms a sentence | ε = 8 | no noise |" in printed
     for wrong, said in (
-        (["--precision", "int4"], "--precision: must be fp32 or int8, got int4"),
+        (["--precision", "int2"], "--precision: must be fp32, int8 or int4, got int2"),
         (["--epsilon", "0"], "--epsilon: must be above 0 and below 100"),
         (["--figure", "f.bmp"], "must end in .pdf, .svg or .png"),
     ):
