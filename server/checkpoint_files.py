@@ -19,7 +19,7 @@ NAMES = ("mpnet", "e5-small", "e5-small-en")
 
 def kept(name: str) -> Path:
     """Return the folder of the user's cache for a checkpoint of that name; it need not exist."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache) / "sottovoce" / "checkpoints" / name.replace("/", "--")
 
 

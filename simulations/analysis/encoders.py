@@ -92,8 +92,8 @@ def compare(
     """Return what each encoder costs, and what a head on its embeddings reaches on a labelled public sample.
 
     The head is that of the protocol `statistics`: one vector a user, in closed form. Each of five folds is scored by a
-    head from the other four. Their records stand for the users, with the noise of `users` users at ε; so the accuracy
-    at a finite sample is at most what as many users of the same distribution reach.
+    head from the other four. Their records stand for the users, with the noise of `users` users at ε: as many users
+    would have that noise and less error of sampling.
 
     Args:
         file: Table of texts and labels.

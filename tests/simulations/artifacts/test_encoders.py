@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
 
@@ -146,6 +148,28 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
     check_trained(load_experiment("demo", [changes[0], changes[1].format(40)]))
     with pytest.raises(ValueError, match=r"encoder\.max-length: 41 is above the 40 tokens that mpnet was published"):
         check_trained(load_experiment("demo", [changes[0], changes[1].format(41)]))
+
+
+def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = as_sentence_encoder(tiny_bert(tmp_path / "published"), length=40)
+    sha256 = hashlib.sha256((published / "model.safetensors").read_bytes()).hexdigest()
+    asked: list[tuple[str, str | None]] = []
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str], local_dir: str) -> None:
+        asked.append((name, revision))
+        shutil.copytree(published, local_dir, dirs_exist_ok=True)
+        (Path(local_dir) / ".cache").mkdir()
+
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    known = encoders.Named("", "", "x/y", "c0ffee", sha256, unpack=lambda *_: pytest.fail("the registry was asked"))
+    monkeypatch.setitem(encoders.ENCODERS, "mpnet", known)
+    folder = encoders.get("mpnet", progress=print)
+    assert not (folder / ".cache").exists() and read("mpnet") == SentenceLayout("mean", 40)
+    other = encoders.get("some/model", prefix="query: ", progress=print)
+    assert asked == [("x/y", "c0ffee"), ("some/model", None)]
+    assert checkpoint_files.resolve("some/model") == str(other) and read("some/model").prefix == "query: "
+    assert (checkpoint_files.MINILM, *checkpoint_files.NAMES) == tuple(encoders.ENCODERS)
 
 
 def test_what_nobody_holds_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
