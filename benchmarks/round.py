@@ -34,6 +34,7 @@ from client.node import write_node
 from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection, VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
@@ -296,10 +297,12 @@ def _with_texts(held: Held, texts: Sequence[str]) -> Held:
 
 def _request(experiment: Experiment, split: str, identity: str) -> Request:
     m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
+    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    embedding = EmbeddingQuestion(parameters(_EMBEDDING), projection=projection, classes=CLASSES)
+    labels = () if split == "test" else (LabelQuestion(parameters(_LABEL), classes=CLASSES),)
     return Request(
-        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=parameters(_EMBEDDING), label=None if split == "test" else parameters(_LABEL), classes=CLASSES,
-        minimum_users=experiment.shuffle.minimum_users,
+        arm="round", stage=split, split=split, minimum_users=experiment.shuffle.minimum_users,
+        questions=(embedding, *labels),
     )  # fmt: skip
 
 
@@ -308,11 +311,11 @@ def _of_means(experiment: Experiment, split: str, identity: str) -> Request:
     codes = simplex_codes(CLASSES)
     size = _STATISTIC.dim // codes.shape[1] - 1
     m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
+    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    vector = VectorQuestion(parameters(_STATISTIC), projection=projection, codes=codes)
     return Request(
-        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=None, label=None, statistic=parameters(_STATISTIC), codes=codes, classes=CLASSES,
-        minimum_users=experiment.shuffle.minimum_users,
-    )  # fmt: skip
+        arm="round", stage=split, split=split, minimum_users=experiment.shuffle.minimum_users, questions=(vector,)
+    )
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Mechanisms, guarantees and releases: pure mathematics, no files, no network."""
+"""Mathematics of mechanisms, guarantees and releases. It touches neither files nor the network."""
 
 from mechanisms.composition import Budget, compose_basic
 from mechanisms.gaussian import Gaussian

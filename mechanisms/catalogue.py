@@ -1,8 +1,8 @@
-"""Mechanisms by the names that experiment files, requests and commands use: one line for each, and those of other
-people's packages (`mechanisms.plugin`), which a process knows once its user has named them.
+"""Catalogue of mechanisms by the names in experiment files, requests and commands, one line for each.
 
-Who names one matters: `build` and `admit` import what they are told to, and are for what the user wrote; `rebuild`
-never imports, and is for what somebody else sent.
+A process also knows plugins (`mechanisms.plugin`) once its user has named them. The source of a name matters: `build`
+and `admit` import what they name, and are for names that the user wrote. `rebuild` never imports, and is for names that
+others sent.
 """
 
 from __future__ import annotations
@@ -49,25 +49,30 @@ CATALOGUE: dict[str, type[Any]] = {
     )
 }  # fmt: skip
 
-#: What a name stands for on a channel for which it has a class of its own.
+#: Classes of names on a channel that has a class of its own.
 OWN_KINDS: dict[tuple[str, str], type[Any]] = {
     (Identity.name, "text"): Verbatim,
     (RandomizedResponse.name, RandomizedAnswer.channel): RandomizedAnswer,
 }
 
-#: Other people's mechanisms that this process has been told of, by the names that their releases carry.
+#: Plugins that this process has admitted, by the names that their releases carry.
 _ADMITTED: dict[str, type[Any]] = {}
 
 
 def find(name: str) -> type[Any] | None:
-    """The class of a name that this process knows; None where it knows none. Imports nothing."""
+    """Return the class of a name that this process knows, or None. It imports nothing."""
     return CATALOGUE.get(name) or _ADMITTED.get(name)
 
 
 def admit(name: str) -> type[Any]:
-    """The class of a mechanism that this process's user has named: of the catalogue, installed as an entry point, or
-    "package.module:Class"; from now on `find` and `rebuild` know it. It imports other people's code: never for a name
-    that came with a message. ValueError, one line."""
+    """Return the class of a mechanism that this process's user has named; from now on `find` and `rebuild` know it.
+
+    It is of the catalogue, installed as an entry point, or "package.module:Class". This imports other people's code, so
+    the name must never come from a message.
+
+    Raises:
+        ValueError: The name is unknown, or the plugin is invalid.
+    """
     if (kind := find(name)) is not None:
         return kind
     if not plugin.is_reference(name) and name not in (there := plugin.installed()):
@@ -77,8 +82,13 @@ def admit(name: str) -> type[Any]:
 
 
 def admit_installed(names: Iterable[str]) -> None:
-    """Admit those of a policy's names that are not of the catalogue: what is installed here as an entry point, and
-    nothing by its place, since policies travel in bundles. ValueError for any other."""
+    """Admit those of a policy's names that are not of the catalogue, if they are installed here as entry points.
+
+    Names by place are refused, since policies travel in bundles.
+
+    Raises:
+        ValueError: A name is by place, or not installed.
+    """
     for name in names:
         if plugin.is_reference(name):
             raise ValueError(
@@ -94,7 +104,7 @@ def build(
     spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Any:  # fmt: skip
-    """As `rebuild`, of a spec that this process's user wrote: it may name other people's mechanisms (`admit`)."""
+    """Return `rebuild` of a spec that this process's user wrote: it may name plugins (`admit`)."""
     name = spec.get("mechanism")
     if isinstance(name, str):
         try:
@@ -110,14 +120,21 @@ def rebuild(
     spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> Any:  # fmt: skip
-    """The mechanism that a spec such as {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16} describes.
+    """Return the mechanism that a spec such as {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16} describes.
 
-    channel: what it is to sanitize; a mechanism of another channel is refused. dim and classes serve where the spec
-    does not give them. vocabulary: of a text, whose spec may name it by its identity and no other; the spec then
-    holds the word mechanism's parameters and those of `TextMechanism` together, and one is built. `gaussian` may be
-    given epsilon and delta (for unit vectors) in place of sigma, and `identity` its size as dim or classes. Inverse of
-    `mechanisms.mechanism.parameters`. ValueError (one line) on unknown names, and on unknown, missing or impossible
-    parameters.
+    It is the inverse of `mechanisms.mechanism.parameters`. `gaussian` may be given epsilon and delta (for unit vectors)
+    in place of sigma, and `identity` its size as dim or classes.
+
+    Args:
+        spec: Name and parameters. The spec of a text holds the word mechanism's parameters and those of `TextMechanism`
+            together, and one mechanism is built.
+        channel: Channel to be sanitized. A mechanism of another channel is refused.
+        dim: Dimension, if the spec does not give it.
+        classes: Number of classes, if the spec does not give it.
+        vocabulary: Vocabulary of a text. Its spec may name this one by its identity, and no other.
+
+    Raises:
+        ValueError: The name is unknown, or a parameter is unknown, missing or impossible.
     """
     given = dict(spec)
     name = given.pop("mechanism", None)
@@ -127,11 +144,12 @@ def rebuild(
     if known_kind is None:
         raise ValueError(f"{channel}: unknown mechanism {name!r}; {nearest(name, CATALOGUE)}")
     kind = OWN_KINDS.get((name, channel), known_kind)
-    of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
+    texts = channel == TextMechanism.channel
+    of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if texts else {}
 
     known = {f.name for f in fields(kind)}
     sizes: dict[str, Any] = {"dim": dim, "classes": classes}
-    if channel == "text" and "vocabulary" in known:
+    if texts and "vocabulary" in known:
         if vocabulary is None:
             raise ValueError(f"{name}: a text mechanism needs a vocabulary")
         if given.pop("vocabulary", vocabulary.identity) != vocabulary.identity:
@@ -152,7 +170,7 @@ def rebuild(
 
     for key in given:
         if key not in known:
-            listed = known | set(TEXT_FIELDS) - {"vocabulary"} if channel == "text" else known
+            listed = known | set(TEXT_FIELDS) - {"vocabulary"} if texts else known
             raise ValueError(f"{name}: unknown parameter {key!r}; {nearest(key, listed)}")
     needed = known if calibrate else {f.name for f in fields(kind) if f.default is MISSING}
     missing = sorted(needed - given.keys())
@@ -162,11 +180,22 @@ def rebuild(
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
     built: Any = mechanism
-    return TextMechanism(built, **of_text) if channel == "text" else built
+    return TextMechanism(built, **of_text) if texts else built
+
+
+def instance(kind: type[Any], given: Mapping[str, Any], vocabulary: Vocabulary) -> Any:
+    """Return the mechanism of a known class with given parameters; for texts, the mechanism of their words.
+
+    Raises:
+        ValueError: A parameter is unknown, missing or impossible. The message is one line.
+    """
+    channel = given.get("channel") or kind.channel
+    built = build({"mechanism": kind.name} | dict(given), channel=channel, vocabulary=vocabulary)
+    return built.word if isinstance(built, TextMechanism) else built
 
 
 def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """A mechanism of a class; other people's is looked at, and whatever its code raises is a ValueError."""
+    """Return a mechanism of a class. A plugin is checked, and any exception of its code becomes a ValueError."""
     if kind.name in CATALOGUE:
         return kind(**given)
     try:
@@ -179,6 +208,6 @@ def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 
 def nearest(word: str, known: Any) -> str:
-    """What to write instead of `word`: the nearest known name, and otherwise all of them."""
+    """Return a suggestion in place of `word`: the nearest known name, and otherwise all of them."""
     close = difflib.get_close_matches(str(word), list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"

@@ -1,22 +1,21 @@
-"""The one sampler of every mechanism whose output is a choice: inverse CDF from log-weights, exact where that matters.
+"""Sampler of every mechanism whose output is a choice: inverse CDF from log-weights, exact near the ends of intervals.
 
 In float64 the end of a choice's interval is off by a few roundings, and the uniform is the midpoint of a cell 2^-52
-wide. A uniform that near to an end may pick the neighbour: once in 10^15 draws for a label, once in 10^7 for a word.
-Among many users that is more than a δ has room for.
+wide. A uniform that close to an end may pick the neighbour: once in 10^15 draws for a label, once in 10^7 for a word.
+Over many users that exceeds the room in δ.
 
 **Theorem.** Let T be the sum of K weights w_j = e^(a_j - max a), and u = 2^-53.
 
 - Computed ends are within (K + 40)·u·T of the exact ones. K additions round by u·T each. An exponential is off by 8·u
-  of itself, and by u·|a_j - max a| of itself for its argument; the latter make Σ w_j·|a_j - max a|·u <= log K·u·T
+  of itself, and by u·|a_j - max a| of itself for its argument. The latter make Σ w_j·|a_j - max a|·u <= log K·u·T
   together, as the entropy of w/T is at most log K <= 25.
-- The computed T is off by as much, and so is its product with the uniform; the uniform's cell reaches u·T further.
+- The computed T is off by as much, and so is its product with the uniform. The uniform's cell reaches u·T further.
 - So if the product is not within (2K + 100)·u·T of an end, every point of the cell picks what float64 picked.
-- Otherwise the uniform is drawn on to 2^-104, and the ends are computed to 50 digits.
+- Otherwise the uniform is refined to 2^-104, and the ends are computed to 50 digits.
 
 A choice then has the law of exact arithmetic on uniforms of 104 bits, whatever the input: each of the K - 1 inner ends
-is off by one cell of 2^-104 at most, and by less than 10^-40.
-
-Choices that were certain are what they were: a source's other draws do not depend on the digits asked for.
+is off by one cell of 2^-104 at most, and by less than 10^-40. Certain choices, and a source's other draws, do not
+depend on the further digits.
 """
 
 from __future__ import annotations
@@ -80,22 +79,21 @@ def _settled(log_weights: FloatArray, points: Points, row: int) -> int:
 
 
 def log_normalize(log_weights: FloatArray) -> FloatArray:
-    """Log probabilities of log-weights, (n, K) -> (n, K)."""
+    """Return log probabilities of log-weights, (n, K) -> (n, K)."""
     shifted = log_weights - log_weights.max(axis=1, keepdims=True)
     normal: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return normal
 
 
 def numeric_delta(choices: int) -> float:
-    """Bound on the total-variation distance of `sample` on plain lattice uniforms from the exact distribution.
+    """Bound the total-variation distance of `sample` on plain lattice uniforms from the exact distribution.
 
-    Each of the K - 1 inner edges, as a share of the total, is off by at most (K + 6)·2^-53 (K rounded
-    additions, the exponentials, the product with u); the lattice cell that contains it, of mass 2^-52, may
-    fall on either side.
+    Each of the K - 1 inner edges, as a share of the total, is off by at most (K + 6)·2^-53 (K rounded additions, the
+    exponentials, the product with u). The lattice cell that contains it, of mass 2^-52, may fall on either side.
     """
     return (choices - 1) * (choices + 8) * 2.0**-53
 
 
 def exact_delta(choices: int) -> float:
-    """Bound on the total-variation distance of `sample` on `Points` from the exact distribution: see the module."""
+    """Bound the total-variation distance of `sample` on `Points` from the exact distribution: see the module."""
     return (choices - 1) * FINE * (1 + 2.0**-20)

@@ -1,17 +1,16 @@
-"""Draws whose place on the public grid is certain: what float64 and 52 bits of a uniform leave open is settled exactly.
+"""Draws whose place on the public grid is certain: exact arithmetic settles the cases that float64 leaves open.
 
 A sampler is a function of real uniforms. In float64 it sees the midpoint of each one's cell (2^-52 wide) and rounds on
-the way, so that a draw next to a boundary of the grid may come out on the wrong side: for one release in 10^9, which a
-million users make a hundredth (measured: rounding alone 1.3e-11 a release).
+the way. So a draw close to a boundary of the grid may end on the wrong side: for one release in 10^9, which a million
+users make a hundredth (measured: rounding alone 1.3e-11 a release).
 
-**Theorem.** Let every row come with a bound on how far its float64 draw is from the exact one, at any point of its
-uniforms' cells. A row none of whose coordinates lies that near to a boundary rounds to what the exact draw rounds to.
-For the others the uniforms are drawn on, to 2^-104 (`further`), and the draw is evaluated in decimals. So the released
-integers have the law of exact arithmetic on uniforms of 104 bits, whatever the input: the argument of
-mechanisms.spherical holds with 2^-104 for 2^-52.
+**Theorem.** Let every row have a bound on the distance of its float64 draw from the exact one, at any point of its
+uniforms' cells. If no coordinate of a row lies that close to a boundary, the row rounds as the exact draw does. For the
+others the uniforms are refined to 2^-104 (`further`), and the draw is evaluated in decimals. So the released integers
+have the law of exact arithmetic on uniforms of 104 bits, whatever the input: the argument of mechanisms.spherical holds
+with 2^-104 for 2^-52.
 
-Nothing of this shows: a row is settled once in millions, in milliseconds. The uniforms, and all draws that were certain
-before, are what they were.
+A row is settled once in millions, in milliseconds. The uniforms, and all draws that were certain, stay the same.
 """
 
 from __future__ import annotations
@@ -32,12 +31,14 @@ IntArray = NDArray[np.int64]
 
 #: Half a unit in the last place of 1.
 UNIT = 2.0**-53
-#: SciPy's inverse normal distribution: its largest relative error (tests hold it to this).
+#: Largest relative error of SciPy's inverse normal distribution (tests check it).
 NORMAL = 2.0**-50
 class Source(Protocol):
-    """Of uniforms that can be drawn on: `mechanism.Uniforms`."""
+    """Source of uniforms that can be refined: `mechanism.Uniforms`."""
 
-    def further(self, rows: IntArray, k: int) -> FloatArray: ...
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        """Return refinements of the last k uniforms of these rows."""
+        ...
 
 
 _CELL = Decimal(LATTICE)  # exact, as a power in the default context would not be
@@ -49,11 +50,15 @@ def certify(
     further: Callable[[IntArray], FloatArray],
     exact: Callable[[int, Sequence[Decimal]], Sequence[Decimal]],
 ) -> None:  # fmt: skip
-    """Changes draws (n, m), so that the grid rounds each as it would the exact one.
+    """Change draws (n, m) in place, so that the grid rounds each as it would round the exact one.
 
-    doubt: (n,), how far a coordinate may be from the exact one; inf or not-a-number where nobody knows. uniforms:
-    (n, k), midpoints that the draws were made of. further: for some rows, where in their cells these lie, (rows, k).
-    exact: (row, its k uniforms) -> its m exact coordinates.
+    Args:
+        draws: (n, m) float64 draws.
+        doubt: (n,) largest distance of a coordinate from the exact one; inf or NaN if unknown.
+        grid: Grid of the released integers.
+        uniforms: (n, k) midpoints of which the draws were made.
+        further: Function from rows to their uniforms' places in the cells, (rows, k).
+        exact: Function from a row and its k uniforms to its m exact coordinates.
     """
     steps = draws / grid.step
     steps -= np.rint(steps)  # ±1/2 at a boundary
@@ -73,14 +78,14 @@ def certify(
 
 
 def further(rng: Source, first: int, k: int) -> Callable[[IntArray], FloatArray]:
-    """`certify`'s: of rows that are counted from row `first` of the source, which has just given k uniforms a row."""
+    """Return `certify`'s argument for rows counted from row `first` of a source that just gave k uniforms a row."""
     return lambda rows: rng.further(rows + first, k)
 
 
 def normal_doubt(uniforms: FloatArray) -> FloatArray:
-    """Of rows (n, k) that become normals: how far each of a row's normals may be from any in its cell, (n,).
+    """Bound the distance of each row's normals from any in their cells, (n, k) uniforms -> (n,).
 
-    With t the smaller tail of u, φ(z) >= 0.797·t (the hazard rate is least at 0, where it is sqrt(2/π)), so half a cell
+    With t the smaller tail of u, φ(z) >= 0.797·t (the hazard rate is least at 0, where it is sqrt(2/π)). So half a cell
     moves z by at most 2^-53/(0.797·t), and the tail changes by less than a thousandth of itself.
     """
     tail = np.minimum(uniforms.min(axis=1, initial=0.5), 1.0 - uniforms.max(axis=1, initial=0.5))

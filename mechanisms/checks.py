@@ -1,4 +1,4 @@
-"""Checks of public parameters and of inputs: what a value is, or a one-line error that names it."""
+"""Checks of public parameters and inputs. Each returns the value, or raises a ValueError of one line that names it."""
 
 from __future__ import annotations
 
@@ -10,43 +10,42 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-#: How far from length 1 an input row of a spherical mechanism may be (it is then normalized exactly).
+#: Largest deviation from length 1 of an input row of a spherical mechanism (it is then normalized exactly).
 UNIT_TOLERANCE = 1e-6
-#: The largest ε of most mechanisms, each in its own unit, and the least of those that divide by it.
+#: Largest ε of most mechanisms, each in its own unit, and the smallest of those that divide by it.
 MAX_EPSILON, MIN_EPSILON = 1000.0, 1e-6
-#: The least ε above 0 of any mechanism.
+#: Smallest ε above 0 of any mechanism.
 LEAST_EPSILON = 1e-100
-#: How a mechanism of a paper is run: with what its theorem lacks put right, or to the letter.
+#: Modes of a published mechanism: with the gaps of its theorem repaired, or to the letter.
 MODES = ("repaired", "paper")
 _SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
-    """`value` as a float within [low, high]; ValueError otherwise, also for NaN, inf, text and booleans."""
+    """Return `value` as a float within [low, high]; no NaN, text or boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ValueError(f"{owner}: {name} must be a number from {low:g} to {high:g}, got {value!r}")
     try:
         number = float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond all floats
         number = math.inf
     if not (math.isfinite(number) and low <= number <= high):
         short = f"{number:g}"
-        got = short if float(short) == number else number  # 1000.0001 is no 1000
+        got = short if float(short) == number else number  # 1000.0001 must not read as 1000
         raise ValueError(f"{owner}: {name} must be from {low:g} to {high:g}, got {got}")
     return number
 
 
 def times(owner: str, value: Any) -> int:
-    """`value` as a number of releases; ValueError unless it is whole and at least 1, also for booleans and 2.0."""
+    """Return `value` as a number of releases: whole and at least 1; no boolean, and no float as 2.0."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{owner}: a number of releases must be whole and at least 1, got {value!r}")
     return int(value)
 
 
 def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) -> float:
-    """`value` as an ε within [low, MAX_EPSILON]; ValueError otherwise, as `real`, and where it is so near to 0 that
-    float64 holds no multiples of it."""
+    """Return `value` as an ε within [low, MAX_EPSILON], and not so close to 0 that float64 holds no multiples of it."""
     number = real(owner, name, value, low, MAX_EPSILON)
     if 0 < number < LEAST_EPSILON:
         raise ValueError(f"{owner}: {name} must be 0, or from {LEAST_EPSILON:g} to {MAX_EPSILON:g}, got {number:g}")
@@ -54,33 +53,33 @@ def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) 
 
 
 def one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """ValueError unless `value` is one of those allowed."""
+    """Check that `value` is one of those allowed."""
     if value not in allowed:
         raise ValueError(f"{owner}: {name} must be {' or '.join(allowed)}, got {value!r}")
 
 
 def is_number(value: object) -> bool:
-    """Whether a value, as JSON and TOML have them, is a number; no boolean is."""
+    """Return True if a value from JSON or TOML is a number and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_whole(value: object, low: int, high: int) -> bool:
-    """Whether a value, as JSON and TOML have them, is a whole number from low to high; no boolean is, nor 2.0."""
+    """Return True if a value from JSON or TOML is an integer from low to high, neither a boolean nor a float as 2.0."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def is_slug(value: object) -> TypeGuard[str]:
-    """Whether a value is a short name that is safe in a file's name too, as a stage's and an arm's are."""
+    """Return True if a value is a short name that is safe in a file name, as a stage's and an arm's must be."""
     return isinstance(value, str) and _SLUG.fullmatch(value) is not None
 
 
 def is_hex(value: object) -> TypeGuard[str]:
-    """Whether a value is 32 bytes as a SHA-256 and a public key are written: 64 hexadecimal digits, letters small."""
+    """Return True if a value is 32 bytes (a SHA-256 or a public key) in 64 lower-case hexadecimal digits."""
     return isinstance(value, str) and _HEX.fullmatch(value) is not None
 
 
 def differs(owner: str, distance: float | None) -> bool:
-    """Whether a discrete distance, 0 or 1 (None: 1), says that two inputs differ; ValueError otherwise."""
+    """Return True if a discrete distance, 0 or 1 (None: 1), means that two inputs differ."""
     if distance is None:
         return True
     if distance not in (0, 1):
@@ -89,7 +88,7 @@ def differs(owner: str, distance: float | None) -> bool:
 
 
 def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
-    """`value` as an int within [low, high]; ValueError otherwise, also for booleans and 2.0."""
+    """Return `value` as an int within [low, high]; no boolean, and no float as 2.0."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ValueError(f"{owner}: {name} must be a whole number from {low} to {high}, got {value!r}")
     if not low <= value <= high:
@@ -98,7 +97,7 @@ def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
 
 
 def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
-    """x as float64 of shape (n, dim), all finite; ValueError otherwise."""
+    """Return x as float64 of shape (n, dim), all finite."""
     values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != dim:
         raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
@@ -109,13 +108,13 @@ def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
 
 
 def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """x as float64 (n, dim) and the length of each row (n, 1); ValueError unless lengths are 1 to 1e-6."""
+    """Return x as float64 (n, dim), rows of length 1 (to 1e-6), and the length of each row (n, 1)."""
     # contiguous: sums over a row then run in one order, whatever the memory layout or the number of rows
     values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != dim:
         raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
     lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
-    bad = ~(np.abs(lengths - 1.0) <= UNIT_TOLERANCE)  # also true for not-a-number
+    bad = ~(np.abs(lengths - 1.0) <= UNIT_TOLERANCE)  # also true for NaN
     if bad.any():
         row = _first(bad)
         raise ValueError(f"{owner}: row {row} has length {lengths[row]:g}, not 1; normalize the inputs")
@@ -123,7 +122,7 @@ def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64
 
 
 def ball_rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
-    """x as float64 of shape (n, dim), no row longer than 1 (to 1e-6); ValueError otherwise."""
+    """Return x as float64 of shape (n, dim), all finite, no row longer than 1 (to 1e-6)."""
     values = rows(owner, x, dim)
     lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
     bad: NDArray[np.bool_] = lengths > 1.0 + UNIT_TOLERANCE
@@ -134,7 +133,7 @@ def ball_rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
 
 
 def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
-    """x as int64 labels of shape (n,) in [0, classes); ValueError otherwise."""
+    """Return x as int64 labels of shape (n,) in [0, classes)."""
     values = np.asarray(x)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(f"{owner}: expected a row of whole-number labels, got {values.dtype} {values.shape}")
@@ -146,7 +145,7 @@ def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
 
 
 def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
-    """x as int64 word ids, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing). ValueError otherwise."""
+    """Return x as int64 word ids, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing)."""
     values = np.asarray(x)
     if values.ndim not in (1, 2) or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(f"{owner}: expected word ids, got {values.dtype} {values.shape}")
@@ -156,7 +155,7 @@ def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64
 
 
 def word_id_row(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
-    """x as int64 word ids, (n,): 0..V - 1, or V (unknown). ValueError otherwise."""
+    """Return x as int64 word ids, (n,): 0..V - 1, or V (unknown)."""
     ids = word_ids(owner, x, vocabulary)
     if ids.ndim != 1 or (ids.size and ids.min() < 0):
         raise ValueError(f"{owner}: probabilities are of a row of words, and NOTHING is none")

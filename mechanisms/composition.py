@@ -1,4 +1,4 @@
-"""Basic composition of unlike guarantees: what a whole record costs."""
+"""Basic composition of unlike guarantees, for the budget of a whole record."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from mechanisms.guarantee import Guarantee
 
 @dataclass(frozen=True)
 class Budget:
-    """(epsilon, delta) of a composition, the unit it protects, and the assumptions it rests on. They add up.
+    """(ε, δ) of a composition, the unit that it protects, and its assumptions. Budgets add up.
 
-    sampler_delta: total variation between what the samplers draw and what the statement is about, all releases
-    together (their numeric_delta). It stands beside delta and not in it: an observer sees the stated mechanism but
-    with this probability. (Inside one (ε, δ) it would count (1 + e^ε) times, which says nothing at a large ε.)
+    Attributes:
+        epsilon: ε in nats.
+        delta: δ.
+        unit: Protected unit.
+        assumptions: Conditions under which the statement holds.
+        sampler_delta: Total variation between the samplers' draws and the stated mechanisms, all releases together
+            (their numeric_delta). It stands beside delta and not in it: an observer sees the stated mechanism except
+            with this probability. (Inside one (ε, δ) it would count (1 + e^ε) times, which is useless at a large ε.)
     """
 
     epsilon: float
@@ -25,7 +30,7 @@ class Budget:
     sampler_delta: float = 0.0
 
     def __add__(self, other: Budget) -> Budget:
-        """Both spent on the same unit, independently. Units that differ make a record."""
+        """Return the budget of both, spent independently on the same unit. Units that differ make a record."""
         return Budget(
             epsilon=self.epsilon + other.epsilon,
             delta=min(1.0, self.delta + other.delta),
@@ -36,18 +41,21 @@ class Budget:
 
 
 def assumptions_of(guarantees: Iterable[Guarantee], *how: str) -> tuple[str, ...]:
-    """What a composition of these rests on, in words, each once. how: what more the way of composing them does."""
+    """Return the assumptions of a composition in words, each once. `how` are those of the way of composing."""
     inputs = (f"inputs: {g.inputs}" for g in guarantees if g.inputs != "all")
     always = ("mechanisms draw independently", "neighbours: any two inputs (local model)")
     return tuple(dict.fromkeys((*always, *how, *inputs)))
 
 
 def compose_basic(guarantees: Iterable[Guarantee], *, delta: float = 0.0) -> Budget:
-    """Worst cases added (Du et al. 2023, Theorem 3; Dwork and Roth 2014, Theorem 3.16 for δ > 0).
+    """Return the sum of worst cases (Du et al. 2023, Theorem 3; Dwork and Roth 2014, Theorem 3.16 for δ > 0).
 
-    Theorem 3 composes an ε1·d embedding with an ε2 label to ε1·d + ε2; its worst case over all pairs of
-    records is the sum of the two worst cases, whatever the metrics. delta: what each mechanism that needs one
-    (Gaussian) may spend; pure mechanisms spend none.
+    Theorem 3 composes an ε1·d embedding with an ε2 label to ε1·d + ε2. Its worst case over all pairs of records is the
+    sum of the two worst cases, whatever the metrics.
+
+    Args:
+        guarantees: Guarantees of the releases.
+        delta: δ that each mechanism that needs one (Gaussian) may spend. Pure mechanisms spend none.
     """
     total = Budget(0.0, 0.0, "", ())
     for guarantee in guarantees:
@@ -64,10 +72,10 @@ def compose_basic(guarantees: Iterable[Guarantee], *, delta: float = 0.0) -> Bud
 
 
 def metric_statement(guarantees: Iterable[Guarantee]) -> str:
-    """The composed loss bound in words: "10·d_angular + 2" for an embedding's ε = 10 and a label's ε = 2.
+    """Return the composed loss bound in words: "10·d_angular + 2" for an embedding's ε = 10 and a label's ε = 2.
 
-    Terms of one metric are added; a discrete distance is 0 or 1 and counts as 1. Gaussian noise promises no
-    bound on the loss (only at δ > 0) and makes the statement "inf".
+    Terms of one metric are added. A discrete distance is 0 or 1 and counts as 1. Gaussian noise bounds no loss (only at
+    δ > 0) and makes the statement "inf".
     """
     rates: dict[str, float] = {}
     constant = 0.0

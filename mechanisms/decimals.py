@@ -1,7 +1,7 @@
-"""Inverse distribution functions to sixty digits, by series and Newton's method: what float64 leaves undecided.
+"""Inverse distribution functions to sixty digits, by series and Newton's method, for cases that float64 leaves open.
 
-Everything here is slow (tenths of a millisecond a number) and runs for the few rows of `mechanisms.certified` alone.
-Decimals are worked on within `precise()`.
+Everything here is slow (tenths of a millisecond a number) and runs only for the few rows of `mechanisms.certified`.
+Decimals are computed within `precise()`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 from scipy.special import betaincinv, gammaincinv, ndtri
 
-#: Digits worked with; what cancels (a normal tail of 1e-32 beside 1/2) still leaves thirty.
+#: Working digits. After cancellation (a normal tail of 1e-32 beside 1/2) thirty are left.
 _DIGITS = 80
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
 _ROOT_TWO_PI = Context(prec=_DIGITS).sqrt(Context(prec=_DIGITS).multiply(2, PI))
 _HALF = Decimal("0.5")
-#: Binary digits below the point, where a number is a whole multiple of 1/_ONE: 86 decimal ones.
+#: Binary digits below the point in integer multiples of 1/_ONE: 86 decimal ones.
 _BITS = 288
 _ONE = Decimal(2**_BITS)
 #: Newton doubles the digits of a float64 start, which has twelve or more, at each step.
@@ -27,16 +27,16 @@ _STEPS = 3
 
 
 def precise() -> AbstractContextManager[Any]:
-    """The context that all of this needs."""
+    """Return the decimal context that all functions here need."""
     return localcontext(Context(prec=_DIGITS))
 
 
 def normal_quantile(u: Decimal) -> Decimal:
-    """z with Φ(z) = u, 1e-32 < u < 1 - 1e-32. Φ(z) = 1/2 + φ(z)·Σ z^(2k+1)/(1·3·...·(2k+1)).
+    """Return z with Φ(z) = u, 1e-32 < u < 1 - 1e-32. Φ(z) = 1/2 + φ(z)·Σ z^(2k+1)/(1·3·...·(2k+1)).
 
-    Φ is asked once, next to a float64 start z0: with h = (u - Φ(z0))/φ(z0), at most 1e-13, the inverse's Taylor series
-    is z0 + h + z0·h²/2 + (2z0² + 1)·h³/6 + (6z0³ + 7z0)·h⁴/24, and what follows is below (24z0⁴ + 46z0² + 7)·h⁵/120,
-    which is less than 1e-60 (z' = 1/φ(z), differentiated). A row has thousands of these, and one of the others.
+    Φ is evaluated once, near a float64 start z0. With h = (u - Φ(z0))/φ(z0), at most 1e-13, the inverse's Taylor series
+    is z0 + h + z0·h²/2 + (2z0² + 1)·h³/6 + (6z0³ + 7z0)·h⁴/24. The rest is below (24z0⁴ + 46z0² + 7)·h⁵/120, which is
+    less than 1e-60 (z' = 1/φ(z), differentiated). A row needs thousands of these, and one of the others.
     """
     tail = min(u, 1 - u)
     z = Decimal(float(ndtri(float(tail))))
@@ -48,9 +48,12 @@ def normal_quantile(u: Decimal) -> Decimal:
 
 
 def _exp_minus(y: Decimal) -> Decimal:
-    """e^(-y) of y in [0, 72], in a quarter of the time of decimals, to 1.1e-78 of itself: y, and what comes of it, are
-    rounded to eighty digits. y = k·log 2 - i/2^8 - j/2^16 - rest, and the powers of e of i and j are remembered; what
-    is cut off here, in whole multiples of 1/_ONE, is less than two hundred of these: of log 2 it is one for each k."""
+    """Return e^(-y) of y in [0, 72], four times as fast as decimals, to 1.1e-78 of itself.
+
+    y and its results are rounded to eighty digits. y = k·log 2 - i/2^8 - j/2^16 - rest, and the powers of e of i and j
+    are cached. The parts cut off here, in integer multiples of 1/_ONE, are less than two hundred: one for each k from
+    log 2.
+    """
     log_two, coarse, fine = _powers()
     scaled = int(y * _ONE)
     halvings = -(-scaled // log_two)
@@ -67,7 +70,7 @@ def _exp_minus(y: Decimal) -> Decimal:
 
 @lru_cache(maxsize=1)
 def _powers() -> tuple[int, list[int], list[int]]:
-    """log 2, e^(i/2^8) below 2, and e^(j/2^16) up to j = 255, in whole multiples of 1/_ONE."""
+    """Return log 2, e^(i/2^8) below 2, and e^(j/2^16) up to j = 255, in integer multiples of 1/_ONE."""
     with localcontext(Context(prec=_DIGITS + 20)):
         log_two = Decimal(2).ln()
         coarse, fine = (
@@ -78,9 +81,12 @@ def _powers() -> tuple[int, list[int], list[int]]:
 
 
 def _odd_series(x: Decimal, square: Decimal) -> Decimal:
-    """Of x in [0, 12], whose square is given: in whole multiples of 1/_ONE, which takes half the time of decimals. A
-    term is off by two of these at most, and by the 1e-80 or so of itself that x and the square are rounded to; what was
-    cut off grows as the terms do, at most by a factor of 1e32 in all."""
+    """Return the series of x in [0, 12], given its square.
+
+    It is computed in integer multiples of 1/_ONE, twice as fast as decimals. A term is off by two of these at most, and
+    by the 1e-80 or so of itself that x and the square are rounded to. The parts cut off grow as the terms do, at most
+    by a factor of 1e32 in all.
+    """
     term = total = int(x * _ONE)
     multiplier, k = int(square * _ONE), 1
     while term:
@@ -91,7 +97,7 @@ def _odd_series(x: Decimal, square: Decimal) -> Decimal:
 
 
 def gamma_quantile(shape: int, u: Decimal) -> Decimal:
-    """r with P(shape, r) = u. P(m, r) = e^(-r)·r^m/m!·(1 + r/(m+1) + r²/((m+1)(m+2)) + ...)."""
+    """Return r with P(shape, r) = u. P(m, r) = e^(-r)·r^m/m!·(1 + r/(m+1) + r²/((m+1)(m+2)) + ...)."""
     r = Decimal(float(gammaincinv(shape, float(u))))
     smallest = Decimal(10) ** (-_DIGITS)
     for _ in range(_STEPS + 1):
@@ -106,7 +112,7 @@ def gamma_quantile(shape: int, u: Decimal) -> Decimal:
 
 
 def symmetric_beta_quantile(dim: int, mass: Decimal) -> Decimal:
-    """q <= 1/2 with I_q(a, a) = mass <= 1/2, a = (dim - 1)/2: of (1 - cos θ)/2 of a uniform unit vector.
+    """Return q <= 1/2 with I_q(a, a) = mass <= 1/2, a = (dim - 1)/2: of (1 - cos θ)/2 of a uniform unit vector.
 
     I_q(a, a) = (q(1-q))^a/(a·B(a, a))·(1 + Σ_k Π_{j<k} (2a + j)/(a + 1 + j)·q^k).
     """
@@ -127,7 +133,7 @@ def symmetric_beta_quantile(dim: int, mass: Decimal) -> Decimal:
 
 @lru_cache(maxsize=64)
 def _symmetric_beta(dim: int) -> Decimal:
-    """B(a, a), a = (dim - 1)/2, by Γ of whole and half numbers."""
+    """Return B(a, a), a = (dim - 1)/2, by Γ of whole and half numbers."""
     with precise():
         h = (dim - 1) // 2
         if dim % 2:
@@ -136,7 +142,7 @@ def _symmetric_beta(dim: int) -> Decimal:
 
 
 def sine_cosine(angle: Decimal) -> tuple[Decimal, Decimal]:
-    """Of an angle in [0, π], by their series."""
+    """Return the sine and cosine of an angle in [0, π], by their series."""
     smallest = Decimal(10) ** (-_DIGITS)
     sums, term, k = [Decimal(0), Decimal(0)], Decimal(1), 0
     while abs(term) > smallest or k < 4:

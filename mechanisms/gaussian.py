@@ -1,4 +1,4 @@
-"""Gaussian noise on unit vectors, calibrated analytically: the comparison with DP-SGD's mechanism."""
+"""Gaussian noise on unit vectors, calibrated analytically, for comparison with DP-SGD's mechanism."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from mechanisms import checks
 from mechanisms.certified import NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
+from mechanisms.facts import DIMS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import gaussian_loss
@@ -29,25 +30,26 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MAX_DIM = 2**17
-#: Coordinates up to which a row is settled as a whole (`mechanisms.certified`), which costs least. Of d more, each is
-#: settled by itself: the doubt of each grows as d, so that one row in hundreds has a coordinate to settle where d is
-#: 15,000, and a row of so many in decimals takes seconds.
+#: Coordinates up to which a row is settled as a whole (`mechanisms.certified`), which costs least. With d more, each is
+#: settled separately: the doubt of each grows as d, so at d = 15,000 one row in hundreds has a coordinate to settle,
+#: and a whole row of that length in decimals takes seconds.
 _TOGETHER = 1024
 #: Coordinates up to which there is a blanket.
 _BLANKET_DIM = 1024
-#: Coordinates worked on at once stay in a core's cache.
+#: Coordinates processed at once stay in a core's cache.
 _AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """x + N(0, σ²) in each coordinate, for unit vectors, at most 2 apart. There is no pure ε: finite only at
-    δ > 0.
+    """x + N(0, σ²) in each coordinate, for unit vectors, at most 2 apart.
 
-    The profile δ(ε) is exact: Balle and Wang 2018, Theorem 8. Inputs are rows of length 1 to 1e-6, then
-    normalized exactly, so that the sensitivity is 2 and no more; ValueError otherwise.
+    Its ε is finite only at δ > 0. The profile δ(ε) is exact: Balle and Wang 2018, Theorem 8. Inputs are rows of length
+    1 to 1e-6, then normalized exactly, so the sensitivity is 2 and no more; ValueError otherwise.
 
-    dim: 1..131072. sigma: standard deviation of each coordinate, 1e-6..1e6.
+    Attributes:
+        dim: Dimension, 1..131072.
+        sigma: Standard deviation of each coordinate, 1e-6..1e6.
     """
 
     dim: int
@@ -56,6 +58,11 @@ class Gaussian:
     name: ClassVar[str] = "gaussian"
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="Gaussian: shifts it, without a worst case",
+        usual={"sigma": 1.0}, tried={"dim": DIMS, "sigma": (0.7,)}, pair=Pair.ANTIPODAL,
+        slider=Slider(6.0, spaced(0.5, 20.0, 14), calibrated=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 1, MAX_DIM))
@@ -63,10 +70,13 @@ class Gaussian:
 
     @classmethod
     def calibrated(cls, epsilon: float, delta: float, dim: int) -> Gaussian:
-        """The least σ, to a part in 10^7, that makes unit vectors (epsilon, delta)-indistinguishable; delta above 0."""
+        """Return the noise of least σ, to a part in 10^7, that makes unit vectors (epsilon, delta)-indistinguishable.
+
+        delta must be above 0.
+        """
         epsilon = checks.epsilon(cls.name, epsilon)
         delta = checks.real(cls.name, "delta", delta, 1e-300, 1 - 1e-12)
-        from scipy.optimize import brentq  # a quarter of a second, which a device need not wait for
+        from scipy.optimize import brentq  # takes a quarter of a second, which a device need not spend
 
         diameter = SPHERE_DIAMETER["euclidean"]
 
@@ -79,16 +89,18 @@ class Gaussian:
         sigma, step = 1e-6, 1e-12
         if excess(low) > 0:  # the root finder's tolerance goes to the safe side
             sigma = math.exp(float(brentq(excess, low, high, xtol=1e-13, rtol=1e-14))) * (1 + 1e-12)
-        while gaussian_delta_bound(diameter / sigma, epsilon) > delta:  # and so does what `gaussian_delta` rounds
+        while gaussian_delta_bound(diameter / sigma, epsilon) > delta:  # so does its rounding
             sigma, step = sigma * (1 + step), 2 * step
         return cls(dim, sigma)
 
     @property
     def grid(self) -> Quantizer:
+        """Return the wire grid."""
         return SPACE
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return Guarantee(
             epsilon=math.inf,
             metric="euclidean",
@@ -99,15 +111,16 @@ class Gaussian:
         )
 
     def _numeric_delta(self) -> float:
-        """Lattice uniforms against real ones, on the grid (see mechanisms.spherical; draws are certified, so the
-        lattice is 2^-104): a coordinate is monotone in its one uniform, crosses a boundary each grid step within
-        ±11.9σ, and its two outermost cells may hold any number.
+        """Return the δ of lattice uniforms against real ones, on the grid (see mechanisms.spherical).
+
+        Draws are certified, so the lattice is 2^-104. A coordinate is monotone in its one uniform and crosses a
+        boundary each grid step within ±11.9σ. Its two outermost cells may hold any number.
         """
         span = min(2 * 11.9 * self.sigma / SPACE.step, 2.0**SPACE.bits)
         return min(self.dim * (span + 3) * FINE, 1.0)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
-        """One draw for each row: (n, dim) unit rows -> (n, dim) float64; dim uniforms a row."""
+        """Draw once for each row: (n, dim) unit rows -> (n, dim) float64; dim uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
         uniforms = drawn(rng, len(x), self.dim)
         out = np.empty(x.shape)
@@ -123,12 +136,13 @@ class Gaussian:
     def _settle(
         self, draw: FloatArray, x: FloatArray, uniforms: FloatArray, refine: Callable[[IntArray], FloatArray], at: int
     ) -> None:
-        """Certify the draws (n, dim) of rows at.. of the source, `certified.certify`'s way: rows, or each coordinate.
+        """Certify the draws (n, dim) of rows at.. of the source as `certified.certify` does.
 
-        The argument is the same: a coordinate is a function of x and of its own uniform alone.
+        It takes whole rows, or each coordinate. The argument is the same: a coordinate is a function of x and of its
+        own uniform alone.
         """
         k = self.dim if self.dim <= _TOGETHER else 1
-        draw, uniforms = draw.reshape(-1, k), uniforms.reshape(-1, k)  # views: what is settled is put into `out`
+        draw, uniforms = draw.reshape(-1, k), uniforms.reshape(-1, k)  # views: settled values are written into `out`
         # a normal is off by its cell, and by its own and its product's rounding, of at most |y| + 1; x/|x| by dim
         size = np.maximum(draw.max(axis=1), -draw.min(axis=1)) + 1.0
         doubt = self.sigma * normal_doubt(uniforms) + (NORMAL + 8 * UNIT) * size + (self.dim + 8) * UNIT
@@ -141,7 +155,7 @@ class Gaussian:
         certify(draw, doubt, self.grid, uniforms, further, partial(self._exact, x))
 
     def _exact(self, x: FloatArray, at: int, fine: Sequence[Decimal]) -> list[Decimal]:
-        """The `at`-th stretch of the draws of x, read row by row, by its uniforms; within `decimals.precise`."""
+        """Return the `at`-th stretch of the draws of x, read row by row, by its uniforms; within `decimals.precise`."""
         row, first = divmod(at * len(fine), self.dim)
         values = [Decimal(float(value)) for value in x[row]]
         size, sigma = sum((value * value for value in values), Decimal(0)).sqrt(), Decimal(self.sigma)
@@ -149,8 +163,10 @@ class Gaussian:
         return [value / size + sigma * normal_quantile(u) for value, u in zip(here, fine, strict=True)]
 
     def blanket(self) -> BlanketCells | None:
-        """The blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket. None beyond 1,024
-        coordinates, for which its quadrature was not made."""
+        """Return the blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket.
+
+        It is None beyond 1,024 coordinates, for which its quadrature is not made.
+        """
         if self.dim > _BLANKET_DIM:
             return None
         from mechanisms.losses import radial_blanket
@@ -158,11 +174,11 @@ class Gaussian:
         return radial_blanket.gaussian(self.dim, self.sigma)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
-        """Log density at y given x, rows (n, dim) -> (n,)."""
+        """Return the log density at y given x, rows (n, dim) -> (n,)."""
         square = np.sum(np.square((y - x) / self.sigma), axis=1)
         density: FloatArray = -0.5 * square - self.dim * math.log(self.sigma * math.sqrt(2 * math.pi))
         return density
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Loss that dominates all pairs within Euclidean `distance` (None: all pairs of unit vectors, 2)."""
+        """Return the loss that dominates all pairs within Euclidean `distance` (None: all pairs of unit vectors, 2)."""
         return gaussian_loss(checked_distance(self.name, distance, SPHERE_DIAMETER["euclidean"]) / self.sigma)

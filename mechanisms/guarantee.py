@@ -1,4 +1,4 @@
-"""The theorem a mechanism satisfies, as a frozen value that travels with every release."""
+"""Theorem that a mechanism satisfies, as a frozen value that travels with every release."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scipy.special import erfcx, log_ndtr, ndtr
 
 METRICS = ("discrete", "euclidean", "angular")
 UNITS = ("token", "sequence", "label", "record")
-#: What a text mechanism may pass through without any noise, by the name under which a policy accepts it. Two texts
-#: agree in one of them if it is the same at every place, after what is dropped has been left out. A place behind the
-#: end of a text holds no word of any kind, group or part of speech.
+#: Exposures: properties that a text mechanism may pass through without noise, by the name under which a policy accepts
+#: each. Two texts agree in one of them if it is the same at every place, after dropped tokens are left out. A place
+#: behind the end of a text holds no word of any kind, group or part of speech.
 EXPOSURES = {
     "length": "the number of tokens",
     "stop-words": "stop words",
@@ -34,21 +34,24 @@ EXPOSURES = {
 class Guarantee:
     """Metric local differential privacy: Pr[M(x) in O] <= exp(ε·d(x, x') + offset)·Pr[M(x') in O] for all x, x', O.
 
-    Chatzikokolakis et al. 2013, Definition 1; the additive offset is that of UMLDP (Yue et al. 2021,
-    Definition 3). With the discrete metric and offset 0 this is ordinary ε-LDP.
+    Chatzikokolakis et al. 2013, Definition 1. The additive offset is that of UMLDP (Yue et al. 2021, Definition 3).
+    With the discrete metric and offset 0 this is ordinary ε-LDP.
 
-    epsilon: per unit of `metric` (radians, Euclidean length, or 1 for "differs"); inf means no protection.
-    diameter: largest distance between two inputs of the mechanism's domain; inf where it is unbounded.
-    protects: what an input is: token, sequence, label or record.
-    inputs: "all", or words that say which inputs the theorem covers.
-    numeric_epsilon: how much a sampler's approximation (a table) may add to the loss of any pair. Its densities are
-        within e^(±numeric_epsilon) of the theorem's: half of that at each output, half for their normalizer.
-    numeric_delta: with what probability the sampler's output, rounded to the public grid, may differ from
-        that of one which satisfies the theorem (a coupling, so at most this total-variation distance).
-    sigma: for Gaussian noise only, the standard deviation of each coordinate; then epsilon is inf, and the
-        guarantee is finite only at a δ > 0.
-    exposes: names of EXPOSURES, in that order: what passes through beside the theorem. The bound then holds only
-        between inputs that agree in all of them, and the worst case is inf unless they are declared public.
+    Attributes:
+        epsilon: ε per unit of `metric` (radians, Euclidean length, or 1 for "differs"); inf means no protection.
+        metric: One of METRICS.
+        diameter: Largest distance between two inputs of the mechanism's domain; inf if it is unbounded.
+        protects: Unit of an input: token, sequence, label or record.
+        offset: Additive bound, in nats.
+        inputs: "all", or words that say which inputs the theorem covers.
+        numeric_epsilon: Largest addition of a sampler's approximation (a table) to the loss of any pair. Its densities
+            are within e^(±numeric_epsilon) of the theorem's: half of that at each output, half for their normalizer.
+        numeric_delta: Probability with which the sampler's output, rounded to the public grid, may differ from an
+            output that satisfies the theorem (a coupling, so at most this total-variation distance).
+        sigma: Standard deviation of each coordinate, for Gaussian noise only. Then epsilon is inf, and the guarantee is
+            finite only at a δ > 0.
+        exposes: Names of EXPOSURES, in that order, that pass beside the theorem. The bound then holds only between
+            inputs that agree in all of them, and the worst case is inf unless they are declared public.
     """
 
     epsilon: float
@@ -77,9 +80,9 @@ class Guarantee:
             raise ValueError(f"guarantee: exposes must be names of {', '.join(EXPOSURES)}, in that order, each once")
 
     def loss(self, distance: float) -> float:
-        """Bound on the log-likelihood ratio of two inputs at `distance`, in nats; inf where none is promised.
+        """Return the bound on the log-likelihood ratio of two inputs at `distance`, in nats; inf without one.
 
-        Of two inputs that agree in what the guarantee exposes.
+        The two inputs must agree in the exposures.
         """
         if not distance >= 0:
             raise ValueError(f"distance must be at least 0, got {distance}")
@@ -88,14 +91,16 @@ class Guarantee:
         return self.epsilon * distance + self.offset + self.numeric_epsilon
 
     def worst_case(self, delta: float = 0.0, *, declared: Iterable[str] = ()) -> float:
-        """Least ε such that any two inputs are (ε, delta)-indistinguishable by this theorem; inf where nothing is.
+        """Return the least ε such that this theorem makes any two inputs (ε, delta)-indistinguishable; inf without one.
 
-        declared: exposures that are declared public: inputs that differ in them are not meant. inf where the
-        guarantee exposes anything else.
+        For pure mechanisms this is the supremum of `loss`. It does not improve with delta here (the exact loss
+        distribution does). Their numeric_delta is added to delta: it is a failure probability of the sampler, not of
+        the theorem. For Gaussian noise it is the exact profile of Balle and Wang 2018, Theorem 8.
 
-        Pure mechanisms answer the supremum of `loss`; it does not improve with delta here (the exact loss
-        distribution does that). Their numeric_delta comes on top of delta: it is a failure probability of the
-        sampler, not of the theorem. Gaussian noise: the exact profile of Balle and Wang 2018, Theorem 8.
+        Args:
+            delta: δ in [0, 1).
+            declared: Exposures that are declared public: inputs that differ in them are not compared. The result is inf
+                if the guarantee has other exposures.
         """
         if not 0 <= delta < 1:
             raise ValueError(f"delta must be in [0, 1), got {delta}")
@@ -109,25 +114,33 @@ class Guarantee:
         return self.epsilon * self.diameter + self.offset + self.numeric_epsilon
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready fields; infinity is the string "inf"."""
+        """Return JSON-ready fields. Infinity is the string "inf"."""
         plain = {k: "inf" if v == math.inf else v for k, v in asdict(self).items()}
         return plain | {"exposes": list(self.exposes)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Guarantee:
-        """Inverse of `to_dict`. Raises ValueError or TypeError on anything else."""
+        """Return the inverse of `to_dict`.
+
+        Raises:
+            ValueError: A value is invalid.
+            TypeError: A key is unknown or missing.
+        """
         values: dict[str, Any] = {k: math.inf if v == "inf" else v for k, v in fields.items()}
         return cls(**values | {"exposes": tuple(values.get("exposes", ()))})
 
 
 def exposed(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of EXPOSURES, each once and in their order; what is no such name is left out."""
+    """Return the names of EXPOSURES among `names`, each once and in their order."""
     wanted = set(names)
     return tuple(name for name in EXPOSURES if name in wanted)
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
-    """δ(ε) of Gaussian noise, ratio = Δ/σ: Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r) (Balle and Wang 2018, Theorem 8)."""
+    """Return δ(ε) of Gaussian noise with ratio = Δ/σ: Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r).
+
+    Source: Balle and Wang 2018, Theorem 8.
+    """
     if ratio == 0:
         return 0.0
     first = float(log_ndtr(ratio / 2 - epsilon / ratio))
@@ -136,10 +149,10 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
 
 
 def gaussian_delta_bound(ratio: float, epsilon: float) -> float:
-    """`gaussian_delta` from above: no less than the exact one, and at most a part in 10^11 more.
+    """Return `gaussian_delta` from above: no less than the exact one, and at most a part in 10^11 more.
 
-    With a = r/2 - ε/r, x = -a and Mills's ratio R = (1 - Φ)/φ it is φ(a)·(R(x) - R(x + r)), as e^ε·φ(x + r) = φ(a).
-    Of a small r that difference is taken as ∫ (1 - tR(t)) dt over [x, x + r], since R' = tR - 1: nothing cancels.
+    With a = r/2 - ε/r, x = -a and Mills's ratio R = (1 - Φ)/φ it is φ(a)·(R(x) - R(x + r)), as e^ε·φ(x + r) = φ(a). For
+    a small r that difference is computed as ∫ (1 - tR(t)) dt over [x, x + r], since R' = tR - 1: nothing cancels.
     """
     if ratio == 0:
         return 0.0
@@ -157,25 +170,27 @@ def gaussian_delta_bound(ratio: float, epsilon: float) -> float:
 
 
 def _mills(x: Any) -> Any:
-    """(1 - Φ(x))/φ(x), without underflow."""
+    """Return (1 - Φ(x))/φ(x), without underflow."""
     return math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
 
 
 def gaussian_epsilon(ratio: float, delta: float) -> float:
-    """Least ε >= 0 with gaussian_delta(ratio, ε) <= delta, from above; inf at delta = 0 (unless there is nothing to
-    hide)."""
+    """Return the least ε >= 0 with gaussian_delta(ratio, ε) <= delta, from above.
+
+    It is inf at delta = 0, unless there is nothing to hide.
+    """
     if ratio == 0:
         return 0.0
     if delta == 0 or math.isinf(ratio):
         return math.inf
     if gaussian_delta_bound(ratio, 0.0) <= delta:
         return 0.0
-    from scipy.optimize import brentq  # a quarter of a second, which a device need not wait for
+    from scipy.optimize import brentq  # takes a quarter of a second, which a device need not spend
 
     high = 1.0
     while gaussian_delta(ratio, high) > delta:
         high *= 2.0
-    below = gaussian_delta(ratio, 0.0) <= delta  # but for its rounding
+    below = gaussian_delta(ratio, 0.0) <= delta  # except for its rounding
     root = 0.0 if below else float(brentq(lambda e: gaussian_delta(ratio, e) - delta, 0.0, high, xtol=1e-12))
     root = root * (1 + 1e-12) + 1e-12  # the root finder's tolerance goes to the safe side
     step = root * 1e-12
@@ -185,5 +200,8 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
 
 
 def unprotected(metric: str, protects: str, diameter: float) -> Guarantee:
-    """The guarantee of passing a value through: none. It is a value like any other, so that nothing is skipped."""
+    """Return the guarantee of a value that passes unprotected: none.
+
+    It is a value like any other, so no check is skipped.
+    """
     return Guarantee(epsilon=math.inf, metric=metric, diameter=diameter, protects=protects)

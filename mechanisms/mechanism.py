@@ -1,4 +1,4 @@
-"""What every mechanism is: a frozen object whose fields are its public parameters."""
+"""Interfaces of mechanisms: frozen objects whose fields are their public parameters."""
 
 from __future__ import annotations
 
@@ -17,76 +17,94 @@ from mechanisms.vocabulary import Vocabulary
 
 
 class Uniforms(Protocol):
-    """A source of randomness: a fixed number of uniforms for each row, and rows never share a stream."""
+    """Source of randomness with a fixed number of uniforms for each row. Rows never share a stream."""
 
     def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
-        """Shape (rows, k), float64 in the open interval (0, 1): midpoints of 2^52 equal cells."""
+        """Return (rows, k) float64 in the open interval (0, 1): midpoints of 2^52 equal cells."""
         ...
 
     def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-        """Where in their cells the last k uniforms of these rows lie, as shares of a cell: uniforms themselves,
-        (len(rows), k). Asking changes no other draw."""
+        """Return the places in their cells of the last k uniforms of these rows, (len(rows), k).
+
+        They are shares of a cell, and uniforms themselves. The call changes no other draw.
+        """
         ...
 
 
 class Mechanism(Protocol):
-    """A randomizer with its theorem.
+    """Randomizer with its theorem.
 
-    name: its catalogue name. channel: what it sanitizes, "embedding" or "label" (or "text"). guarantee: the theorem.
-    grid: what its outputs are rounded to on the wire; None where they are integers already.
+    Attributes:
+        name: Catalogue name.
+        channel: Channel that it sanitizes, "embedding" or "label" (or "text").
+        guarantee: Theorem.
+        grid: Grid of its outputs on the wire; None if they are integers.
     """
 
     name: ClassVar[str]
     channel: ClassVar[str]
 
     @property
-    def guarantee(self) -> Guarantee: ...
+    def guarantee(self) -> Guarantee:
+        """Return the theorem."""
+        ...
 
     @property
-    def grid(self) -> Quantizer | None: ...
+    def grid(self) -> Quantizer | None:
+        """Return the wire grid, or None."""
+        ...
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
-        """One independent draw for each row of x. Same shape as x."""
+        """Draw once, independently, for each row of x. The result has the shape of x.
+
+        Raises:
+            ValueError: An input is out of range.
+        """
         ...
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Loss of a pair that dominates all pairs within `distance` (None: of the whole domain)."""
+        """Return the loss of a pair that dominates all pairs within `distance` (None: of the whole domain)."""
         ...
 
 
 class WordMechanism(Mechanism, Protocol):
-    """A mechanism of one token of a text: word ids in, word ids out.
+    """Mechanism of one token of a text: word ids in, word ids out.
 
-    vocabulary: its words; an input may also be `vocabulary.unknown`, an output never is. reads: names of what else
-    of the private text `sample` and `log_prob` take, by keyword: "importance" (a weight for each token), or "scores"
-    (what answers with a logit for each word at a place, `language_model.Scores`); most read nothing. model: by which
-    kind of language model (`client.models.language_models`); "masked-lm" where a class does not say. One whose
-    output's words do not stand for the text's at the same place says `moves = True`; one that makes all of a text by
-    one draw `whole = True`, and how many `uniforms` that takes; one whose guarantee is of other distances than the
-    Euclidean ones of the vectors gives them in `distances(x, y)`: word ids (n,) and (k,) -> (n, k). One that decides
-    something by the whole text does so in `settled(x, **private)`, before the text is cut or filled up to a drawn
-    length: what it answers is what `sample` is then given.
+    A class may also state: `moves = True`, if its output's words do not stand for the text's at the same place;
+    `whole = True`, if it makes all of a text by one draw, and `uniforms`, the number that takes; `distances(x, y)`,
+    word ids (n,) and (k,) -> (n, k), if its guarantee has other distances than the Euclidean ones of the vectors;
+    `settled(x, **private)`, if it decides something by the whole text. The latter is called before the text is cut or
+    filled up to a drawn length, and its result is the input of `sample`.
+
+    Attributes:
+        vocabulary: Its words. An input may also be `vocabulary.unknown`, an output never is.
+        reads: Names of further properties of the private text that `sample` and `log_prob` take by keyword:
+            "importance" (a weight for each token), or "scores" (an object that returns a logit for each word at a
+            place, `language_model.Scores`). Most read nothing.
+        model: Kind of its language model (`client.models.language_models`); "masked-lm" if a class states none.
     """
 
     vocabulary: Vocabulary
     reads: ClassVar[tuple[str, ...]]
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int64]:
-        """One draw for each word id, (n,) or (n, L), same shape out; NOTHING stays NOTHING. Rows of `rng` are the n
-        rows, and each uses a fixed number of uniforms (see `uniforms`). ValueError where a number is out of range."""
+        """Draw once for each word id, (n,) or (n, L), same shape out; NOTHING stays NOTHING.
+
+        Rows of `rng` are the n rows, and each uses a fixed number of uniforms (see `uniforms`).
+        """
         ...
 
 
 def uniforms(rng: Uniforms, shape: tuple[int, ...], k: int) -> NDArray[np.float64]:
-    """k uniforms for each entry of an array of that shape, (entries, k): the first axis is the rows of `rng`."""
+    """Draw k uniforms for each entry of an array of that shape, (entries, k). The first axis is the rows of `rng`."""
     each = math.prod(shape[1:])
     return drawn(rng, shape[0], each * k).reshape(-1, k)
 
 
 def parameters(mechanism: Any) -> dict[str, Any]:
-    """The public parameters of a mechanism, JSON-ready, its catalogue name under "mechanism".
+    """Return the public parameters of a mechanism, JSON-ready, its catalogue name under "mechanism".
 
-    A text's are its word mechanism's and its own together; a vocabulary stands there by its identity.
+    A text's are its word mechanism's and its own together. A vocabulary is given by its identity.
     """
     values = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
     word = values.pop("word", None)

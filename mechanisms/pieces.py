@@ -1,7 +1,7 @@
-"""How the pieces of a language model's tokenizer spell a text, and how a text is read in pieces: as text alone.
+"""Pieces of a language model's tokenizer: their spelling of a text, and the reading of a text as characters only.
 
-A tokenizer reads the name of a special piece ("[MASK]", "</s>") as that piece. Who writes one into a text would change
-what the model is asked, so a private or public text is read by `encoded`, in which every character is a character.
+A tokenizer reads the name of a special piece ("[MASK]", "</s>") as that piece. A text that contains one would change
+the model's query. So `encoded` reads private and public texts, and every character in them is a character.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-#: Names of the ways: pieces that go on with a word begin with ##; pieces that begin one begin with ▁; or with Ġ, in the
-#: letters that stand for bytes.
+#: Spellings: pieces that continue a word begin with ##; pieces that begin one begin with ▁; or with Ġ, in the letters
+#: that stand for bytes.
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte-level"
 WAYS = (WORDPIECE, SENTENCEPIECE, BYTE_LEVEL)
-#: A byte that SentencePiece has no piece for.
+#: Byte for which SentencePiece has no piece.
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-#: Letters that hardly a vocabulary has (cuneiform, hieroglyphs), and how often a text is opened where its pieces are
-#: still special ones.
+#: Letters that few vocabularies have (cuneiform, hieroglyphs), and the number of times that a text is opened while its
+#: pieces are still special ones.
 _RARE, _TRIES = ("\U00012219", "\U00013080"), 8
 
-#: A text, or a pair of two.
+#: Text, or a pair of two.
 Text = str | tuple[str, str]
 
 
 def byte_letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level piece stands for (Radford et al. 2019): printable ones for themselves,
-    the others, in their order, for letters from 256 on."""
+    """Return the byte of each letter of a byte-level piece (Radford et al. 2019).
+
+    Printable bytes stand for themselves. The others have, in their order, letters from 256 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in set(printable)]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -37,7 +39,7 @@ _LETTERS = byte_letters()
 
 
 def spelled(pieces: Sequence[str], way: str) -> str:
-    """The text that pieces spell, with single spaces; never fails: a broken character is U+FFFD."""
+    """Return the text that pieces spell, with single spaces. It never fails: an invalid character becomes U+FFFD."""
     if way == WORDPIECE:
         text = " ".join(pieces).replace(" ##", "")
     else:
@@ -54,12 +56,17 @@ def _bytes(piece: str, of_bytes: bool) -> bytes:
 
 
 def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str]:
-    """Have a `tokenizers.Tokenizer` read the names of special pieces as characters; return those, by their numbers,
-    that a text spells all the same, for `encoded`.
+    """Make a `tokenizers.Tokenizer` read the names of special pieces as characters.
 
-    special: more pieces that no text has, beside those that the tokenizer calls so or puts around a text. The setting
-    is not part of what the tokenizer saves. It does nothing for a model whose own table has the names and
+    The setting is not part of what the tokenizer saves. It has no effect on a model whose own table has the names and
     which does not divide a text at punctuation, as SentencePiece's unigram model.
+
+    Args:
+        tokenizer: Tokenizer to be changed.
+        special: More pieces that no text may have, beside those that the tokenizer declares or puts around a text.
+
+    Returns:
+        Special pieces that a text can spell all the same, by their numbers, for `encoded`.
     """
     tokenizer.encode_special_tokens = True
     added = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -77,11 +84,14 @@ def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str
 def encoded(
     tokenizer: Any, texts: Sequence[Text], special: Mapping[int, str], *, around: bool = True
 ) -> list[Any]:
-    """Return the `tokenizers.Encoding` of each text, with no piece of `special` in it but those that are put around.
+    """Return the `tokenizers.Encoding` of each text, without pieces of `special` except those put around.
 
-    special: of `read_as_text`: for each, the name where the piece also stands for characters that the model does not
-    know, else "". A text that spells one is read with a space inside it. around: whether the tokenizer's own pieces
-    are put around a text.
+    Args:
+        tokenizer: Tokenizer after `read_as_text`.
+        texts: Texts, or pairs of two.
+        special: Result of `read_as_text`. For each piece its name if it also stands for characters that the model does
+            not know, else "". A text that spells one is read with a space inside it.
+        around: Whether the tokenizer's own pieces are put around a text.
     """
     encodings: list[Any] = tokenizer.encode_batch(list(texts), add_special_tokens=around)
     if special:
@@ -93,7 +103,7 @@ def encoded(
 
 
 def opened(tokenizer: Any, text: Text, special: Mapping[int, str]) -> Text:
-    """Return a text without the names of special pieces: each has a space inside it."""
+    """Return a text without the names of special pieces: each gets a space inside."""
     for _ in range(_TRIES):
         sides = list(_sides(text))
         spans = _typed(tokenizer.encode(*sides, add_special_tokens=False), text, special)
@@ -115,7 +125,7 @@ def _spells(tokenizer: Any, name: str, special: Mapping[int, str]) -> bool:
 
 
 def _typed(encoding: Any, text: Text, special: Mapping[int, str]) -> list[tuple[int, int, int]]:
-    """Where a text spells a special piece: (side, start, end)."""
+    """Return the places where a text spells a special piece: (side, start, end)."""
     if special.keys().isdisjoint(encoding.ids):
         return []
     sides, found = _sides(text), []

@@ -1,9 +1,8 @@
-"""Mechanisms of other people's packages: what they may leave to a base class, where they are found, and what they must
-say of themselves before anything is drawn from them.
+"""Plugins: mechanisms of other packages, with their base class, their discovery, and checks of their declarations.
 
-A package installs one as an entry point of the group `sottovoce.mechanisms`, whose name is the mechanism's; without
-that it is named by its place, "package.module:Class". Finding one imports other people's code: `load` does, and
-nothing that a message, a bundle or a server says may lead to it (`mechanisms.catalogue.build` and `rebuild`).
+A package installs one as an entry point of the group `sottovoce.mechanisms`, whose name is the mechanism's. Without one
+its place is its name, "package.module:Class". Finding one imports other people's code. Only `load` does so, and no
+content of a message, a bundle or a server may lead to it (`mechanisms.catalogue.build` and `rebuild`).
 """
 
 from __future__ import annotations
@@ -18,43 +17,40 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from mechanisms import categorical, checks
+from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT
 from mechanisms.guarantee import METRICS, Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss
 from mechanisms.mechanism import parameters
 from mechanisms.quantizer import SPACE, Quantizer
 
-#: The group of entry points in which packages name their mechanisms.
+#: Group of entry points in which packages name their mechanisms.
 GROUP = "sottovoce.mechanisms"
-#: What an input of each channel is, as guarantees call it.
-PROTECTS = {
-    "embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence"), "statistic": ("record",),
-    "answer": ("sequence",),
-}  # fmt: skip
 #: A field that says which channel a mechanism is of, where it does not say so itself.
-_BY_FIELD = {"classes": "label", "vocabulary": "text", "dim": "embedding"}
+_BY_FIELD = {"classes": LABEL.name, "vocabulary": TEXT.name, "dim": EMBEDDING.name}
 #: How far apart two inputs are at most: two things that differ, and two vectors of length 1.
 _DIAMETERS = {"discrete": 1.0, "euclidean": 2.0, "angular": math.pi}
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-#: By how much a loss may be above its guarantee in rounding alone.
+#: Largest excess of a loss over its guarantee by rounding alone.
 _SLACK = 1e-9
 
 
 class OwnMechanism:
-    """What a mechanism of one's own need not say, given its `metric` and a field `epsilon`: a frozen dataclass that
-    adds its fields and `sample`.
+    """Base class of a plugin: a frozen dataclass with a `metric`, a field `epsilon`, further fields and `sample`.
 
-    metric: of the theorem, Pr[M(x) in O] <= exp(epsilon·d(x, x'))·Pr[M(x') in O] for all x, x', O: "discrete" (d is 1
-    for any two inputs that differ: ε-LDP), or, of vectors, "euclidean" or "angular". It has no default: the guarantee
-    and the loss, that of a pair which dominates every mechanism of that ε (Kairouz, Oh and Viswanath 2015), follow from
-    it. One with another theorem writes `guarantee` and `privacy_loss` itself, both. numeric_delta: how far, in total
-    variation, a draw may be from the theorem's; of vectors it must be stated, of classes and words it is that of
-    `mechanisms.categorical.sample`.
+    Guarantee and loss follow from the metric. The loss is that of a pair that dominates every mechanism of that ε
+    (Kairouz, Oh and Viswanath 2015). A plugin with another theorem writes both `guarantee` and `privacy_loss`.
+    `parameters`, and with them a request's digest, are the fields.
 
-    name: that of the entry point, and without one the class's place, "package.module:Class". channel: "label" where
-    there is a field `classes`, "text" where there is a `vocabulary`, "embedding" where there is a `dim`; or stated.
-    grid: of vectors ±32,768 in steps of 2^-16. `parameters`, and with them what a request's digest covers, are the
-    fields.
+    Attributes:
+        metric: Metric of the theorem, Pr[M(x) in O] <= exp(epsilon·d(x, x'))·Pr[M(x') in O] for all x, x', O:
+            "discrete" (d is 1 for any two inputs that differ: ε-LDP), or, for vectors, "euclidean" or "angular". It has
+            no default.
+        numeric_delta: Largest total variation between a draw and the theorem's. Vectors must state it; for classes and
+            words it is that of `mechanisms.categorical.sample`.
+        name: Name of the entry point, and without one the class's place, "package.module:Class".
+        channel: "label" with a field `classes`, "text" with a `vocabulary`, "embedding" with a `dim`; or stated.
+        grid: For vectors ±32,768 in steps of 2^-16.
     """
 
     name: ClassVar[str]
@@ -75,20 +71,25 @@ class OwnMechanism:
 
     @property
     def grid(self) -> Quantizer | None:
-        return SPACE if self.channel in ("embedding", "statistic") else None
+        return SPACE if CHANNELS[self.channel].domain.vectors else None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem of the metric."""
         own: Any = self
         delta = getattr(own, "numeric_delta", None)
         if delta is None:
             delta = categorical.numeric_delta(own.classes if hasattr(own, "classes") else len(own.vocabulary))
         return Guarantee(
-            own.epsilon, self.metric, _DIAMETERS[self.metric], PROTECTS[self.channel][0], numeric_delta=delta
+            own.epsilon, self.metric, _DIAMETERS[self.metric], CHANNELS[self.channel].protects[0], numeric_delta=delta
         )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Of a pair that dominates all within `distance` (None: any two). ValueError for no distance of the metric."""
+        """Return the loss of a pair that dominates all within `distance` (None: any two).
+
+        Raises:
+            ValueError: It is no distance of the metric.
+        """
         own: Any = self
         if self.metric == "discrete":
             return pure_loss(own.epsilon) if checks.differs(self.name, distance) else no_loss()
@@ -97,13 +98,16 @@ class OwnMechanism:
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name is of the form "package.module:Class"."""
+    """Return True if a name has the form "package.module:Class"."""
     return ":" in name
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The entry points of the group, by name. Imports nothing. ValueError where two packages give one name to
-    different mechanisms."""
+    """Return the entry points of the group, by name. It imports nothing.
+
+    Raises:
+        ValueError: Two packages give one name to different mechanisms.
+    """
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
         other = found.setdefault(point.name, point)
@@ -116,10 +120,17 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def load(name: str, taken: frozenset[str]) -> type[Any]:
-    """The class of an installed mechanism, or of a reference. Imports it: `name` must be this process's user's.
+    """Import and return the class of an installed mechanism, or of a reference.
 
-    taken: names that are the catalogue's. ValueError, one line: nothing of that name is there, it cannot be imported,
-    it is no mechanism, it does not state its guarantee, or it calls itself otherwise than it is called.
+    `name` must come from the user of this process.
+
+    Args:
+        name: Name of an entry point, or "package.module:Class".
+        taken: Names of the catalogue.
+
+    Raises:
+        ValueError: Nothing has that name, it cannot be imported, it is no mechanism, it does not state its guarantee,
+            or its own name differs.
     """
     if is_reference(name):
         reference = name
@@ -132,7 +143,7 @@ def load(name: str, taken: frozenset[str]) -> type[Any]:
     module, _, attribute = reference.partition(":")
     try:
         kind = getattr(import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever somebody else's code raises
+    except (Exception, SystemExit) as error:  # other people's code may raise anything
         raise ValueError(
             f"{name}: cannot be imported ({type(error).__name__}: {_line(error)}); is its package installed, or its "
             "folder on PYTHONPATH?"
@@ -150,14 +161,14 @@ def load(name: str, taken: frozenset[str]) -> type[Any]:
 
 
 def _check_kind(name: str, kind: Any) -> None:
-    """Raise ValueError unless the class is one of a mechanism, and states what it promises."""
+    """Raise ValueError unless the class is one of a mechanism, and states its guarantee."""
     if not isinstance(kind, type):
         raise ValueError(f"{name}: is no class but a {type(kind).__name__}; name the mechanism's class")
     if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise ValueError(f"{name}: is no frozen dataclass; its fields are the mechanism's public parameters")
     channel = getattr(kind, "channel", None)
-    if channel not in PROTECTS:
-        raise ValueError(f"{name}: states no channel; give it one of {', '.join(PROTECTS)}, got {channel!r}")
+    if channel not in CHANNELS:
+        raise ValueError(f"{name}: states no channel; give it one of {', '.join(CHANNELS)}, got {channel!r}")
     if not isinstance(getattr(kind, "name", None), str):
         raise ValueError(f"{name}: states no name; derive it from mechanisms.plugin.OwnMechanism, or give it one")
     for needed in ("guarantee", "privacy_loss", "sample", "grid"):
@@ -179,19 +190,24 @@ def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
     if len(theirs) < 2:
         raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(theirs)}")
     named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    metrics = METRICS if kind.channel in ("embedding", "statistic") else ("discrete",)
+    vectors = CHANNELS[kind.channel].domain.vectors
+    metrics = METRICS if vectors else ("discrete",)
     if getattr(kind, "metric", None) not in metrics or not ("epsilon" in named or hasattr(kind, "epsilon")):
         raise ValueError(
             f"{name}: does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or "
             "write guarantee and privacy_loss"
         )
-    if kind.channel in ("embedding", "statistic") and not hasattr(kind, "numeric_delta"):
+    if vectors and not hasattr(kind, "numeric_delta"):
         raise ValueError(f"{name}: does not state numeric_delta, how far its draws may be from its theorem's")
 
 
 @lru_cache(maxsize=16)
 def check(mechanism: Any) -> None:
-    """Raise ValueError, one line, unless what a mechanism says of itself is of the right type and goes together."""
+    """Check that a mechanism's declarations have the right types and agree.
+
+    Raises:
+        ValueError: They do not.
+    """
     name = mechanism.name
     guarantee, loss = mechanism.guarantee, mechanism.privacy_loss()
     if not isinstance(guarantee, Guarantee):
@@ -200,12 +216,12 @@ def check(mechanism: Any) -> None:
         raise ValueError(f"{name}: its privacy_loss gives a {type(loss).__name__}, and must give LossCells")
     if not (mechanism.grid is None or isinstance(mechanism.grid, Quantizer)):
         raise ValueError(f"{name}: its grid is a {type(mechanism.grid).__name__}, and must be a Quantizer or None")
-    if guarantee.protects not in PROTECTS[mechanism.channel]:
-        allowed = " or a ".join(PROTECTS[mechanism.channel])
+    if guarantee.protects not in (known := CHANNELS[mechanism.channel].protects):
+        allowed = " or a ".join(known)
         raise ValueError(f"{name}: its guarantee is of a {guarantee.protects}, and the channel's is of a {allowed}")
     for delta in (0.0, 1e-6):
         charged = guarantee.worst_case(delta, declared=guarantee.exposes)
-        # Gaussian noise is charged by its exact profile, which cells of its loss come near from above alone
+        # Gaussian noise is charged by its exact profile, which cells of its loss approximate from above alone
         lost = loss.epsilon(delta) if guarantee.sigma is None else loss.epsilon_optimistic(delta)
         if lost > charged * (1 + _SLACK) + _SLACK:
             raise ValueError(
@@ -216,7 +232,11 @@ def check(mechanism: Any) -> None:
 
 
 def checked(mechanism: Any) -> Any:
-    """The mechanism, checked. ValueError, whatever its own code raises."""
+    """Return the mechanism after `check`.
+
+    Raises:
+        ValueError: A check fails, or the mechanism's own code raises any exception.
+    """
     try:
         check(mechanism)
     except ValueError:

@@ -1,6 +1,6 @@
-"""PrivUnit: one unit vector under pure local differential privacy, by the mechanism that is optimal for means.
+"""PrivUnit: release of one unit vector under pure local differential privacy, optimal for means.
 
-Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (arXiv 1812.00984), section 4.1; Asi, Feldman and Talwar 2022 (arXiv
+Bhowmick, Duchi, Freudiger, Kapoor and Rogers 2018 (arXiv 1812.00984), section 4.1. Asi, Feldman and Talwar 2022 (arXiv
 2205.02466) show that with the best cap no ε-LDP mechanism of unit vectors has a smaller error of the mean.
 """
 
@@ -20,6 +20,7 @@ from scipy.special import betaincinv, betaln, expit
 from mechanisms import checks
 from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
+from mechanisms.facts import DIMS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
@@ -35,24 +36,27 @@ MAX_DIM = 8192
 MAX_EPSILON = 100.0
 #: Decimals of a cap probability that is chosen here.
 _DECIMALS = 6
-#: The least cap probability, and the least of its complement: no mean is served by a rarer cap, and next to 0 and
-#: to 1 float64 holds few digits of the other.
+#: Least cap probability, and the least of its complement: no mean is served by a rarer cap, and next to 0 and to 1
+#: float64 holds few digits of the other.
 LEAST_CAP = 10.0**-_DECIMALS
-#: Coordinates worked on at once stay in a core's cache.
+#: Coordinates processed at once stay in a core's cache.
 _AT_ONCE = 2**16
 
 
 @dataclass(frozen=True)
 class PrivUnit:
-    """A vector of the cap around x with probability p, else one outside it, uniform in either: ε-LDP on S^(D-1).
+    """Draw from the cap around x with probability p, else from outside it, uniform in either: ε-LDP on S^(D-1).
 
     The cap {y: <x, y> >= γ} has mass c under the uniform law, log((1 - c)/c) = ε + log((1 - p)/p), so that its density
     is e^ε times the other's, and γ >= 0. For any two unit vectors, whatever their distance, the loss is at most ε: the
-    metric is discrete. E[y] = x·`scale`, so y/`scale` is unbiased, and its squared error is 1/scale² - 1.
+    metric is discrete. E[y] = x·`scale`, so y/`scale` is unbiased, and its squared error is 1/scale² - 1. Inputs are
+    rows of length 1 to 1e-6, then normalized exactly; ValueError otherwise.
 
-    dim: D, 2..8192. epsilon: 0..100. cap_probability: p, 1e-6..1 - 1e-6 and at most e^ε/(1 + e^ε) (c <= 1/2); None:
-    the one of least error, to six decimals. Inputs are rows of length 1 to 1e-6, then normalized exactly; ValueError
-    otherwise.
+    Attributes:
+        dim: D, 2..8192.
+        epsilon: 0..100.
+        cap_probability: p, 1e-6..1 - 1e-6 and at most e^ε/(1 + e^ε) (c <= 1/2). None: the p of least error, to six
+            decimals.
     """
 
     dim: int
@@ -62,6 +66,11 @@ class PrivUnit:
     name: ClassVar[str] = "privunit"
     channel: ClassVar[str] = "statistic"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="PrivUnit: a cap around it",
+        tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)},
+        audits=({"epsilon": 2.0},), pair=Pair.ANTIPODAL, slider=Slider(4.0, spaced(0.0, 16.0, 17)),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
@@ -78,10 +87,12 @@ class PrivUnit:
 
     @property
     def grid(self) -> Quantizer:
+        """Return the wire grid."""
         return SPHERE
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         crossings = math.sqrt(self.dim) * math.pi / SPHERE.step + 2 * self.dim  # of each uniform: see spherical
         return Guarantee(
             epsilon=self.epsilon,
@@ -94,12 +105,12 @@ class PrivUnit:
 
     @property
     def log_mass(self) -> float:
-        """log c, of the cap's mass under the uniform law."""
+        """Return log c, of the cap's mass under the uniform law."""
         return _log_mass(self.epsilon, self._p)
 
     @property
     def scale(self) -> float:
-        """E<x, y>, by which a mean of draws is to be divided."""
+        """Return E<x, y>, the divisor of a mean of draws."""
         return _expected_cosine(self.dim, self.epsilon, self._p)
 
     @property
@@ -108,7 +119,7 @@ class PrivUnit:
         return self.cap_probability
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
-        """One draw for each row: (n, D) unit rows -> (n, D) float64 unit rows; D + 1 uniforms a row."""
+        """Draw once for each row: (n, D) unit rows -> (n, D) float64 unit rows; D + 1 uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
         out = np.empty(x.shape)
         uniforms = drawn(rng, len(x), self.dim + 1)
@@ -125,15 +136,15 @@ class PrivUnit:
         return out
 
     def _sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Of the angle to x by its inverse distribution function, which falls; and how far the angle may be from the
-        exact one, (n,) each.
+        """Return sine and cosine of the angle to x, and bounds on the angle's error, (n,) each.
 
-        (1 - cos θ)/2 of a uniform vector is Beta((D-1)/2, (D-1)/2): the first p of the uniforms lie in the cap, of mass
-        c, the others outside it. The quantile is taken in the nearer tail, where it keeps its relative precision.
+        The inverse distribution function of the angle falls. (1 - cos θ)/2 of a uniform vector is Beta((D-1)/2,
+        (D-1)/2): the first p of the uniforms lie in the cap, of mass c, the others outside it. The quantile is taken in
+        the nearer tail, where it keeps its relative precision.
         """
         half, c = (self.dim - 1) / 2, math.exp(self.log_mass)
         inside = uniforms < self._p
-        # the mass of the uniform law that lies nearer to x than the draw, and that which lies farther
+        # mass of the uniform law that lies nearer to x than the draw, and mass that lies farther
         near = np.where(inside, uniforms / self._p * c, 0.0)
         far = np.where(inside, 1.0 - near, (1.0 - uniforms) / (1.0 - self._p) * (1.0 - c))
         near = np.where(inside, near, 1.0 - far)
@@ -152,7 +163,7 @@ class PrivUnit:
         return sine, cosine, np.where((tail > 4.0 * moved) & ~split, 2.0 * turned, np.inf)
 
     def _exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
-        """The same of one uniform; within `decimals.precise`."""
+        """Return sine and cosine for one uniform; within `decimals.precise`."""
         p, c = Decimal(self._p), Decimal(math.exp(self.log_mass))
         far = (1 - uniform) / (1 - p) * (1 - c) if uniform >= p else 1 - uniform / p * c
         nearer = far > Decimal("0.5")
@@ -161,51 +172,52 @@ class PrivUnit:
         return 2 * (quantile * (1 - quantile)).sqrt(), cosine if nearer else -cosine
 
     def decoded_mean(self, codes: NDArray[Any]) -> FloatArray:
-        """The unbiased estimate of the mean of x, (D,), from grid integers (n, D) of n >= 1 draws.
+        """Return the unbiased estimate of the mean of x, (D,), from grid integers (n, D) of n >= 1 draws.
 
-        Of squared error (1/scale² - E|x|²)/n around it, the rounding to the grid (at most 3e-5 a coordinate) aside.
+        Its squared error is (1/scale² - E|x|²)/n around the mean, without the rounding to the grid (at most 3e-5 a
+        coordinate).
         """
         total: FloatArray = codes.sum(axis=0, dtype=np.int64).astype(np.float64)
         return total * (SPHERE.step / self.scale / len(codes))
 
     def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in three cells: see mechanisms.losses.cap."""
+        """Return the blanket and the antipodal pair, in three cells: see mechanisms.losses.cap."""
         return cap_blanket(self.epsilon, self.log_mass)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
-        """Log density at y given x, rows (n, D) -> (n,), relative to the uniform law on the sphere."""
+        """Return the log density at y given x, rows (n, D) -> (n,), relative to the uniform law on the sphere."""
         c = math.exp(self.log_mass)
         inside = np.einsum("ij,ij->i", x, y) >= self.threshold
         return np.where(inside, math.log(self._p) - self.log_mass, math.log1p(-self._p) - math.log1p(-c))
 
     @property
     def threshold(self) -> float:
-        """γ, the cosine at which the cap ends."""
+        """Return γ, the cosine at which the cap ends."""
         half = (self.dim - 1) / 2
         return 1.0 - 2.0 * float(betaincinv(half, half, math.exp(self.log_mass)))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Exact loss of two inputs with disjoint caps, which dominates all pairs; `distance` is 0, 1 or None."""
+        """Return the exact loss of two disjoint caps, which dominates all pairs; `distance` is 0, 1 or None."""
         if not checks.differs(self.name, distance):
             return no_loss()
         return cap_loss(self.epsilon, self.log_mass)
 
 
-#: Of the inverse beta function (relative, tests hold it to this) and of masses: what it may add to a loss.
+#: Largest addition to a loss by the inverse beta function (relative, tests check it) and by masses.
 _ROUNDOFF = 1e-11
-#: SciPy's inverse beta function: its largest relative error (tests hold it to this).
+#: Largest relative error of SciPy's inverse beta function (tests check it).
 QUANTILE = 1e-11
 
 
 @lru_cache(maxsize=256)
 def best_cap_probability(dim: int, epsilon: float) -> float:
-    """The p of least error for PrivUnit of D = dim at ε, to six decimals; 1/2 where ε says that no cap helps."""
+    """Return the p of least error for PrivUnit of D = dim at ε, to six decimals; 1/2 at an ε where no cap helps."""
     most = float(expit(epsilon))
     step = LEAST_CAP
     low, high = step, min(1.0 - step, math.floor(most / step) * step)
     if epsilon == 0 or high <= 0.5:
         return 0.5
-    from scipy.optimize import minimize_scalar  # a quarter of a second, which a device need not wait for
+    from scipy.optimize import minimize_scalar  # takes a quarter of a second, which a device need not spend
 
     best = minimize_scalar(
         lambda p: -_expected_cosine(dim, epsilon, p), bounds=(low, high), method="bounded", options={"xatol": step}
@@ -214,7 +226,10 @@ def best_cap_probability(dim: int, epsilon: float) -> float:
 
 
 def _expected_cosine(dim: int, epsilon: float, p: float) -> float:
-    """E<x, y> = I(γ)·(p/c - (1 - p)/(1 - c)), I(γ) = ∫_γ^1 t dF(t) = (1 - γ²)^((D-1)/2)/((D - 1)·B(1/2, (D-1)/2))."""
+    """Return E<x, y> = I(γ)·(p/c - (1 - p)/(1 - c)).
+
+    I(γ) = ∫_γ^1 t dF(t) = (1 - γ²)^((D-1)/2)/((D - 1)·B(1/2, (D-1)/2)).
+    """
     if epsilon == 0:
         return 0.0
     half = (dim - 1) / 2
@@ -226,7 +241,7 @@ def _expected_cosine(dim: int, epsilon: float, p: float) -> float:
 
 
 def _log_mass(epsilon: float, p: float) -> float:
-    """log c, of the mass under the uniform law of a cap of probability p: log((1 - c)/c) = ε + log((1 - p)/p)."""
+    """Return log c of a cap of probability p, of mass c under the uniform law: log((1 - c)/c) = ε + log((1 - p)/p)."""
     rest = 1.0 - p  # exact from 1/2 on
     log_odds = math.log(rest) - math.log1p(-rest) if p >= 0.5 else math.log1p(-p) - math.log(p)
     return -float(np.logaddexp(0.0, epsilon + log_odds))

@@ -1,6 +1,6 @@
-"""What client and server must compute alike, to the last bit, whatever the size of the batch.
+"""Computations that client and server must repeat to the last bit, whatever the size of the batch.
 
-A client maps its embedding before it sanitizes; the server trains and scores maps as clients will apply them.
+A client maps its embedding before it sanitizes. The server trains and scores maps as clients will apply them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ _CHUNK = 4096
 FloatArray = NDArray[np.float64]
 
 
-def project(
-    embeddings: NDArray[np.floating[Any]], mean: NDArray[np.float32], m1: NDArray[np.float32]
-) -> FloatArray:
+def project(embeddings: NDArray[np.floating[Any]], mean: NDArray[np.float32], m1: NDArray[np.float32]) -> FloatArray:
     """Embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
 
     A row that has no direction (zero, or not finite) becomes the first basis vector.
@@ -35,11 +33,15 @@ def project(
 
 
 def statistic_vectors(x: FloatArray, labels: NDArray[np.int64], codes: NDArray[np.float32]) -> FloatArray:
-    """code(label) ⊗ [√d·x, 1]/√(d + 1) of each record: unit rows x (n, d), labels (n,) of 0..K-1, codes (K, c) of unit
-    length, to (n, c·(d + 1)) float64, unit rows.
+    """Return code(label) ⊗ [√d·x, 1]/√(d + 1) of each record, (n, c·(d + 1)) float64, unit rows.
 
-    Coordinates run over the code first: those of its first entry, then those of its second. A mean of such vectors says
-    how features go with labels and, by its constant coordinates, how frequent each label is.
+    Coordinates run over the code first: those of its first entry, then those of its second. A mean of such vectors
+    relates features to labels and, by its constant coordinates, gives the frequency of each label.
+
+    Args:
+        x: Unit rows (n, d).
+        labels: (n,) of 0..K-1.
+        codes: (K, c) of unit length.
     """
     d = x.shape[1]
     exact = codes.astype(np.float64)
@@ -51,33 +53,52 @@ def statistic_vectors(x: FloatArray, labels: NDArray[np.int64], codes: NDArray[n
 
 
 def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
-    """Means over runs of rows, (n, D) -> (u, D): run i is rows starts[i] to starts[i + 1], none empty, u + 1 starts.
+    """Return means over runs of rows, (n, D) -> (u, D).
 
-    Rows are added in their order, so a user's mean does not depend on who else is in the array.
+    Run i is rows starts[i] to starts[i + 1], none empty, u + 1 starts. Rows are added in their order, so a user's mean
+    does not depend on the other users of the array.
     """
     sums: FloatArray = np.add.reduceat(vectors, starts[:-1], axis=0)
     return sums / np.diff(starts)[:, None]
 
 
+def signed_directions(means: FloatArray, uniforms: FloatArray) -> FloatArray:
+    """A random unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean.
+
+    It is the direction of the mean with probability (1 + r)/2, else the opposite one. A mean without a direction gets
+    the first basis vector as its direction.
+
+    So a user of many records releases a unit vector like a user of one, under the same ε, and the number of records
+    stays hidden.
+    """
+    lengths = np.minimum(np.sqrt(np.einsum("ij,ij->i", means, means)), 1.0)
+    nowhere = lengths < 1e-12
+    unit = means / np.where(nowhere, 1.0, lengths)[:, None]
+    unit[nowhere] = np.eye(1, means.shape[1])
+    unit /= np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
+    directions: FloatArray = np.where(uniforms < (1.0 + lengths) / 2, 1.0, -1.0)[:, None] * unit
+    return directions
+
+
 def linear_classes(x: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The class of each row, the first of the largest of x @ w + b: (n, m'), (m', K), (K,) to (n,) of 0..K-1."""
+    """Return the class of each row, the first of the largest of x @ w + b: (n, m'), (m', K), (K,) to (n,) of 0..K-1."""
     logits = _product(x, w.astype(np.float64)) + b.astype(np.float64)[:, None]
     classes: NDArray[np.int64] = logits.argmax(axis=0)
     return classes
 
 
 def softmax(z: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> FloatArray:
-    """softmax(z @ w + b) by rows: (n, m'), (m', K), (K,) to (n, K) float64, each row summing to 1."""
+    """Return the softmax of z @ w + b by rows: (n, m'), (m', K), (K,) to (n, K) float64, each row summing to 1."""
     logits = _product(z, w.astype(np.float64)) + b.astype(np.float64)[:, None]
     weights = np.exp(logits - logits.max(axis=0))
     return np.ascontiguousarray((weights / _sum(weights)).T)
 
 
 def _product(x: FloatArray, matrix: FloatArray) -> FloatArray:
-    """(x @ matrix).T, shape (k, n), whose bits do not depend on how many rows x has.
+    """Return (x @ matrix).T, shape (k, n), whose bits do not depend on the number of rows of x.
 
-    A BLAS product sums in an order that depends on its shape, so a cohort and a single user would differ in
-    their last bits. Adding term by term fixes the order; the long axis lies inside, so it is fast enough.
+    A BLAS product sums in an order that depends on its shape, so a cohort and a single user would differ in their last
+    bits. Adding term by term fixes the order. The long axis lies inside, so it is fast enough.
     """
     columns = np.ascontiguousarray(x.T)
     total = np.zeros((matrix.shape[1], len(x)))
@@ -88,7 +109,7 @@ def _product(x: FloatArray, matrix: FloatArray) -> FloatArray:
 
 
 def _sum(terms: FloatArray) -> FloatArray:
-    """Sum over the first axis, in order, whatever the length of the second."""
+    """Return the sum over the first axis, in order, whatever the length of the second."""
     total = np.zeros(terms.shape[1])
     for term in terms:
         total += term

@@ -1,7 +1,7 @@
-"""The public grid that float outputs are rounded to before they leave a client.
+"""Public grid to which float outputs are rounded before they leave a client.
 
-The low bits of a float can betray which input it came from (Mironov 2012); an integer of a fixed, public grid
-cannot. Rounding and clipping are post-processing: they cost nothing.
+The low bits of a float can reveal its input (Mironov 2012); an integer of a fixed, public grid cannot. Rounding and
+clipping are post-processing and cost nothing.
 """
 
 from __future__ import annotations
@@ -27,21 +27,26 @@ class Quantizer:
 
     @property
     def dtype(self) -> np.dtype[np.signedinteger]:
+        """Return the integer type of the grid."""
         return np.dtype(np.int16 if self.bits == 16 else np.int32)
 
     @property
     def limit(self) -> int:
-        """Largest magnitude on the grid; the most negative integer is never used."""
+        """Return the largest magnitude on the grid. The most negative integer is never used."""
         return int(2 ** (self.bits - 1)) - 1
 
     def encode(self, values: NDArray[np.float64]) -> NDArray[np.signedinteger]:
-        """Nearest grid point of each value, as integers of the same shape. Not-a-number is an error."""
+        """Return the nearest grid point of each value, as integers of the same shape.
+
+        Raises:
+            ValueError: A value is NaN.
+        """
         if np.isnan(values).any():
             raise ValueError("grid: a value is not a number")
         return np.rint(np.clip(values / self.step, -self.limit, self.limit)).astype(self.dtype)
 
     def decode(self, codes: NDArray[np.signedinteger]) -> NDArray[np.float64]:
-        """The float64 values of grid integers."""
+        """Return the float64 values of grid integers."""
         return codes.astype(np.float64) * self.step
 
 

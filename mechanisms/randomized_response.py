@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, Absent, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss, randomized_response_loss
@@ -42,9 +43,11 @@ def _checked(name: str, epsilon: float, classes: int) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class RandomizedResponse:
-    """The true label with probability e^ε/(e^ε + K - 1), else another, uniformly: ε-LDP (Warner 1965).
+    """Release of the true label with probability e^ε/(e^ε + K - 1), else another, uniformly: ε-LDP (Warner 1965).
 
-    epsilon: 0..1000. classes: K, 2..10,000.
+    Attributes:
+        epsilon: 0..1000.
+        classes: K, 2..10,000.
     """
 
     epsilon: float
@@ -53,6 +56,11 @@ class RandomizedResponse:
     name: ClassVar[str] = "randomized-response"
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="randomized response", tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        audits=({}, {"epsilon": 0.5, "classes": 50}),  # rare true labels are visible if every label is rare
+        slider=Slider(2.0, spaced(0.0, 8.0, 17)),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         epsilon, classes = _checked(self.name, self.epsilon, self.classes)
@@ -61,14 +69,16 @@ class RandomizedResponse:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return _guarantee(self.epsilon, self.classes)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One draw for each label, (n,) -> (n,) int64; one uniform a row. ValueError if out of range."""
+        """Draw once for each label, (n,) -> (n,) int64; one uniform a row."""
         x = checks.labels(self.name, x, self.classes)
         points = Points.drawn(rng, x.shape, 1)
         weights = np.zeros((len(x), self.classes))
@@ -76,18 +86,18 @@ class RandomizedResponse:
         return categorical.sample(weights, points)
 
     def blanket(self) -> BlanketCells:
-        """The blanket and any two different labels, in cells: see mechanisms.losses.response_blanket."""
+        """Return the blanket and any two different labels, in cells: see mechanisms.losses.response_blanket."""
         from mechanisms.losses import response_blanket
 
         return response_blanket.randomized_response(self.epsilon, self.classes)
 
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         gain = np.where(np.asarray(y) == np.asarray(x), 0.0, -self.epsilon)
         return gain - math.log1p((self.classes - 1) * math.exp(-self.epsilon))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Exact loss of any two labels; `distance` is 0 (the same label), 1 or None (they differ)."""
+        """Return the exact loss of any two labels; `distance` is 0 (the same label), 1 or None (they differ)."""
         if checks.differs(self.name, distance):
             return randomized_response_loss(self.epsilon, self.classes)
         return no_loss()
@@ -97,12 +107,14 @@ class RandomizedResponse:
 class RandomizedResponsePrior:
     """RRWithPrior: randomized response on the k likeliest labels of a public prior (Ghazi et al. 2021).
 
-    k maximizes e^ε/(e^ε + k - 1)·(prior mass of the k likeliest), the probability that the output is the
-    truth, and is the best any ε-LDP mechanism can do for this prior (their Algorithms 2, 3 and optimality
-    theorem). A true label outside the k gives one of them uniformly. ε-LDP for every prior that does not
-    depend on the label. Ties in the prior go to the lower label.
+    k maximizes e^ε/(e^ε + k - 1)·(prior mass of the k likeliest), the probability that the output is the true label. No
+    ε-LDP mechanism does better for this prior (their Algorithms 2, 3 and optimality theorem). A true label outside the
+    k gives one of them uniformly. It is ε-LDP for every prior that does not depend on the label. Ties in the prior go
+    to the lower label.
 
-    epsilon: 0..1000. classes: K, 2..10,000.
+    Attributes:
+        epsilon: 0..1000.
+        classes: K, 2..10,000.
     """
 
     epsilon: float
@@ -111,6 +123,10 @@ class RandomizedResponsePrior:
     name: ClassVar[str] = "randomized-response-prior"
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(
+        tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        slider=Absent("which wants to know what is public about this very person"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         epsilon, classes = _checked(self.name, self.epsilon, self.classes)
@@ -119,50 +135,56 @@ class RandomizedResponsePrior:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return _guarantee(self.epsilon, self.classes)
 
     def sample(self, x: NDArray[Any], *, prior: FloatArray, rng: Uniforms) -> IntArray:
-        """One draw for each label, (n,) -> (n,) int64, under public priors (n, K); one uniform a row."""
+        """Draw once for each label, (n,) -> (n,) int64, under public priors (n, K); one uniform a row."""
         x = checks.labels(self.name, x, self.classes)
         weights = self._log_weights(x, prior)
         return categorical.sample(weights, Points.drawn(rng, x.shape, 1))
 
     def log_prob(self, y: IntArray, x: IntArray, *, prior: FloatArray) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,); -inf where the prior leaves y out."""
+        """Return the log probability of y given x, (n,) -> (n,); -inf where the prior leaves y out."""
         x = checks.labels(self.name, x, self.classes)
         normal = categorical.log_normalize(self._log_weights(x, prior))
         log_probability: FloatArray = normal[np.arange(len(x)), np.asarray(y)]
         return log_probability
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Loss that dominates any two labels under any prior: that of binary randomized response.
+        """Return the loss of binary randomized response, which dominates any two labels under any prior.
 
-        It dominates every ε-LDP mechanism, and a prior that keeps two labels attains it. `distance` is 0, 1
-        or None (1).
+        It dominates every ε-LDP mechanism, and a prior that keeps two labels attains it. `distance` is 0, 1 or None
+        (1).
         """
         return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
 
     def blanket(self) -> BlanketCells:
-        """A pair above all, whatever the priors, in cells: see mechanisms.losses.response_blanket.
+        """Return a pair above all, whatever the priors, in cells: see mechanisms.losses.response_blanket.
 
-        Of the release together with what its prior is made from: alone, users have no one randomizer.
+        It is for the release together with the source of its prior: alone, users do not have one randomizer.
         """
         from mechanisms.losses import response_blanket
 
         return response_blanket.with_prior(self.epsilon, self.classes)
 
     def attained(self) -> BlanketCells:
-        """The pair that is reached by a prior of two labels; `blanket` is above what any prior reaches."""
+        """Return the pair that a prior of two labels attains; `blanket` is above what any prior attains."""
         from mechanisms.losses import response_blanket
 
         return response_blanket.randomized_response(self.epsilon, 2)
 
     def kept(self, prior: FloatArray) -> NDArray[np.bool_]:
-        """Which labels can come out, priors (n, K) -> (n, K). ValueError unless rows are distributions."""
+        """Return a mask of the labels that can come out, priors (n, K) -> (n, K).
+
+        Raises:
+            ValueError: A row is not a distribution.
+        """
         prior = np.asarray(prior, dtype=np.float64)
         if prior.ndim != 2 or prior.shape[1] != self.classes:
             raise ValueError(f"{self.name}: expected priors of {self.classes} classes, got {prior.shape}")

@@ -1,25 +1,25 @@
 """Mechanisms for sentence embeddings on the unit sphere: Purkayastha and generalized planar Laplace.
 
-Both are inverse-CDF samplers: a row consumes dim + 1 uniforms, the first for its angle or radius, the others
-for dim normals whose normalization is a uniform direction.
+Both are inverse-CDF samplers. A row consumes dim + 1 uniforms, the first for its angle or radius, the others for dim
+normals whose normalization is a uniform direction.
 
-**What a lattice of uniforms costs (proved).** Uniforms are midpoints of 2^52 equal cells. Replace the k real
-uniforms of a row by midpoints one at a time, the others held fixed. As a function of one of them, an output
-coordinate is piecewise monotone (at most p pieces), and the output moves along a curve of length at most ℓ.
-The coordinates together then vary by at most √m·ℓ, so they cross at most √m·ℓ/step + p·m boundaries of the
-public grid. Only a cell with a crossing inside can give another gridded output for its midpoint than for the
-real uniform: with probability at most 2^-52·(√m·ℓ/step + p·m). Sum over the k uniforms. This is
-`numeric_delta`. It is about exact arithmetic on the lattice, and draws on the sphere's grid are certified to be what
-exact arithmetic gives on a lattice of 2^-104 (`mechanisms.certified`): that stands for 2^-52 there. Raw planar Laplace
-is not certified; what float64 rounds, near 2^-50, is 2^-35 of a grid step and not in its δ.
+**Cost of a lattice of uniforms (proved).** Uniforms are midpoints of 2^52 equal cells. Replace the k real uniforms of a
+row by midpoints one at a time, the others held fixed. As a function of one of them, an output coordinate is piecewise
+monotone (at most p pieces), and the output moves along a curve of length at most ℓ. The coordinates together then vary
+by at most √m·ℓ, so they cross at most √m·ℓ/step + p·m boundaries of the public grid. Only a cell with a crossing inside
+can give another gridded output for its midpoint than for the real uniform: with probability at most
+2^-52·(√m·ℓ/step + p·m). Sum over the k uniforms. This is `numeric_delta`. It is about exact arithmetic on the lattice.
+Draws on the sphere's grid are certified to equal exact arithmetic on a lattice of 2^-104 (`mechanisms.certified`),
+which replaces 2^-52 there. Raw planar Laplace is not certified. Its float64 rounding, near 2^-50, is 2^-35 of a grid
+step and not in its δ.
 
 - A normal z_j, the others fixed, moves the direction along at most half a great circle (ℓ <= π); a coordinate
   (a + b·z)/sqrt(quadratic in z) has one critical point, so p = 2.
 - Purkayastha's angle moves y along half a great circle: ℓ = π, and a coordinate is a sinusoid: p = 2. (Its tails come
-  from the same cells of the uniform as what lies next to them: see `mechanisms.losses.angle_table`.)
-- Planar Laplace, normalized: the ray x + r·ξ is seen from the origin under at most π, p = 2 (as for z_j). A
-  direction on an arc makes x + r·ξ a circle's arc, on the sphere a convex curve of length at most 2π; a
-  coordinate's derivative is a trigonometric polynomial of degree 2, so p = 5.
+  from the same cells of the uniform as their neighbourhood: see `mechanisms.losses.angle_table`.)
+- Planar Laplace, normalized: the ray x + r·ξ is seen from the origin under at most π, p = 2 (as for z_j). A direction
+  on an arc makes x + r·ξ a circle's arc, on the sphere a convex curve of length at most 2π. A coordinate's derivative
+  is a trigonometric polynomial of degree 2, so p = 5.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from scipy.special import gammaincinv, gammaln, ndtri
 from mechanisms import checks
 from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
 from mechanisms.decimals import gamma_quantile, normal_quantile
+from mechanisms.facts import DIMS, EPSILONS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.angle_table import angle_table, log_normalizer
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -53,7 +54,7 @@ from mechanisms.tangent import exact_tangent_normal, tangent_normal
 FloatArray = NDArray[np.float64]
 
 MAX_DIM = 1024
-#: Rows worked on at once: a few arrays of this many rows of 16 coordinates stay in a core's cache.
+#: Rows processed at once: a few arrays of this many rows of 16 coordinates stay in a core's cache.
 _CHUNK = 4096
 
 
@@ -61,10 +62,12 @@ _CHUNK = 4096
 class Purkayastha:
     """Density proportional to exp(-ε·angle(x, y)) on S^(m-1) (Du et al. 2023, Definition 4, Theorem 1).
 
-    Satisfies ε·d with d the angle in radians, for all pairs of unit vectors: worst case ε·π.
+    It satisfies ε·d with d the angle in radians, for all pairs of unit vectors: worst case ε·π. Inputs are rows of
+    length 1 to 1e-6, then normalized exactly; ValueError otherwise.
 
-    dim: m, 2..1024. epsilon: per radian, 0..1000; 0 is uniform. Inputs are rows of length 1 to 1e-6, then
-    normalized exactly; ValueError otherwise.
+    Attributes:
+        dim: m, 2..1024.
+        epsilon: ε per radian, 0..1000; 0 is uniform.
     """
 
     dim: int
@@ -73,6 +76,11 @@ class Purkayastha:
     name: ClassVar[str] = "purkayastha"
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="Purkayastha: turns it on a sphere",
+        tried={"dim": DIMS, "epsilon": EPSILONS}, audits=({"dim": 2}, {"epsilon": 4.0}), pair=Pair.ANTIPODAL,
+        slider=Slider(6.0, spaced(0.0, 20.0, 21)),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
@@ -80,10 +88,12 @@ class Purkayastha:
 
     @property
     def grid(self) -> Quantizer:
+        """Return the wire grid."""
         return SPHERE
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         table = angle_table(self.dim, self.epsilon)
         lattice = (self.dim + 1) * _crossings(self.dim, math.pi, 2)
         return Guarantee(
@@ -96,7 +106,7 @@ class Purkayastha:
         )
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
-        """One draw for each row: (n, dim) unit rows -> (n, dim) float64 unit rows; dim + 1 uniforms a row."""
+        """Draw once for each row: (n, dim) unit rows -> (n, dim) float64 unit rows; dim + 1 uniforms a row."""
         x, length = checks.unit_rows(self.name, x, self.dim)
         uniforms = drawn(rng, len(x), self.dim + 1)
         table = angle_table(self.dim, self.epsilon)
@@ -113,17 +123,17 @@ class Purkayastha:
         return out
 
     def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket."""
+        """Return the blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket."""
         from mechanisms.losses import sphere_blanket
 
         return sphere_blanket.purkayastha(self.dim, self.epsilon)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
-        """Log density at y given x, rows (n, dim) -> (n,), by the surface measure of the sphere."""
+        """Return the log density at y given x, rows (n, dim) -> (n,), by the surface measure of the sphere."""
         return log_normalizer(self.dim, self.epsilon) - self.epsilon * angular(x, y)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Loss that dominates all pairs within an angle of `distance` (None: all pairs, the antipodal one)."""
+        """Return the loss that dominates all pairs within the angle `distance` (None: all pairs, the antipodal one)."""
         angle = checked_distance(self.name, distance, SPHERE_DIAMETER["angular"])
         return purkayastha_loss(self.dim, self.epsilon, angle)
 
@@ -132,14 +142,17 @@ class Purkayastha:
 class PlanarLaplace:
     """x + r·ξ, ξ uniform on the sphere, r ~ Gamma(m, 1/ε): density proportional to exp(-ε·|y - x|) in R^m.
 
-    Chatzikokolakis et al. 2013 for the plane, Wu et al. 2017 for R^m; Du et al. 2023, Theorem 2, for the
-    normalized form, which is post-processing of the raw one. Satisfies ε·d with d the Euclidean distance:
-    worst case 2ε on the unit sphere.
+    Chatzikokolakis et al. 2013 for the plane, Wu et al. 2017 for R^m; Du et al. 2023, Theorem 2, for the normalized
+    form, which is post-processing of the raw one. It satisfies ε·d with d the Euclidean distance: worst case 2ε on the
+    unit sphere. The radius takes scipy's inverse incomplete gamma function as exact (tests check it to 1e-11 against an
+    independent evaluation).
 
-    normalize=True (the default) divides the result by its length; its inputs must be unit rows, and ε = 0 is
-    uniform. normalize=False takes any finite rows, and the loss is ε·d for them all, but the guarantee's
-    diameter of 2 is that of unit vectors; ε = 0 has no distribution and is refused. The radius takes scipy's
-    inverse incomplete gamma function as exact (tests hold it to 1e-11 of an independent evaluation).
+    Attributes:
+        dim: m, 2..1024.
+        epsilon: ε per unit length, 0..1000.
+        normalize: True divides the result by its length; its inputs must be unit rows, and ε = 0 is uniform. False
+            takes any finite rows, and the loss is ε·d for them all, but the guarantee's diameter of 2 is that of unit
+            vectors; ε = 0 has no distribution and is refused.
     """
 
     dim: int
@@ -149,6 +162,11 @@ class PlanarLaplace:
     name: ClassVar[str] = "planar-laplace"
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="planar Laplace: shifts it", tried={"dim": DIMS, "epsilon": EPSILONS, "normalize": (True, False)},
+        audits=({"epsilon": 4.0}, {"epsilon": 4.0, "normalize": False}), pair=Pair.ANTIPODAL,
+        slider=Slider(12.0, spaced(0.0, 40.0, 21), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
@@ -160,10 +178,12 @@ class PlanarLaplace:
 
     @property
     def grid(self) -> Quantizer:
+        """Return the wire grid."""
         return SPHERE if self.normalize else SPACE
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return Guarantee(
             epsilon=self.epsilon,
             metric="euclidean",
@@ -178,16 +198,14 @@ class PlanarLaplace:
         m = self.dim
         if self.normalize:
             return m * _crossings(m, 2 * math.pi, 5) + _crossings(m, math.pi, 2)
-        # Raw: a direction moves y along half a circle of radius r, E[r] = m/ε. A radius moves it along a ray,
-        # up to the last cell's radius; that cell may hold any number of crossings and counts once.
+        # Raw: a direction moves y along half a circle of radius r, E[r] = m/ε. A radius moves it along a ray, up to the
+        # last cell's radius; that cell may hold any number of crossings and counts once.
         last = float(gammaincinv(m, 1.0 - LATTICE)) / self.epsilon
         direction = math.sqrt(m) * math.pi * (m / self.epsilon) / SPACE.step + 2 * m
         return min(m * direction + math.sqrt(m) * last / SPACE.step + m + 1, 1.0 / LATTICE)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> FloatArray:
-        """One draw for each row: (n, dim) -> (n, dim) float64, unit rows if `normalize`; dim + 1 uniforms
-        each.
-        """
+        """Draw once for each row: (n, dim) -> (n, dim) float64, unit rows if `normalize`; dim + 1 uniforms each."""
         if self.normalize:
             x, length = checks.unit_rows(self.name, x, self.dim)
         else:
@@ -200,7 +218,7 @@ class PlanarLaplace:
             draw = ndtri(uniforms[row, 1:], out=out[row])
             size = np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)
             scale = radius / size
-            if self.normalize:  # (x + rξ/ε)/|x + rξ/ε| is (εx + rξ)/|εx + rξ|, which ε = 0 may use too
+            if self.normalize:  # (x + rξ/ε)/|x + rξ/ε| is (εx + rξ)/|εx + rξ|, which also serves ε = 0
                 draw *= scale[:, None]
                 draw += self.epsilon / length[row] * x[row]
                 reach = np.maximum(np.sqrt(np.einsum("ij,ij->i", draw, draw)), _TINY)
@@ -214,10 +232,10 @@ class PlanarLaplace:
         return out
 
     def _doubt(self, uniforms: FloatArray, radius: FloatArray, size: FloatArray, reach: FloatArray) -> FloatArray:
-        """How far a normalized coordinate may be from the exact one, (n,): `mechanisms.certified`.
+        """Bound the distance of a normalized coordinate from the exact one, (n,): `mechanisms.certified`.
 
         radius r, size |z| of the normals, reach |v| of v = εx + rξ: an error e of v turns v/|v| by at most 2·e/|v|. e
-        is what ξ = z/|z| is off times r, what r is off (half a cell over its density, and scipy's relative error),
+        is the error of ξ = z/|z| times r, the error of r (half a cell over its density, and scipy's relative error),
         and the roundings.
         """
         m = self.dim
@@ -231,7 +249,7 @@ class PlanarLaplace:
         return doubt
 
     def _exact(self, x: FloatArray, at: int, fine: Sequence[Decimal]) -> list[Decimal]:
-        """The normalized draw of row `at` of x by its uniforms, within `decimals.precise`."""
+        """Return the normalized draw of row `at` of x by its uniforms, within `decimals.precise`."""
         row = [Decimal(float(value)) for value in x[at]]
         normals = [normal_quantile(u) for u in fine[1:]]
         length, size = (sum((v * v for v in values), Decimal(0)).sqrt() for values in (row, normals))
@@ -241,8 +259,9 @@ class PlanarLaplace:
         return [v / reach for v in drawn]
 
     def blanket(self) -> BlanketCells:
-        """The blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket (normalized) and
-        mechanisms.losses.radial_blanket (raw, for unit inputs).
+        """Return the blanket and the antipodal pair, in cells.
+
+        See mechanisms.losses.sphere_blanket (normalized) and mechanisms.losses.radial_blanket (raw, for unit inputs).
         """
         from mechanisms.losses import radial_blanket, sphere_blanket
 
@@ -251,7 +270,7 @@ class PlanarLaplace:
         return radial_blanket.planar_laplace(self.dim, self.epsilon)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
-        """Log density of the raw form at y given x, rows (n, dim) -> (n,). The normalized form has none."""
+        """Return the log density of the raw form at y given x, rows (n, dim) -> (n,). The normalized form has none."""
         if self.normalize:
             raise NotImplementedError("planar-laplace: the normalized form has no closed-form density")
         m = self.dim
@@ -260,10 +279,10 @@ class PlanarLaplace:
         return constant - self.epsilon * euclidean(y, x)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Loss that dominates all pairs within `distance` of each other (None: all pairs of unit vectors).
+        """Return the loss that dominates all pairs within `distance` of each other (None: all pairs of unit vectors).
 
-        Normalized: the antipodal pair's, which dominates all; at a distance the raw form's, of which it is a
-        post-processing, unless the antipodal one is smaller even so.
+        Normalized: the antipodal pair's, which dominates all. At a distance it is the raw form's, of which the
+        normalized form is a post-processing, unless the antipodal one is smaller even so.
         """
         diameter = SPHERE_DIAMETER["euclidean"]
         if not self.normalize:
@@ -274,12 +293,12 @@ class PlanarLaplace:
         return worst if apart == diameter else tighter(laplace_loss(self.dim, self.epsilon, apart), worst)
 
 
-#: SciPy's inverse incomplete gamma function: its largest relative error (tests hold it to this).
+#: Largest relative error of SciPy's inverse incomplete gamma function (tests check it).
 RADIUS = 1e-11
-#: A vector of normals that vanishes in float64 (probability below 2^-50) must not become not-a-number.
+#: Keeps a vector of normals that vanishes in float64 (probability below 2^-50) from becoming NaN.
 _TINY = 1e-300
 
 
 def _crossings(dim: int, length: float, pieces: int) -> float:
-    """Most grid boundaries that one uniform's curve on the sphere crosses, over all coordinates."""
+    """Return the most grid boundaries that one uniform's curve on the sphere crosses, over all coordinates."""
     return math.sqrt(dim) * length / SPHERE.step + pieces * dim

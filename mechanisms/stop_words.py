@@ -1,4 +1,4 @@
-"""English function words: the closed classes, which say little of what a text is about."""
+"""English function words: the closed classes, which carry little of a text's topic."""
 
 _WORDS = """
     a an the this that these those some any each every either neither no all both half such what which whose i

@@ -1,7 +1,7 @@
 """Uniform random numbers, a separate stream for each row: simulated (reproducible) or secure, never mixed.
 
-Both sources answer the midpoints (k + 1/2)·2^-52, k uniform in 0..2^52-1: every one is an exact float64, none
-is 0 or 1. (Midpoints of 53-bit cells are not floats above 1/2: the last one would round to 1.)
+Both sources return the midpoints (k + 1/2)·2^-52, k uniform in 0..2^52-1: every one is an exact float64, none is 0 or
+1. (Midpoints of 53-bit cells are not floats above 1/2: the last one would round to 1.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WordArray = NDArray[np.uint64]
 
 #: Probability mass of one lattice point of a uniform.
 LATTICE = 2.0**-52
-#: Mass of one point of a uniform that was drawn on.
+#: Mass of one point of a refined uniform.
 FINE = LATTICE**2
 _CELL = Decimal(LATTICE)  # exact, as a power in the default context would not be
 _HALF_DECIMAL = Decimal("0.5")
@@ -41,25 +41,25 @@ _ONE_BITS = np.array(0x3FF0000000000000, np.uint64)
 _DROP = np.array(12, np.uint64)
 _BELOW_ONE = 1.0 - 2.0**-53
 
-#: Where in a row's stream the uniforms begin that refine others.
+#: Start, in a row's stream, of the uniforms that refine others.
 _FURTHER = 2**32
-#: Counters worked on at once: few calls into NumPy, and six working arrays that fit its caches.
+#: Counters processed at once: few calls into NumPy, and six working arrays that fit its caches.
 _CHUNK = 32768
 
 
 def philox(
     counter: tuple[WordArray, WordArray, WordArray, WordArray], key: tuple[int, int]
 ) -> tuple[WordArray, WordArray, WordArray, WordArray]:
-    """Philox4x32-10 of counters (four broadcastable arrays of 32-bit words) under one key: four words.
+    """Return the four words of Philox4x32-10 of counters (four broadcastable arrays of 32-bit words) under one key.
 
-    Words are held in uint64, so that a 32 x 32-bit product is one multiplication.
+    Words are held in uint64, so a 32 x 32-bit product is one multiplication.
     """
     c0, c1, c2, c3 = counter
     keys = [
         tuple(np.array((k + r * w) & 0xFFFFFFFF, np.uint64) for k, w in zip(key, _INCREMENTS, strict=True))
         for r in range(_ROUNDS)
     ]
-    # Words of the counter vary along one axis only: on the small arrays, two rounds cost next to nothing.
+    # Words of the counter vary along one axis only: on the small arrays, two rounds cost almost nothing.
     for k0, k1 in keys[:2]:
         a, b = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (b >> _HALF) ^ c1 ^ k0, b & _MASK, (a >> _HALF) ^ c3 ^ k1, a & _MASK
@@ -81,7 +81,7 @@ def philox(
 
 
 def _midpoints(words: WordArray) -> FloatArray:
-    """64 random bits -> a uniform on the lattice, from the upper 52. Overwrites `words`."""
+    """Turn 64 random bits into a uniform on the lattice, from the upper 52. Overwrites `words`."""
     np.right_shift(words, _DROP, out=words)
     np.bitwise_or(words, _ONE_BITS, out=words)
     uniforms = words.view(np.float64)
@@ -90,7 +90,7 @@ def _midpoints(words: WordArray) -> FloatArray:
 
 
 class SimulatedUniforms:
-    """The streams of n rows; each call continues where the last one stopped. See SimulationStreams."""
+    """Streams of n rows. Each call continues where the last one stopped. See SimulationStreams."""
 
     def __init__(self, key: tuple[int, int], users: IntArray, records: IntArray) -> None:
         self._key = key
@@ -99,7 +99,11 @@ class SimulatedUniforms:
         self._used = 0
 
     def uniform(self, rows: int, k: int) -> FloatArray:
-        """Shape (rows, k), float64 in (0, 1). ValueError unless `rows` is the number of rows asked for."""
+        """Return (rows, k) float64 in (0, 1).
+
+        Raises:
+            ValueError: `rows` is not the number of rows of the streams, or a stream is used up.
+        """
         _check_request(rows, k, len(self._record))
         start, self._used = self._used, self._used + k
         if self._used > _FURTHER:
@@ -107,8 +111,10 @@ class SimulatedUniforms:
         return self._drawn(self._record, self._low, self._high, start, k)
 
     def further(self, rows: IntArray, k: int) -> FloatArray:
-        """For these rows, uniforms of their own for each of the last k that `uniform` gave, (len(rows), k): they come
-        from a part of the streams that it never reaches, and the same for the same uniforms."""
+        """Return, for these rows, refinements of the last k uniforms that `uniform` gave, (len(rows), k).
+
+        They come from a part of the streams that `uniform` never reaches, and are the same for the same uniforms.
+        """
         start = self._used - k + _FURTHER
         return self._drawn(self._record[rows], self._low[rows], self._high[rows], start, k)
 
@@ -128,7 +134,7 @@ class SimulatedUniforms:
                 np.left_shift(words[1], _HALF, out=words[1])
                 np.bitwise_or(words[0], words[1], out=words[0])
                 uniforms = _midpoints(words[0])
-                offset = 2 * first + parity - start  # first column of this half; -1 where it is used up
+                offset = 2 * first + parity - start  # first column of this half; -1 if it is used up
                 skip = int(offset < 0)
                 columns = out[row, offset + 2 * skip :: 2]
                 columns[...] = uniforms[skip : skip + columns.shape[1]].T
@@ -136,9 +142,9 @@ class SimulatedUniforms:
 
 
 class SeededUniforms:
-    """A source that repeats, for tests and by hand: `mechanism.sample(x, rng=SeededUniforms(7))`.
+    """Source that repeats, for tests and by hand: `mechanism.sample(x, rng=SeededUniforms(7))`.
 
-    Its rows are those of the first draw, users 0, 1, ... of the seed's simulation; each call continues where the last
+    Its rows are those of the first draw, users 0, 1, ... of the seed's simulation. Each call continues where the last
     one stopped. Reproducible means not private.
     """
 
@@ -147,14 +153,18 @@ class SeededUniforms:
         self._rows: SimulatedUniforms | None = None
 
     def uniform(self, rows: int, k: int) -> FloatArray:
-        """Shape (rows, k), float64 in (0, 1). ValueError where `rows` is not what it was at first."""
+        """Return (rows, k) float64 in (0, 1).
+
+        Raises:
+            ValueError: `rows` differs from the first call's.
+        """
         if self._rows is None:
             users = np.arange(rows, dtype=np.int64)
             self._rows = self._streams.rows(users, np.zeros_like(users), stage="by hand", channel="any")
         return self._rows.uniform(rows, k)
 
     def further(self, rows: IntArray, k: int) -> FloatArray:
-        """See `SimulatedUniforms.further`; after a draw."""
+        """Return `SimulatedUniforms.further`; only after a draw."""
         assert self._rows is not None
         return self._rows.further(rows, k)
 
@@ -166,27 +176,33 @@ class SecureUniforms:
         self._rows = rows
 
     def uniform(self, rows: int, k: int) -> FloatArray:
-        """Shape (rows, k), float64 in (0, 1). ValueError unless `rows` is the number of rows asked for."""
+        """Return (rows, k) float64 in (0, 1).
+
+        Raises:
+            ValueError: `rows` is not the number of rows of the streams.
+        """
         _check_request(rows, k, self._rows)
         return self.further(np.arange(rows), k)
 
     def further(self, rows: IntArray, k: int) -> FloatArray:
-        """Fresh uniforms of these rows, (len(rows), k)."""
+        """Return fresh uniforms of these rows, (len(rows), k)."""
         words = np.frombuffer(bytearray(os.urandom(8 * len(rows) * k)), dtype=np.uint64)
         return _midpoints(words).reshape(len(rows), k)
 
 
 @dataclass(frozen=True)
 class SimulationStreams:
-    """Reproducible streams: a function of (seed, purpose, stage, channel, step, user, record) and of nothing else.
+    """Reproducible streams: a function only of (seed, purpose, stage, channel, step, user, record).
 
-    purpose: what is drawn beside releases of the users' data, "" for these.
     Counter-based (Philox4x32-10). The key is the first 64 bits of SHA-256 over (seed, stage, channel, step, purpose),
-    the counter is (block, record, user's low word, user's high word): rows of one key never share a counter,
-    so their streams are disjoint, and no draw depends on workers, on message order or on how rows are
-    grouped. Two keys are two permutations; that two of q keys coincide has probability below q²·2^-65.
+    the counter is (block, record, user's low word, user's high word). Rows of one key never share a counter, so their
+    streams are disjoint. No draw depends on workers, on message order or on the grouping of rows. Two keys are two
+    permutations; that two of q keys coincide has probability below q²·2^-65. Reproducible means not private: whoever
+    knows the seed knows the noise. The seed never travels in a message.
 
-    Reproducible means not private: whoever knows the seed knows the noise. It never travels in a message.
+    Attributes:
+        seed: Seed of the simulation.
+        purpose: Purpose of draws other than releases of the users' data, "" for these.
     """
 
     seed: int
@@ -199,7 +215,7 @@ class SimulationStreams:
     def rows(
         self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
     ) -> SimulatedUniforms:
-        """Streams of n rows; users (n,) int64 >= 0, records (n,) int64 in [0, 2^32). No row twice."""
+        """Return streams of n rows; users (n,) int64 >= 0, records (n,) int64 in [0, 2^32). No row twice."""
         users, records = _check_rows(users, records)
         purpose = [self.purpose] if self.purpose else []
         text = json.dumps(["sottovoce streams 1", self.seed, stage, channel, int(step), *purpose])
@@ -210,32 +226,35 @@ class SimulationStreams:
 
 @dataclass(frozen=True)
 class SecureStreams:
-    """The operating system's secure generator (os.urandom), for devices. There is no seed to give.
+    """The operating system's secure generator (os.urandom), for devices. It takes no seed.
 
-    A source by itself, too: `mechanism.sample(x, rng=SecureStreams())` draws once for each row of x.
+    It is also a source itself: `mechanism.sample(x, rng=SecureStreams())` draws once for each row of x.
     """
 
     def rows(
         self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
     ) -> SecureUniforms:
-        """Same arguments as SimulationStreams.rows; draws depend on the number of rows alone."""
+        """Return streams of n rows, with the arguments of SimulationStreams.rows.
+
+        Draws depend on the number of rows alone.
+        """
         users, _ = _check_rows(users, records)
         return SecureUniforms(len(users))
 
     def uniform(self, rows: int, k: int) -> FloatArray:
-        """Shape (rows, k), float64 in (0, 1)."""
+        """Return (rows, k) float64 in (0, 1)."""
         return SecureUniforms(rows).uniform(rows, k)
 
     def further(self, rows: IntArray, k: int) -> FloatArray:
-        """Fresh uniforms of these rows, (len(rows), k)."""
+        """Return fresh uniforms of these rows, (len(rows), k)."""
         return SecureUniforms(len(rows)).further(rows, k)
 
 
 def drawn(rng: Any, rows: int, k: int) -> FloatArray:
-    """k uniforms for each of so many rows, (rows, k), of whatever a mechanism was given as its source.
+    """Draw k uniforms for each of `rows` rows, (rows, k), from any source that a mechanism was given.
 
-    TypeError, which names what would do, for anything that is no source of rows: of a NumPy generator, `uniform` would
-    take the numbers for bounds.
+    Raises:
+        TypeError: `rng` is no source of rows. The `uniform` of a NumPy generator would take the numbers for bounds.
     """
     if not (hasattr(rng, "uniform") and hasattr(rng, "further")):
         raise TypeError(
@@ -247,10 +266,12 @@ def drawn(rng: Any, rows: int, k: int) -> FloatArray:
 
 
 class Points:
-    """Uniforms that can be drawn on: where in its cell of 2^-52 one lies is drawn when it matters.
+    """Uniforms that can be refined: their places in their cells of 2^-52 are drawn when needed.
 
-    u: (n, k) midpoints, k for each row. A selection (`points[rows]`) is a `Points` too. Two selections of one row have
-    the same further digits.
+    A selection (`points[rows]`) is a `Points` too. Two selections of one row have the same further digits.
+
+    Attributes:
+        u: (n, k) midpoints, k for each row.
     """
 
     def __init__(self, u: FloatArray, entries: IntArray, cells: _Cells, first: int = 0) -> None:
@@ -269,7 +290,7 @@ class Points:
 
     @classmethod
     def midpoints(cls, u: FloatArray) -> Points:
-        """Take uniforms (n, k) as they are: further digits say the middle of the cell."""
+        """Take uniforms (n, k) as they are: the middle of the cell is their refinement."""
         return cls(u, np.arange(len(u)), _Cells(_Middles(), 1, u.shape[1]))
 
     def __len__(self) -> int:
@@ -294,7 +315,7 @@ class _Middles:
 
 
 class _Cells:
-    """Where in their cells the uniforms of an entry lie: drawn once, and remembered."""
+    """Places of an entry's uniforms in their cells, drawn once and cached."""
 
     def __init__(self, rng: Any, each: int, k: int) -> None:
         self._rng, self._each, self._k = rng, each, k

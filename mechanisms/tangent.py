@@ -1,4 +1,4 @@
-"""A point at a given angle from another on the unit sphere, in a uniform direction."""
+"""Point at a given angle from another on the unit sphere, in a uniform direction."""
 
 from __future__ import annotations
 
@@ -15,21 +15,29 @@ from mechanisms.decimals import normal_quantile
 
 FloatArray = NDArray[np.float64]
 
-#: A vector of normals that vanishes in float64 (probability below 2^-50) must not become not-a-number.
+#: Keeps a vector of normals that vanishes in float64 (probability below 2^-50) from becoming NaN.
 _TINY = 1e-300
 
 
 def tangent_normal(
     x: FloatArray, length: FloatArray, sine: FloatArray, cosine: FloatArray, uniforms: FloatArray, out: FloatArray
 ) -> FloatArray:
-    """y = cos θ·x + sin θ·ξ for each row, ξ a uniform unit tangent at x (the tangent-normal decomposition).
-
-    x: (n, m) rows, length: (n, 1) of each. sine, cosine: (n,) of the angle. uniforms: (n, m), each a normal of a
-    vector z whose part t orthogonal to x, normalized, is ξ. out: (n, m), is filled with y. Answers how far a coordinate
-    may be from the exact one, (n,), but for what the angle is off (`mechanisms.certified`).
+    """Compute y = cos θ·x + sin θ·ξ for each row, ξ a uniform unit tangent at x (the tangent-normal decomposition).
 
     An error e of the vector z turns ξ by at most 2·e/|t|. Normals are off by `normal_doubt` each and by a relative
     `NORMAL`; x/|x| and sums of m products by (m + 4) units in the last place of |z|, at each of two sums.
+
+    Args:
+        x: (n, m) rows.
+        length: (n, 1) length of each.
+        sine: (n,) of the angle.
+        cosine: (n,) of the angle.
+        uniforms: (n, m), each a normal of a vector z whose part t orthogonal to x, normalized, is ξ.
+        out: (n, m), filled with y.
+
+    Returns:
+        (n,) bounds on the distance of a coordinate from the exact one, without the error of the angle
+        (`mechanisms.certified`).
     """
     m = x.shape[1]
     tangent = ndtri(uniforms, out=out)
@@ -49,7 +57,7 @@ def tangent_normal(
 def exact_tangent_normal(
     x: FloatArray, sine: Decimal, cosine: Decimal, uniforms: Sequence[Decimal]
 ) -> list[Decimal]:
-    """The same for one row x (m,), normalized exactly, within `decimals.precise`: m coordinates."""
+    """Return the same for one row x (m,), normalized exactly, within `decimals.precise`: m coordinates."""
     row = [Decimal(float(value)) for value in x]
     length = sum((value * value for value in row), Decimal(0)).sqrt()
     unit = [value / length for value in row]

@@ -1,4 +1,4 @@
-"""The public words that text mechanisms read and write, and where they lie."""
+"""Public words that text mechanisms read and write, with their vectors."""
 
 from __future__ import annotations
 
@@ -14,22 +14,28 @@ from numpy.typing import NDArray
 from mechanisms.pieces import WAYS, spelled
 from mechanisms.stop_words import STOP_WORDS
 
-#: The universal part-of-speech tags (Petrov et al. 2011), by number.
+#: Universal part-of-speech tags (Petrov et al. 2011), by number.
 TAGS = ("NOUN", "VERB", "ADJ", "ADV", "PRON", "DET", "ADP", "NUM", "CONJ", "PRT", ".", "X")
-#: Where a text has no token.
+#: Id of a place without a token.
 NOTHING = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """V distinct words; a word's position is its id. Public, and known by the hash of its content.
+    """V distinct public words, identified by the hash of their content. A word's position is its id.
 
-    words: of any script, none empty. vectors: (V, m) float32, finite; no two need to differ. counts: (V,) int64, how
-    often each occurs in a *public* corpus; None where nobody has counted. tags: (V,) int8, positions in TAGS; None
-    where nobody has tagged.
-    A word that is not there has the id V, `unknown`: mechanisms take it as an input that lies at the mean of all
-    vectors, and never give it as an output.
-    Raises ValueError, one line, on anything else. Two vocabularies of equal content are equal.
+    A word outside has the id V, `unknown`. Mechanisms take it as an input that lies at the mean of all vectors, and
+    never return it. Two vocabularies of equal content are equal.
+
+    Attributes:
+        words: Words of any script, none empty.
+        vectors: (V, m) float32, finite. Words may have equal vectors.
+        counts: (V,) int64, occurrences of each in a *public* corpus; None if not counted.
+        tags: (V,) int8, positions in TAGS; None if not tagged.
+        pieces: Spelling of the words, one of `mechanisms.pieces.WAYS`, if they are pieces of a tokenizer; else "".
+
+    Raises:
+        ValueError: The content is anything else.
     """
 
     words: tuple[str, ...]
@@ -72,12 +78,12 @@ class Vocabulary:
 
     @property
     def unknown(self) -> int:
-        """The id of a word that is not in the vocabulary."""
+        """Return the id of a word outside the vocabulary."""
         return len(self.words)
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256 (hex) over words, vectors, counts and tags, and how pieces spell."""
+        """Return SHA-256 (hex) over words, vectors, counts and tags, and the spelling of pieces."""
         whole = hashlib.sha256()
         if self.pieces:
             whole.update(f"pieces {self.pieces} ".encode())
@@ -96,15 +102,15 @@ class Vocabulary:
 
     @cached_property
     def points(self) -> NDArray[np.float32]:
-        """(V + 1, m) float32: the vectors, and the mean of all as that of an unknown word."""
+        """Return (V + 1, m) float32: the vectors, and their mean as that of an unknown word."""
         return np.vstack([self.vectors, self.vectors.mean(axis=0, dtype=np.float64)[None].astype(np.float32)])
 
     def exact_word_id(self, word: str) -> int | None:
-        """The id of a word as it is written; None where it is not there."""
+        """Return the id of a word as it is written, or None."""
         return self._ids.get(word)
 
     def word_id(self, word: str) -> int:
-        """The id of a word as it is written, else in lower case, else `unknown`."""
+        """Return the id of a word as it is written, else in lower case, else `unknown`."""
         exact = self._ids.get(word)
         if exact is None:
             exact = self._ids.get(word.lower(), self.unknown)
@@ -112,7 +118,7 @@ class Vocabulary:
 
     @cached_property
     def kinds(self) -> Mapping[str, NDArray[np.bool_]]:
-        """Which ids are stop words, punctuation and numbers, (V + 1,) each; the unknown word is none of them."""
+        """Return masks of stop words, punctuation and numbers, (V + 1,) each; the unknown word is none of them."""
         return {
             "stop_words": self._which(lambda w: w.lower() in STOP_WORDS),
             "punctuation": self._which(is_punctuation),
@@ -123,17 +129,19 @@ class Vocabulary:
         return np.array([*(bool(test(w)) for w in self.words), False])
 
     def text(self, word_ids: Sequence[int] | NDArray[Any]) -> str:
-        """The words of those ids with spaces between, or what the pieces spell; NOTHING and whatever is out of range is
-        left out."""
+        """Return the words of those ids with spaces between, or the text that the pieces spell.
+
+        NOTHING and ids out of range are left out.
+        """
         words = [self.words[i] for i in word_ids if 0 <= i < len(self.words)]
         return spelled(words, self.pieces) if self.pieces else " ".join(words)
 
 
 def is_punctuation(word: str) -> bool:
-    """Whether nothing in the word is a letter or a digit, in any script."""
+    """Return True if nothing in the word is a letter or a digit, in any script."""
     return not any(c.isalnum() for c in word)
 
 
 def is_number(word: str) -> bool:
-    """Whether the word has digits and no letters."""
+    """Return True if the word has digits and no letters."""
     return any(c.isdigit() for c in word) and not any(c.isalpha() for c in word)

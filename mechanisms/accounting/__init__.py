@@ -1,1 +1,1 @@
-"""What a protocol costs: loss distributions, composition, shuffle amplification, planning. NumPy and SciPy only."""
+"""Privacy accounting: loss distributions, composition, shuffle amplification, planning. NumPy and SciPy only."""

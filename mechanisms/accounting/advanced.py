@@ -1,4 +1,4 @@
-"""Composition from (ε, δ) alone, without the loss distribution: Dwork and Roth's theorem, and the optimal one."""
+"""Composition of (ε, δ) without loss distributions: Dwork and Roth's theorem, and the optimal composition."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from mechanisms.losses.loss import LossCells, check_delta
 
 FloatArray = NDArray[np.float64]
 
-#: Most atoms of the optimal composition of unlike releases; beyond, its closed bound is used.
+#: Most atoms of the optimal composition of unlike releases. Above it, the closed bound is used.
 _ATOMS = 2**20
 #: Eight units in the last place of 1.
 _ROUNDED = 2.0**-50
 
 
 def advanced_epsilon(epsilon: float, times: int, slack: float) -> float:
-    """ε' = sqrt(2k·ln(1/δ'))·ε + kε(e^ε - 1): k-fold composition of (ε, δ) is (ε', kδ + δ')-private.
+    """Return ε' = sqrt(2k·ln(1/δ'))·ε + kε(e^ε - 1): k-fold composition of (ε, δ) is (ε', kδ + δ')-private.
 
-    Dwork and Roth 2014, Theorem 3.20 (Dwork, Rothblum and Vadhan 2010). epsilon: nats, at least 0; times: k,
-    at least 1; slack: δ' in (0, 1). ValueError otherwise.
+    Source: Dwork and Roth 2014, Theorem 3.20 (Dwork, Rothblum and Vadhan 2010).
+
+    Args:
+        epsilon: ε in nats, at least 0.
+        times: k, at least 1.
+        slack: δ' in (0, 1).
+
+    Raises:
+        ValueError: An argument is out of range.
     """
     _check(epsilon, times)
     if not 0 < slack < 1:
@@ -35,11 +42,15 @@ def advanced_epsilon(epsilon: float, times: int, slack: float) -> float:
 
 
 def optimal_epsilon(releases: Sequence[tuple[float, int]], slack: float) -> float:
-    """Least ε' such that releases of (ε_i, δ_i), each k_i times, are (ε', 1 - (1 - slack)·Π(1 - δ_i)^k_i)-private.
+    """Return the least ε' such that the releases are (ε', 1 - (1 - slack)·Π(1 - δ_i)^k_i)-private.
 
-    Exact for equal ε (Kairouz, Oh and Viswanath 2015, Theorem 3.3) and for few unlike ones (Theorem 3.5's
-    exact form, Murtagh and Vadhan 2016, Theorem 1.5); for many unlike ones the closed bound of Theorem 3.5.
-    releases: pairs (ε_i, k_i). slack in [0, 1).
+    Release i is (ε_i, δ_i)-private and made k_i times. The answer is exact for equal ε (Kairouz, Oh and Viswanath 2015,
+    Theorem 3.3) and for few unlike ones (the exact form of Theorem 3.5; Murtagh and Vadhan 2016, Theorem 1.5). For many
+    unlike ones it is the closed bound of Theorem 3.5.
+
+    Args:
+        releases: Pairs (ε_i, k_i).
+        slack: In [0, 1).
     """
     check_delta(slack)
     merged: dict[float, int] = {}
@@ -51,7 +62,7 @@ def optimal_epsilon(releases: Sequence[tuple[float, int]], slack: float) -> floa
         return total
     groups = sorted(merged.items())
     if math.prod(k + 1 for _, k in groups) <= _ATOMS:
-        # rounding of the logs of masses, 8·u of each of their terms, goes to the safe side
+        # the logs of masses are rounded by 8·u of each of their terms; this goes to the safe side
         rounded = _ROUNDED * math.fsum(float(gammaln(k + 1)) + k + 1000 for _, k in groups)
         return min(total, binary_responses(groups).epsilon(slack * (1 - rounded)))
     mean = math.fsum(k * e * math.tanh(e / 2) for e, k in groups)
@@ -61,9 +72,10 @@ def optimal_epsilon(releases: Sequence[tuple[float, int]], slack: float) -> floa
 
 
 def binary_responses(groups: Sequence[tuple[float, int]]) -> LossCells:
-    """Exact loss of binary randomized responses (ε_i, k_i times): atoms Σ(k_i - 2j_i)ε_i, j_i lies of group i.
+    """Return the exact loss of binary randomized responses: atoms Σ(k_i - 2j_i)ε_i, with j_i lies of group i.
 
-    It dominates every composition of ε_i-private releases. Π(k_i + 1) atoms.
+    Response i has ε_i and is given k_i times. The loss dominates every composition of ε_i-private releases. It has
+    Π(k_i + 1) atoms.
     """
     loss, log_p, log_q = np.zeros(1), np.zeros(1), np.zeros(1)
     for epsilon, times in groups:
@@ -73,7 +85,7 @@ def binary_responses(groups: Sequence[tuple[float, int]]) -> LossCells:
         loss = np.add.outer(loss, (times - 2 * lies) * epsilon).ravel()
         log_p = np.add.outer(log_p, base - lies * epsilon).ravel()
         log_q = np.add.outer(log_q, base - (times - lies) * epsilon).ravel()
-    off = float(logsumexp(log_p))  # masses make 1, but for the rounding of large logarithms
+    off = float(logsumexp(log_p))  # masses add up to 1, except for the rounding of large logarithms
     log_p, log_q = log_p - off, log_q - off
     return LossCells(low=loss, high=loss, log_p=log_p, log_q=log_q)
 

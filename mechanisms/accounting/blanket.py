@@ -1,28 +1,28 @@
-"""The blanket bound for n shuffled users, by FFT, every error on the safe side.
+"""Blanket bound for n shuffled users by FFT, with every error on the safe side.
 
-**The bound** (Balle, Bell, Gascón and Nissim 2019, Lemma 5.3). For n users, the one concerned among them, and
-L = U - e^ε·V under W ~ ω (mechanisms.losses.blanket_cells)
+**The bound** (Balle, Bell, Gascón and Nissim 2019, Lemma 5.3). One of the n users is the target. With L = U - e^ε·V
+under W ~ ω (mechanisms.losses.blanket_cells),
 
-    δ(ε) <= E[(Σ_{i<=M} L_i)_+]/(γ·n),  M ~ Bin(n, γ),
+    δ(ε) <= E[(Σ_{i<=M} L_i)_+]/(γ·n),  M ~ Bin(n, γ).
 
-with equality for the reduced pair in which the others send blanket samples or nothing. As (Σ L_i)_+ <= Σ (L_i)_+, it
-is never above the local δ(ε). With γ = 1 and ω = h, a law that the others draw from, it is the exact δ(ε)
+Equality holds for the reduced pair, in which the others send blanket samples or nothing. As (Σ L_i)_+ <= Σ (L_i)_+, the
+bound is never above the local δ(ε). With γ = 1 and ω = h, a law that the others draw from, it is the exact δ(ε)
 (mechanisms.accounting.lower).
 
-**What is approximated, and which way.** In a cell L has a known mean and lies in a known interval. Any law on an
-interval is below the two-point law on its ends with the same mean, in the convex order, and above its mean. A value
-between two grid points is below the mean-preserving law on the two; runs of values whose mean is a grid point are
-above it. Sums of independent copies keep the order, so the pessimistic law gives an upper bound and the optimistic
-one a lower bound of E[(Σ L_i)_+]. Outputs in no cell count as L = 0: (a + b)_+ <= a_+ + b_+, so this costs at most
-their mass under x upwards, and e^ε times their mass under x' downwards; outputs of log ω below -600, or log U or log V
-above 300, are left out so.
+**Approximations and their directions.** In a cell, L has a known mean and lies in a known interval. In the convex
+order, any law on an interval is below the two-point law on its ends with the same mean, and above its mean. A value
+between two grid points is below the mean-preserving law on the two. Runs of values whose mean is a grid point are above
+it. Sums of independent copies keep the order. So the pessimistic law gives an upper bound of E[(Σ L_i)_+], and the
+optimistic one a lower bound. Outputs in no cell count as L = 0. As (a + b)_+ <= a_+ + b_+, this costs at most their
+mass under x upwards, and e^ε times their mass under x' downwards. Outputs with log ω below -600, or log U or log V
+above 300, are left out in this way.
 
-**The sum.** S = Σ B_i·L_i with B_i ~ Bern(γ). Tilted by e^(θS), θ at the saddle point, S has mean near 0 and
-E[S_+] = M(θ)^n·E_θ[S_+·e^(-θS)]: the function in the expectation decays, so that errors of the tilted
-distribution are relative errors of the result. The FFT works modulo the window: mass that wraps in only adds; mass
-beyond the window's top is bounded by Chernoff and added. Rounding is bounded as follows: an output of an FFT of
-nonnegative numbers of sum s is off by at most c·u·log2(N)·s (Higham 2002, section 24.1, with the constant c = 8); this
-goes through the n-th power by |a^n - b^n| <= n·|a - b|·max(|a|, |b|)^(n-1).
+**The sum.** S = Σ B_i·L_i with B_i ~ Bern(γ). Tilt it by e^(θS), with θ at the saddle point. Then S has mean near 0 and
+E[S_+] = M(θ)^n·E_θ[S_+·e^(-θS)]. The function in the expectation decays, so errors of the tilted distribution are
+relative errors of the result. The FFT works modulo the window. Mass that wraps in only adds. Mass beyond the top of the
+window is bounded by Chernoff and added. Rounding is bounded too: an output of an FFT of nonnegative numbers of sum s is
+off by at most c·u·log2(N)·s (Higham 2002, section 24.1, with the constant c = 8). This error goes through the n-th
+power by |a^n - b^n| <= n·|a - b|·max(|a|, |b|)^(n-1).
 """
 
 from __future__ import annotations
@@ -42,41 +42,49 @@ from mechanisms.losses.blanket_cells import BlanketCells
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Grid points in a standard deviation of the tilted L, where the window allows it.
+#: Grid points in a standard deviation of the tilted L, if the window allows it.
 _RESOLUTION = 32
 _MAX_POINTS = 2**20
 _UNIT = 2.0**-53
-#: Share of δ spent on outputs with the largest U: it moves ε by about a ten-thousandth, and bounds L.
+#: Share of δ spent on outputs with the largest U. It moves ε by about a ten-thousandth, and bounds L.
 SLACK = 3e-3
-#: More atoms than this are gathered in narrow bins first: how narrow, `thinned` says.
+#: Largest number of atoms that are not first gathered in narrow bins, and the narrowness of the bins (`thinned`).
 _MANY, _NARROW = 2**14, 2048
-#: The same for the law by which tilt and window are chosen, where no exponent is above _MODERATE: any tilt and any
-#: window give a bound, and these are as good.
+#: The same for the law that chooses tilt and window, if no exponent is above _MODERATE. Any tilt and any window give a
+#: bound.
 _SOME, _WIDE, _MODERATE = 2**10, 64, 32.0
-#: Of a tilted mass, at most: exponentials above it are no numbers.
+#: Largest exponent of a tilted mass. The exponential function overflows a little above it.
 _EXPONENT = 700.0
 #: Log of the probability, under the tilted law, that S leaves the window.
 _LOG_OUTSIDE = -34.0
-#: Of a pairwise sum of up to a million numbers: its rounding, as a share of the sum of their sizes.
+#: Rounding of a pairwise sum of up to a million numbers, as a share of the sum of their sizes.
 _SUMMED = 32 * _UNIT
 #: Relative error of scalar arithmetic, added to every answer.
 _ARITHMETIC = 1e-10
-#: Relative error allowed to masses, and so to U and V: where the loss is next to nothing, L is all but lost in it.
+#: Relative error allowed to masses, and so to U and V. L is of this order if the loss is close to 0.
 _MASSES = 1e-12
-#: Outputs with a smaller log ω, or a larger log U or log V, are left out: their squares would be no numbers.
+#: Outputs with a smaller log ω, or a larger log U or log V, are left out: their squares would overflow or underflow.
 _RAREST, _LARGEST = -600.0, 300.0
-#: Fewer blanket samples than this cannot hide anyone: the local bound is returned, and 0 as the optimistic twin.
+#: Fewer expected blanket samples than this hide nobody: the local bound is returned, and 0 as the optimistic twin.
 _FEWEST_SAMPLES = 1e-2
 
 
 def blanket_delta(
     cells: BlanketCells, n: int, epsilon: float, *, pessimistic: bool = True, slack: float = 1e-18
 ) -> float:
-    """δ(ε) of the blanket bound for n users, ε >= 0: an upper bound, or with pessimistic=False a lower bound.
+    """Return δ(ε) of the blanket bound for n users: an upper bound, or with pessimistic=False a lower bound.
 
-    slack: mass under x (dimensionless) of the outputs with the largest U that may be left out, and added to δ.
-    The optimistic twin brackets the blanket bound itself, not the δ of the shuffled mechanism. ValueError for
-    n < 1 or ε not in [0, 700].
+    The optimistic twin brackets the blanket bound itself, not the δ of the shuffled mechanism.
+
+    Args:
+        cells: Cells of the local loss and of the blanket.
+        n: Users, the target included.
+        epsilon: ε in nats, in [0, 700].
+        pessimistic: Direction of the bound.
+        slack: Mass under x of the outputs with the largest U that may be left out. It is added to δ.
+
+    Raises:
+        ValueError: n < 1, or ε is not in [0, 700].
     """
     n = _users(n)
     if not 0 <= epsilon <= 700:
@@ -85,7 +93,7 @@ def blanket_delta(
     local = min(1.0, float(np.dot(masses, np.maximum(values, 0.0))) * (1 + _ARITHMETIC) + outside)
     gamma = math.exp(min(0.0, cells.log_gamma))
     if n * gamma < _FEWEST_SAMPLES:
-        return local if pessimistic else 0.0  # no transform tells a sum of so few from none
+        return local if pessimistic else 0.0  # no transform distinguishes a sum of so few from none
     if gamma == 0.0 or not (values > 0).any():
         return outside if pessimistic else 0.0
     if len(values) > _MANY:
@@ -100,10 +108,12 @@ def blanket_delta(
 
 
 def blanket_epsilon(cells: BlanketCells, n: int, delta: float, *, pessimistic: bool = True) -> float | None:
-    """Least ε of the blanket bound for n users at δ; None where it is not below the local ε (no amplification).
+    """Return the least ε of the blanket bound for n users at δ, or None if it is not below the local ε.
 
-    To 1e-4 of itself on the safe side (pessimistic), or 5e-4 of itself below (optimistic). ValueError for n < 1 or
-    δ not in (0, 1).
+    The pessimistic ε is within 1e-4 of itself on the safe side, the optimistic one within 5e-4 below.
+
+    Raises:
+        ValueError: n < 1, or δ is not in (0, 1).
     """
     n = _users(n)
     if not 0 < delta < 1:
@@ -115,10 +125,16 @@ def least_epsilon(
     cells: BlanketCells, n: int, delta: float, local: float, *, pessimistic: bool = True, near: float | None = None,
     tolerance: float | None = None,
 ) -> float | None:  # fmt: skip
-    """`blanket_epsilon` where the local ε is already known; ε is looked for below it.
+    """Return `blanket_epsilon` if the local ε is already known. The search stays below it.
 
-    near: where it is likely to be, above 0 and below local; by the Gaussian limit where none is given. tolerance: of ε,
-    relative, where another is wanted: what comes back is on the safe side all the same.
+    Args:
+        cells: Cells of the local loss and of the blanket.
+        n: Users, the target included.
+        delta: δ in (0, 1).
+        local: Local ε at δ.
+        pessimistic: Direction of the bound.
+        near: First guess of ε, above 0 and below local. By default the Gaussian limit gives it.
+        tolerance: Relative tolerance of ε. The result is on the safe side with any tolerance.
     """
     gamma = math.exp(min(0.0, cells.log_gamma))
     if n * gamma < _FEWEST_SAMPLES or local == 0.0:
@@ -127,7 +143,7 @@ def least_epsilon(
 
     def excess(epsilon: float) -> float:
         value = blanket_delta(cells, n, epsilon, pessimistic=pessimistic, slack=slack)
-        if math.isnan(value):  # `solve_epsilon` takes it for too much, which is the safe side of an upper bound alone
+        if math.isnan(value):  # `solve_epsilon` takes NaN for too much, which is safe for an upper bound only
             return math.nan if pessimistic else -math.inf
         return math.log(max(value, 1e-300)) - math.log(delta)
 
@@ -141,12 +157,12 @@ def least_epsilon(
     low, high = found
     if not pessimistic:
         return low
-    # nearer to the top than anybody looks: what a crowd adds there is nothing
+    # closer to the local ε the crowd adds nothing of interest
     return high if high < top * (1 - tolerance) else None
 
 
 def _gaussian_ratio(cells: BlanketCells, n: int) -> float:
-    """Shift over deviation of the Gaussian limit, at most 100: its square is E[(U - V)²] under ω over γn."""
+    """Return shift over deviation of the Gaussian limit, at most 100. Its square is E[(U - V)²] under ω over γn."""
     keep = _held(cells)
     w = np.exp(cells.log_w[keep])
     difference = (np.exp(cells.log_p[keep]) - np.exp(cells.log_q[keep])) / w
@@ -154,7 +170,7 @@ def _gaussian_ratio(cells: BlanketCells, n: int) -> float:
 
 
 def _fall(ratio: float, epsilon: float) -> float:
-    """How fast the Gaussian limit's log δ falls at ε; where that is nothing or next to it, by one over ε."""
+    """Return the slope at which the Gaussian limit's log δ falls at ε, or 1/ε if it is 0 or close to it."""
     here, beyond = (gaussian_delta(ratio, e) for e in (epsilon, 1.001 * epsilon))
     return math.log(here / beyond) / (1e-3 * epsilon) if here > beyond > 0 else 1 / epsilon
 
@@ -172,7 +188,7 @@ def _held(cells: BlanketCells) -> NDArray[np.bool_]:
 def _atoms(
     cells: BlanketCells, epsilon: float, pessimistic: bool, slack: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """Values of L, their masses under ω, and the mass outside them: under x, or if optimistic under x'."""
+    """Return the values of L, their masses under ω, and the mass outside them under x (under x' if optimistic)."""
     keep = _held(cells)
     order, by_v = cells.orders
     mass = np.exp(cells.log_p if pessimistic else np.logaddexp(cells.log_p, cells.log_q))
@@ -197,10 +213,10 @@ def _atoms(
 
 @dataclass(frozen=True, eq=False)
 class _Window:
-    """Where S lies under the tilted law: from -below to above, but for a probability of e^_LOG_OUTSIDE.
+    """Interval of S under the tilted law: from -below to above, except for a probability of e^_LOG_OUTSIDE.
 
-    spread: root mean square of a tilted value. deviation: about that of S. tilts: what is added to θ where Chernoff's
-    bound is taken.
+    `spread` is the root mean square of a tilted value, and `deviation` about that of S. `tilts` are the values added to
+    θ at which Chernoff's bound is taken.
     """
 
     above: float
@@ -212,7 +228,7 @@ class _Window:
 
 @dataclass(frozen=True, eq=False)
 class _Gridded:
-    """A law of L on a grid: masses (K,) at index·step + offset, index (K,)."""
+    """Law of L on a grid: masses (K,) at index·step + offset, index (K,)."""
 
     index: IntArray
     mass: FloatArray
@@ -223,21 +239,21 @@ class _Gridded:
 def _log_positive_part(
     values: FloatArray, masses: FloatArray, gamma: float, n: int, pessimistic: bool
 ) -> tuple[float, float]:
-    """log E[S_+] of the discretised S, and log of a bound on what it misses."""
+    """Return log E[S_+] of the discretised S, and log of a bound on what it misses."""
     largest = float(values.max())
-    # one value of -n·largest outweighs the others whatever they are: what lies below changes no positive part
+    # one value of -n·largest outweighs all others: values below it change no positive part
     values = np.maximum(values, -n * largest)
     theta, window = _placed(values, masses, gamma, n, largest)
     above, below = window.above, window.below
     if not math.isfinite(above):
         return _nothing(pessimistic)
-    if not math.isfinite(below):  # no Chernoff bound: what wraps in from below only adds, and the tilt makes it nothing
+    if not math.isfinite(below):  # mass that wraps in from below only adds, and the tilt makes it negligible
         if not pessimistic:
             return _nothing(pessimistic)
         below = max(above, window.spread)
     grid = _gridded(values, masses, gamma, n, replace(window, below=below), pessimistic)
 
-    # from here on the gridded law, tilted
+    # from here on: the tilted law on the grid
     step, offset = grid.step, grid.offset
     point: FloatArray = np.multiply(grid.index, step, dtype=np.float64) + offset
     if theta * float(point.max()) > _EXPONENT:
@@ -245,7 +261,7 @@ def _log_positive_part(
     tilted = grid.mass * np.exp(theta * point)
     grown = gamma * grid.mass * np.expm1(theta * point)
     rounded = _SUMMED * float(np.abs(grown).sum())
-    # as much mass more at 0, or less, as the sum may be rounded by: a law above the gridded one, or below it
+    # adds to the mass at 0, or takes from it, the rounding of the sum: a law above the one on the grid, or below it
     excess = float(grown.sum()) + (rounded if pessimistic else -rounded)
     if excess <= -1:
         return _nothing(pessimistic)
@@ -254,7 +270,7 @@ def _log_positive_part(
     dense = np.bincount(_wrapped(grid.index, size), weights=tilted, minlength=size)
     total = float(tilted.sum())
     scale = gamma * math.exp(-log_growth)
-    factor = scale * (rfft(dense) - total)  # characteristic function less 1, without cancellation near 1
+    factor = scale * (rfft(dense) - total)  # characteristic function minus 1, without cancellation near 1
     logs, power = _power(factor, n)
     law = irfft(power, size)
 
@@ -275,7 +291,7 @@ def _log_positive_part(
     beyond = escapes(1.0, top)
     if pessimistic:
         missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
-    else:  # what wrapped in, from either side, is bounded by its probability times the largest weight
+    else:  # mass that wrapped in from either side is bounded by its probability times the largest weight
         missed = (math.exp(beyond) + math.exp(escapes(-1.0, bottom * step + n * offset))) * math.exp(-1) / theta
     error = _rounding(factor, logs, power, scale, total, n, size) * float(weight.sum())
     error += missed
@@ -284,21 +300,21 @@ def _log_positive_part(
 
 
 def _wrapped(index: IntArray, size: int) -> IntArray:
-    """index modulo size; most lie next to 0, where a sum takes a fraction of what a remainder of integers does."""
+    """Return index modulo size. Most indices lie near 0, where an addition is much faster than an integer remainder."""
     if not -size <= index.min() <= index.max() < size:
         index = np.mod(index, size)
     return np.where(index < 0, index + size, index)
 
 
 def _nothing(pessimistic: bool) -> tuple[float, float]:
-    """As `_log_positive_part`, where no number holds what it would take: no bound, above or below."""
+    """Return the result of `_log_positive_part` on overflow: no bound, above or below."""
     return math.inf if pessimistic else -math.inf, -math.inf
 
 
 def _placed(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> tuple[float, _Window]:
-    """θ and the window, by a law of fewer atoms where that serves."""
+    """Return θ and the window, from a law of fewer atoms if that is as good."""
     rough = thinned(values, masses, True, _WIDE) if len(values) > _SOME else (values, masses)
-    if float(rough[0].max()) > 2 * largest:  # values far below 0 make the bins around it wider than it is
+    if float(rough[0].max()) > 2 * largest:  # values far below 0 make the bins around `largest` wider than it is
         rough = values, masses
     theta = _tilt(*rough, gamma, n, largest)
     if theta * largest > _MODERATE:
@@ -308,13 +324,13 @@ def _placed(values: FloatArray, masses: FloatArray, gamma: float, n: int, larges
 
 
 def _tilt(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> float:
-    """θ: the saddle point, or where that would be no tilt at all, what gains between a quarter of a nat and half."""
+    """Return θ: the saddle point, or, if that is almost 0, a tilt that gains between a quarter and a half of a nat."""
 
     def growth(t: float) -> float:
         return _growth(masses, values, gamma, t)
 
     theta = _saddle(values, masses)
-    if n * growth(theta) > -0.5:  # near a mean of 0 the tilt would vanish: half a nat of it keeps the weight decaying
+    if n * growth(theta) > -0.5:  # near a mean of 0 the tilt would vanish; half a nat of it keeps the weight decaying
         low, high = theta, theta + 1 / largest
         while n * growth(high) < 0.5:
             low, high = high, 2 * high
@@ -330,7 +346,7 @@ def _tilt(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest:
 def _window(
     values: FloatArray, masses: FloatArray, gamma: float, n: int, theta: float, largest: float
 ) -> _Window:
-    """The window of S under the law tilted by θ; `below` is inf where Chernoff bounds nothing there."""
+    """Return the window of S under the law tilted by θ. `below` is inf if Chernoff gives no bound there."""
 
     def growth(t: float) -> float:
         return _growth(masses, values, gamma, t)
@@ -342,7 +358,7 @@ def _window(
         t / largest for t in (1.0, 4.0, 16.0)
     ]
 
-    def reach(sign: float) -> float:  # where Chernoff leaves e^_LOG_OUTSIDE
+    def reach(sign: float) -> float:  # end at which Chernoff leaves e^_LOG_OUTSIDE
         best = math.inf
         for t in tilts:
             best = min(best, (n * (growth(theta + sign * t) - here) - _LOG_OUTSIDE) / t)
@@ -354,7 +370,7 @@ def _window(
 def _gridded(
     values: FloatArray, masses: FloatArray, gamma: float, n: int, window: _Window, pessimistic: bool
 ) -> _Gridded:
-    """A law on a grid above that of L in the convex order, or below it (optimistic)."""
+    """Return a law on a grid above that of L in the convex order, or below it (optimistic)."""
     step = window.spread / _RESOLUTION
     # a handful of atoms gains little from a very fine grid
     finest = (window.above + window.below) / (_MAX_POINTS // (1 if pessimistic or len(values) > 8 else 4) - 64)
@@ -362,7 +378,7 @@ def _gridded(
     if pessimistic:
         return _Gridded(*spread_on_grid(values, masses, step), step, 0.0)
     offset = 0.0
-    if gamma == 1.0 and len(values) > 8:  # exactly n terms: the grid may start anywhere, S moves by n·offset
+    if gamma == 1.0 and len(values) > 8:  # with exactly n terms the grid may start anywhere: S moves by n·offset
         rest = max(0.0, 1.0 - float(masses.sum()))
         values, masses = np.append(values, 0.0), np.append(masses, rest)
         for _ in range(8):  # until the last run's mean is a grid point
@@ -371,15 +387,17 @@ def _gridded(
                 break
             offset += lost / float(mass[-1])
     step, (index, mass, lost) = gathered_near(values - offset, masses, step)
-    # a finer grid until what the last run loses no longer moves the sum
+    # refines the grid until the loss of the last run no longer moves the sum
     while n * gamma * lost > 2e-3 * window.deviation and step > 1.25 * finest:
         step, (index, mass, lost) = gathered_near(values - offset, masses, max(step / 4, finest))
     return _Gridded(index, mass, step, offset)
 
 
 def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-    """log(1 + factor) and (1 + factor)^n, complex, each of the shape of factor; 0 in both where the power underflows,
-    which is most of a long transform and would take most of its time."""
+    """Return log(1 + factor) and (1 + factor)^n, complex, in the shape of factor.
+
+    Both are 0 where the power underflows. That is most of a long transform, and would take most of its time.
+    """
     kept = _lives(np.abs(1 + factor), n)
     logs, power = np.zeros_like(factor), np.zeros_like(factor)
     logs[kept] = np.log1p(factor[kept])
@@ -388,7 +406,7 @@ def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex12
 
 
 def _lives(modulus: FloatArray, n: int) -> NDArray[np.bool_]:
-    """Where modulus^n, modulus >= 0, is not below the least number above 0, e^-745.1."""
+    """Return True where modulus^n, modulus >= 0, is at least the smallest number above 0, e^-745.1."""
     return modulus > math.exp(-746.0 / max(n, 1))
 
 
@@ -396,15 +414,15 @@ def _rounding(
     factor: NDArray[np.complex128], logs: NDArray[np.complex128], power: NDArray[np.complex128], scale: float,
     total: float, n: int, size: int,
 ) -> float:  # fmt: skip
-    """Bound on what the Fourier transforms' rounding does to one probability of the sum of n tilted terms.
+    """Bound the effect of the transforms' rounding on one probability of the sum of n tilted terms.
 
-    factor: the characteristic function of a term, less 1. logs, power: `_power` of it. scale, total: what the transform
-    of the term is multiplied by, and the term's mass before. size: of the transform.
+    `factor` is the characteristic function of a term minus 1, and `logs` and `power` are `_power` of it. `scale`
+    multiplies the transform of a term of mass `total`.
     """
     fft_error = 8 * _UNIT * math.log2(size)
     off = 2 * fft_error * scale * total + 8 * _UNIT * np.abs(factor)
     largest = np.minimum(np.abs(1 + factor) + off, 1.0)
-    alive = _lives(largest, n - 1)  # and with it whatever has a power: it is no larger
+    alive = _lives(largest, n - 1)  # includes every place with a power: the power is no larger
     off, largest = off[alive], largest[alive]
     there = np.abs(power[alive])
     wrong = n * off * largest ** (n - 1) + 4 * _UNIT * (1 + n * np.abs(logs[alive])) * there + fft_error * there
@@ -412,15 +430,15 @@ def _rounding(
 
 
 def _growth(masses: FloatArray, values: FloatArray, gamma: float, t: float) -> float:
-    """Log of the moment generating function of B·L at t; inf where it overflows."""
+    """Return the log of the moment generating function of B·L at t, or inf if it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         excess = gamma * float(masses @ np.expm1(t * values))
-    # a mean of almost 0 is lost in the rounding of 1 + excess: no less than that is claimed
+    # a mean of almost 0 is lost in the rounding of 1 + excess, so no smaller value is claimed
     return math.log1p(max(excess, -1 + 1e-14)) if math.isfinite(excess) else math.inf
 
 
 def _saddle(values: FloatArray, masses: FloatArray) -> float:
-    """θ >= 0 with Σ masses·values·e^(θ·values) = 0; 0 where the mean is not negative already."""
+    """Return θ >= 0 with Σ masses·values·e^(θ·values) = 0, or 0 if the mean is not negative."""
     if float(masses @ values) >= 0:
         return 0.0
     largest = float(values.max())

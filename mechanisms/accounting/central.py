@@ -1,4 +1,4 @@
-"""What a user's data cost after the shuffler: several records by group privacy, several stages by composition."""
+"""Central ε of a user after the shuffler: several records by group privacy, several stages by composition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
 from mechanisms.accounting.with_sampler_error import with_sampler_error
 from mechanisms.mechanism import Mechanism
 
-#: At most so many looks for the δ that group privacy may spend on one record.
+#: Attempts to find the δ that group privacy may spend on one record.
 _LOOKS = 12
 
 
@@ -22,14 +22,20 @@ def central_epsilon(
     mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1,
     bracketed: bool = True,
 ) -> tuple[float | None, Mapping[str, Any]]:  # fmt: skip
-    """(ε, details) at δ of one user of k records in r shuffled stages, in each among `users` of one crowd; None: no
-    amplification.
+    """Return (ε, details) at δ of one user of k records in r shuffled stages; ε is None without amplification.
 
-    The r stages have δ/r each and add up, or, of one record each and where there is a blanket, their profiles are
-    composed exactly (`accounting.rounds`), if that is less. In a stage, records are exchanged one at a time: k
-    steps of (ε, δ') make (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)), and δ' is what that leaves. n counts users, though there
-    may be more rows: further rows are drawn independently, which is post-processing. bracketed: of `shuffle.amplify`,
-    for who reads the details.
+    The stages get δ/r each and their ε add up. With one record each and a blanket, the profiles of the stages are also
+    composed exactly (`accounting.rounds`), and the smaller ε counts. In a stage, records are exchanged one at a time: k
+    steps of (ε, δ') make (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)), and δ' is chosen accordingly. n counts users even if there
+    are more rows: further rows are drawn independently, which is post-processing.
+
+    Args:
+        mechanisms: Mechanisms of one record's linked release.
+        users: n, the users of one crowd in each stage.
+        delta: δ of all stages.
+        records: k, the records of the user.
+        stages: r, the stages.
+        bracketed: Passed to `shuffle.amplify`, for callers that read the details.
     """
     step = delta / stages
     share = step / records
@@ -54,10 +60,10 @@ def central_epsilon(
 
 
 def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: float) -> float | None:
-    """ε of the stages' blanket profiles composed; None where there is no blanket, or it does not amplify.
+    """Return ε of the composed blanket profiles of the stages, or None without a blanket or amplification.
 
-    The samplers' numeric ε of a release, e, is in it as in `shuffle.amplify`: `joint_blanket` has it, a δ is less by
-    e^-e for each stage, and ε is e more for each. δ holds all stages' samplers.
+    The samplers' numeric ε of a release, e, is included as in `shuffle.amplify`: `joint_blanket` has it, δ is reduced
+    by e^-e for each stage, and ε is increased by e for each. δ includes the samplers of all stages.
     """
     cells = joint_blanket(mechanisms)
     if cells is None:
@@ -74,7 +80,7 @@ def _rounds(mechanisms: Sequence[Mechanism], users: int, stages: int, delta: flo
 
 
 def group_factor(epsilon: float, records: int) -> float:
-    """(e^(kε) - 1)/(e^ε - 1), by how much k steps of (ε, δ) multiply δ: 1 + e^ε + ... + e^((k-1)ε)."""
+    """Return (e^(kε) - 1)/(e^ε - 1) = 1 + e^ε + ... + e^((k-1)ε), the factor on δ of k steps of (ε, δ)."""
     if records == 1 or epsilon == 0:
         return float(records)
     exponent = (records - 1) * epsilon

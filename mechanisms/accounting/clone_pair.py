@@ -1,30 +1,30 @@
-"""The pair of counts that every clone bound compares, and its exact divergence.
+"""Pair of counts that every clone bound compares, and its exact divergence.
 
-**The pair.** Let R0 = R(x0) and R1 = R(x1) be written over disjoint parts, R0 = a·Q0 + b·Q1 + s·Q2 and
-R1 = b·Q0 + a·Q1 + s·Q2 with a > b and a + b + s = 1, and let every R(x) >= r·Q0 + r·Q1 + t·Q2 (t = 0 only where
-s = 0). Each of the other n - 1 users is then a *clone*, drawing from Q0, Q1, Q2 with probabilities r, r, t, and
-otherwise draws from a remainder of its own. The n outputs, shuffled, can be made from the three counts alone: the
-counts add up to C + 1, C the number of clones, whatever the target drew, so the users that are not clones are a
-uniformly random n - 1 - C of the others. Hence the counts (N0, N1, N2) under x0 and x1 are at least as far apart
-as the shuffled outputs, for every divergence that processing does not increase, and for randomizers that differ
-between users too.
+**The pair.** Write R0 = R(x0) and R1 = R(x1) over disjoint parts, R0 = a·Q0 + b·Q1 + s·Q2 and R1 = b·Q0 + a·Q1 + s·Q2
+with a > b and a + b + s = 1. Let every R(x) >= r·Q0 + r·Q1 + t·Q2 (t = 0 only if s = 0). Each of the other n - 1 users
+is then a *clone*, which draws from Q0, Q1, Q2 with probabilities r, r, t. Otherwise the user draws from a remainder of
+their own. The n shuffled outputs can be made from the three counts alone. The counts add up to C + 1, with C the number
+of clones, whatever the target drew. So the users that are not clones are a uniformly random n - 1 - C of the others.
+Hence the counts (N0, N1, N2) under x0 and x1 are at least as far apart as the shuffled outputs, for every divergence
+that processing does not increase. This also holds for randomizers that differ between users.
 
-**Its divergence.** Let γ = 2r + t and M = C + 1, C ~ Bin(n - 1, γ). Given M, draw all M from the clones' law; the
+**Its divergence.** Let γ = 2r + t and M = C + 1, C ~ Bin(n - 1, γ). Given M, draw all M from the clones' law. The
 likelihood ratio of (N0, N1, N2) is (γ/M)·(N0·a/r + N1·b/r + N2·s/t) under x0. With N = N0 + N1 ~ Bin(M, 2r/γ) and
 D = N0 - N1, a sum of N fair signs,
 
     δ_M(ε) = γ/(2rM)·E[(κ·D - θ)_+],  κ = (a - b)(1 + e^ε),  θ = (e^ε - 1)·((a + b)·N + g·(M - N)),  g = 2rs/t,
 
-and E[(κ·D - θ)_+] = κ·k·b_N(k) - θ·P(N0 >= k) with k the least N0 at which it is positive and b_N the mass of
-Bin(N, 1/2), since E[D; N0 >= k] = k·b_N(k) (de Moivre). Exchanging x0 and x1 exchanges N0 and N1: one direction
+and E[(κ·D - θ)_+] = κ·k·b_N(k) - θ·P(N0 >= k). Here k is the least N0 at which it is positive, and b_N the mass of
+Bin(N, 1/2), since E[D; N0 >= k] = k·b_N(k) (de Moivre). Exchanging x0 and x1 exchanges N0 and N1, so one direction
 suffices.
 
-**Safe side.** δ_M falls in M (with one clone less, add a draw of the clones' law: processing), and given M the
-expectation rises in N where g >= a + b (θ falls, D spreads); so a block of M counts as its lowest, a block of N as
-its highest. Binomial tails left out are added in full, and rounding of the special functions is charged: for fair
-coins (measured at 5e-12 up to N = 1e8, and 7e-10 at 1e12) at 1e-10 of each term before it cancels, for M and N
-(measured at 5e-9 of either tail, however small, up to 1e12, and 6e-8 at 1e15) at 1e-7 of the sum, both more in the
-root of the users beyond 1e8. a - b has rounding of its own, which is why nothing is amplified of an ε0 below 1e-5.
+**Safe side.** δ_M falls in M: with one clone less, add a draw of the clones' law, which is processing. Given M, the
+expectation rises in N if g >= a + b (θ falls, D spreads). So a block of M counts as its lowest, and a block of N as its
+highest. Binomial tails that are left out are added in full. Rounding of the special functions is charged. For fair
+coins it is charged at 1e-10 of each term before it cancels (measured at 5e-12 up to N = 1e8, and 7e-10 at 1e12). For M
+and N it is charged at 1e-7 of the sum (measured at 5e-9 of either tail, however small, up to 1e12, and 6e-8 at 1e15).
+Beyond 1e8 users both charges grow with the root of their number. a - b has rounding of its own, so no ε0 below 1e-5 is
+amplified.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from scipy.special import betainc, betaincc, gammaln
 
 FloatArray = NDArray[np.float64]
 
-#: Mass of clone counts left out and added to δ, as a fraction of the δ asked for.
+#: Mass of clone counts left out and added to δ, as a fraction of the requested δ.
 _TAIL = 1e-7
-#: What the incomplete beta function and the binomial mass may be wrong by, relatively, up to so many coins.
+#: Relative error allowed to the incomplete beta function and the binomial mass, up to this number of coins.
 _ROUNDING, _COINS = 1e-10, 1e8
-#: The same for tails of the numbers of clones, which Abel summation carries over to δ.
+#: The same for tails of the numbers of clones. Abel summation carries it over to δ.
 _MASS_ROUNDING = 1e-7
 #: ε is found to this relative accuracy, on the safe side.
 TOLERANCE = 1e-4
-#: Above the largest ε0 a clone has probability below 1e-217: no number of users amplifies. Below the least one float64
-#: does not tell a from b to 1e-10.
+#: Range of ε0. Above it, a clone has probability below 1e-217, and no number of users amplifies. Below it, float64 does
+#: not distinguish a from b to 1e-10.
 LEAST_EPSILON, LARGEST_EPSILON = 1e-5, 500.0
-#: Stirling's series from so many on, to 1e-13 of the mass.
+#: Stirling's series is used from this count on. Its error is 1e-13 of the mass.
 _SERIES = 32
 _BLOCKS = 1500
 _BLOCKS_2D = 160
@@ -58,7 +58,15 @@ _BLOCKS_2D = 160
 
 @dataclass(frozen=True)
 class ClonePair:
-    """Weights of the pair above: high = a, low = b (the target's), shared = s; clone = r, shared_clone = t."""
+    """Weights of the pair in the module's docstring.
+
+    Attributes:
+        high: a of the target.
+        low: b of the target.
+        clone: r.
+        shared: s of the target.
+        shared_clone: t.
+    """
 
     high: float
     low: float
@@ -78,16 +86,20 @@ class ClonePair:
 
     @property
     def rate(self) -> float:
-        """g = 2rs/t of the divergence; 0 where nothing is shared."""
+        """Return g = 2rs/t of the divergence, or 0 if nothing is shared."""
         return 2 * self.clone * self.shared / self.shared_clone if self.shared else 0.0
 
 
-#: The least δ that is accounted for: what is set aside of it must still be a number.
+#: Smallest δ that is accounted for. The shares set aside from it must still be numbers.
 LEAST_DELTA = 1e-290
 
 
 def check_arguments(local_epsilon: float, users: int, delta: float) -> None:
-    """ValueError unless ε0 >= 0 (infinity is allowed), n is a whole number of at least 1 and δ is in (0, 1)."""
+    """Check that ε0 >= 0 (infinity is allowed), n is a whole number of at least 1, and δ is in (0, 1).
+
+    Raises:
+        ValueError: One of them is out of range.
+    """
     if not local_epsilon >= 0:
         raise ValueError(f"shuffle: the local epsilon must be at least 0, got {local_epsilon}")
     if isinstance(users, bool) or users != users or users < 1 or users != int(users):
@@ -97,19 +109,21 @@ def check_arguments(local_epsilon: float, users: int, delta: float) -> None:
 
 
 def pair_epsilon(pair: ClonePair, users: int, delta: float) -> float | None:
-    """Least ε at which the counts of `pair` are (ε, delta)-indistinguishable, to 1e-4 above; None if not below
-    the target's own loss log(high/low).
+    """Return the least ε at which the counts of `pair` are (ε, delta)-indistinguishable, within 1e-4 above.
 
-    users: n >= 1, the target among them.
+    The result is None if it is not below the target's own loss log(high/low). `users` is n >= 1, the target included.
     """
     limit = math.log(pair.high / pair.low) if pair.low > 0 else math.inf
-    # beyond ε = 30, κ and θ agree to the last bits of float64, and a δ of 0 would be their rounding
+    # beyond ε = 30, κ and θ agree to the last bits of float64, and their rounding would look like δ = 0
     start = min(limit, 30.0)
     return least_epsilon(pair_profile(pair, users, delta), delta, start)
 
 
 def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float], float]:
-    """ε -> an upper bound of the pair's δ(ε); what it leaves out, at most 1e-7 of `delta`, is added."""
+    """Return the function from ε to an upper bound of the pair's δ(ε).
+
+    It includes what is left out, at most 1e-7 of `delta`.
+    """
     gamma = min(1.0, 2 * pair.clone + pair.shared_clone)
     low, high, left_out = binomial_range(users - 1, gamma, _TAIL * delta)
     edges = block_edges(low, high, _BLOCKS if pair.shared == 0 else _BLOCKS_2D)
@@ -140,7 +154,7 @@ def pair_profile(pair: ClonePair, users: int, delta: float) -> Callable[[float],
 def _split(
     total: FloatArray, mass: FloatArray, share: float, tail: float
 ) -> tuple[FloatArray, FloatArray, FloatArray, float]:
-    """Blocks of N ~ Bin(M, share) for every M: (M, N at the block's top, mass) flattened, and the mass left out."""
+    """Return flattened blocks of N ~ Bin(M, share) for every M, (M, N at the top, mass), and the mass left out."""
     if share >= 1:
         return total, total, mass, 0.0
     log_tail = math.log(2 / tail)
@@ -148,7 +162,7 @@ def _split(
     first = np.maximum(np.floor(total * share - radius), 0.0)
     last = np.minimum(np.ceil(total * share + radius), total)
     step = np.linspace(0.0, 1.0, _BLOCKS_2D + 1)
-    # tops of the blocks: whole numbers from `first` to `last`; a block is (the top before, this top]
+    # tops of the blocks: whole numbers from `first` to `last`; a block is (previous top, this top]
     tops = np.floor(first[:, None] + step * (last - first)[:, None])
     wide = np.broadcast_to(total[:, None], tops.shape)
     edges = np.concatenate([np.zeros((len(total), 1)), tops + 1], axis=1)
@@ -158,9 +172,9 @@ def _split(
 
 
 def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float) -> float | None:
-    """Least ε in (0, limit) with delta_at(ε) <= delta, to 1e-4 relatively on the safe side; None if there is none.
+    """Return the least ε in (0, limit) with delta_at(ε) <= delta, within 1e-4 relatively on the safe side, or None.
 
-    delta_at: non-increasing. The ε returned was evaluated, so it holds whatever the search did.
+    `delta_at` must be non-increasing. The returned ε was evaluated, so it holds whatever path the search took.
     """
     low, high = 0.0, limit
     at_zero = delta_at(0.0)
@@ -171,7 +185,7 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float
     for step in range(200):
         if high - low <= TOLERANCE * high or high < 1e-12:
             break
-        # secant on log δ, a little above its root so that the upper end moves; halving where that fails
+        # secant on log δ, a little above its root so that the upper end moves; bisection if that fails
         middle = math.sqrt(low * high) if low > 0 and high > 4 * low else (low + high) / 2
         if math.isfinite(gap_high) and step % 3:
             secant = low + (high - low) * gap_low / (gap_low - gap_high)
@@ -187,7 +201,7 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float, limit: float
 
 
 def binomial_range(trials: int, p: float, tail: float) -> tuple[int, int, float]:
-    """(low, high, bound): P(Bin(trials, p) outside low..high) <= bound <= tail, by Bernstein's inequality."""
+    """Return (low, high, bound): P(Bin(trials, p) outside low..high) <= bound <= tail, by Bernstein's inequality."""
     if trials == 0 or p >= 1:
         return trials, trials, 0.0
     log_tail = math.log(2 / tail)
@@ -197,14 +211,17 @@ def binomial_range(trials: int, p: float, tail: float) -> tuple[int, int, float]
 
 
 def block_edges(low: int, high: int, blocks: int) -> FloatArray:
-    """Whole numbers low = e_0 < ... < e_k = high + 1, at most `blocks` blocks [e_i, e_{i+1})."""
+    """Return whole numbers low = e_0 < ... < e_k = high + 1, at most `blocks` blocks [e_i, e_{i+1})."""
     edges: FloatArray = np.unique(np.floor(np.linspace(low, high + 1, min(blocks, high + 1 - low) + 1)))
     return edges
 
 
 def binomial_masses(trials: int | FloatArray, p: float, edges: FloatArray) -> FloatArray:
-    """P(e_j <= Bin(trials, p) < e_{j+1}) for each block along the last axis of edges; differences of the lower tail up
-    to the mean, of the upper one beyond, so that a mass far out keeps its digits. trials: of all rows, or (rows, 1)."""
+    """Return P(e_j <= Bin(trials, p) < e_{j+1}) for each block along the last axis of edges.
+
+    Up to the mean these are differences of the lower tail, beyond it of the upper one. So masses far out keep their
+    digits. `trials` is one number for all rows, or has shape (rows, 1).
+    """
     if p >= 1 or np.all(trials == 0):
         return np.ones_like(edges[..., 1:])
     n = np.broadcast_to(np.asarray(trials, dtype=np.float64), edges.shape)
@@ -220,8 +237,10 @@ def binomial_masses(trials: int | FloatArray, p: float, edges: FloatArray) -> Fl
 
 
 def fair_binomial_pmf(n: FloatArray, k: FloatArray) -> FloatArray:
-    """P(Bin(n, 1/2) = k) for whole 0 <= k <= n, to 1e-11 relatively (Stirling's series from n = 1000 on, where neither
-    k nor n - k is small)."""
+    """Return P(Bin(n, 1/2) = k) for whole 0 <= k <= n, within 1e-11 relatively.
+
+    Stirling's series is used from n = 1000 on if neither k nor n - k is small.
+    """
     mass: FloatArray = np.empty(n.shape)
     small = (n < 1000) | (np.minimum(k, n - k) < _SERIES)
     for those, log_mass in ((small, _by_gamma), (~small, _by_stirling)):
@@ -231,26 +250,26 @@ def fair_binomial_pmf(n: FloatArray, k: FloatArray) -> FloatArray:
 
 
 def _by_gamma(n: FloatArray, k: FloatArray) -> FloatArray:
-    """log P(Bin(n, 1/2) = k), by the gamma function."""
+    """Return log P(Bin(n, 1/2) = k) by the gamma function."""
     log_mass: FloatArray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1) - n * math.log(2)
     return log_mass
 
 
 def _by_stirling(n: FloatArray, k: FloatArray) -> FloatArray:
-    """log P(Bin(n, 1/2) = k), by Stirling's series."""
+    """Return log P(Bin(n, 1/2) = k) by Stirling's series."""
     log_mass: FloatArray = 0.5 * np.log(n / (2 * math.pi * k) / (n - k)) - n * _entropy_gap((2 * k - n) / n)
     log_mass += _stirling(n) - _stirling(k) - _stirling(n - k)
     return log_mass
 
 
 def _entropy_gap(x: FloatArray) -> FloatArray:
-    """Divergence of a coin of bias (1 + x)/2 from a fair one, in nats."""
+    """Return the divergence of a coin of bias (1 + x)/2 from a fair one, in nats."""
     bounded = np.clip(x, -1 + 1e-16, 1 - 1e-16)
     gap: FloatArray = bounded * np.arctanh(bounded) + np.log1p(-bounded * bounded) / 2  # both of the order of x²
     return gap
 
 
 def _stirling(n: FloatArray) -> FloatArray:
-    """log n! less Stirling's formula."""
+    """Return log n! minus Stirling's formula."""
     series: FloatArray = (1 / 12 - (1 / 360 - 1 / (1260 * n * n)) / (n * n)) / n
     return series

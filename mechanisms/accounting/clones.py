@@ -8,10 +8,15 @@ from mechanisms.accounting.clone_pair import LARGEST_EPSILON, LEAST_EPSILON, Clo
 
 
 def clones_2021_closed(local_epsilon: float, users: int, delta: float) -> float | None:
-    """ε <= log(1 + (e^ε0 - 1)/(e^ε0 + 1)·(8·sqrt(e^ε0·log(4/δ)/n) + 8·e^ε0/n)) (Theorem 3.1).
+    """Return ε <= log(1 + (e^ε0 - 1)/(e^ε0 + 1)·(8·sqrt(e^ε0·log(4/δ)/n) + 8·e^ε0/n)) (Theorem 3.1).
 
-    local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1. delta: in (0, 1).
-    None, no amplification, outside its condition ε0 <= log(n/(16·log(2/δ))) and where it is not below ε0.
+    Args:
+        local_epsilon: ε0 of pure local differential privacy, in nats.
+        users: n >= 1.
+        delta: δ in (0, 1).
+
+    Returns:
+        ε, or None (no amplification) outside the condition ε0 <= log(n/(16·log(2/δ))) or if ε is not below ε0.
     """
     check_arguments(local_epsilon, users, delta)
     if local_epsilon == 0:
@@ -25,11 +30,11 @@ def clones_2021_closed(local_epsilon: float, users: int, delta: float) -> float 
 
 
 def clones_2021(local_epsilon: float, users: int, delta: float) -> float | None:
-    """The numerical bound: the divergence of the pair that the theorem's proof reduces to, found exactly.
+    """Return the numerical bound: the exact divergence of the pair to which the theorem's proof reduces.
 
-    R(x) >= e^-ε0·(R0 + R1)/2, and R0, R1 are the two outputs of randomized response with ε0, processed: so in
-    `clone_pair` a = e^ε0/(e^ε0 + 1), b = 1 - a, r = e^-ε0/2. Holds for any randomizers of ε0-local differential
-    privacy, from ε0 = 1e-5 on. local_epsilon, users, delta and None as in `clones_2021_closed`, without its condition.
+    R(x) >= e^-ε0·(R0 + R1)/2, and R0, R1 are the two outputs of randomized response with ε0, processed. So in
+    `clone_pair` a = e^ε0/(e^ε0 + 1), b = 1 - a, r = e^-ε0/2. The bound holds for any randomizers of ε0-local
+    differential privacy, from ε0 = 1e-5 on. Arguments and None are as in `clones_2021_closed`, without its condition.
     """
     check_arguments(local_epsilon, users, delta)
     if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:

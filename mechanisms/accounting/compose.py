@@ -1,4 +1,4 @@
-"""What several independent releases of one user cost together: basic, advanced, Rényi, or exact."""
+"""Total budget of several independent releases of one user: basic, advanced, Rényi, or exact composition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mechanisms.mechanism import Mechanism
 METHODS = ("least", "pld", "basic", "advanced", "renyi")
 #: Share of ε below which a δ is not worth spending: worst cases of pure mechanisms hold at δ = 0.
 _WORTH = 1e-6
-#: What a budget says of each.
+#: Words of a budget's assumptions for each method.
 _HOW = {
     "basic": "worst cases added",
     "advanced": "advanced composition (Dwork and Roth 2014; Kairouz, Oh and Viswanath 2015)",
@@ -24,29 +24,32 @@ _HOW = {
 
 
 def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method: str = "least") -> Budget:
-    """(ε, δ) of releases by mechanisms, each its number of times, over stages, channels and records of a user.
+    """Return the (ε, δ) of releases over stages, channels and records of a user.
 
-    The mechanisms' worst cases are composed, so unlike metrics never add up as numbers of unlike units. The
-    releases draw independently. How many there are and by which mechanisms is fixed in advance; what each is asked
-    about, its input, may be chosen in the light of those before (the loss distributions are those of worst pairs, which
-    dominate adaptively: Zhu, Dong and Wang 2022, Theorem 10). Where ε, δ or the number are so chosen too, this is no
-    theorem about what came to pass: `mechanisms.accounting.privacy_filter` is.
+    The worst cases of the mechanisms are composed, so unlike metrics never add up as numbers of unlike units. The
+    releases draw independently. Their number and their mechanisms are fixed in advance. The input of each may be chosen
+    in the light of the releases before: the loss distributions are those of worst pairs, which dominate adaptively
+    (Zhu, Dong and Wang 2022, Theorem 10). If ε, δ or the number of releases are chosen in that way too, use
+    `mechanisms.accounting.privacy_filter`: this is then no theorem about the actual releases.
 
-    delta: what the whole composition may spend, in [0, 1); at 0 only pure mechanisms are finite.
-    method: how ε is bounded; no method answers more than "basic", and the assumptions name the one that gave the ε.
-        least: the least that is proved, over all methods.
-        basic: worst cases added; Gaussian noise gets an equal share of delta each, pure mechanisms none.
-        advanced: the best of Dwork and Roth 2014, Theorem 3.20, and Kairouz, Oh and Viswanath 2015; of delta
-            one half goes to Gaussian releases, if there are any.
-        renyi: Rényi divergences added, at the best order.
-        pld: loss distributions convolved.
+    The answer's ε includes each release's numeric ε. `Budget.sampler_delta` holds their numeric δ, the probability that
+    an output is not that of the theorem's mechanism. ε is inf if one mechanism is unprotected. Units that differ make a
+    record. The order of the list does not matter, and n at once equals n one by one.
 
-    The samplers' approximations: each release's numeric ε is in the answer's ε, its numeric δ (the probability
-    that its output is not that of the theorem's mechanism) in `Budget.sampler_delta`. ε is inf where one mechanism is
-    unprotected. Units that differ make a record. The order of the list does not matter, and n
-    at once is n one by one.
+    Args:
+        mechanisms: Each mechanism with its number of releases.
+        delta: δ that the whole composition may spend, in [0, 1). At 0 only pure mechanisms have a finite ε.
+        method: Bound on ε. No method returns more than "basic", and the assumptions name the one that gave the ε.
 
-    ValueError on a delta, number or method out of range, an empty list, or a mechanism without a loss.
+            - least: the least that is proved, over all methods.
+            - basic: worst cases added. Gaussian releases get an equal share of delta each, pure mechanisms none.
+            - advanced: the best of Dwork and Roth 2014, Theorem 3.20, and Kairouz, Oh and Viswanath 2015. One half of
+              delta goes to Gaussian releases, if there are any.
+            - renyi: Rényi divergences added, at the best order.
+            - pld: loss distributions convolved.
+
+    Raises:
+        ValueError: A delta, number or method is out of range, the list is empty, or a mechanism has no loss.
     """
     check_delta(delta)
     if method not in METHODS:
@@ -54,7 +57,7 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
     releases = _grouped(mechanisms)
     guarantees = [(mechanism.guarantee, times) for mechanism, times in releases]
     noisy = sum(times for guarantee, times in guarantees if guarantee.sigma is not None)
-    # Worst cases hold the numeric ε; what follows adds it by itself.
+    # worst cases include the numeric ε; the code below adds it separately
     numeric = math.fsum(times * g.numeric_epsilon for g, times in guarantees)
 
     def worst(share: float) -> list[tuple[float, int]]:
@@ -83,7 +86,7 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float, method
 
 
 def _grouped(mechanisms: Sequence[tuple[Mechanism, int]]) -> list[tuple[Mechanism, int]]:
-    """Each mechanism once, with its number of releases, in an order that does not depend on the list's."""
+    """Return each mechanism once, with its number of releases, in an order that does not depend on the list's."""
     if not mechanisms:
         raise ValueError("composition: nothing to compose; give at least one mechanism")
     counts: dict[Mechanism, int] = {}
@@ -101,7 +104,7 @@ def _bound(
     noisy: int,
     method: str,
 ) -> float:
-    """ε of protected releases at delta by a method other than basic; inf where it has no answer."""
+    """Return ε of protected releases at delta by a method other than basic, or inf if it has no answer."""
     if delta == 0:
         return math.inf
     if method == "advanced":

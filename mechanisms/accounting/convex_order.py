@@ -1,7 +1,7 @@
-"""Laws of a number in the convex order: fewer atoms, or atoms on a grid, above or below the law that is given.
+"""Laws above or below a given law in the convex order, with fewer atoms or on a grid.
 
-One law is above another in the convex order where E[f] is no less for every convex f; sums of independent copies keep
-the order. A value spread on two around it, its mean kept, is above; values gathered at their mean are below.
+A law is above another in the convex order if E[f] is no less for every convex f. Sums of independent copies keep the
+order. A value that is spread on two around it with its mean kept is above. Values gathered at their mean are below.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ IntArray = NDArray[np.int64]
 
 
 def thinned(values: FloatArray, masses: FloatArray, pessimistic: bool, bins: int) -> tuple[FloatArray, FloatArray]:
-    """Fewer atoms, in the safe direction: on the ends of bins, or at their means (optimistic)."""
-    largest = float(np.abs(values).max()) or 1.0  # squares of what is larger than 1e154 are no numbers
+    """Return fewer atoms in the safe direction: on the ends of bins, or at their means (optimistic)."""
+    largest = float(np.abs(values).max()) or 1.0  # squares of values above 1e154 would overflow
     spread = largest * math.sqrt(float(masses @ (values / largest) ** 2) / float(masses.sum()))
-    # narrow near 0 and wide far out: a bin is 1/bins of the spread plus of the value itself
+    # bins are narrow near 0 and wide far out: 1/bins of the spread plus of the value itself
     scaled = np.arcsinh(values / spread) * bins
     place = np.floor(scaled)
     first = place.min()
@@ -40,7 +40,7 @@ def thinned(values: FloatArray, masses: FloatArray, pessimistic: bool, bins: int
 
 
 def spread_on_grid(values: FloatArray, masses: FloatArray, step: float) -> tuple[IntArray, FloatArray]:
-    """Each value on its two neighbours k·step, mean kept: larger in the convex order. (index, mass)."""
+    """Return (index, mass) of each value on its two neighbours k·step, mean kept: larger in the convex order."""
     scaled = values / step
     index = np.floor(scaled)
     share = scaled - index
@@ -58,8 +58,10 @@ def spread_on_grid(values: FloatArray, masses: FloatArray, step: float) -> tuple
 def gathered_near(
     values: FloatArray, masses: FloatArray, step: float
 ) -> tuple[float, tuple[IntArray, FloatArray, float]]:
-    """A step, at most a quarter wider, and what `gathered_on_grid` gives on it; a few atoms are put near grid points by
-    the step."""
+    """Return a step, at most a quarter wider, and `gathered_on_grid` on it.
+
+    For a few atoms, the step is chosen such that they lie near grid points.
+    """
     if len(values) > 8:
         return step, gathered_on_grid(values, masses, step)
     steps = step * np.linspace(1.0, 1.25, 4001)
@@ -70,9 +72,9 @@ def gathered_near(
 
 
 def gathered_on_grid(values: FloatArray, masses: FloatArray, step: float) -> tuple[IntArray, FloatArray, float]:
-    """Runs of values, from the largest down, whose mean is a grid point: smaller in the convex order.
+    """Return (index, mass, lost) of runs of values whose mean is a grid point: smaller in the convex order.
 
-    The last run ends where the values do; its mean is rounded down. (index, mass, mean lost by this).
+    Runs start at the largest value. The last run ends where the values do, and its mean is rounded down by `lost`.
     """
     lost = 0.0
     order = np.argsort(-values)
@@ -108,6 +110,6 @@ def gathered_on_grid(values: FloatArray, masses: FloatArray, step: float) -> tup
 
 
 def _binned(place: IntArray, masses: FloatArray, size: int) -> FloatArray:
-    """The masses in each of `size` bins."""
+    """Return the masses in each of `size` bins."""
     mass: FloatArray = np.bincount(place, weights=masses, minlength=size).astype(np.float64, copy=False)
     return mass

@@ -1,4 +1,4 @@
-"""What training by noisy gradients costs whoever trusts the server with them: steps, each of a Poisson sample's sum."""
+"""Budget of training by noisy gradients with a trusted server: steps, each the noisy sum of a Poisson sample."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.losses.sampled_gaussian import replaced_loss
 
-#: How near the least noise is found, relatively; where it is looked for, and by which steps of its logarithm.
+#: Relative tolerance of the least noise, the range of the search, and the steps of its logarithm.
 _NEAR, _LEAST, _MOST, _WIDER = 1e-4, 0.05, 1e8, 0.1
-#: Mass that a composition may cut off, of δ.
+#: Share of δ that a composition may cut off.
 _TAIL = 1e-6
 
 
 def descent_epsilon(noise: float, *, rate: float, steps: int, delta: float) -> float:
-    """ε at δ > 0 of one user of one vector in each step, against any other user in their place (replacement).
+    """Return ε at δ > 0 of one user of one vector in each step, against any other user in their place (replacement).
 
-    Each step takes every user's vector with probability `rate`, clips it to length C, adds up and adds N(0, noise²·C²)
-    to each coordinate; what a step asks for may depend on the steps before. The number of users is public. Loss
-    distributions of the worst pair (`mechanisms.losses.sampled_gaussian`) are convolved; of all users in every step
+    Each step takes every user's vector with probability `rate`, clips it to length C, adds up, and adds N(0, noise²·C²)
+    to each coordinate. The query of a step may depend on the steps before. The number of users is public. Loss
+    distributions of the worst pair (`mechanisms.losses.sampled_gaussian`) are convolved. With all users in every step
     they are exactly one Gaussian release of distance 2·√steps/noise.
-    ValueError where noise, rate, steps or delta are out of range.
+
+    Raises:
+        ValueError: noise, rate, steps or delta is out of range.
     """
     check_delta(delta)
     if isinstance(steps, bool) or not steps >= 1 or steps % 1 or delta == 0:
@@ -36,9 +38,12 @@ def descent_epsilon(noise: float, *, rate: float, steps: int, delta: float) -> f
 
 @lru_cache(maxsize=64)
 def least_noise(epsilon: float, *, rate: float, steps: int, delta: float) -> float:
-    """The least noise, in units of C, whose `descent_epsilon` is at most epsilon, from above and to a part in 10⁴.
+    """Return the least noise, in units of C, whose `descent_epsilon` is at most epsilon.
 
-    ValueError where none up to 10⁸ does, or epsilon is not above 0.
+    It is within a part in 10⁴, from above.
+
+    Raises:
+        ValueError: No noise up to 10⁸ suffices, or epsilon is not above 0.
     """
     if not 0 < epsilon < math.inf:
         raise ValueError(f"descent: epsilon must be a finite number above 0, got {epsilon}")
@@ -46,7 +51,7 @@ def least_noise(epsilon: float, *, rate: float, steps: int, delta: float) -> flo
     def excess(log_noise: float) -> float:
         return descent_epsilon(math.exp(log_noise), rate=rate, steps=steps, delta=delta) - epsilon
 
-    # of many steps, each of a small share of the noise, the whole is nearly Gaussian, of a distance 2·rate·√steps/noise
+    # many steps, each of a small share of the noise, are nearly one Gaussian release of distance 2·rate·√steps/noise
     low = high = math.log(max(Gaussian.calibrated(epsilon, delta, 1).sigma * rate * math.sqrt(steps), _LEAST))
     while excess(high) > 0:
         low, high = high, high + _WIDER
@@ -63,7 +68,7 @@ def least_noise(epsilon: float, *, rate: float, steps: int, delta: float) -> flo
 
 
 def _whole(noise: float, rate: float, steps: int) -> tuple[LossCells, int]:
-    """One step's loss and how often; without sampling all steps are one Gaussian release."""
+    """Return one step's loss and its number. Without sampling, all steps are one Gaussian release."""
     if rate == 1 and noise > 0:
         return gaussian_loss(2 * math.sqrt(steps) / noise), 1
     return replaced_loss(noise, rate), int(steps)

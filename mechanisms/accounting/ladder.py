@@ -1,4 +1,4 @@
-"""What ε do I have? One answer for each unit: token, text, embedding, label, record, user, and after the shuffler."""
+"""Ladder of budgets, one ε for each unit: token, text, embedding, label, record, user, and shuffled."""
 
 from __future__ import annotations
 
@@ -19,22 +19,28 @@ from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
-#: The rungs, from the smallest unit up. Channels sent unprotected beside these stand between label and record; where a
-#: statistic or an answer is released, "statistic" or "answer" stands in place of the other channels.
+#: Rungs, from the smallest unit up. Channels sent unprotected stand between label and record. If a user vector or an
+#: answer is released, "statistic" or "answer" replaces the other channels.
 NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One unit's budget, and what it rests on.
+    """Budget of one unit, with its assumptions.
 
-    name: of NAMES, or a channel sent unprotected. epsilon, delta: any two neighbours are (ε, δ)-indistinguishable;
-    None where there is nothing of the kind (no such channel, declared public, no amplification), inf where nothing
-    protects it. unit: what is protected. neighbours: which two inputs. assumption: what must hold, or why it is None.
-    worst_case: the ε of the theorems alone, added up (δ = 0; for Gaussian noise inf); None as for epsilon.
-    statement: the metric bound on the loss, "10·d_angular + 2"; "" where there is none.
-    unprotected: channels that make epsilon inf. crowd: of the shuffled rung, among how many users one hides, oneself
-    included; None where nothing is amplified. details: of the shuffled rung, its bounds under their names.
+    Attributes:
+        name: One of NAMES, or a channel sent unprotected.
+        epsilon: ε such that any two neighbours are (ε, δ)-indistinguishable. None if it does not apply (no such
+            channel, declared public, no amplification), inf if nothing protects the unit.
+        delta: δ of the same statement.
+        unit: Protected unit.
+        neighbours: Description of the two inputs.
+        assumption: Condition under which the ε holds, or the reason why it is None.
+        worst_case: ε of the theorems alone, added up (δ = 0; inf for Gaussian noise). None as for epsilon.
+        statement: Metric bound on the loss, "10·d_angular + 2", or "" if there is none.
+        unprotected: Channels that make epsilon inf.
+        crowd: Size of the crowd of the shuffled rung, the user included. None without amplification.
+        details: Bounds of the shuffled rung under their names.
     """
 
     name: str
@@ -50,7 +56,7 @@ class Rung:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; infinity is the string "inf", what does not apply is None."""
+        """Return a JSON-ready form. Infinity is the string "inf", and values that do not apply are None."""
         return {
             "rung": self.name,
             "epsilon": json_ready(self.epsilon),
@@ -81,32 +87,38 @@ def ladder(
     public: Mapping[str, str] | None = None,
     unprotected: Mapping[str, str] | None = None,
 ) -> tuple[Rung, ...]:
-    """The rungs of one user's releases, in the order of NAMES.
+    """Return the rungs of one user's releases, in the order of NAMES.
 
-    embedding, label, text: the mechanism of each channel; None where it does not exist. A text is composed from its
-    parts: its word mechanism at each of its positions, and its length. draws: how often a record's embedding is drawn
-    afresh in a stage. statistic: of a user who releases nothing else in a stage, and one vector for all records
-    together, whose number then counts for nothing. answer: of a record whose model runs on the device and of which
-    nothing else is released.
-    records: most records of a user; None where nobody knows, and then no user's ε is given. stages: in how many
-    stages one user releases every record anew (stages of disjoint users count as one).
-    users: users that the shuffler *delivered* (in each stage); None where there is no shuffler, 0 where it delivered
-    nothing. crowd: of them, how many are known to agree with the target in all that leaves in clear, the target
-    included, whoever the target is: the smallest such group of users. None: nobody knows. The n of amplification is
-    the crowd, and `users` only where nothing leaves in clear: users who differ in what they send in clear have no
-    common randomizer, and none of them hides another. Users who are not honest hide nobody either.
-    delta: of every rung. How far the samplers may be from their mechanisms (total variation) is said in each
-    rung's assumption.
-    public: channel -> why its data are declared public; such a channel is None, and neighbours agree on it. Or what a
-    text exposes (a name of EXPOSURES) -> why that is; neighbours agree on it too. What is exposed and not declared
-    makes every rung with the text inf.
-    unprotected: name -> what else leaves in clear; its rung, and every one above it, is inf.
+    Every ε is the smaller of the theorems' worst cases added (basic composition), and the exact loss distributions
+    convolved. The shuffled ε is the least valid bound of `shuffle.amplify` for the linked release of one record. A user
+    of k records pays (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)) by group privacy (Vadhan 2017, Lemma 2.2: k steps of one record
+    each). Stages add up (Dwork and Roth 2014, Theorem 3.16) or compose as in `central_epsilon`.
 
-    Every ε is the least of: the theorems' worst cases added (basic composition), and the exact loss distributions
-    convolved. The shuffled ε is the least valid bound of `shuffle.amplify` for the linked release of one record;
-    a user of k records pays (k·ε, δ'·(e^(kε) - 1)/(e^ε - 1)) by group privacy (Vadhan 2017, Lemma 2.2: k steps of
-    one record each), and stages add up (Dwork and Roth 2014, Theorem 3.16) or compose as in `central_epsilon`. Raises
-    ValueError, one line, on bad numbers.
+    Args:
+        embedding: Mechanism of the channel; None if the channel does not exist.
+        label: As for embedding.
+        records: Most records of a user. None if unknown; then no ε of a user is given.
+        stages: Stages in which one user releases every record anew. Stages of disjoint users count as one.
+        users: Users that the shuffler *delivered* (in each stage). None without a shuffler, 0 if it delivered nothing.
+        delta: δ of every rung. Each rung's assumption names the samplers' distance from their mechanisms (total
+            variation).
+        crowd: Size of the smallest group of delivered users who agree in all that leaves in clear, the target included,
+            whoever the target is. None if unknown. The n of amplification is the crowd, and `users` only if nothing
+            leaves in clear: users who differ in what they send in clear have no common randomizer, and none of them
+            hides another. Dishonest users hide nobody either.
+        text: As for embedding. A text is composed from its parts: its word mechanism at each of its positions, and its
+            length.
+        statistic: Mechanism of a user vector. Its user releases nothing else in a stage, and one vector for all records
+            together, so the number of records does not count.
+        answer: Mechanism of the answer of a model on the device. Nothing else of the record is released.
+        draws: Fresh draws of a record's embedding in a stage.
+        public: Channel -> reason for which its data are declared public. Such a channel is None, and neighbours agree
+            on it. Or a name of EXPOSURES -> reason; neighbours agree on it too. An exposure that is not declared makes
+            every rung with the text inf.
+        unprotected: Name -> description of what else leaves in clear. Its rung, and every one above it, is inf.
+
+    Raises:
+        ValueError: A number is out of range, or the mechanisms contradict each other.
     """
     delta = _checked(delta, records=records, stages=stages, draws=draws, users=users, crowd=crowd)
     public, clear = dict(public or {}), dict(unprotected or {})
@@ -146,7 +158,7 @@ def ladder(
 
 
 def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:
-    """The rungs of a user's one vector a stage, which any other data of theirs could have given as well."""
+    """Return the rungs of one user vector a stage, which any other data of the user could have given as well."""
     in_clear = ["statistic"] if _is_unprotected(mechanism, delta) else []
     releases, anyone = [(mechanism, 1)], "any two users' data"
     note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
@@ -161,7 +173,7 @@ def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float
 
 
 def _checked(delta: float, **counts: int | None) -> float:
-    """δ, strictly between 0 and 1; ValueError otherwise, and for a count that is there and out of range."""
+    """Check that 0 < δ < 1 and that each count that is given is in range. Return δ."""
     delta = checks.real("ladder", "delta", delta, 0, 1)
     if not 0 < delta < 1:
         raise ValueError(f"ladder: delta must be above 0 and below 1, got {delta:g}")
@@ -172,9 +184,10 @@ def _checked(delta: float, **counts: int | None) -> float:
 
 
 def widest(ladders: Sequence[tuple[Rung, ...]], note: str) -> tuple[Rung, ...]:
-    """Rung by rung the largest ε of several ladders of the same rungs, for parameters that are not chosen yet.
+    """Return, rung by rung, the largest ε of several ladders of the same rungs, for parameters not chosen yet.
 
-    note: words that say so. A rung that is None in one of them (no amplification) falls back on that: no number.
+    A rung that is None in one of them (no amplification) is None in the result. `note` is appended to the assumption of
+    rungs that differ.
     """
     if len(ladders) == 1:
         return ladders[0]
@@ -191,10 +204,10 @@ def ledger_rung(
     name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str, neighbours: str, note: str,
     public: Mapping[str, str] | None = None,
 ) -> Rung:  # fmt: skip
-    """A rung from theorems alone, as a ledger keeps them: worst cases at `delta` each, added (k·delta in all).
+    """Return a rung from theorems alone, as a ledger keeps them: worst cases at `delta` each, added (k·delta in all).
 
-    public: what texts expose (a name of EXPOSURES) -> why it is declared public; neighbours agree on it, and where
-    they may not, the rung says that its ε is infinite.
+    `public` maps names of EXPOSURES to reasons for which they are declared public. Neighbours agree on them; the rung
+    says that its ε is infinite otherwise.
     """
     listed, public = list(guarantees), public or {}
     if not listed:
@@ -218,7 +231,7 @@ _USER = "that the user took part, and with how many records, is not protected"
 
 @dataclass(frozen=True, repr=False)
 class _Declared:
-    """A mechanism of texts or words between inputs that agree in some of what it exposes."""
+    """Mechanism of texts or words between inputs that agree in some of its exposures."""
 
     mechanism: Any
     public: tuple[str, ...]
@@ -240,14 +253,14 @@ class _Declared:
         return loss
 
     def blanket(self) -> BlanketCells | None:
-        """Of a crowd that agrees in what is declared public; None where something else is exposed, or it has none."""
+        """Return the blanket of a crowd that agrees in what is declared public, or None."""
         if self.guarantee.exposes or not hasattr(self.mechanism, "blanket"):
             return None
         cells: BlanketCells | None = self.mechanism.blanket()
         return cells
 
     def parts(self) -> list[tuple[Mechanism, int]]:
-        """What a text is drawn by; what the text passes through of itself is in no part."""
+        """Return the mechanisms that draw a text. Exposures are in no part."""
         if not isinstance(self.mechanism, TextMechanism):
             return [(self, 1)]
         return [(_Declared(part, self.public), count) for part, count in self.mechanism.parts()]
@@ -260,7 +273,7 @@ class _Declared:
 
 
 def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
-    """What neighbours agree on: public channels, and what the text exposes and is declared public."""
+    """Return the words for what neighbours agree on: public channels, and declared exposures of the text."""
     channels = [name for name in public if name not in EXPOSURES]
     passed = _passed(text)
     said = f", the same {' and '.join(channels)} (public)" if channels else ""
@@ -268,18 +281,18 @@ def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
 
 
 def _passed(text: _Declared | None) -> list[str]:
-    """What the text exposes and is declared public, in words."""
+    """Return the words for the text's exposures that are declared public."""
     return [] if text is None else [EXPOSURES[n] for n in text.mechanism.guarantee.exposes if n in text.public]
 
 
 def _common(public: Mapping[str, str], text: _Declared | None) -> str:
-    """What users have to share to be of one crowd: all that leaves in clear beside a release; "" where nothing does."""
+    """Return the words for what users of one crowd share: all that leaves in clear beside a release, or ""."""
     return " and ".join([*(name for name in public if name not in EXPOSURES), *_passed(text)])
 
 
 @dataclass(frozen=True)
 class _Crowd:
-    """Among whom a user hides. users, crowd: as `ladder` has them. common: what a crowd's users share; "": nothing."""
+    """Crowd in which a user hides. `users` and `crowd` are as in `ladder`; `common` is what its users share, or ""."""
 
     users: int | None
     crowd: int | None
@@ -287,7 +300,7 @@ class _Crowd:
 
     @property
     def size(self) -> int | None:
-        """The n of amplification; None where nobody knows, and then there is none."""
+        """Return the n of amplification, or None if unknown; then there is no amplification."""
         if self.crowd is None or self.users is None:
             return None if self.common else self.users
         return min(self.users, self.crowd)
@@ -315,7 +328,7 @@ def _token(text: _Declared | None, delta: float, public: Mapping[str, str]) -> R
 
 
 def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
-    """What passes through a text beside its theorem, and whether that is declared public."""
+    """Return notes on each exposure of a text beside its theorem, and on its declaration."""
     passed = text.mechanism.guarantee.exposes
     notes = [f"passes {EXPOSURES[n]} through, declared public ({public[n].strip()})" for n in passed if n in public]
     undeclared = [f"{EXPOSURES[n]} ({n})" for n in passed if n not in public]
@@ -356,7 +369,7 @@ def _composed(
     name: str, releases: Sequence[tuple[Mechanism, int]], times: int, delta: float, neighbours: str, note: str,
     in_clear: Sequence[str],
 ) -> Rung:  # fmt: skip
-    """All the parts, each `times` over: the least ε that basic composition or the loss distributions give."""
+    """Return the rung of all the parts, each `times` over: the smaller ε of basic and exact composition."""
     if in_clear:
         note = f"UNPROTECTED: {', '.join(in_clear)}; {note}"
         return Rung(name, math.inf, delta, name, neighbours, note, math.inf, "inf", tuple(in_clear))
@@ -374,12 +387,12 @@ def _composed(
 
 
 def _drawn(distance: float) -> str:
-    """How far the samplers of a rung are from their mechanisms."""
+    """Return the note on the distance of a rung's samplers from their mechanisms."""
     return f"; samplers within {min(1.0, distance):.1e} of their mechanisms, in total variation"
 
 
 def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechanism, int]]:
-    """Texts as their words and their lengths, whose losses compose more tightly than the text's theorem."""
+    """Return texts as their words and lengths, whose losses compose more tightly than the text's theorem."""
     taken: list[tuple[Mechanism, int]] = []
     for mechanism, count in counted:
         if isinstance(mechanism, _Declared):
@@ -390,7 +403,7 @@ def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechani
 
 
 def _statement(mechanisms: Sequence[Mechanism]) -> str:
-    """The metric bound of releases of one record: a text's own, then the others'."""
+    """Return the metric bound of releases of one record: a text's own, then the others'."""
     texts: list[TextMechanism] = []
     others: list[Guarantee] = []
     for mechanism in mechanisms:
@@ -403,9 +416,10 @@ def _statement(mechanisms: Sequence[Mechanism]) -> str:
 
 
 def text_statement(text: TextMechanism) -> str:
-    """The bound on the loss of two texts that agree in what is exposed: "2·Σd_euclidean + 1·|Δlength|".
+    """Return the bound on the loss of two texts that agree in what is exposed: "2·Σd_euclidean + 1·|Δlength|".
 
-    Σd: the words' distances, position by position; of a word mechanism that reads the whole text, each counts in full.
+    Σd sums the words' distances, position by position. If a word mechanism reads the whole text, each position counts
+    in full.
     """
     word = text.word.guarantee
     if math.isinf(word.epsilon) or math.isinf(word.offset):
@@ -430,8 +444,7 @@ def _shuffled(
     releases: Sequence[tuple[Mechanism, int]], records: int, stages: int, among: _Crowd, delta: float, same: str,
     in_clear: Sequence[str], user: Rung,
 ) -> Rung:  # fmt: skip
-    """The central guarantee: what an adversary who sees the shuffled batch alone can tell of one user."""
-
+    """Return the central guarantee against an adversary who sees the shuffled batch alone."""
     users, size = among.users, among.size
 
     def rung(epsilon: float | None, why: str, details: Mapping[str, Any] | None = None) -> Rung:

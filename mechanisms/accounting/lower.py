@@ -1,17 +1,17 @@
-"""Lower bounds of the shuffled ε from explicit data sets: what no analysis can go below.
+"""Lower bounds of the shuffled ε from explicit data sets. No analysis can go below them.
 
-Let the other n - 1 users' outputs be independent draws from h, a mixture of the densities p_z of inputs z. Then
-(shuffled outputs determine the multiset only, and given it every user is equally likely to have sent each)
+Let the other n - 1 users' outputs be independent draws from h, a mixture of the densities p_z of inputs z. Shuffled
+outputs determine the multiset only. Given it, every user is equally likely to have sent each. So
 
     δ(ε) = E_{Y ~ h^n}[(Σ_i (p_x - e^ε·p_x')(Y_i)/h(Y_i))_+]/n
 
-exactly. A mixture h stands for random inputs; by joint convexity the average over them is at most the δ of one
-fixed data set, so the figure is a lower bound for the worst data set too. It has the form of the blanket bound with
-γ = 1 and ω = h, and is computed by its optimistic twin: a lower bound with all rounding errors subtracted.
+exactly. A mixture h stands for random inputs. By joint convexity the average over them is at most the δ of one fixed
+data set, so the figure is a lower bound for the worst data set too. It has the form of the blanket bound with γ = 1 and
+ω = h. The optimistic twin of the blanket bound computes it: a lower bound with all rounding errors subtracted.
 
 **Up to three cells (randomized response, PrivUnit), for any n.** A grid fine enough for three values and a hundred
-million users does not exist; none is needed. Given how many outputs are in the rarest cell, those in the higher of the
-other two are N ~ Bin(m, p), the sum is c + d·N with d > 0, positive for N >= k, and
+million users does not exist, and none is needed. Fix the number of outputs in the rarest cell. Of the rest, those in
+the higher of the other two cells are N ~ Bin(m, p), and the sum is c + d·N with d > 0, positive for N >= k. Then
 
     E[(c + d·N)_+] = (c + d·m·p)·Pr[N >= k] + d·k·(1 - p)·Pr[N = k].
 """
@@ -31,24 +31,27 @@ from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
 
-#: Cells of which the sum is known in closed form.
+#: Largest number of cells whose sum is known in closed form.
 _FEW = 3
-#: Standard deviations of the rarest cell's count that are summed; what lies beyond is left out, which only lowers.
+#: Standard deviations of the rarest cell's count that are summed. The rest is left out, which only lowers the result.
 _REACH = 9.0
-#: Relative error of binomial probabilities and of what cancels.
+#: Relative error of binomial probabilities and of their cancellation.
 _ARITHMETIC = 1e-6
 
-#: Others at these shares of (x, x'); with "spread" they are spread evenly over all inputs.
+#: Shares of the other users at (x, x'). With "spread" they are spread evenly over all inputs.
 _SHARES = {"all_at_x": (1.0, 0.0), "all_at_x_prime": (0.0, 1.0), "half_half": (0.5, 0.5)}
 
 
 def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, float]:
-    """ε that no (ε, δ) of n shuffled joint releases of `mechanisms` can be below, by data set.
+    """Return, by data set, an ε that no (ε, δ) of n shuffled joint releases of `mechanisms` can be below.
 
-    "all_at_x", "all_at_x_prime", "half_half": the others hold the target's inputs. "spread": evenly spread over all
-    inputs, for mechanisms whose average output is then the blanket's law (sphere and k-RR). Of a mechanism whose
-    blanket's pair is above every one that there is, one that is `attained`; texts have none, and no lower bound.
-    ValueError where a mechanism has no blanket, n < 1 or δ not in (0, 1).
+    In "all_at_x", "all_at_x_prime" and "half_half" the other users hold the target's inputs. In "spread" they are
+    spread evenly over all inputs; this is for mechanisms whose average output is then the blanket's law (sphere and
+    k-RR). If no pair of inputs attains the pair of a mechanism's blanket, the pair of `attained` is used. Texts have
+    none, and no lower bound.
+
+    Raises:
+        ValueError: A mechanism has no blanket, n < 1, or δ is not in (0, 1).
     """
     if not 0 < delta < 1:
         raise ValueError(f"lower bounds: delta must be above 0 and below 1, got {delta}")
@@ -66,7 +69,7 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
 
 
 def _largest(law: BlanketCells, n: int, delta: float, local: float) -> float:
-    """The largest ε whose δ(ε) against these others exceeds δ, to 5e-4 of itself, from below; 0 where none does."""
+    """Return the largest ε whose δ(ε) against these others exceeds δ, within 5e-4 of itself from below, or 0."""
     if len(law.log_w) > _FEW or law.tail:
         epsilon = least_epsilon(law, n, delta, local, pessimistic=False)
         return 0.0 if epsilon is None else epsilon
@@ -78,17 +81,17 @@ def _largest(law: BlanketCells, n: int, delta: float, local: float) -> float:
 
 
 def few_cells_delta(law: BlanketCells, n: int, epsilon: float) -> float:
-    """δ(ε) of n users against others whose law is ω, of one, two or three cells without a tail; from below."""
-    from scipy.stats import binom  # half a second, which only those pay who ask about a crowd
+    """Return δ(ε) of n users against others whose law is ω, of one, two or three cells without a tail; from below."""
+    from scipy.stats import binom  # takes half a second, so only callers that need it load it
 
     mass = np.exp(law.log_w)
     mass = mass / mass.sum()
     value = np.exp(law.log_p - law.log_w) - np.exp(epsilon + law.log_q - law.log_w)
-    order = np.argsort(mass)  # the rarest first; where there are fewer than three, nothing is rare
+    order = np.argsort(mass)  # the rarest first; with fewer than three cells none is rare
     mass, value = (np.concatenate([np.zeros(_FEW - len(order)), part[order]]) for part in (mass, value))
     low, high = (1, 2) if value[1] < value[2] else (2, 1)
     p = mass[high] / (mass[low] + mass[high])
-    d = max(value[high] - value[low], 1e-300)  # two cells of one value: any way of counting them will do
+    d = max(value[high] - value[low], 1e-300)  # two cells of one value may be counted in any way
     spread = _REACH * math.sqrt(n * mass[0] * (1 - mass[0])) + _REACH
     rare = np.arange(max(0, math.floor(n * mass[0] - spread)), min(n, math.ceil(n * mass[0] + spread)) + 1)
     m = n - rare
@@ -101,7 +104,7 @@ def few_cells_delta(law: BlanketCells, n: int, epsilon: float) -> float:
 
 
 def mixture(cells: BlanketCells, at_x: float, at_x_prime: float) -> BlanketCells:
-    """The pair seen against others of whom a share is at x and a share at x', the rest drawing the blanket's law."""
+    """Return the pair against others of whom one share is at x, one at x', and the rest draws the blanket's law."""
     rest = 1.0 - at_x - at_x_prime
     with np.errstate(divide="ignore"):
         terms = [np.log(at_x) + cells.log_p, np.log(at_x_prime) + cells.log_q, np.log(max(rest, 0.0)) + cells.log_w]
@@ -109,7 +112,7 @@ def mixture(cells: BlanketCells, at_x: float, at_x_prime: float) -> BlanketCells
 
 
 def others(cells: BlanketCells, log_h: FloatArray) -> BlanketCells:
-    """The pair seen against others whose outputs have log masses log_h (J,) in the cells; for lower bounds only.
+    """Return the pair against others whose outputs have log masses log_h (J,) in the cells; for lower bounds only.
 
     U and V are the cells' mean ratios, as their low and their high bound.
     """

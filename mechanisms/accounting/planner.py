@@ -1,4 +1,4 @@
-"""The ladder read downwards: from a central (ε, δ) to local parameters, splits of a budget, and numbers of users."""
+"""Inverse of the ladder: from a central (ε, δ) to local parameters, splits of a budget, and numbers of users."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import MAX_EPSILON, PrivUnit
 
-#: Local ε that are tried, in a mechanism's own units; the ends are answers like any other.
+#: Range of local ε that is searched, in a mechanism's own units. The ends are valid answers.
 LEAST, MOST = 1e-3, 1000.0
-#: The answer is at most so much (relative) away from the largest that fits.
+#: Relative distance of an answer from the largest that fits.
 TOLERANCE = 2e-3
-#: More users than there are people.
+#: Largest number of users: more than there are people.
 MOST_USERS = 10**10
 
-#: D at which a PrivUnit is looked for where D is not known yet, and what its ε stays below what is asked for.
+#: D of a planned PrivUnit while D is unknown, and the margin of its ε below the requested one.
 _PLANNED_AT, _MARGIN = 64, 1e-3
 
 Build = Callable[[float], Sequence[Mechanism]]
@@ -37,11 +37,15 @@ Build = Callable[[float], Sequence[Mechanism]]
 
 @dataclass(frozen=True)
 class Target:
-    """A central budget: (ε, δ) for one user, of `records` records, in `stages` shuffled stages of `users` each.
+    """Central budget: (ε, δ) for one user of `records` records, in `stages` shuffled stages of `users` each.
 
-    users: of one crowd (`shuffle.amplify`), delivered, not invited; None where there is no shuffler, and then the
-    budget is the user's local one.
-    Raises ValueError, one line, on numbers that make no sense.
+    Attributes:
+        epsilon: Central ε in nats, above 0.
+        delta: δ in (0, 1).
+        users: Users of one crowd (`shuffle.amplify`), delivered, not invited. None without a shuffler; the budget is
+            then the user's local one.
+        records: Records of a user.
+        stages: Stages in which every record is released.
     """
 
     epsilon: float
@@ -62,26 +66,29 @@ class Target:
 
     @property
     def one_record(self) -> tuple[float, float]:
-        """(ε, δ) that one record's release in one stage may cost: `central.central_epsilon` makes this target of it."""
+        """Return the (ε, δ) that one record's release in one stage may cost.
+
+        `central.central_epsilon` makes this target of it.
+        """
         epsilon = self.epsilon / (self.stages * self.records)
         return epsilon, self.delta / self.stages / group_factor(epsilon, self.records)
 
 
 @dataclass(frozen=True)
 class Split:
-    """A point of the frontier: with this ε for the label, the largest for the embedding; None: none fits."""
+    """Point of the frontier: a label ε with the largest embedding ε that fits, or None if none fits."""
 
     label_epsilon: float
     embedding_epsilon: float | None
 
 
 def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
-    """Whether one linked release of all the mechanisms, for each record and stage, keeps within the target.
+    """Return True if one linked release of all the mechanisms, for each record and stage, is within the target.
 
-    Locally (the exact composition of all that a user releases), or shuffled, by the bounds of `shuffle.amplify`. The
-    blanket's are asked for a δ at the target's ε, which is faster than an ε at δ. The
-    samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε has it, and δ the factor e^numeric. Amplified, δ
-    holds all users' samplers.
+    Either the local ε fits (the exact composition of all that a user releases), or a shuffled one by the bounds of
+    `shuffle.amplify`. The blanket bounds are evaluated as δ at the target's ε, which is faster than ε at δ. The
+    samplers' numeric ε is in all of them, as in `shuffle.amplify`: ε includes it, and δ the factor e^numeric. With
+    amplification, δ includes the samplers of all users.
     """
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if any(math.isinf(g.worst_case(target.delta)) for g in guarantees):
@@ -93,7 +100,7 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
     if target.users is not None and target.users > 1 and _amplified(tuple(mechanisms), target):
         return True
     if sum(g.worst_case(target.delta) for g in guarantees) * repeats > 1e6:
-        return False  # far beyond any budget, and a needless strain on the convolution
+        return False  # far above any budget, and slow to convolve
     share = target.delta * math.exp(-numeric * repeats)
     if any(mechanism.privacy_loss().epsilon_optimistic(share) > target.epsilon for mechanism in mechanisms):
         return False  # one release alone costs more
@@ -102,8 +109,11 @@ def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
 
 
 def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
-    """Whether a bound keeps within the target that `_hidden` has not looked at: of one stage the blanket's, truncated
-    or without the outputs of largest U, and the generic ones; of several stages their composition too."""
+    """Return True if a bound that `_hidden` has not evaluated is within the target.
+
+    For one stage these are the blanket's, truncated or without the outputs of largest U, and the generic ones. For
+    several stages their composition is included.
+    """
     assert target.users is not None
     if target.stages == 1:
         epsilon, delta = target.one_record
@@ -128,29 +138,33 @@ def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
 def plan(
     build: Build, target: Target, *, least: float = LEAST, most: float = MOST, tolerance: float = TOLERANCE
 ) -> float | None:
-    """The largest local ε within [least, most], to `tolerance`, whose mechanisms fit the target; None if none does.
+    """Return the largest local ε in [least, most], within `tolerance`, whose mechanisms fit the target, or None.
 
-    build: ε -> the mechanisms of one linked release, as `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
+    `build` maps ε to the mechanisms of one linked release, as
+    `lambda e: [Purkayastha(16, e), RandomizedResponse(1.0, 2)]`.
     """
     return largest(lambda epsilon: fits(build(epsilon), target), least=least, most=most, tolerance=tolerance)
 
 
 @lru_cache(maxsize=64)
 def privunit_of(epsilon: float, delta: float, users: int) -> PrivUnit | None:
-    """The best PrivUnit of users who answer together and each cost `epsilon` shuffled, or a hair less, so that a
-    ladder, which reckons on another grid, never says more. Of D = 64, on which its ε0 and p hardly depend. None where
-    none fits."""
+    """Return the best PrivUnit whose shuffled cost is at most `epsilon` for users who answer together, or None.
+
+    Its cost is below `epsilon` by a small margin, so a ladder, which computes on another grid, never shows more. D is
+    64; the ε0 and p of the result hardly depend on it.
+    """
     epsilon = checks.real("plan", "epsilon", epsilon, 0, MOST)
     return best_privunit(_PLANNED_AT, Target(epsilon * (1 - _MARGIN), delta, users))
 
 
 def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> PrivUnit | None:
-    """The PrivUnit of D = dim whose mean has the least error among those that fit the target; None: none does.
+    """Return the PrivUnit of D = dim with the least error of the mean among those that fit the target, or None.
 
-    The error of a mean of n draws is at most 1/(scale²·n), so it is the largest scale that is looked for: over cap
-    probabilities p, and for each the largest ε0 that fits. The best p for a central ε is not the best for ε0 alone: a
-    larger p has a smaller cap, into which fewer of the others' draws fall. By the mechanism's own blanket, which no
-    generic bound beats; the answer itself was tried and fits. target.users: of one crowd, not None.
+    The error of a mean of n draws is at most 1/(scale²·n), so the search maximizes the scale. It runs over cap
+    probabilities p, and for each over the largest ε0 that fits. The best p for a central ε is not the best for ε0
+    alone: a larger p has a smaller cap, into which fewer of the others' draws fall. The mechanism's own blanket
+    decides, which no generic bound beats. The answer itself was evaluated and fits. `target.users` is of one crowd, not
+    None.
     """
     found: dict[float, tuple[float, PrivUnit | None]] = {}
 
@@ -171,21 +185,21 @@ def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> 
     best = max(found.values(), key=lambda answer: answer[0])[1]
     if best is None or target.stages == 1:
         return best
-    # several stages compose to less than their sum, which takes longer to say: once, at the p that was found
+    # several stages compose to less than their sum; this is slow, so only the p that was found is tried
     again = partial(PrivUnit, dim, cap_probability=best.cap_probability)
     epsilon = largest(lambda e: fits([again(e)], target), least=best.epsilon, most=MAX_EPSILON, tolerance=tolerance)
     return best if epsilon is None else again(epsilon)
 
 
 def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
-    """Whether the release keeps within the target by its worst case, or by its blanket at the target's ε."""
+    """Return True if the release is within the target by its worst case, or by its blanket at the target's ε."""
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     if sum(g.worst_case() for g in guarantees) * target.records * target.stages <= target.epsilon:
         return True
     epsilon, delta = target.one_record
     numeric = sum(g.numeric_epsilon for g in guarantees)
     cells = None if target.users is None or target.users == 1 else _cells(tuple(mechanisms))
-    if cells is None or target.users is None or not numeric <= epsilon <= 700:  # as far as `blanket_delta` goes
+    if cells is None or target.users is None or not numeric <= epsilon <= 700:  # range of `blanket_delta`
         return False
     samplers = price(epsilon, target.users * sum(g.numeric_delta for g in guarantees))
     return blanket_delta(cells, target.users, epsilon - numeric) * math.exp(numeric) + samplers <= delta
@@ -194,16 +208,16 @@ def _hidden(mechanisms: Sequence[Mechanism], target: Target) -> bool:
 def largest(
     fitting: Callable[[float], bool], *, least: float = LEAST, most: float = MOST, tolerance: float = TOLERANCE
 ) -> float | None:
-    """The largest number within [least, most], to `tolerance`, that fits; None if none does.
+    """Return the largest number in [least, most], within `tolerance`, that fits, or None.
 
-    The answer itself was tried and fits: it is safe even where the cost is not monotone, and then it may miss a larger
-    one. Bisection on the logarithm.
+    The search is a bisection on the logarithm. The answer itself was evaluated and fits. So it is safe even if the cost
+    is not monotone, though it may then miss a larger one.
     """
     if not 0 < least < most:
         raise ValueError(f"plan: least must be above 0 and below most, got {least:g} and {most:g}")
     if not fitting(least):
         return None
-    # Upwards by doubling: large ε are slow to refuse, and most plans end far below them.
+    # Doubles upwards: large ε are slow to refuse, and most plans end far below them.
     low = high = least
     while high < most:
         high = min(2 * high if high >= 0.25 else 0.5, most)
@@ -224,10 +238,15 @@ def largest(
 def frontier(
     build: Callable[[float, float], Sequence[Mechanism]], target: Target, label_epsilons: Iterable[float], **limits: Any
 ) -> tuple[Split, ...]:
-    """How one budget can be split: for each label ε, the largest embedding ε that fits beside it.
+    """Return the splits of one budget: for each label ε, the largest embedding ε that fits beside it.
 
-    build: (embedding ε, label ε) -> the mechanisms of one linked release. limits: of `plan`. Which point
-    of the frontier is best is not a question of privacy: a study runs them all.
+    Privacy does not decide which point of the frontier is best: a sweep runs them all.
+
+    Args:
+        build: Function from (embedding ε, label ε) to the mechanisms of one linked release.
+        target: Central budget.
+        label_epsilons: Local ε of the label.
+        **limits: Options of `plan`.
     """
     return tuple(
         Split(label, plan(lambda e, label=label: build(e, label), target, **limits))  # type: ignore[misc]
@@ -239,9 +258,9 @@ def users_needed(
     mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, records: int = 1, stages: int = 1,
     tolerance: float = 0.01,
 ) -> int | None:  # fmt: skip
-    """The least number of users of one crowd, to `tolerance`, at which the mechanisms fit a central (ε, δ).
+    """Return the least number of users of one crowd, within `tolerance`, at which the mechanisms fit a central (ε, δ).
 
-    1 where they fit without a shuffler; None where 10^10 do not suffice. The answer itself was tried and fits.
+    It is 1 if they fit without a shuffler, and None if 10^10 do not suffice. The answer itself was evaluated and fits.
     """
 
     def enough(users: int) -> bool:

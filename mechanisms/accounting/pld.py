@@ -1,6 +1,6 @@
-"""Composition by convolution of loss distributions, exponentially tilted so that a tiny δ is not lost in rounding.
+"""Composition by convolution of loss distributions, tilted exponentially so that rounding does not exceed a tiny δ.
 
-A Fourier transform answers every entry of a convolution with an error of about 1e-15 of the largest. δ(ε) is a sum of
+A Fourier transform returns every entry of a convolution with an error of about 1e-15 of the largest. δ(ε) is a sum of
 small entries: at δ = 1e-12 that error is larger than δ itself. So the distribution is tilted first (Esscher).
 
 **Theorem.** Let p_i be the law of a release's loss on the grid, k_i its number of releases, L the sum of all, and
@@ -9,24 +9,24 @@ P(L = j) = Π M_i(θ)^k_i·e^(-θ·j)·q(j): both sides are Σ Π p_i(j_i) over 
 
     δ(ε) = P(L = ∞) + Σ_(j > ε) w(j)·q(j),   w(j) = Π M_i(θ)^k_i·e^(-θ·j)·(1 - e^(ε - j)).
 
-θ is the one whose q has its mean at ε. The largest weight is then Chernoff's bound of P(L > ε), and the q(j) that count
-are those in the middle of q: an error of q counts in proportion to δ, not to 1.
+Choose θ such that q has its mean at ε. The largest weight is then Chernoff's bound of P(L > ε), and the q(j) that count
+are those in the middle of q. An error of q counts in proportion to δ, not to 1.
 
 *Rounding.* With N points, u = 2^-53 and η = 8·u·log2 N, the transform of p_i' is off by η·|p_i'|·√N at most in the
-Euclidean norm (Higham 2002, Theorem 24.2). Entries of the exact transform lie in the unit disk; the computed ones are
-moved into it, which brings them no further away. In it |a^k - b^k| <= k·|a - b|, a product of two complex numbers is
-off by √5·u of itself (Brent, Percival and Zimmermann 2007), and the inverse transform by η of its norm. By Parseval q
-is off by E = η·Σ k_i·|p_i'| + (√5·u·Σ k_i + 2η)·min |p_i'| at most, and δ(ε) by |w|·E (Cauchy and Schwarz). Entries
-below 0 count as 0, which is nearer to the truth. What exponentials round is a factor of each mass, bounded besides.
+Euclidean norm (Higham 2002, Theorem 24.2). Entries of the exact transform lie in the unit disk. The computed ones are
+moved into it, which brings them no further away. In the disk |a^k - b^k| <= k·|a - b|. A product of two complex numbers
+is off by √5·u of itself (Brent, Percival and Zimmermann 2007), and the inverse transform by η of its norm. By Parseval
+q is off by E = η·Σ k_i·|p_i'| + (√5·u·Σ k_i + 2η)·min |p_i'| at most, and δ(ε) by |w|·E (Cauchy and Schwarz). Entries
+below 0 count as 0, which is closer to the true value. The rounding of exponentials is a factor of each mass and bounded
+separately.
 
-*Window.* N points are a window of all sums, and what lies outside appears inside at another place: this only adds to
-the entries of the window. So with P'(L above the window) <= t under q, the sums above it have a probability of
-Π M_i(θ)^k_i·e^(-θ·top)·t at most, which counts as unbounded loss, and the result is an upper bound of δ(ε) for every ε
-in the window. A lower bound is less by twice t times the largest weight. t is Chernoff's bound.
+*Window.* N points are a window of all sums. Sums outside appear inside at another place, which only adds to the entries
+of the window. So with P'(L above the window) <= t under q, the sums above it have a probability of Π
+M_i(θ)^k_i·e^(-θ·top)·t at most, which counts as unbounded loss. The result is an upper bound of δ(ε) for every ε in the
+window. A lower bound is less by twice t times the largest weight. t is Chernoff's bound.
 
-*Rényi.* e^(-θ·x)·(1 - e^-x) is at most θ^θ/(1 + θ)^(1 + θ). So δ(ε) is at most that number times
-Π M_i(θ)^k_i·e^(-θ·ε): the conversion of Canonne, Kamath and Steinke 2020 at order 1 + θ. Every upper bound is the
-smaller of the two.
+*Rényi.* e^(-θ·x)·(1 - e^-x) is at most θ^θ/(1 + θ)^(1 + θ). So δ(ε) is at most that number times Π M_i(θ)^k_i·e^(-θ·ε):
+the conversion of Canonne, Kamath and Steinke 2020 at order 1 + θ. Every upper bound is the smaller of the two.
 """
 
 from __future__ import annotations
@@ -47,38 +47,39 @@ from mechanisms.losses.loss import LossCells, check_delta
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Points of the widest distribution, before or after composition, that an adaptive interval aims at; a tilted one may
+#: Points of the widest distribution, before or after composition, that an adaptive interval aims at. A tilted one may
 #: take twice as many.
 _POINTS = 2**18
-#: Mass that discretization may cut off at either end; it goes to the safe side.
+#: Mass that discretization may cut off at either end, to the safe side.
 _CUT = 1e-18
 #: Half a unit in the last place of 1.
 _UNIT = 2.0**-53
-#: A transform of N points is off by so much of its norm, for each power of two in N.
+#: Error of a transform of N points as a share of its norm, for each power of two in N.
 _FFT = 8 * _UNIT
-#: Sums of so few places are all in the window.
+#: Sums of at most this number of places are all in the window.
 _FEW = 2**17
-#: Most points of a transform. Where a window needs more, what is left is the Rényi bound.
+#: Most points of a transform. A wider window leaves only the Rényi bound.
 _MOST = 2**22
-#: Mass of a tilted distribution outside its window, at most.
+#: Largest mass of a tilted distribution outside its window.
 _OUTSIDE = 1e-20
-#: Atoms of the coarse distribution by which θ is chosen: every θ gives a bound.
+#: Atoms of the coarse distribution that chooses θ. Every θ gives a bound.
 _COARSE = 2048
-#: Largest exponent of e for one step of the grid: beyond it the top atom is all that is left.
+#: Largest exponent of e for one step of the grid. Above it only the top atom counts.
 _STEEPEST = 50.0
-#: Slopes of Chernoff's bound of that, in those of a normal law, and a window in its spreads that needs no other slope.
+#: Slopes of Chernoff's bound of that mass, in those of a normal law, and the width of a window, in its spreads, that
+#: needs no other slope.
 _SLOPES, _NEAR = (1.0, 0.4, 0.15, 0.06, 2.0), 24.0
-#: A transform made for another ε will do where its error is at most this share of δ.
+#: A transform made for another ε is reused if its error is at most this share of δ.
 _SHARE = 1e-6
-#: Looks for a θ.
+#: Steps of the search for θ.
 _LOOKS = 60
 
 
 @dataclass(frozen=True, eq=False)
 class _Coarse:
-    """Approximation of a law by few atoms, from which θ is chosen.
+    """Approximation of a law by few atoms, for the choice of θ.
 
-    Each atom stands for neighbours: at their mean, with their mass; `within` is the variance among them.
+    Each atom stands for neighbours: at their mean, with their mass. `within` is the variance among them.
     """
 
     at: FloatArray
@@ -88,7 +89,7 @@ class _Coarse:
 
     @classmethod
     def of(cls, at: FloatArray, masses: FloatArray, times: int) -> _Coarse:
-        """Merge atoms (`at` rising) that are near each other, unless together they have much of the mass."""
+        """Merge atoms (`at` rising) that are close to each other, unless together they have much of the mass."""
         reach = max(float(at[-1] - at[0]), 1e-300)
         share = np.cumsum(masses) - masses
         cell = (_COARSE / reach * (at - at[0])).astype(np.int64) + (_COARSE * share).astype(np.int64)
@@ -100,7 +101,7 @@ class _Coarse:
         return cls(mean, np.log(total[there]), within, times)
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Return log Σ mass·e^(θ·at), mean and variance of the tilted law, of all `times` releases together."""
+        """Return log Σ mass·e^(θ·at), mean and variance of the tilted law, for all `times` releases together."""
         exponents = self.log_mass + theta * self.at
         top = float(exponents.max())
         weights = np.exp(exponents - top)
@@ -111,7 +112,7 @@ class _Coarse:
 
 
 def _moments(parts: Sequence[_Coarse], theta: float) -> tuple[float, float, float]:
-    """Return what `_Coarse.moments` returns, of the sum of all parts."""
+    """Return `_Coarse.moments` of the sum of all parts."""
     log_sum, mean, variance = (sum(each) for each in zip(*(part.moments(theta) for part in parts), strict=True))
     return log_sum, mean, variance
 
@@ -130,7 +131,7 @@ class _Atoms:
 
     @cached_property
     def coarse(self) -> _Coarse:
-        """The same law, with few atoms, at places less the span."""
+        """Return the same law with few atoms, at places minus the span."""
         return _Coarse.of((self.place - self.span).astype(np.float64), np.exp(self.log_mass), self.times)
 
     def log_sum(self, theta: float) -> float:
@@ -144,8 +145,8 @@ class _Atoms:
 class _Tilted:
     """Tilted law q of the sums, in a window that begins at place `first`.
 
-    Weights Π M^k·e^(-θ·place) are e^(log_scale - θ·(place - top)). error: E of the module's proof. outside: t. factor:
-    log of the relative error of masses.
+    Weights Π M^k·e^(-θ·place) are e^(log_scale - θ·(place - top)). `error` is E of the module's proof, and `outside` is
+    t. `factor` is the log of the relative error of masses.
     """
 
     theta: float
@@ -161,9 +162,13 @@ class _Tilted:
 class ComposedLoss:
     """Privacy loss distribution of independent releases together.
 
-    interval: nats between atoms. pessimistic: whether figures are upper bounds (else lower ones). infinite: mass of
-    unbounded loss. parts, base, step: the atoms of each kind of release; a sum of them at place j is a loss of
-    (base + step·j)·interval.
+    Attributes:
+        parts: Atoms of each kind of release.
+        interval: Nats between atoms.
+        base: A sum of atoms at place j is a loss of (base + step·j)·interval.
+        step: As for base.
+        pessimistic: Whether results are upper bounds (else lower ones).
+        infinite: Mass of unbounded loss.
     """
 
     parts: tuple[_Atoms, ...]
@@ -175,7 +180,11 @@ class ComposedLoss:
     _made: list[_Tilted | None] = field(default_factory=list)
 
     def delta(self, epsilon: float) -> float:
-        """δ(ε) of the composition, in [0, 1]; ValueError where epsilon is not a number."""
+        """Return δ(ε) of the composition, in [0, 1].
+
+        Raises:
+            ValueError: epsilon is not a number.
+        """
         if math.isnan(epsilon):
             raise ValueError("epsilon is not a number")
         # places are whole numbers, and a loss is off by two roundings
@@ -202,7 +211,7 @@ class ComposedLoss:
         return min(1.0, max(0.0, self.infinite + max(0.0, found + signed)))
 
     def epsilon(self, delta: float) -> float:
-        """Least ε >= 0 with δ(ε) <= delta, to 1e-9 relative on the safe side; inf where there is none."""
+        """Return the least ε >= 0 with δ(ε) <= delta, within 1e-9 relatively on the safe side, or inf."""
         check_delta(delta)
         if self.infinite > delta:
             return math.inf
@@ -212,14 +221,14 @@ class ComposedLoss:
 
         def excess(epsilon: float) -> float:
             found = self.delta(epsilon)
-            if min(found, delta) <= 0:  # which has no logarithm
+            if min(found, delta) <= 0:  # 0 has no logarithm
                 return 1.0 if found > delta else -1.0
             return math.log(found) - math.log(delta)
 
         end = top * (1 + 1e-12)
         guess, fall = self._guess(max(delta, 1e-300))
         bracket = solve_epsilon(excess, min(max(guess, 1e-6 * top), 0.999 * top), end, fall=fall, tolerance=1e-9)
-        if bracket is None:  # it crosses within a hair of the end, or nowhere that was looked at
+        if bracket is None:  # it crosses very close to the end, or at no place that was evaluated
             bracket = 0.0, 1.0
             while self.delta(bracket[1]) > delta:
                 bracket = bracket[1], 2 * bracket[1]
@@ -229,14 +238,14 @@ class ComposedLoss:
 
     @property
     def _top(self) -> int:
-        """The place of the largest sum; the smallest is at 0."""
+        """Return the place of the largest sum. The smallest is at 0."""
         return sum(part.times * part.span for part in self.parts)
 
     def _loss(self, place: int) -> float:
         return (self.base + self.step * place) * self.interval
 
     def _moments(self, theta: float) -> tuple[float, float, float]:
-        """Approximate the moments of the sum of all releases, at places less the top, tilted by θ."""
+        """Approximate the moments of the sum of all releases, at places minus the top, tilted by θ."""
         return _moments([part.coarse for part in self.parts], theta)
 
     def _theta(self, epsilon: float) -> float:
@@ -247,7 +256,7 @@ class ComposedLoss:
         return self._solve(lambda theta: self._moments(theta)[1] >= place)
 
     def _guess(self, delta: float) -> tuple[float, float]:
-        """Estimate by a saddle point the ε where δ(ε) = delta, and how fast log δ falls there."""
+        """Estimate by a saddle point the ε with δ(ε) = delta, and the slope of log δ there."""
         nats = self.step * self.interval
 
         def small(theta: float) -> bool:
@@ -298,7 +307,7 @@ class ComposedLoss:
         first, last = 0, self._top
         for share in _SLOPES:  # any s gives a bound
             s = share * usual
-            rise = self._log_sum(theta + s) - log_sum  # of sums less the top
+            rise = self._log_sum(theta + s) - log_sum  # of sums minus the top
             last = min(last, self._top + math.ceil((rise - log_outside) / s))
             fall = self._log_sum(theta - s) - log_sum
             first = max(first, self._top - math.ceil((fall - log_outside) / s))
@@ -307,7 +316,7 @@ class ComposedLoss:
         return (first, last) if last - first < _MOST else None
 
     def _tilt(self, theta: float) -> _Tilted | None:
-        """Convolve the tilted laws; None where this takes too many points or releases."""
+        """Convolve the tilted laws, or return None if this takes too many points or releases."""
         releases = sum(part.times for part in self.parts)
         if self.step * self._top + abs(self.base) >= 2**52 or releases > 2**40:
             return None
@@ -352,7 +361,7 @@ class ComposedLoss:
         places = places[places <= self._top]
         q = tilted.q[start : start + len(places)]
         exponents = tilted.log_scale + tilted.theta * (self._top - places)
-        if len(places) and exponents[0] > 300.0:  # of another ε, far above
+        if len(places) and exponents[0] > 300.0:  # made for another ε, far above
             return math.inf, math.inf
         gains = np.maximum(-np.expm1(epsilon - (self.base + self.step * places) * self.interval), 0.0)
         weights = gains * np.exp(exponents)
@@ -360,7 +369,7 @@ class ComposedLoss:
         if tilted.outside and self.pessimistic:
             last = tilted.first + len(tilted.q) - 1
             error += tilted.outside * math.exp(min(700.0, tilted.log_scale + tilted.theta * (self._top - last)))
-            error += tilted.outside if tilted.theta == 0 else 0.0  # below the window, where ε may be too
+            error += tilted.outside if tilted.theta == 0 else 0.0  # below the window, which may contain ε
         elif tilted.outside and len(weights):
             error += 2 * tilted.outside * float(weights.max())
         return found, error + math.expm1(min(700.0, tilted.factor)) * (found + error)
@@ -373,18 +382,22 @@ def compose(
     pessimistic: bool = True,
     tail: float = 1e-15,
 ) -> ComposedLoss:
-    """Independent releases, each its number of times, about the same two inputs (or records made of such).
+    """Return the loss of independent releases about the same two inputs (or records made of such).
 
-    interval: nats between atoms; None: as fine as 2^18 points of the widest distribution are. tail: mass that
-    a composition may cut off, to the safe side. pessimistic: upper bounds, else lower ones.
+    Pessimistic: atoms move to the two multiples of the interval around them, both masses kept. `losses.loss` proves
+    that this only raises every result of every composition. Mass above the last atom counts as unbounded, and mass
+    below the first moves up to it. Optimistic: each atom moves down to a multiple, which lowers every loss. n at once
+    and n one by one are the same distribution, up to `tail` and rounding.
 
-    Pessimistic: atoms move to the two multiples of the interval around them, both masses kept (`losses.loss` proves
-    that this only raises every figure of every composition); mass above the last atom is unbounded, that below the
-    first moves up to it. Optimistic: each atom moves down to a multiple, which lowers every loss.
+    Args:
+        losses: Loss of each kind of release with its number of releases.
+        interval: Nats between atoms. None: as fine as 2^18 points of the widest distribution.
+        pessimistic: Upper bounds, else lower ones.
+        tail: Mass that a composition may cut off, to the safe side.
 
-    n at once and n one by one are the same distribution, up to `tail` and rounding. ValueError where there is nothing
-    to compose, a number of times is not whole and above 0, interval is not above 0, or cells speak for one direction
-    only.
+    Raises:
+        ValueError: There is nothing to compose, a number of times is not whole and above 0, interval is not above 0, or
+            cells describe one direction only.
     """
     if not losses:
         raise ValueError("loss distribution: nothing to compose; give at least one release")
@@ -400,7 +413,7 @@ def compose(
     finite = [(losses, masses, times) for (losses, masses, _), times in trimmed if len(losses)]
     bounded = math.fsum(times * math.log1p(-min(infinite, 1 - 1e-16)) for (_, _, infinite), times in trimmed)
     infinite = 1.0 if len(finite) < len(trimmed) else -math.expm1(bounded)
-    if infinite == 1.0:  # a value passed through: so is the whole, and there is nothing to convolve
+    if infinite == 1.0:  # a value passes through unprotected, and with it the whole: there is nothing to convolve
         return ComposedLoss((), interval or 1.0, 0, 1, pessimistic, 1.0)
     width = _interval(finite, tail) if interval is None else interval
     placed = [(*_placed(losses, masses, width, pessimistic), times) for losses, masses, times in finite]
@@ -411,7 +424,7 @@ def compose(
 
 
 def _trimmed(cells: LossCells, pessimistic: bool, cut: float) -> tuple[FloatArray, FloatArray, float]:
-    """Atoms without their far ends, and the mass of unbounded loss."""
+    """Return atoms without their far ends, and the mass of unbounded loss."""
     losses, masses = cells.pessimistic if pessimistic else cells.optimistic
     infinite = cells.infinite + (cells.left_out if pessimistic else 0.0)
     bounded = np.isfinite(losses)
@@ -434,7 +447,7 @@ def _trimmed(cells: LossCells, pessimistic: bool, cut: float) -> tuple[FloatArra
 
 def _placed(losses: FloatArray, masses: FloatArray, interval: float, pessimistic: bool) -> tuple[IntArray, FloatArray]:
     """Return whole multiples of the interval, rising, and their masses, all above 0."""
-    # a hair of rounding in loss/interval may move an atom by a whole step: by up to 1e-12 it is left where it is
+    # rounding of loss/interval could move an atom by a whole step, so atoms within 1e-12 of a place stay there
     steps = losses / interval
     near = np.round(steps)
     steps = np.where(np.abs(steps - near) <= 1e-12 * np.maximum(1.0, np.abs(steps)), near, steps)
@@ -450,8 +463,10 @@ def _placed(losses: FloatArray, masses: FloatArray, interval: float, pessimistic
 
 
 def _interval(finite: Sequence[tuple[FloatArray, FloatArray, int]], tail: float) -> float:
-    """Choose the interval: the smallest of which the largest loss is a multiple and that spans, 2^18 times, a release,
-    the bulk of the composition, and a third of its bulk tilted to where `tail` is left."""
+    """Return the smallest interval of which the largest loss is a multiple and that is wide enough.
+
+    2^18 intervals span a release, the bulk of the composition, and a third of its bulk tilted to where `tail` is left.
+    """
     top = max(float(losses[-1]) for losses, _, _ in finite)
     widest = max(float(losses[-1] - losses[0]) for losses, _, _ in finite)
     parts = [_Coarse.of(*release) for release in finite]

@@ -1,31 +1,34 @@
-"""A privacy filter: whether one more release may leave, where its ε, its δ and whether it comes were chosen in the
-light of those before.
+"""Privacy filter: decides on one more release if its ε, its δ and its existence depend on the releases before.
 
-Composition theorems fix the parameters of all releases in advance; a server that sees each answer before it asks again
-does not (Rogers, Roth, Ullman and Vadhan 2016). A filter fixes the *total* (ε, δ) instead, looks at what was charged,
-and says no before the total is passed. Whatever was asked and whenever it stops, what left is (ε, δ)-private together.
+Composition theorems fix the parameters of all releases in advance. A server that sees each answer before its next
+request does not (Rogers, Roth, Ullman and Vadhan 2016). A filter fixes the *total* (ε, δ) instead. It looks at the
+charges so far and refuses before the total is passed. Whatever was requested and whenever it stops, all releases
+together are (ε, δ)-private.
 
-**The theorem.** Release t, given all before it, costs at most: an ε_t that holds but with probability δ_t (a Gaussian's
-worst case at δ_t; δ_t = 0 otherwise), ν_t, the probability that its sampler does not draw what the theorem is about,
+**The theorem.** Release t, given all before it, costs at most: ε_t that holds except with probability δ_t (a Gaussian's
+worst case at δ_t; δ_t = 0 otherwise), ν_t, the probability that its sampler does not draw from the theorem's mechanism,
 and ρ_t of zero-concentrated privacy. One more may leave while, itself counted,
 
     Σ(δ_t + ν_t) <= δ/2,   and   Σε_t <= ε  or  Σρ_t <= ρ(ε, δ/2).
 
 *Sums* (Rogers et al. 2016, basic composition as a filter): an (ε_t, δ_t)-private release is one that fails with
-probability δ_t and is ε_t-private otherwise, so that what left within Σε_t <= ε is (ε, E[Σδ_t])-private.
-*Concentrated* (Whitehouse, Ramdas, Rogers and Wu 2023, the filter of zCDP; Feldman and Zrnic 2021): stopped before
-Σρ_t passes ρ, exp((α - 1)(loss - αΣρ_t)) has an expectation of at most 1 at every order α > 1, so what left is ρ-zCDP,
-and that is (ε, δ/2)-private for ρ = ρ(ε, δ/2).
-*Either will do* (proved). Σε_t and Σρ_t only grow: a course that ends within the first condition was within it all
-along, so it is one of the first filter's, stopped; and so for the second. A set S of courses falls into S1, of those
-that end within the first, and S2: P(S) <= e^ε·Q(S1) + E[Σδ_t] + e^ε·Q(S2) + δ/2.
-*Samplers* (coupling): all draws are those of the stated mechanisms but with probability E[Σν_t]. Both expectations are
-over one course, on which Σ(δ_t + ν_t) <= δ/2. So an observer sees, but with probability E[Σν_t], what is
-(ε, δ - E[Σν_t])-private. (Inside one (ε, δ) a distance would count 1 + e^ε times, which says nothing at a large ε.)
+probability δ_t and is ε_t-private otherwise. So releases within Σε_t <= ε are (ε, E[Σδ_t])-private.
 
-ε and δ must not be chosen in the light of the releases. And the two sums say nothing else: the ε that they would give
-at the moment one happens to look, or advanced composition of what came to pass, is not a theorem
-(`tests/mechanisms/accounting/test_privacy_filter.py` has the course of questions that breaks it).
+*Concentrated* (Whitehouse, Ramdas, Rogers and Wu 2023, the filter of zCDP; Feldman and Zrnic 2021): stopped before Σρ_t
+passes ρ, exp((α - 1)(loss - αΣρ_t)) has an expectation of at most 1 at every order α > 1. So the releases are ρ-zCDP,
+and that is (ε, δ/2)-private for ρ = ρ(ε, δ/2).
+
+*Either condition suffices* (proved). Σε_t and Σρ_t only grow. A course that ends within the first condition was within
+it all along, so it is one of the first filter's, stopped. The same holds for the second. A set S of courses splits into
+S1, those that end within the first, and S2: P(S) <= e^ε·Q(S1) + E[Σδ_t] + e^ε·Q(S2) + δ/2.
+
+*Samplers* (coupling): all draws are those of the stated mechanisms except with probability E[Σν_t]. Both expectations
+are over one course, on which Σ(δ_t + ν_t) <= δ/2. So, except with probability E[Σν_t], an observer sees releases that
+are (ε, δ - E[Σν_t])-private. (Inside one (ε, δ) a distance would count 1 + e^ε times, which is useless at a large ε.)
+
+ε and δ must not depend on the releases. The two sums prove nothing else. In particular, the ε that they give at a
+moment chosen by looking, or advanced composition of the actual releases, is not a theorem
+(`tests/mechanisms/accounting/test_privacy_filter.py` has a course of requests that breaks it).
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ THEOREM = (
     "privacy filter: sums (Rogers, Roth, Ullman and Vadhan 2016) or zCDP (Whitehouse, Ramdas, Rogers and Wu 2023), "
     "whichever allows more"
 )
-#: Sums of floats may miss a limit by their rounding, and by no more.
+#: Largest relative rounding by which sums of floats may exceed a limit.
 ROUNDING = 1e-9
 
 FloatArray = NDArray[np.float64]
@@ -53,9 +56,13 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """What each of n people has been charged: four sums, (n,) each, of which the last counts releases.
+    """Charges of n people so far: four sums, (n,) each.
 
-    epsilon: Σε_t, nats. delta: Σ(δ_t + ν_t). rho: Σρ_t.
+    Attributes:
+        epsilon: Σε_t in nats.
+        delta: Σ(δ_t + ν_t).
+        rho: Σρ_t.
+        releases: Number of releases.
     """
 
     epsilon: FloatArray
@@ -65,12 +72,15 @@ class Account:
 
     @classmethod
     def empty(cls, n: int) -> Account:
+        """Return an account of n people without charges."""
         return cls(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, np.int64))
 
     @classmethod
     def of(cls, costs: Sequence[Cost], times: NDArray[np.int64]) -> Account:
-        """times: (k, n), how many releases of each of k costs; none of them costs nothing, even where one costs
-        infinitely much."""
+        """Return the charges of `times` (k, n), the number of releases of each of k costs.
+
+        No releases cost nothing, even at an infinite cost.
+        """
         e, d, r = np.array([cost.sums for cost in costs]).T
         zero, some = np.zeros(times.shape), times > 0
         e, d, r = (np.multiply(each[:, None], times, out=zero.copy(), where=some).sum(axis=0) for each in (e, d, r))
@@ -86,14 +96,15 @@ class Account:
         )  # fmt: skip
 
     def take(self, rows: NDArray[np.intp]) -> Account:
+        """Return the accounts of these rows."""
         return Account(self.epsilon[rows], self.delta[rows], self.rho[rows], self.releases[rows])
 
     def plus(self, cost: Cost, times: NDArray[np.int64] | NDArray[np.bool_]) -> Account:
-        """With so many releases, (n,), of this cost."""
+        """Return the account with `times` (n,) more releases of this cost."""
         return self + Account.of([cost], times.astype(np.int64)[None, :])
 
     def sum_by(self, person: NDArray[np.intp], people: int) -> Account:
-        """The accounts of `people`, person[i] of whom is charged what row i is."""
+        """Return the accounts of `people`, where person[i] is charged row i."""
         columns = (self.epsilon, self.delta, self.rho, self.releases)
         e, d, r, releases = (np.bincount(person, column, people).astype(np.float64) for column in columns)
         return Account(e, d, r, releases.astype(np.int64))
@@ -101,7 +112,13 @@ class Account:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one release is charged: its worst-case ε at its δ_t, δ_t + ν_t, and ρ."""
+    """Charge of one release.
+
+    Attributes:
+        epsilon: Worst-case ε at δ_t, in nats.
+        delta: δ_t + ν_t.
+        rho: ρ_t.
+    """
 
     epsilon: float
     delta: float
@@ -109,16 +126,22 @@ class Cost:
 
     @property
     def sums(self) -> tuple[float, float, float]:
+        """Return (ε, δ, ρ)."""
         return self.epsilon, self.delta, self.rho
 
 
-#: What a release costs that is declared public: it is counted all the same.
+#: Charge of a release that is declared public. The release is counted all the same.
 FREE = Cost(0.0, 0.0, 0.0)
 
 
 def cost(guarantee: Guarantee, delta: float, *, declared: Collection[str] = ()) -> Cost:
-    """What a release under the guarantee is charged. delta: δ_t of one that needs it (Gaussian noise); the others spend
-    none. declared: exposures that are declared public, as in `Guarantee.worst_case`."""
+    """Return the charge of a release under the guarantee.
+
+    Args:
+        guarantee: Guarantee of the release.
+        delta: δ_t of a release that needs it (Gaussian noise). The others spend none.
+        declared: Exposures that are declared public, as in `Guarantee.worst_case`.
+    """
     noisy = guarantee.sigma is not None
     epsilon = guarantee.worst_case(delta, declared=declared)
     failing = (delta if noisy else 0.0) + guarantee.numeric_delta
@@ -126,12 +149,13 @@ def cost(guarantee: Guarantee, delta: float, *, declared: Collection[str] = ()) 
 
 
 def concentrated(guarantee: Guarantee, *, declared: Collection[str] = ()) -> float:
-    """Least ρ for which the guarantee promises ρ-zCDP (D_α <= αρ at every order α > 1); inf where it does not.
+    """Return the least ρ for which the guarantee implies ρ-zCDP (D_α <= αρ at every order α > 1), or inf.
 
     Gaussian noise: (Δ/σ)²/2 (Bun and Steinke 2016, Proposition 1.6). ε-privacy: ε·tanh(ε/2), never more than the ε²/2
-    of their Proposition 1.4. (Proved.) Randomized response dominates what is ε-private (Kairouz, Oh and Viswanath
-    2015), with D_α = log(cosh((α - 1/2)ε)/cosh(ε/2))/(α - 1). h(v) = log cosh(ε√v) is concave, since tanh(x)/x falls;
-    with v = (α - 1/2)² = 1/4 + α(α - 1), its tangent at 1/4 gives h(v) - h(1/4) <= α(α - 1)·ε·tanh(ε/2).
+    of their Proposition 1.4. (Proved.) Randomized response dominates every ε-private mechanism
+    (Kairouz, Oh and Viswanath 2015), with D_α = log(cosh((α - 1/2)ε)/cosh(ε/2))/(α - 1). h(v) = log cosh(ε√v) is
+    concave, since tanh(x)/x falls. With v = (α - 1/2)² = 1/4 + α(α - 1), its tangent at 1/4 gives
+    h(v) - h(1/4) <= α(α - 1)·ε·tanh(ε/2).
     """
     if guarantee.sigma is None:
         epsilon = guarantee.worst_case(declared=declared)
@@ -143,9 +167,9 @@ def concentrated(guarantee: Guarantee, *, declared: Collection[str] = ()) -> flo
 
 @lru_cache(maxsize=1024)
 def concentrated_limit(epsilon: float, delta: float) -> float:
-    """ρ(ε, δ): a ρ that makes ρ-zCDP (ε, δ)-private; 0 at δ = 0, inf at ε = ∞.
+    """Return ρ(ε, δ): a ρ that makes ρ-zCDP (ε, δ)-private; 0 at δ = 0, inf at ε = ∞.
 
-    At any order α, αρ + (what `renyi_to_epsilon` adds at δ) <= ε will do: the best of ORDERS.
+    Any order α with αρ + (the term that `renyi_to_epsilon` adds at δ) <= ε suffices. The best of ORDERS is used.
     """
     if delta == 0:
         return 0.0
@@ -153,15 +177,16 @@ def concentrated_limit(epsilon: float, delta: float) -> float:
 
 
 def within(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool_]:
-    """Which of n accounts, the release in question counted, a filter of the total (epsilon, delta) lets be, (n,).
+    """Return, (n,), whether a filter of the total (epsilon, delta) accepts each of n accounts, by the module's theorem.
 
-    The module's theorem. epsilon: at least 0, inf for no limit (of δ there is one all the same); delta: in [0, 1).
+    The release in question is already counted. epsilon is at least 0, and inf is no limit (δ has one all the same);
+    delta is in [0, 1).
     """
     return (account.delta <= delta / 2 * (1 + ROUNDING)) & within_epsilon(account, epsilon=epsilon, delta=delta)
 
 
 def within_epsilon(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool_]:
-    """`within` but for its first condition: of accounts that are part of others which are held to it."""
+    """Return `within` without its first condition, for accounts that are part of others which are held to it."""
     sums = account.epsilon <= epsilon * (1 + ROUNDING)
     zcdp = account.rho <= concentrated_limit(epsilon, delta / 2) * (1 - ROUNDING)
     allowed: NDArray[np.bool_] = sums | zcdp

@@ -9,15 +9,15 @@ import numpy as np
 
 from mechanisms.losses.loss import LossCells, check_delta
 
-#: The orders tried. Any order gives a valid bound; the best of these is within a small fraction of the best.
+#: Orders that are tried. Any order gives a valid bound; the best of these is within a small fraction of the best.
 ORDERS: tuple[float, ...] = tuple(float(a) for a in 1.0 + np.logspace(-3, 5, 321))
 
 
 def renyi_to_epsilon(order: float, divergence: float, delta: float) -> float:
-    """Least ε >= 0 that a Rényi divergence D_α <= divergence gives at delta in (0, 1).
+    """Return the least ε >= 0 that a Rényi divergence D_α <= divergence gives at delta in (0, 1).
 
-    D + log((α - 1)/α) - (log δ + log α)/(α - 1): Canonne, Kamath and Steinke 2020, Proposition 12 (arXiv
-    2004.00010); the same as Balle et al. 2020, Theorem 21, improved by its log(1 - 1/α).
+    D + log((α - 1)/α) - (log δ + log α)/(α - 1): Canonne, Kamath and Steinke 2020, Proposition 12 (arXiv 2004.00010).
+    It is Balle et al. 2020, Theorem 21, improved by its log(1 - 1/α).
     """
     if not order > 1:
         raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
@@ -31,13 +31,13 @@ def renyi_to_epsilon(order: float, divergence: float, delta: float) -> float:
 def compose_renyi(
     losses: Sequence[tuple[LossCells, int]], delta: float, orders: Sequence[float] = ORDERS
 ) -> tuple[float, float]:
-    """(ε, order): the best ε at delta of independent releases, each its number of times (Mironov 2017, Prop. 1).
+    """Return (ε, order): the best ε at delta of independent releases, each its number of times (Mironov 2017, Prop. 1).
 
-    Divergences of one order add up. (inf, first order) where none is finite, or delta is 0.
+    Divergences of one order add up. The result is (inf, first order) if none is finite, or delta is 0.
 
-    (Proved) One order is best and the others are the worse the further away they are: ε(α)·(α - 1) is
-    (α - 1)·D_α + (α - 1)·log(1 - 1/α) - log α - log δ. The first term is convex, a cumulant function, and the second
-    derivative of the next is 1/((α - 1)·α²). A convex function over a rising line falls, then rises.
+    (Proved) One order is best, and the others are the worse the further away they are: ε(α)·(α - 1) is (α - 1)·D_α + (α
+    - 1)·log(1 - 1/α) - log α - log δ. The first term is convex, a cumulant function, and the second derivative of the
+    next is 1/((α - 1)·α²). A convex function over a rising line falls, then rises.
     """
     check_delta(delta)
     rising = sorted(float(order) for order in orders)

@@ -1,17 +1,17 @@
-"""Several shuffled rounds: what is proved of one round's δ(ε), as a privacy loss distribution, composed.
+"""Composition of several shuffled rounds: the proved δ(ε) of each round, as a privacy loss distribution.
 
 **One round.** For every truncation of the blanket (`accounting.truncated`), and for none, blanket bound plus price is
 an upper bound of the whole profile δ(ε), whatever the δ that the truncation was made for. A large γ' serves small ε and
-costs too much at large ones, so each ε takes the least over several truncations.
+costs too much at large ones. So each ε takes the least over several truncations.
 
 **The greatest profile below (proved).** The true profile is convex in e^ε, and that of an exchanged pair is
-δ(-ε) = 1 - e^-ε + e^-ε·δ(ε). So it lies below every chord between two points that it lies below: below the greatest
-convex function under all points and their mirror images. At ε = 0 the chord of a point and its own image gives
-δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε).
+δ(-ε) = 1 - e^-ε + e^-ε·δ(ε). So it lies below every chord between two points that it lies below. That is, it lies below
+the greatest convex function under all points and their mirror images. At ε = 0 the chord of a point and its own image
+gives δ(0) <= tanh(ε/2) + 2·δ(ε)/(1 + e^ε).
 
 **Composition.** A profile convex in e^ε is that of a pair of distributions, and pairs that dominate compose (Zhu, Dong
-and Wang 2022, Theorem 10 and Proposition 12). Its points are joined by chords (`losses.categorical.from_profile`) and
-convolved (`accounting.pld`): pessimistic throughout.
+and Wang 2022, Theorem 10 and Proposition 12). Chords join its points (`losses.categorical.from_profile`), and the laws
+are convolved (`accounting.pld`): pessimistic throughout.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ IntArray = NDArray[np.int64]
 
 #: Points of ε at which a round's profile is taken.
 _POINTS = 72
-#: Every so many of them all truncations are looked at, and between them the two that are the best there.
+#: At every point of this stride all truncations are evaluated, and between them the two that are likely the best.
 _APART = 4
-#: Share of δ that all rounds together may spend beyond the last of these points.
+#: Share of δ that all rounds together may spend beyond the last point.
 _SHARE = 1e-2
-#: The δ, beside that share of one round, whose best truncations bound a round.
+#: δ whose best truncations bound a round, beside that share of one round.
 _CUTS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def profile(cells: BlanketCells, n: int, epsilons: Sequence[float], *, slack: float = 1e-12) -> FloatArray:
-    """δ of the blanket bound for n users at each ε >= 0, upper bounds, made falling: (J,) -> (J,)."""
+    """Return δ of the blanket bound for n users at each ε >= 0, upper bounds, made falling: (J,) -> (J,)."""
     order = np.argsort(epsilons)
     deltas = np.array([blanket_delta(cells, n, float(epsilons[at]), slack=slack) for at in order])
     result = np.empty(len(deltas))
@@ -52,7 +52,10 @@ def profile(cells: BlanketCells, n: int, epsilons: Sequence[float], *, slack: fl
 
 
 def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float) -> float | None:
-    """ε at δ of shuffled rounds: (cells, users delivered, how many such rounds) each. None: some do not amplify."""
+    """Return ε at δ of shuffled rounds, or None if some do not amplify.
+
+    `rounds` lists (cells, delivered users, number of such rounds).
+    """
     counts: dict[tuple[BlanketCells, int], int] = {}
     for cells, n, count in rounds:
         counts[cells, n] = counts.get((cells, n), 0) + count
@@ -69,13 +72,13 @@ def rounds_epsilon(rounds: Sequence[tuple[BlanketCells, int, int]], delta: float
 
 
 def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None:
-    """A loss that dominates one round of n users, its δ(ε) followed down to `smallest`; None: no amplification."""
+    """Return a loss that dominates one round of n users, its δ(ε) followed down to `smallest`, or None."""
     plain = blanket_epsilon(cells, n, smallest)
     last = best_truncation(cells, n, smallest)
     if plain is None and last is None:
         return None
     top = min(math.inf if plain is None else plain, math.inf if last is None else last.epsilon)
-    if top == 0:  # not nothing: with more rounds beside it, that δ adds up
+    if top == 0:  # not exactly nothing: with more rounds beside it, that δ adds up
         return from_profile(np.zeros(1), np.array([smallest]))
     found = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
     cuts = [cut for cut in found if cut is not None]
@@ -91,7 +94,7 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
     for cut in range(len(cuts)):
         look(cut, some[price[cut, some] < deltas[:, some].min(axis=0)])  # elsewhere this truncation cannot be the best
     between = np.array([np.interp(epsilons, epsilons[some], np.log(row[some])) for row in deltas])
-    likely = np.argsort(between, axis=0)[:2]  # any of them gives a bound: only the likeliest are looked at
+    likely = np.argsort(between, axis=0)[:2]  # all of them give a bound, so only the likeliest are evaluated
     for cut in range(len(cuts)):
         wanted = (likely == cut).any(axis=0) & (price[cut] < 1)
         wanted[some] = False
@@ -100,9 +103,9 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
 
 
 def envelope(epsilons: FloatArray, deltas: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The corners (ε, δ) of the greatest profile below the points: (J,), (J,) -> (I,), (I,).
+    """Return the corners (ε, δ) of the greatest profile below the points: (J,), (J,) -> (I,), (I,).
 
-    epsilons rise from 0, deltas are at most 1; a profile is as above: convex in e^ε, and its own exchanged pair's.
+    epsilons rise from 0, and deltas are at most 1. A profile is as above: convex in e^ε, and its own exchanged pair's.
     """
     deltas = np.minimum.accumulate(np.minimum(deltas, 1.0))
     crossing = np.tanh(epsilons / 2) + 2 * deltas / (1 + np.exp(epsilons))

@@ -1,13 +1,13 @@
-"""Several anonymous messages of one user: m draws of PrivUnit each, all users' shuffled as one batch.
+"""Several anonymous messages of one user: m draws of PrivUnit each, shuffled in one batch with those of all users.
 
-**The bound (proved).** Each of n users sends m independent draws of its vector, and the batch of n·m rows does not say
-which belong together. A draw is one of the blanket, uniform, with probability γ, whatever the vector (`losses.cap`). To
-whoever is told which of the others' (n - 1)·m draws are of the blanket and what the rest are, what is left is N ~
-Bin((n - 1)·m, γ) uniform rows, N known, among which the m of the user concerned lie. Relative to rows that are all
-uniform, the chance of these under x is a rising function h of A, how many fall into the cap of x alone; under x' it is
-h(B). So δ(ε) <= E[(h(A) - e^ε·h(B))_+], whose argument is submodular in (A, B): it is largest where a row's two
-indicators are least concordant, and that order survives sums of independent rows. Caps that do not meet dominate
-every pair, and the laws of (A, B) are those of two trinomials convolved. m = 1 is `accounting.blanket`.
+**The bound (proved).** Each of n users sends m independent draws of its vector. The batch of n·m rows does not show
+which belong together. A draw is one of the blanket, uniform, with probability γ, whatever the vector (`losses.cap`).
+Tell the adversary which of the others' (n - 1)·m draws are of the blanket, and the values of the rest. What remains is
+N ~ Bin((n - 1)·m, γ) uniform rows, N known, among which the m of the target lie. Relative to rows that are all uniform,
+the chance of these under x is a rising function h of A, the number that fall into the cap of x alone; under x' it is
+h(B). So δ(ε) <= E[(h(A) - e^ε·h(B))_+], whose argument is submodular in (A, B). It is largest if a row's two indicators
+are least concordant, and that order survives sums of independent rows. Caps that do not meet dominate every pair, and
+the laws of (A, B) are those of two trinomials convolved. m = 1 is `accounting.blanket`.
 
 More uniform rows hide better (they are drawn without looking), so N may be rounded down: a few quantiles of its law
 stand for all of it.
@@ -27,21 +27,23 @@ from mechanisms.privunit import PrivUnit
 
 FloatArray = NDArray[np.float64]
 
-#: Where the law of N is cut: N counts as the least of its part. What lies below the first is given up.
+#: Quantiles that cut the law of N. N counts as the least of its part, and the mass below the first is given up.
 _QUANTILES = (1e-10, 1e-6, 1e-3, 0.05, 0.3)
-#: Standard deviations around the means of the counts that are summed; the rest is given up.
+#: Standard deviations around the means of the counts that are summed. The rest is given up.
 _DEVIATIONS = 8.0
-#: Rows of a batch, at which a trinomial's logarithm, of terms up to 1.5e8, is off by at most 1e-7; and what each chance
-#: is taken to be off by, relatively. Where δ is a small difference of chances, it is off by far more.
+#: Most rows of a batch, so that a trinomial's logarithm, of terms up to 1.5e8, is off by at most 1e-7; and the relative
+#: error allowed to each chance. If δ is a small difference of chances, its error is far larger.
 MOST_ROWS = 10**7
 _ARITHMETIC = 2e-7
 
 
 def messages_delta(mechanism: PrivUnit, messages: int, users: int, epsilon: float) -> float:
-    """An upper bound of δ(ε) of one user of `messages` draws among `users` of one crowd, samplers and all; ε >= 0.
+    """Return an upper bound of δ(ε), ε >= 0, of one user of `messages` draws among `users` of one crowd.
 
-    ValueError for messages or users below 1, or more than MOST_ROWS of them. Time grows with the rows that the blanket
-    leaves in a cap, by the square of messages.
+    It includes the samplers. Time grows with the rows that the blanket leaves in a cap, by the square of messages.
+
+    Raises:
+        ValueError: messages or users is below 1, or there are more than MOST_ROWS rows.
     """
     if messages < 1 or users < 1 or messages * users > MOST_ROWS:
         raise ValueError(
@@ -66,8 +68,10 @@ def messages_delta(mechanism: PrivUnit, messages: int, users: int, epsilon: floa
 
 
 def _delta_among(mass: float, base: float, messages: int, uniform: int, epsilon: float) -> float:
-    """δ(ε) of the pair of disjoint caps of this mass among so many uniform rows, each outside both caps or in one; base
-    is the low density."""
+    """Return δ(ε) of the pair of disjoint caps of this mass among `uniform` rows, each outside both caps or in one.
+
+    `base` is the low density.
+    """
     mean = uniform * mass
     reach = _DEVIATIONS * math.sqrt(mean + 1) + 20
     low, high = max(0, math.floor(mean - reach)), min(uniform, math.ceil(mean + reach))
@@ -83,7 +87,7 @@ def _delta_among(mass: float, base: float, messages: int, uniform: int, epsilon:
 
 
 def _trinomial(rows: int, first: float, second: float, counts: range) -> FloatArray:
-    """Chances that of so many rows a and b fall into two cells of these masses, a and b of `counts`: (C, C)."""
+    """Return P(a and b of `rows` rows fall into two cells of these masses), a and b of `counts`: (C, C)."""
     a, b = np.meshgrid(np.array(counts), np.array(counts), indexing="ij")
     left = rows - a - b
     third = max(0.0, 1.0 - first - second)

@@ -1,7 +1,7 @@
-"""Amplification by shuffling: every bound that holds, side by side, and the least of them.
+"""Amplification by shuffling: every bound that holds, and the least of them.
 
-Each of n users sends one linked release (all its channels together, one message), a trusted shuffler permutes the n
-messages, and two data sets are neighbours if one user's inputs differ. The bounds, by their published names:
+Each of n users sends one linked release (all its channels together, one message). A trusted shuffler permutes the n
+messages. Two data sets are neighbours if one user's inputs differ. The bounds, by their published names:
 
 blanket               the blanket divergence of the mechanisms themselves, by FFT (`accounting.blanket`)
 blanket_truncated     the same with a far larger blanket, at a price in δ (`accounting.truncated`)
@@ -10,15 +10,15 @@ stronger_clone        from ε0 alone, numerical (`accounting.stronger_clone`); _
 clones_2021           from ε0 alone, numerical (`accounting.clones`); _closed: their Theorem 3.1
 erlingsson_2019       from ε0 alone, closed (`accounting.erlingsson`)
 
-ε0 is the sum of the channels' worst cases; a bound that needs a finite ε0 says nothing of Gaussian noise.
+ε0 is the sum of the channels' worst cases. A bound that needs a finite ε0 does not apply to Gaussian noise.
 
-All of them ask that the n users have one randomizer. Users who differ in what leaves in clear beside the release have
-none: whatever their inputs are, their messages cannot be equal. So n is the crowd, the users who agree in it
-(`accounting.ladder` knows what leaves in clear, this module does not); the others' messages do not depend on the
-target's input. Honest users, too: who tells what he sent hides nobody. A label mechanism with a prior of its own for
-each record is the same randomizer for all only as part of a joint one: where the prior is a public function of the
-embedding released with it. Without that embedding the priors, and with them the labels that can come out, may differ
-between users: there is no amplification then.
+All bounds require that the n users have one randomizer. Users who differ in what leaves in clear beside the release
+have none: whatever their inputs are, their messages cannot be equal. So n is the crowd, the users who agree in it; the
+others' messages do not depend on the target's input. (`accounting.ladder` knows what leaves in clear, this module does
+not.) The users must also be honest: a user who reveals what they sent hides nobody. A label mechanism with a prior of
+its own for each record is the same randomizer for all only as part of a joint one, with the prior a public function of
+the embedding released with it. Without that embedding the priors, and with them the possible labels, may differ between
+users, and there is no amplification.
 """
 
 from __future__ import annotations
@@ -57,27 +57,31 @@ NAMES = (
     "variation_ratio",
     "stronger_clone_renyi",
 )
-#: Cells of a joint release above which nothing is computed from its distribution.
+#: Most cells of a joint release from whose distribution anything is computed.
 _MOST_CELLS = 4_000_000
 _LARGEST = 600.0
 
 
 @dataclass(frozen=True)
 class Amplification:
-    """What one linked release of each of `users` users costs after the shuffler, at `delta`.
+    """Cost of one linked release of each of `users` users after the shuffler, at `delta`.
 
-    local_worst_case: ε0, nats, the sum of the channels' worst cases at δ = 0; inf where there is none.
-    local_epsilon: the exact local ε at `delta`, before the shuffler; inf where a channel is unprotected.
-    bounds: ε by each name of `NAMES`; None is no amplification: the bound's condition fails, it is not below ε0
-        (blankets: not below local_epsilon), or there is no such bound for these mechanisms.
-    blanket_optimistic: a lower bound of the same blanket bound, so that `bounds["blanket"]` less this is its
-        discretisation error.
-    lower_bounds, lower_bound: ε that no analysis can go below, by data set, and the largest; None where unknown.
-    epsilon: the least of local_epsilon and the bounds.
-    total_variation: β of the worst pair.
-    sampler_delta: users times the samplers' numeric δ, the probability that any output is not the theorem's. It is in
-        the δ of every amplified bound (`counted`), and the samplers' numeric ε is in every ε.
-    reason: why nothing is amplified; "" where something is.
+    Attributes:
+        users: Users of the crowd.
+        delta: δ of every ε.
+        local_worst_case: ε0 in nats, the sum of the channels' worst cases at δ = 0; inf if there is none.
+        local_epsilon: Exact local ε at `delta`, before the shuffler; inf if a channel is unprotected.
+        bounds: ε by each name of `NAMES`. None is no amplification: the bound's condition fails, it is not below ε0
+            (blankets: not below local_epsilon), or there is no such bound for these mechanisms.
+        blanket_optimistic: Lower bound of the same blanket bound. `bounds["blanket"]` minus this is its discretization
+            error.
+        lower_bounds: ε that no analysis can go below, by data set.
+        lower_bound: Largest of them, or None if unknown.
+        epsilon: Least of local_epsilon and the bounds.
+        total_variation: β of the worst pair.
+        sampler_delta: Users times the samplers' numeric δ, the probability that any output is not the theorem's. The δ
+            of every amplified bound includes it (`with_sampler_error`), and every ε the samplers' numeric ε.
+        reason: Reason why nothing is amplified, or "".
     """
 
     users: int
@@ -95,7 +99,7 @@ class Amplification:
 
     @property
     def discretisation_error(self) -> float | None:
-        """How far the blanket bound may be above its exact value, relatively; None where there is none."""
+        """Return the largest relative excess of the blanket bound over its exact value, or None without a bound."""
         upper = self.bounds["blanket"]
         if upper is None or not self.blanket_optimistic:
             return None
@@ -103,11 +107,11 @@ class Amplification:
 
     @property
     def ratio(self) -> float | None:
-        """`epsilon` over `lower_bound`: how much the best bound may still give away; None without a lower bound."""
+        """Return `epsilon` over `lower_bound`, the most that the best bound gives away, or None."""
         return self.epsilon / self.lower_bound if self.lower_bound else None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; infinity is "inf", no amplification is None."""
+        """Return a JSON-ready form. Infinity is "inf", and no amplification is None."""
         fields: dict[str, Any] = {
             "users": self.users,
             "delta": self.delta,
@@ -129,13 +133,18 @@ class Amplification:
 def amplify(
     mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True, bracketed: bool = True
 ) -> Amplification:
-    """Central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
+    """Return the central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
 
-    users: the crowd: delivered, validated, honest, and equal to the target in all that leaves in clear, the target
-    included; not those invited; a whole number of at least 1. delta: from 1e-290 to 1.
-    lower_bounded: whether to find the lower bounds too, which take most of the time and change no other figure.
-    bracketed: whether to find `blanket_optimistic` too, which takes a quarter of the rest and changes none either.
-    ValueError on anything else, on no mechanism at all, or on one without a loss distribution.
+    Args:
+        mechanisms: Mechanisms of the linked release.
+        users: The crowd, at least 1: users who were delivered, validated, honest, and equal to the target in all that
+            leaves in clear, the target included. Invited users do not count.
+        delta: From 1e-290 to 1.
+        lower_bounded: Whether to find the lower bounds. They take most of the time and change no other result.
+        bracketed: Whether to find `blanket_optimistic`. It takes a quarter of the rest and changes no other result.
+
+    Raises:
+        ValueError: An argument is out of range, there is no mechanism, or one has no loss distribution.
     """
     mechanisms = tuple(mechanisms)
     if not mechanisms:
@@ -149,7 +158,7 @@ def amplify(
             raise ValueError(f"shuffle: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
-    # The sampler's densities are within e^(±numeric) of the theorem's (half of it is a common factor, where a table's
+    # The sampler's densities are within e^(±numeric) of the theorem's (half of it is a common factor, if a table's
     # interpolation is not on one side of the density): ε is off by numeric, δ by e^numeric.
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
     share = delta * math.exp(-numeric)
@@ -159,13 +168,13 @@ def amplify(
     lost = users * math.fsum(g.numeric_delta for g in guarantees)
     bounds: dict[str, float | None] = dict.fromkeys(NAMES)
     optimistic, lower = None, {}
-    exact: list[Callable[[], float | None]] = []  # what the bounds are of samplers that are exact
+    exact: list[Callable[[], float | None]] = []  # the bounds for exact samplers
     if math.isfinite(worst) and _one_randomizer(mechanisms):
         clones = _clone_bounds(worst, beta, users)
         bounds |= {name: with_sampler_error(bound, delta, lost) for name, bound in clones.items()}
         exact += [partial(bound, delta) for bound in clones.values()]
-    # a single user's message is nobody else's: there is nothing to amplify
-    # beyond e^600 there is no double for e^ε, and a blanket of that little mass amplifies for no number of users
+    # no other user sends a message that hides a single user's
+    # above e^600 float64 has no e^ε, and a blanket of so little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
     if cells is not None:
         for name, bound in (("blanket_truncated", truncated_epsilon), ("blanket", blanket_epsilon)):
@@ -205,7 +214,7 @@ def amplify(
 
 
 def samplers_reason(lost: float, delta: float) -> str:
-    """Say that samplers, within `lost` of their mechanisms for all users together, leave no room in δ."""
+    """Explain that samplers, within `lost` of their mechanisms for all users together, leave no room in δ."""
     return (
         f"the samplers of all users may be {min(1.0, lost):.1e} from their mechanisms in total variation, which leaves "
         f"no room in δ = {delta:g}: take fewer users, or a larger δ"
@@ -213,8 +222,7 @@ def samplers_reason(lost: float, delta: float) -> str:
 
 
 def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> float | None:
-    """The least ε of the bounds that know ε0 and the worst pair's total variation alone, as `amplify` has them; None:
-    none holds."""
+    """Return the least ε of the bounds from ε0 and the worst pair's total variation alone, as in `amplify`, or None."""
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
@@ -227,7 +235,7 @@ def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float
 
 
 def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float) -> tuple[float, float]:
-    """(local ε at δ, total variation of the worst pair), both with the samplers' numeric ε; 1 where it is not known."""
+    """Return (local ε at δ, total variation of the worst pair), with the samplers' numeric ε; 1 if it is unknown."""
     loss = _joint_loss([mechanism.privacy_loss() for mechanism in mechanisms])
     if loss is None:
         return min(worst, _composed(mechanisms, delta) + numeric), 1.0
@@ -235,7 +243,7 @@ def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta:
 
 
 def _clone_bounds(worst: float, beta: float, users: int) -> dict[str, Callable[[float], float | None]]:
-    """The bounds from ε0 = `worst`, and from the total variation β of the worst pair: each δ -> ε."""
+    """Return the bounds from ε0 = `worst`, and from the total variation β of the worst pair: each δ -> ε."""
     return {
         "stronger_clone": partial(stronger_clone, worst, users),
         "stronger_clone_renyi": partial(stronger_clone_renyi, worst, users),
@@ -247,16 +255,19 @@ def _clone_bounds(worst: float, beta: float, users: int) -> dict[str, Callable[[
 
 
 def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
-    """Whether all users' linked releases have one law given their inputs: priors come from an embedding with them."""
+    """Return True if all users' linked releases have one law given their inputs.
+
+    Priors must come from an embedding that is released with them.
+    """
     embedded = any(mechanism.channel == "embedding" for mechanism in mechanisms)
     return embedded or not any(getattr(mechanism, "needs_prior", False) for mechanism in mechanisms)
 
 
 def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
-    """Blanket and dominating pair of the linked release; None where a mechanism has none, where users have not one
-    randomizer, or cells are too many.
+    """Return blanket and dominating pair of the linked release, or None.
 
-    The blanket is that of the samplers: their densities may be less than the theorem's by e^-numeric.
+    It is None if a mechanism has no blanket, users do not have one randomizer, or there are too many cells. The blanket
+    is that of the samplers: their densities may be less than the theorem's by e^-numeric.
     """
     if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms) or not _one_randomizer(mechanisms):
         return None
@@ -270,7 +281,7 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
 
 
 def _joint_loss(parts: Sequence[LossCells]) -> LossCells | None:
-    """Loss of independent releases together, all pairs of cells; None where they would be too many."""
+    """Return the loss of independent releases together, all pairs of cells, or None if they are too many."""
     if math.prod(len(part.low) for part in parts) > _MOST_CELLS:
         return None
     return reduce(_product, parts)
@@ -296,14 +307,14 @@ def _product(one: LossCells, other: LossCells) -> LossCells:
 
 
 def _composed(mechanisms: Sequence[Mechanism], delta: float) -> float:
-    """Local ε of many releases by composition."""
+    """Return the local ε of many releases by composition."""
     from mechanisms.accounting.compose import compose
 
     return compose([(mechanism, 1) for mechanism in mechanisms], delta=delta).epsilon
 
 
 def json_ready(value: Any) -> Any:
-    """Infinity as "inf", tuples as lists, through mappings and sequences: JSON-ready."""
+    """Return the JSON-ready form: infinity as "inf", tuples as lists, through mappings and sequences."""
     if isinstance(value, Mapping):
         return {str(k): json_ready(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

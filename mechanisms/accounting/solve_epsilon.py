@@ -1,9 +1,9 @@
-"""Where a falling profile of privacy, log δ(ε) less the log of the δ that may be spent, crosses 0.
+"""Search for the ε at which a falling privacy profile, log δ(ε) minus the log of the allowed δ, crosses 0.
 
-A value takes milliseconds, so few are asked for: by inverse quadratic interpolation, each time a little beyond the
-guess on the side of the far end, so that two good guesses are a bracket of the tolerance. Where that does not halve the
-bracket in two looks, as where a profile falls off a cliff, the middle is taken. What is returned was seen on either
-side of 0: which points were tried changes no direction.
+A value takes milliseconds, so the search evaluates few. It uses inverse quadratic interpolation, each time a little
+beyond the guess on the side of the far end, so that two good guesses are a bracket of the tolerance. If that does not
+halve the bracket in two steps, as when a profile falls steeply, it takes the middle. The ends of the result were
+evaluated on either side of 0, so the choice of points changes no direction.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-#: Beyond the guess on the side of the far end: this share of the tolerance. Two of it are less than the whole.
+#: Share of the tolerance added to the guess on the side of the far end. Twice it is less than the whole.
 _NUDGE = 0.3
-#: The first two steps towards the other side: so much further than where the tangent or the chord crosses 0.
+#: Factor by which the first two steps towards the other side go beyond the root of the tangent or the chord.
 _FURTHER = 1.3
 _LOOKS = 200
-#: Far above every log δ there is, and below what products of a few such numbers overflow at.
+#: Far above every log δ, and below the size at which products of a few such numbers overflow.
 _HIGHEST = 1e6
 
 
 def solve_epsilon(
     excess: Callable[[float], float], guess: float, top: float, *, fall: float, tolerance: float
 ) -> tuple[float, float] | None:
-    """(low, high) with excess(low) > 0 >= excess(high), high - low <= tolerance·high, in [0, top]; high is 0 where
-    excess(0) <= 0, and low is then 0 too; None where excess(top) > 0.
+    """Return (low, high) in [0, top] with excess(low) > 0 >= excess(high) and high - low <= tolerance·high.
 
-    excess: falling, or nearly; what is not a number counts as above 0. guess: where to begin, above 0 and below top.
-    fall: about -excess'(guess), above 0.
+    Both are 0 if excess(0) <= 0. The result is None if excess(top) > 0.
+
+    Args:
+        excess: Falling function, or nearly; NaN counts as above 0.
+        guess: Start of the search, above 0 and below top.
+        top: Upper end of the search.
+        fall: About -excess'(guess), above 0.
+        tolerance: Relative width of the result.
     """
     low, high, step = 0.0, top, 1.25
     seen: list[tuple[float, float]] = []
@@ -64,12 +69,12 @@ def solve_epsilon(
 
 
 def _height(value: float) -> float:
-    """A value that can be reckoned with: no infinite one, and _HIGHEST in place of what is not a number."""
+    """Return the value bounded by _HIGHEST, and _HIGHEST for NaN."""
     return _HIGHEST if math.isnan(value) else min(max(value, -_HIGHEST), _HIGHEST)
 
 
 def _between(seen: Sequence[tuple[float, float]], low: float, high: float, nudge: float) -> float:
-    """The next guess inside (low, high): where the points crossed 0, and the nudge towards the far end."""
+    """Return the next guess inside (low, high): the root of the points, and the nudge towards the far end."""
     by_height = sorted(seen, key=lambda point: abs(point[1]))[:3]
     root = _root(by_height)
     if not low < root < high:
@@ -80,7 +85,7 @@ def _between(seen: Sequence[tuple[float, float]], low: float, high: float, nudge
 
 
 def _root(points: Sequence[tuple[float, float]]) -> float:
-    """ε where the inverse polynomial through the points (ε, value) is at 0; nan where two have one value."""
+    """Return the ε at which the inverse polynomial through the points (ε, value) is 0; nan if two values are equal."""
     total = 0.0
     for i, (x, y) in enumerate(points):
         share = 1.0

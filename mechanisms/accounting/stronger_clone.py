@@ -1,20 +1,20 @@
-"""The stronger clone (Feldman, McMillan and Talwar, SODA 2023), numerical, and its Rényi divergences.
+"""Stronger clone (Feldman, McMillan and Talwar, SODA 2023), numerical, and its Rényi divergences.
 
-**What is claimed.** With p0 = 1/(e^ε0 + 1), every user is a clone of either output of randomized response with
-probability p0 each: in `clone_pair` a = 1 - p0, b = p0, r = p0. The paper's proof for general randomizers has an
-error (errata of arXiv 2208.04591: Lemma 3.5 for p < p0), and its theorems stand there for a restricted class only.
+**The claim.** With p0 = 1/(e^ε0 + 1), every user is a clone of either output of randomized response with probability p0
+each: in `clone_pair` a = 1 - p0, b = p0, r = p0. The paper's proof for general randomizers has an error (errata of
+arXiv 2208.04591: Lemma 3.5 for p < p0). Its theorems stand there for a restricted class only.
 
-**Why we may use it.** For n users with the same ε0-locally private randomizer it holds, by another proof. The
-reduction in `variation_ratio` is exact about the part that the paper's proof hides, holds for every randomizer with
-its own total variation β, and its δ(ε) grows with β for every ε; at the largest β, (e^ε0 - 1)/(e^ε0 + 1), it is the
-stronger clone's pair. δ(ε) for every ε >= 0 and, the pair being symmetric, in both directions, orders all
-divergences that processing does not increase, hence the Rényi divergences as well (Blackwell).
+**Why we may use it.** For n users with the same ε0-locally private randomizer it holds, by another proof. The reduction
+in `variation_ratio` is exact about the part that the paper's proof hides. It holds for every randomizer with its own
+total variation β, and its δ(ε) grows with β for every ε. At the largest β, (e^ε0 - 1)/(e^ε0 + 1), it is the stronger
+clone's pair. δ(ε) for every ε >= 0 and, the pair being symmetric, in both directions, orders all divergences that
+processing does not increase, hence the Rényi divergences as well (Blackwell).
 
-**Rényi.** Given N counts (`clone_pair`; N = C + 1), the likelihood ratio of either input to the clones' law is
-1 ± τ·D/N, τ = tanh(ε0/2), so exp((α - 1)·D_α) = E[(1 + τX)^α·(1 - τX)^(1-α)], X = D/N. The integrand is convex in X
-(the perspective of t^α), so mass between two points counts as spread to them with its mean kept; it falls in N
-(processing), so a block of C counts as its lowest; beyond 14 standard deviations Chernoff's bound stands for the
-mass. The pair's own δ(ε) is never worse for one round; the Rényi divergence is what adds up over rounds.
+**Rényi.** Given N counts (`clone_pair`; N = C + 1), the likelihood ratio of either input to the clones' law is 1 ±
+τ·D/N, τ = tanh(ε0/2), so exp((α - 1)·D_α) = E[(1 + τX)^α·(1 - τX)^(1-α)], X = D/N. The integrand is convex in X (the
+perspective of t^α), so mass between two points counts as spread to them with its mean kept. It falls in N (processing),
+so a block of C counts as its lowest. Beyond 14 standard deviations Chernoff's bound stands for the mass. The pair's own
+δ(ε) is never worse for one round. The Rényi divergence is what adds up over rounds.
 """
 
 from __future__ import annotations
@@ -43,19 +43,24 @@ from mechanisms.accounting.clone_pair import (
 FloatArray = NDArray[np.float64]
 
 _BLOCKS = 60
-#: Mass of clone counts that Chernoff's bound stands for, each side.
+#: Mass of clone counts that Chernoff's bound replaces, on each side.
 _TAIL = 1e-30
-#: Blocks of ever fewer clones below that.
+#: Ratio of the next blocks of fewer clones.
 _SHRINK = 0.8
 _NEAR = 14.0
 _ROUNDING = 1e-6
 
 
 def stronger_clone(local_epsilon: float, users: int, delta: float) -> float | None:
-    """Least ε of the stronger clone's pair, found numerically to 1e-4 on the safe side.
+    """Return the least ε of the stronger clone's pair, found numerically within 1e-4 on the safe side.
 
-    local_epsilon: ε0 of pure local differential privacy, nats. users: n >= 1, one randomizer for all. delta: in
-    (0, 1). None, no amplification, where ε is not below ε0, or ε0 is below 1e-5.
+    Args:
+        local_epsilon: ε0 of pure local differential privacy, in nats.
+        users: n >= 1, one randomizer for all.
+        delta: δ in (0, 1).
+
+    Returns:
+        ε, or None (no amplification) if ε is not below ε0, or ε0 is below 1e-5.
     """
     check_arguments(local_epsilon, users, delta)
     if not LEAST_EPSILON <= local_epsilon <= LARGEST_EPSILON:
@@ -64,9 +69,9 @@ def stronger_clone(local_epsilon: float, users: int, delta: float) -> float | No
 
 
 def stronger_clone_renyi(local_epsilon: float, users: int, delta: float) -> float | None:
-    """Least ε from the Rényi divergences of the stronger clone's pair, converted at the best order.
+    """Return the least ε from the Rényi divergences of the stronger clone's pair, converted at the best order.
 
-    Arguments and None as in `stronger_clone`. Conversion: ε = D_α + log(1 - 1/α) - log(α·δ)/(α - 1) (Canonne,
+    Arguments and None are as in `stronger_clone`. The conversion is ε = D_α + log(1 - 1/α) - log(α·δ)/(α - 1) (Canonne,
     Kamath and Steinke 2020, Proposition 12).
     """
     check_arguments(local_epsilon, users, delta)
@@ -87,9 +92,10 @@ def stronger_clone_renyi(local_epsilon: float, users: int, delta: float) -> floa
 
 
 def renyi_divergence(local_epsilon: float, users: int, order: float) -> float:
-    """Upper bound of the Rényi divergence of order α > 1 of the stronger clone's pair, nats.
+    """Return an upper bound of the Rényi divergence of order α > 1 of the stronger clone's pair, in nats.
 
-    ε0 itself below 1e-5. Holds for the shuffled outputs of n = `users` users of one ε0-locally private randomizer.
+    It is ε0 itself if ε0 is below 1e-5. It holds for the shuffled outputs of n = `users` users of one ε0-locally
+    private randomizer.
     """
     check_arguments(local_epsilon, users, 0.5)
     if not 1 < order < math.inf:
@@ -99,7 +105,7 @@ def renyi_divergence(local_epsilon: float, users: int, order: float) -> float:
     if local_epsilon < LEAST_EPSILON:
         return local_epsilon
     up, ratio, log_weight = _integrand(local_epsilon, users)
-    # of either sign of X, at its exponent's height: the smaller share is the other one's e^-(2α - 1)·log ratio
+    # of either sign of X, at the height of its exponent: the smaller share is e^-(2α - 1)·log ratio times the other
     height = log_weight + up + (order - 1) * ratio
     top = float(height.max())
     terms = np.exp(height - top) * (1 + np.exp((1 - 2 * order) * ratio)) / 2
@@ -114,23 +120,23 @@ def _pair(local_epsilon: float) -> ClonePair:
 
 @lru_cache(maxsize=8)
 def _integrand(local_epsilon: float, users: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of the points of `_points`: log(1 + τX), log((1 + τX)/(1 - τX)) and the log weights, for any order."""
+    """Return log(1 + τX), log((1 + τX)/(1 - τX)) and the log weights of the points of `_points`, for any order."""
     x, log_weight = _points(local_epsilon, users)
     tilt = math.tanh(local_epsilon / 2)
     up = np.log1p(tilt * x)
-    # 1 - τX at X = 1 is 1 - τ = 2/(e^ε0 + 1), lost to rounding where ε0 is large
+    # 1 - τX at X = 1 is 1 - τ = 2/(e^ε0 + 1), lost to rounding at a large ε0
     down = np.log(2 / (math.exp(local_epsilon) + 1) + tilt * (1 - x))
     return up, up - down, log_weight
 
 
 def _points(local_epsilon: float, users: int) -> tuple[FloatArray, FloatArray]:
-    """Points X >= 0 and log weights (adding up to 1) of a law of |D|/N above the pair's in convex order."""
+    """Return points X >= 0 and log weights (adding up to 1) of a law of |D|/N above the pair's in convex order."""
     pair = _pair(local_epsilon)
     gamma = min(1.0, 2 * pair.clone)
     low, high, left_out = binomial_range(users - 1, gamma, _TAIL)
     edges = block_edges(low, high, _BLOCKS)
     clones, log_weights = list(edges[:-1]), list(_log(binomial_masses(users - 1, gamma, edges)))
-    if left_out and high < users - 1:  # more clones than `high`: counted as `high`
+    if left_out and high < users - 1:  # more clones than `high` count as `high`
         clones.append(float(high))
         log_weights.append(math.log(left_out))
     while low > 0:  # fewer than `low`: P(C < low) by Chernoff, all at the block's lowest
@@ -143,19 +149,22 @@ def _points(local_epsilon: float, users: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _divergence(a: float, b: float) -> float:
-    """Kullback-Leibler divergence of coins of bias a and b, nats; 0 < b < 1."""
+    """Return the Kullback-Leibler divergence of coins of bias a and b, in nats; 0 < b < 1."""
     return float(xlogy(a, a / b) + xlogy(1 - a, (1 - a) / (1 - b)))
 
 
 def _log(x: FloatArray) -> FloatArray:
-    """log x, -inf at 0."""
+    """Return log x, with -inf at 0."""
     with np.errstate(divide="ignore"):
         logs: FloatArray = np.log(x)
     return logs
 
 
 def _folded(n: float, log_weight: float) -> tuple[FloatArray, FloatArray]:
-    """Points and log masses (times the weight) for |D|/n, D the sum of n fair signs: spread in bins, means kept."""
+    """Return points and log masses (times the weight) for |D|/n, D the sum of n fair signs.
+
+    Masses are spread in bins, means kept.
+    """
     deviation = math.sqrt(n)
     near = np.arange(0.0, _NEAR, 0.04) * deviation
     steps = math.ceil(math.log(max(deviation / _NEAR, 1.0)) / math.log(1.02)) + 1
@@ -177,12 +186,12 @@ def _folded(n: float, log_weight: float) -> tuple[FloatArray, FloatArray]:
     mass, mean = np.maximum(-np.diff(above), 0.0), np.maximum(-np.diff(moment), 0.0)
     left, right = (2 * inner - n) / n, (2 * np.minimum(k[1:], n) - n) / n
     spread = (right - left) * mass
-    share = np.zeros_like(mass)  # of a bin's mass, what goes to its right end
+    share = np.zeros_like(mass)  # share of a bin's mass that goes to its right end
     several = (k[1:] - inner > 1) & (spread > 0)
     share[several] = np.clip((mean - left * mass)[several] / spread[several], 0.0, 1.0)
     logs = np.concatenate([_log(mass * (1 - share)), _log(mass * share)])
     points = np.concatenate([left, right])
-    # Chernoff for what lies beyond: P(X >= x) <= exp(-n·kl), all of it at the bin's right end
+    # Chernoff for the rest: P(X >= x) <= exp(-n·kl), all of it at the bin's right end
     beyond = left * deviation >= _NEAR
     gap = np.array([_divergence((1 + x) / 2, 0.5) for x in left[beyond]])
     rest = np.concatenate([beyond, beyond])

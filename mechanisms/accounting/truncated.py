@@ -1,19 +1,19 @@
-"""A larger blanket at a price in δ: the sphere's density is as good as cut off beyond an angle τ.
+"""Larger blanket at a price in δ: the sphere's density is cut off beyond an angle τ.
 
-inf_z p_z is f(π), and the caps around -z that make it so small are hardly ever reached. With ω uniform and
-γ' = U(τ), U = f/ω, p_z covers γ'·ω except on the cap of angles beyond τ. Let p~_z be p_z with the missing mass
+inf_z p_z is f(π), and the caps around -z that make it so small are hardly ever reached. With ω uniform and γ' = U(τ),
+U = f/ω, p_z covers γ'·ω except on the cap of angles beyond τ. Let p~_z be p_z with the missing mass
 
     η = ∫_{θ > τ} (U(τ) - U(θ)) dω
 
 moved there from elsewhere: it contains γ'·ω and is at total-variation distance η from p_z. Replace the other n - 1
-users' draws by p~; either side of the hockey-stick moves by at most (n - 1)·η in total variation, the target's own
-draw is untouched, and Lemma 5.3 of Balle et al. 2019 holds for any target with p_x, p_x' << ω. Hence (proved)
+users' draws by p~. Either side of the hockey-stick moves by at most (n - 1)·η in total variation. The target's own draw
+is untouched, and Lemma 5.3 of Balle et al. 2019 holds for any target with p_x, p_x' << ω. Hence (proved)
 
     δ(ε) <= blanket bound(γ', exact U and V of the target) + (1 + e^ε)·(n - 1)·η.
 
-**Samplers (proved).** Where densities are within e^(±a) of those of the cells, and losses within a, p_z covers γ'·ω but
-for η taken with U·e^-a; and U - e^ε·V is at most e^a times that of the cells at ε - a: what is proved of the cells at
-(ε - a, δ·e^-a) holds of the samplers at (ε, δ), since e^a·(1 + e^(ε-a)) >= 1 + e^ε.
+**Samplers (proved).** Let densities be within e^(±a) of those of the cells, and losses within a. Then p_z covers γ'·ω
+except for η taken with U·e^-a, and U - e^ε·V is at most e^a times that of the cells at ε - a. So what is proved of the
+cells at (ε - a, δ·e^-a) holds of the samplers at (ε, δ), since e^a·(1 + e^(ε-a)) >= 1 + e^ε.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ FloatArray = NDArray[np.float64]
 
 #: Shares of δ spent on the others' truncation.
 _SHARES = (0.5, 0.2, 0.8)
-#: Tolerance of ε, relative, until the best truncation is known.
+#: Relative tolerance of ε until the best truncation is known.
 _ROUGH = 1e-3
 
 
 def truncated(cells: BlanketCells, log_gamma: float) -> tuple[BlanketCells, float]:
-    """The same cells under a blanket of weight γ' >= γ, and the mass η by which one user's output may differ.
+    """Return the same cells under a blanket of weight γ' >= γ, and the mass η by which one user's output may differ.
 
-    η = Σ (γ'·w - p)_+ over cells, U bounded by its low end in each, and both by what samplers may be off. Outputs in no
+    η = Σ (γ'·w - p)_+ over cells. U is bounded by its low end in each, and both by the samplers' error. Outputs in no
     cell are counted whole: as U >= γ, their mass under ω is at most `tail`/γ.
     """
     if not cells.log_gamma <= log_gamma <= 0:
@@ -52,26 +52,34 @@ def truncated(cells: BlanketCells, log_gamma: float) -> tuple[BlanketCells, floa
 
 @dataclass(frozen=True)
 class TruncatedBlanket:
-    """A truncated blanket: its cells, the price `eta` of each of the n - 1 others, and the ε it gives at its δ."""
+    """Truncated blanket.
+
+    Attributes:
+        cells: Its cells.
+        eta: Price of each of the n - 1 others.
+        epsilon: ε that it gives at its δ, in nats.
+    """
 
     cells: BlanketCells
     eta: float
     epsilon: float
 
     def price(self, n: int, epsilon: float) -> float:
-        """What truncation adds to δ(ε) for n users: (1 + e^ε)·(n - 1)·η, at most 1."""
+        """Return what truncation adds to δ(ε) for n users: (1 + e^ε)·(n - 1)·η, at most 1."""
         return min(1.0, (1.0 + math.exp(min(epsilon, 700.0))) * (n - 1) * self.eta)
 
 
 def truncated_epsilon(cells: BlanketCells, n: int, delta: float) -> float | None:
-    """Least ε at δ of `best_truncation`; None where none is below the local ε."""
+    """Return the least ε at δ of `best_truncation`, or None if none is below the local ε."""
     cut = best_truncation(cells, n, delta)
     return None if cut is None else cut.epsilon
 
 
 def fits_truncated(cells: BlanketCells, n: int, epsilon: float, delta: float) -> bool:
-    """Whether a truncation shows δ(ε) <= delta for n >= 2 users: a δ at a known ε for each share of `best_truncation`,
-    where that looks for an ε."""
+    """Return True if a truncation proves δ(ε) <= delta for n >= 2 users.
+
+    It takes a δ at a known ε for each share of `best_truncation`, which searches for an ε.
+    """
     weight = math.exp(-np.logaddexp(0.0, epsilon))  # 1/(1 + e^ε)
     for share in _SHARES:
         log_gamma = _weight(cells, share * delta * weight / (n - 1))
@@ -85,11 +93,14 @@ def fits_truncated(cells: BlanketCells, n: int, epsilon: float, delta: float) ->
 
 
 def best_truncation(cells: BlanketCells, n: int, delta: float) -> TruncatedBlanket | None:
-    """The truncation of least ε at δ, over a few shares of δ spent on it; None where none is below the local ε.
+    """Return the truncation of least ε at δ, over a few shares of δ spent on it, or None if none is below the local ε.
 
-    cells must be of a randomizer whose U has one law for every input: all that mechanisms here offer. Never worse
-    than `blanket_epsilon` by more than the price where the latter is an answer, and often much better: γ' can be
-    many times γ. ValueError for n < 1 or δ not in (0, 1).
+    The result is never worse than `blanket_epsilon` by more than the price if the latter is an answer. It is often much
+    better: γ' can be many times γ. `cells` must be of a randomizer whose U has one law for every input, as all
+    mechanisms here are.
+
+    Raises:
+        ValueError: n < 1, or δ is not in (0, 1).
     """
     if not 0 < delta < 1 or n < 1:
         raise ValueError(f"truncated blanket: need 0 < delta < 1 and n >= 1, got delta {delta} and n {n}")
@@ -97,9 +108,9 @@ def best_truncation(cells: BlanketCells, n: int, delta: float) -> TruncatedBlank
     if not math.isfinite(local) or n == 1:
         return None
     best: TruncatedBlanket | None = None
-    ceiling, under, spare = local, local, delta  # of `best`: the ceiling it was found under, and what δ its blanket has
+    ceiling, under, spare = local, local, delta  # the ceiling above `best`, and the δ of its blanket
     for share in _SHARES:
-        # the price at a ceiling on ε is certified for every ε below it; a few passes bring the ceiling down
+        # the price at a ceiling on ε is certified for every ε below it; a few passes lower the ceiling
         for again in range(3):
             weight = math.exp(-np.logaddexp(0.0, ceiling))  # 1/(1 + e^ε)
             log_gamma = _weight(cells, share * delta * weight / (n - 1))
@@ -125,9 +136,9 @@ def best_truncation(cells: BlanketCells, n: int, delta: float) -> TruncatedBlank
 
 
 def _weight(cells: BlanketCells, eta: float) -> float | None:
-    """Log of the largest γ' whose η is at most `eta`, to 1e-9 below it; None where even γ has more.
+    """Return the log of the largest γ' whose η is at most `eta`, within 1e-9 below it, or None if even γ has more.
 
-    η is linear between the cells' least U: it is solved for where it passes `eta`, and `truncated` has the last word.
+    η is linear between the cells' least U: the root is solved for, and `truncated` verifies it.
     """
     if truncated(cells, cells.log_gamma)[1] > eta:
         return None

@@ -1,7 +1,7 @@
-"""A δ that holds the samplers.
+"""Addition of the samplers' numerical error to δ.
 
-**Theorem.** Let P, Q be (ε, δ')-indistinguishable, and P~, Q~, what samplers draw, within t of them in total variation.
-Then P~(O) <= P(O) + t <= e^ε·Q(O) + δ' + t <= e^ε·Q~(O) + δ' + (1 + e^ε)·t for every event O. Of n users t is n times
+**Theorem.** Let P, Q be (ε, δ')-indistinguishable, and let the samplers' P~, Q~ be within t of them in total variation.
+Then P~(O) <= P(O) + t <= e^ε·Q(O) + δ' + t <= e^ε·Q~(O) + δ' + (1 + e^ε)·t for every event O. For n users t is n times
 one user's, one after the other.
 """
 
@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-#: The least and the largest share of δ that is set aside for the samplers. The least moves no ε by 1e-5 of itself, and
-#: is enough for most: a search that has to be made again takes as long as the first.
+#: Least and largest share of δ that is set aside for the samplers. The least moves no ε by 1e-5 of itself, and usually
+#: suffices: a repeated search takes as long as the first.
 _LEAST, MOST = 1e-5, 0.5
 
 
 def with_sampler_error(bound: Callable[[float], float | None], delta: float, lost: float) -> float | None:
-    """ε at δ of a bound (δ' -> ε, or None), with samplers whose total variation t is `lost` in it.
+    """Return ε at δ of a bound (δ' -> ε, or None), with samplers whose total variation t is `lost` included.
 
-    None where the bound has none, or the samplers take more than half of δ.
+    It is None if the bound has none, or the samplers take more than half of δ.
     """
     if lost == 0:
         return bound(delta)
-    share = min(MOST, max(_LEAST, price(1.0, lost) / delta))  # enough for ε up to 1, or what may be
+    share = min(MOST, max(_LEAST, price(1.0, lost) / delta))  # enough for ε up to 1, or the most that is allowed
     while share <= MOST:
         epsilon = bound(delta * (1 - share))
         if epsilon is None or price(epsilon, lost) <= share * delta:
@@ -32,5 +32,5 @@ def with_sampler_error(bound: Callable[[float], float | None], delta: float, los
 
 
 def price(epsilon: float, lost: float) -> float:
-    """What samplers within `lost` add to δ(ε): (1 + e^ε)·lost."""
+    """Return what samplers within `lost` add to δ(ε): (1 + e^ε)·lost."""
     return (1.0 + math.exp(min(epsilon, 700.0))) * lost

@@ -1,1 +1,1 @@
-"""Loss distributions and blankets of mechanisms: what one release can say, before any composition."""
+"""Loss distributions and blankets of single releases, before any composition."""

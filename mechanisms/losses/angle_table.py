@@ -1,36 +1,36 @@
-"""The angle between an input and its Purkayastha draw: density sin^(m-2)(θ)·e^(-κθ) on [0, π], normalized.
+"""Angle between an input and its Purkayastha draw: density sin^(m-2)(θ)·e^(-κθ) on [0, π], normalized.
 
-Everything is in u = log tan(θ/2), where sin θ = sech u, cos θ = -tanh u, dθ = sin θ du: the density of u is
-exp(f(u)) with f(u) = (m-1) log sech u - κθ(u), smooth on the whole line; no power of a sine can underflow.
+Everything is in u = log tan(θ/2), where sin θ = sech u, cos θ = -tanh u, dθ = sin θ du. The density of u is exp(f(u))
+with f(u) = (m-1) log sech u - κθ(u), smooth on the whole line. No power of a sine can underflow.
 
-**Sampling.** f is replaced by its linear interpolant L between knots of one precomputed table; within a cell
-the inverse distribution function is closed-form, t = log1p(w·expm1(s))/s for a slope s across the cell. Up to about the
-middle a knot is known by the mass before it, from there on by the mass after it: so tails keep their digits.
+**Sampling.** The linear interpolant L of f between knots of one precomputed table replaces f. Within a cell the inverse
+distribution function is closed-form, t = log1p(w·expm1(s))/s for a slope s across the cell. Up to about the middle a
+knot is known by the mass before it, from there on by the mass after it. So tails keep their digits.
 
-**What that costs (proved).** f''(u) = -(m-1) sech²u + κ sech u tanh u, so on a cell of width h |L - f| <= η =
-h²/8·((m-1)·max sech² + κ·max sech·max |tanh|), each maximum being attained at a known end of the cell. Two
-inputs' densities at one output are exp(L) at two angles under the same normalizer, so their log ratio differs
-from the exact one by at most 2·max η. Knots are spread with density proportional to the square root of the
-bound on |f''| (plus a uniform share for the far tails), which nearly equalizes η over cells. Sums of masses are
-rounded: a cell's mass, the difference of two, is then off by a known share of it, which two inputs pay twice.
+**Error of the approximation (proved).** f''(u) = -(m-1) sech²u + κ sech u tanh u, so on a cell of width h
+|L - f| <= η = h²/8·((m-1)·max sech² + κ·max sech·max |tanh|). Each maximum is attained at a known end of the cell. Two
+inputs' densities at one output are exp(L) at two angles under the same normalizer, so their log ratio differs from the
+exact one by at most 2·max η. Knots are spread with density proportional to the square root of the bound on |f''| (plus
+a uniform share for the far tails), which nearly equalizes η over cells. Sums of masses are rounded: a cell's mass, the
+difference of two, is then off by a known share of it, which two inputs pay twice.
 
-**Tails (proved).** sin^(m-2)(θ)·e^(-κθ) = e^g with g concave, so the mass beyond a point b is at most
-e^g(b)/|g'(b)|; the table ends where this is 2^-61 of the whole on either side. What lies beyond, up to where it is
-2^-104 of the whole, has a table of its own on either side, made in the same way, to which a draw comes with its further
-digits (`mechanisms.certified`):
+**Tails (proved).** sin^(m-2)(θ)·e^(-κθ) = e^g with g concave, so the mass beyond a point b is at most e^g(b)/|g'(b)|.
+The table ends where this is 2^-61 of the whole on either side. The mass beyond, up to where it is 2^-104 of the whole,
+has a table of its own on either side, made in the same way. A draw reaches it by its further digits
+(`mechanisms.certified`):
 
 - Let M be the integral of e^L over the table and T that over a tail's. A uniform of 104 bits is (k + s)·2^-52, k whole,
-  0 < s < 1. In the K lowest lattice cells, k < K = SHARED, the lowest σ = T/(M·K·2^-52) of each cell goes to the
-  tail: s < σ draws at the place (k + s/σ)/K of the tail's table, any other s at (k + (s - σ)/(1 - σ))·2^-52 of the
-  table, in the same cell. Both places are uniform, so the density is e^L/M in the tail (K·2^-52·σ/T = 1/M), 1 - σ
-  times that where the table is met by these cells, and e^L/M elsewhere. The upper end is its mirror image. So L, η
-  and the normalizer are one along all three tables, and two inputs' log ratio pays -log(1 - σ) more, σ being at most
-  some 2^-61/(K·2^-52) = 2^-35. What is cut off now is 2^-103.
-- Of the lattice (`mechanisms.spherical`): on the cells' parts that go to a tail the angle grows with the uniform, and
-  on all others it does, and the three tables are disjoint arcs of one half circle: their crossings are those of the
-  half circle. Only the 2K points of 2^-104 in which s passes σ belong to neither: 2K·2^-104.
-- A draw from outside these cells is the table's. Within them it is, but for what goes to a tail, the table's at a
-  uniform at most σ·2^-52, some 2^-87, away.
+  0 < s < 1. In the K lowest lattice cells, k < K = SHARED, the lowest σ = T/(M·K·2^-52) of each cell goes to the tail:
+  s < σ draws at the place (k + s/σ)/K of the tail's table, any other s at (k + (s - σ)/(1 - σ))·2^-52 of the table, in
+  the same cell. Both places are uniform. So the density is e^L/M in the tail (K·2^-52·σ/T = 1/M), 1 - σ times that
+  where these cells meet the table, and e^L/M elsewhere. The upper end is its mirror image. So L, η and the normalizer
+  are one along all three tables. Two inputs' log ratio pays -log(1 - σ) more, with σ at most about
+  2^-61/(K·2^-52) = 2^-35. The mass that is cut off is 2^-103.
+- The lattice (`mechanisms.spherical`): on the cells' parts that go to a tail the angle grows with the uniform, and
+  on all others too. The three tables are disjoint arcs of one half circle, so their crossings are those of the half
+  circle. Only the 2K points of 2^-104 in which s passes σ belong to neither: 2K·2^-104.
+- A draw from outside these cells is the table's. Within them, except for what goes to a tail, it is the table's at a
+  uniform at most σ·2^-52, about 2^-87, away.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from mechanisms.streams import FINE, LATTICE
 
 FloatArray = NDArray[np.float64]
 
-#: Cells of a table: 2^15 leave a numeric ε below 1e-6 for every (m, κ) accepted, and stay in a core's cache.
+#: Cells of a table: 2^15 leave a numeric ε below 1e-6 for every accepted (m, κ), and stay in a core's cache.
 CELLS = 2**15
-#: Of the table of a tail, so that its error is below that of the table.
+#: Cells of the table of a tail, enough for an error below that of the table.
 TAIL_CELLS = 2**13
 #: Log of the largest share of the mass beyond the table on each side, and beyond the table of its tail.
 _LOG_TAIL, _LOG_CUT = -61 * math.log(2), math.log(FINE)
-#: Lattice cells of the uniform, at each of its ends, of which a share goes to the tail. One draw in 2^25 comes from
-#: them and takes milliseconds; with fewer of them the share, which is paid in ε, is larger.
+#: Lattice cells of the uniform, at each end, of which a share goes to the tail. One draw in 2^25 comes from them and
+#: takes milliseconds. Fewer of them would give a larger share, which is paid in ε.
 SHARED = 2**26
 _SHARED, _CELL = Decimal(SHARED), Decimal(LATTICE)
 _HALF = Decimal("0.5")
-#: Evaluating f (its terms reach 4,000) and the cell masses in float64 moves log densities by less than this.
+#: Largest error of log densities from float64 in f (its terms reach 4,000) and in the cell masses.
 ROUNDOFF = 1e-11
 #: A cell whose mass is off by more than this share counts as lost.
 _WRONG = 1e-8
@@ -70,7 +70,7 @@ _START, _INVERSE_MASS, _GROWTH, _SCALE, _KNOT = range(5)
 
 
 def log_angle_integral(n: int, kappa: float) -> float:
-    """log F_n, F_n = integral of sin^n(θ) e^(-κθ) over [0, π], in closed form for n >= 0, κ >= 0.
+    """Return log F_n, F_n = integral of sin^n(θ) e^(-κθ) over [0, π], in closed form for n >= 0, κ >= 0.
 
     F_0 = (1 - e^(-κπ))/κ, F_1 = (1 + e^(-κπ))/(1 + κ²), F_n = n(n-1)/(n² + κ²)·F_(n-2) (twice by parts).
     """
@@ -87,8 +87,9 @@ def log_angle_integral(n: int, kappa: float) -> float:
 
 @lru_cache(maxsize=256)
 def log_normalizer(dim: int, kappa: float) -> float:
-    """log C(m, κ) of the Purkayastha density C·e^(-κ·angle) on S^(m-1), m >= 2 (Du et al. 2023, Definition
-    4).
+    """Return log C(m, κ) of the Purkayastha density C·e^(-κ·angle) on S^(m-1), m >= 2.
+
+    Source: Du et al. 2023, Definition 4.
     """
     half = (dim - 1) / 2
     log_surface = math.log(2) + half * math.log(math.pi) - float(gammaln(half))  # of S^(m-2)
@@ -97,23 +98,33 @@ def log_normalizer(dim: int, kappa: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class AngleTable:
-    """Inverse distribution function of the angle for m >= 3, and what its approximation costs."""
+    """Inverse distribution function of the angle for m >= 3, with the error of its approximation.
 
-    cells: FloatArray  # (cells, 5): see the column constants
-    middle: int  # the first cell that starts beyond the middle
-    masses: FloatArray  # (cells,), of the draws
+    Attributes:
+        cells: (cells, 5), see the column constants.
+        middle: First cell that starts beyond the middle.
+        masses: (cells,), of the draws.
+        numeric_epsilon: Numeric ε of the approximation, in nats.
+        numeric_delta: Numeric δ of the approximation.
+        total: Sum of the unnormalized masses.
+        tails: Tables before and after this one. A tail's table has none.
+    """
+
+    cells: FloatArray
+    middle: int
+    masses: FloatArray
     numeric_epsilon: float
     numeric_delta: float
-    total: float  # of the unnormalized masses
-    tails: tuple[AngleTable, AngleTable] | None = None  # before and after it; a tail's table has none
+    total: float
+    tails: tuple[AngleTable, AngleTable] | None = None
 
     @property
     def split(self) -> float:
-        """The mass before the cells beyond the middle. Theirs start at minus the mass after their first knot."""
+        """Return the mass before the cells beyond the middle. These start at minus the mass after their first knot."""
         return 1.0 + float(self.cells[self.middle, _START])
 
     def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draws of (sin θ, cos θ) from uniforms (n,) in (0, 1), and how far θ may be from the exact one, (n,) each."""
+        """Draw (sin θ, cos θ) from uniforms (n,) in (0, 1), with bounds on the error of θ, (n,) each."""
         place = np.where(uniforms < self.split, uniforms, uniforms - 1.0)  # exact: uniforms are lattice points
         index = np.searchsorted(self._starts, place, side="right") - 1 + self.middle
         cell = self.cells[np.where(index < len(self.cells), index, index - len(self.cells))]
@@ -124,21 +135,21 @@ class AngleTable:
         sine = 2.0 * tangent / (1.0 + square)
         moved = np.abs(cell[:, _GROWTH]) * cell[:, _INVERSE_MASS] * (4 * UNIT) / (1.0 + growth)
         turned = _turned(moved, np.abs(cell[:, _SCALE]) * sine)
-        shared = np.minimum(uniforms, 1.0 - uniforms) < SHARED * LATTICE  # further digits say whether it is a tail's
+        shared = np.minimum(uniforms, 1.0 - uniforms) < SHARED * LATTICE  # further digits decide whether it is a tail's
         return sine, (1.0 - square) / (1.0 + square), np.where(shared, np.inf, turned)
 
     @cached_property
     def _starts(self) -> FloatArray:
-        """Of the cells beyond the middle, then of the others: increasing."""
+        """Return the starts of the cells beyond the middle, then of the others: increasing."""
         return np.roll(self.cells[:, _START], -self.middle)
 
     def share(self, tail: int) -> float:
-        """σ, what goes to a tail (0: the lower, 1: the upper) of each of the cells that it shares."""
+        """Return σ, the share of each shared cell that goes to a tail (0: the lower, 1: the upper)."""
         assert self.tails is not None
         return self.tails[tail].total / (self.total * SHARED * LATTICE)
 
     def exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
-        """(sin θ, cos θ) of one uniform of 104 bits, tails and all; within `decimals.precise`."""
+        """Return (sin θ, cos θ) of one uniform of 104 bits, tails included; within `decimals.precise`."""
         upper = uniform > _HALF
         cells = (1 - uniform if upper else uniform) / _CELL
         if self.tails is None or cells >= _SHARED:
@@ -152,7 +163,7 @@ class AngleTable:
         return table.inverse(1 - place if upper else place)
 
     def inverse(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
-        """(sin θ, cos θ) at a place of this table alone, its numbers taken as they are; within `decimals.precise`."""
+        """Return (sin θ, cos θ) at a place of this table alone, its numbers taken as exact (`decimals.precise`)."""
         place = uniform if uniform < Decimal(self.split) else uniform - 1
         starts, many = self._starts, len(self.cells)
         at = max(0, int(np.searchsorted(starts, float(place), side="right")) - 1)
@@ -165,7 +176,7 @@ class AngleTable:
         cell = [Decimal(float(value)) for value in self.cells[at]]
         within = (place - cell[_START]) / (Decimal(end) - cell[_START])
         slope = (1 + cell[_GROWTH]).ln()
-        # a cell ends where the next begins: its scale is that, and the table's the nearest float64
+        # a cell ends where the next begins; the table holds the float64 nearest to this scale
         scale = cell[_SCALE] if at + 1 == many else (Decimal(float(self.cells[at + 1, _KNOT])) - cell[_KNOT]) / slope
         tangent = (cell[_KNOT] + (1 + within * cell[_GROWTH]).ln() * scale).exp()
         square = tangent * tangent
@@ -173,7 +184,7 @@ class AngleTable:
 
 
 class ArcTable:
-    """The angle for m = 2, a truncated exponential: exact, so there is nothing to tabulate."""
+    """Angle for m = 2, a truncated exponential. It is exact and needs no table."""
 
     numeric_epsilon = ROUNDOFF
     numeric_delta = 0.0
@@ -182,18 +193,18 @@ class ArcTable:
         self._kappa = kappa
 
     def sine_cosine(self, uniforms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Draws of (sin θ, cos θ) from uniforms (n,) in (0, 1), and how far θ may be from the exact one, (n,) each."""
+        """Draw (sin θ, cos θ) from uniforms (n,) in (0, 1), with bounds on the error of θ, (n,) each."""
         if self._kappa == 0:
             angle = math.pi * uniforms
             return np.sin(angle), np.cos(angle), np.full(len(angle), 8 * UNIT)
         whole = math.expm1(-math.pi * self._kappa)
         angle = -np.log1p(uniforms * whole) / self._kappa
-        # relative roundings of e^(-πκ) are nothing beside what the cell moves, but where κ is small
+        # except at a small κ, relative roundings of e^(-πκ) are negligible beside the effect of the cell
         moved = -whole * (4 * UNIT) / (1.0 + uniforms * whole)
         return np.sin(angle), np.cos(angle), _turned(moved, 1.0 / self._kappa) + 8 * UNIT
 
     def exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
-        """(sin θ, cos θ) of one uniform; within `decimals.precise`."""
+        """Return (sin θ, cos θ) of one uniform; within `decimals.precise`."""
         kappa = Decimal(self._kappa)
         if kappa == 0:
             return sine_cosine(PI * uniform)
@@ -201,13 +212,13 @@ class ArcTable:
 
 
 def _turned(moved: FloatArray, rate: FloatArray | float) -> FloatArray:
-    """How far rate·log(v) goes where v moves by a share `moved` of itself: inf where that is no small one."""
+    """Bound the change of rate·log(v) if v changes by a share `moved` of itself; inf if that share is not small."""
     return np.where(moved < 0.125, 1.25 * moved * rate, np.inf)
 
 
 @lru_cache(maxsize=64)
 def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
-    """The table of (m, κ), m >= 2, κ >= 0; made in milliseconds and then remembered."""
+    """Return the table of (m, κ), m >= 2, κ >= 0. It takes milliseconds and is cached."""
     if dim == 2:
         return ArcTable(kappa)
     log_total = log_angle_integral(dim - 2, kappa)
@@ -230,11 +241,13 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
 
 
 def _stretch(dim: int, kappa: float, log_total: float, knots: FloatArray) -> AngleTable:
-    """The table between the first of these knots and the last: its numeric ε and δ are what its cells are off, without
-    what is cut off and what f is rounded by."""
+    """Return the table between the first and the last knot.
+
+    Its numeric ε and δ are the errors of its cells, without the mass cut off and the rounding of f.
+    """
     widths = np.diff(knots)
 
-    # max over a cell: sech is largest at the point nearest 0, |tanh| at the end farthest from it.
+    # max over a cell: sech is largest at the point nearest 0, |tanh| at the end farthest from it
     nearest = np.clip(0.0, knots[:-1], knots[1:])
     farthest = np.maximum(np.abs(knots[:-1]), np.abs(knots[1:]))
     sech = 1.0 / np.cosh(nearest)
@@ -250,7 +263,7 @@ def _stretch(dim: int, kappa: float, log_total: float, knots: FloatArray) -> Ang
     edges, middle = _edges(masses)
     drawn = np.diff(edges)
     drawn[middle - 1] = 1.0 + edges[middle] - edges[middle - 1]
-    # A cell so deep in the tail that sums cannot see it is never chosen: any number will do.
+    # A cell so deep in the tail that sums lose it is never chosen: any number will do.
     seen = drawn > 0
     inverse_mass = np.where(seen, 1.0 / np.where(seen, drawn, 1.0), 0.0)
     off = np.where(seen, np.abs(drawn / np.where(seen, masses, 1.0) - 1.0) + 4 * UNIT, 0.0)
@@ -260,19 +273,21 @@ def _stretch(dim: int, kappa: float, log_total: float, knots: FloatArray) -> Ang
         middle=middle,
         masses=drawn,
         numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[known].max()),
-        # cells of which sums do not know the mass
+        # cells whose mass the sums lose
         numeric_delta=float(np.maximum(masses, drawn)[~known | ~seen].sum()),
         total=float(total),
     )
 
 
 def _edges(masses: FloatArray) -> tuple[FloatArray, int]:
-    """Where cells begin, (cells + 1,), and which is the first beyond the middle: the mass before a knot, and from the
-    middle on minus the mass after it."""
+    """Return the starts of the cells, (cells + 1,), and the index of the first beyond the middle.
+
+    A start is the mass before a knot, and from the middle on minus the mass after it.
+    """
     before = np.concatenate([[0.0], np.cumsum(masses)])
     after = np.concatenate([np.cumsum(masses[::-1])[::-1], [0.0]])
     middle = int(np.argmax(before >= 0.5))
-    # exact, so that both sides agree on where they meet
+    # exact, so that both sides meet at one point
     return np.concatenate([before[:middle], [before[middle] - 1.0], -after[middle + 1 :]]), middle
 
 
@@ -285,7 +300,7 @@ def _log_sech(u: FloatArray) -> FloatArray:
 
 
 def _cut_points(dim: int, kappa: float, log_total: float, log_tail: float) -> tuple[float, float]:
-    """Where in u the tail bound is e^log_tail, by bisection: it is monotone on each side of the mode."""
+    """Return the u at which the tail bound is e^log_tail, by bisection: it is monotone on each side of the mode."""
 
     def beyond(u: float) -> float:  # log of the bound on the share of the mass beyond u, away from the mode
         slope = (dim - 2) * -math.sinh(u) - kappa  # g'(θ) = (m-2) cot θ - κ, and cot θ = -sinh u
@@ -309,7 +324,7 @@ def _cut_points(dim: int, kappa: float, log_total: float, log_tail: float) -> tu
 
 
 def _knots(dim: int, kappa: float, low: float, high: float, cells: int) -> FloatArray:
-    """`cells` + 1 increasing points from low to high, close together where f bends most."""
+    """Return `cells` + 1 increasing points from low to high, close together where f bends most."""
     fine = np.linspace(low, high, 4 * cells + 1)
     sech = 1.0 / np.cosh(fine)
     density = np.sqrt((dim - 1) * sech**2 + kappa * sech * np.abs(np.tanh(fine)))

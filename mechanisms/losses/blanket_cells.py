@@ -1,8 +1,8 @@
-"""The privacy blanket of a randomizer and its dominating pair, cut into cells of outputs.
+"""Privacy blanket of a randomizer and its dominating pair, cut into cells of outputs.
 
-A randomizer with densities p_z has the blanket γ·ω(y) = inf_z p_z(y) (Balle, Bell, Gascón and Nissim 2019): each
-user draws from ω with probability γ, whatever the input. With W ~ ω the pair x, x' is known by the joint law of
-U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (where p_x, p_x' << ω).
+A randomizer with densities p_z has the blanket γ·ω(y) = inf_z p_z(y) (Balle, Bell, Gascón and Nissim 2019): each user
+draws from ω with probability γ, whatever the input. With W ~ ω the pair x, x' is known by the joint law of
+U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (if p_x, p_x' << ω).
 """
 
 from __future__ import annotations
@@ -24,13 +24,22 @@ FloatArray = NDArray[np.float64]
 class BlanketCells:
     """Outputs in J cells, under the blanket ω and under the inputs x and x' of the dominating pair.
 
-    log_gamma: log of the blanket's weight γ. log_w, log_p, log_q: (J,) log masses of the cells under ω, x, x'
-    (relative error below 1e-12, where float64 holds their exponents so well). log_u_low, log_u_high, log_v_low,
-    log_v_high: (J,) bounds of log U and log V that hold everywhere in the cell. tail: bound on the mass under x, and
-    on that under x', of the outputs that lie in no cell. The exchanged pair must have the same law.
+    The exchanged pair must have the same law. Masses have a relative error below 1e-12, as far as float64 holds their
+    exponents.
 
-    numeric: nats; the densities of what is sampled are within e^(±numeric) of those of the cells. log_gamma has it
-    (γ is what the sampled densities cover), the masses and the bounds of U and V have not.
+    Attributes:
+        log_gamma: Log of the blanket's weight γ. It includes `numeric`: γ is the weight that the sampled densities
+            cover.
+        log_w: (J,) log masses of the cells under ω.
+        log_p: The same under x.
+        log_q: The same under x'.
+        log_u_low: (J,) lower bounds of log U everywhere in the cell.
+        log_u_high: Upper bounds of log U.
+        log_v_low: Lower bounds of log V.
+        log_v_high: Upper bounds of log V.
+        tail: Bound on the mass under x, and on that under x', of the outputs in no cell.
+        numeric: Nats; the sampled densities are within e^(±numeric) of those of the cells. The masses and the bounds of
+            U and V do not include it.
     """
 
     log_gamma: float
@@ -56,16 +65,16 @@ class BlanketCells:
 
     @cached_property
     def orders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The cells by falling bound of U, and by falling V: (J,) each."""
+        """Return the cells by falling bound of U, and by falling V: (J,) each."""
         return np.argsort(-self.log_u_high), np.argsort(self.log_w - self.log_q)
 
     def product(self, other: BlanketCells) -> BlanketCells:
-        """The joint randomizer of two independent releases of one user, J·J' cells.
+        """Return the joint randomizer of two independent releases of one user, J·J' cells.
 
-        The blanket of a product is the product of the blankets where inputs vary independently (any embedding with
-        any label), and its dominating pair is the pair of dominating pairs: given the other's (U2, V2) = (u, v),
-        (U1, V1) -> φ(u·U1 - c·v·V1) is submodular for convex φ, so each coordinate's countermonotone pair is
-        the largest in the convex order (see mechanisms.losses.sphere_blanket).
+        If inputs vary independently (any embedding with any label), the blanket of a product is the product of the
+        blankets. Its dominating pair is the pair of dominating pairs: given the other's (U2, V2) = (u, v), (U1, V1) ->
+        φ(u·U1 - c·v·V1) is submodular for convex φ, so each coordinate's countermonotone pair is the largest in the
+        convex order (see mechanisms.losses.sphere_blanket).
         """
 
         def outer(name: str) -> FloatArray:
@@ -86,7 +95,7 @@ class BlanketCells:
         )
 
     def power(self, times: int) -> BlanketCells:
-        """So many independent releases, gathered on the way (`merged`)."""
+        """Return `times` independent releases, gathered on the way (`merged`)."""
         whole, square = None, self.merged()
         while times:
             if times % 2:
@@ -97,14 +106,14 @@ class BlanketCells:
         return whole
 
     def merged(self, most: int = 1500) -> BlanketCells:
-        """At most so many cells: those near each other in (log U, log V) as one, whose bounds hold both."""
+        """Return at most `most` cells: those close in (log U, log V) become one, whose bounds hold for both."""
         if len(self.log_w) <= most:
             return self
         log_u, log_v = self.log_p - self.log_w, self.log_q - self.log_w
         width = (float(np.ptp(log_u)) + float(np.ptp(log_v)) + 1e-12) / most
         while True:
             u, v = (np.floor((part - part.min()) / width).astype(np.int64) for part in (log_u, log_v))
-            key = u * (int(v.max()) + 1) + v  # there are at most (most + 1)² of them: a table of them beats a sort
+            key = u * (int(v.max()) + 1) + v  # at most (most + 1)² keys: a table of them is faster than a sort
             found = np.zeros(int(key.max()) + 1, bool)
             found[key] = True
             size = int(found.sum())
@@ -134,7 +143,7 @@ class BlanketCells:
         )
 
     def loss(self) -> LossCells:
-        """The privacy loss log(U/V) of the same cells: the pair without shuffling."""
+        """Return the privacy loss log(U/V) of the same cells: the pair without shuffling."""
         from mechanisms.losses.loss import LossCells
 
         return LossCells(

@@ -1,4 +1,4 @@
-"""Losses of mechanisms with finitely many outputs: atoms, no discretization."""
+"""Losses of mechanisms with finitely many outputs, as atoms without discretization."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mechanisms.losses.loss import LossCells, no_loss
 
 FloatArray = NDArray[np.float64]
 
-#: Most atoms that the envelope over pairs keeps; more are merged upwards.
+#: Most atoms that the envelope over pairs keeps. More are merged upwards.
 _ATOMS = 2048
-#: Points between which the envelope is drawn besides.
+#: Further points of the envelope.
 _GRID = 1024
 
 
 def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
-    """Loss of one pair, from its log probabilities (outputs,) each: exact atoms, direction x to x' only."""
+    """Return the loss of one pair, from its log probabilities (outputs,) each: exact atoms, direction x to x' only."""
     log_p, log_q = _normalized(np.stack([np.asarray(log_p, np.float64), np.asarray(log_q, np.float64)]))
     finite = np.isfinite(log_p) & np.isfinite(log_q)
     loss = (log_p - log_q)[finite]
@@ -35,9 +35,9 @@ def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
 
 
 def randomized_response_loss(epsilon: float, classes: int, *, window: int = 1) -> LossCells:
-    """Loss of two labels under k-ary randomized response: atoms at ε, 0 and -ε. Every pair of labels has it.
+    """Return the loss of two labels under k-ary randomized response: atoms at ε, 0 and -ε. Every pair of labels has it.
 
-    window: how many outputs are e^ε times as likely as the others; of two labels that share some, the loss is smaller.
+    `window` outputs are e^ε times as likely as the others. Two labels that share some of them have a smaller loss.
     """
     if epsilon == 0:
         return no_loss()
@@ -52,20 +52,20 @@ def randomized_response_loss(epsilon: float, classes: int, *, window: int = 1) -
 
 
 def pure_loss(epsilon: float) -> LossCells:
-    """A loss that dominates every ε-LDP mechanism: binary randomized response (Kairouz, Oh, Viswanath 2015)."""
+    """Return a loss that dominates every ε-LDP mechanism: binary randomized response (Kairouz, Oh, Viswanath 2015)."""
     return randomized_response_loss(epsilon, 2)
 
 
 def categorical_loss(log_probs: FloatArray) -> LossCells:
-    """A loss that dominates all pairs of rows of log_probs (inputs, outputs); rows are normalized.
+    """Return a loss that dominates all pairs of rows of log_probs (inputs, outputs); rows are normalized.
 
-    The largest δ(ε) over all ordered pairs is convex in e^ε, falls, and starts at 1, so it is the profile of
-    a pair of distributions (Zhu, Dong and Wang 2022, Proposition 9). It is taken at the atoms of all pairs
-    (2,048 of them at most) and, for more than two inputs, on a grid of 1,024 points, and drawn as chords
-    between, which lie above it. It bounds every composition, and both directions at once. Work grows as
-    inputs²·outputs.
+    The largest δ(ε) over all ordered pairs is convex in e^ε, falls, and starts at 1, so it is the profile of a pair of
+    distributions (Zhu, Dong and Wang 2022, Proposition 9). It is taken at the atoms of all pairs (2,048 of them at
+    most) and, for more than two inputs, on a grid of 1,024 points. Chords join these points and lie above the profile.
+    It bounds every composition, and both directions at once. Work grows as inputs²·outputs.
 
-    ValueError unless log_probs is a table of at least two rows, each with a finite entry.
+    Raises:
+        ValueError: log_probs is not a table of at least two rows, each with a finite entry.
     """
     table = np.asarray(log_probs, dtype=np.float64)
     if table.ndim != 2 or len(table) < 2:
@@ -84,10 +84,13 @@ def categorical_loss(log_probs: FloatArray) -> LossCells:
 
 
 def from_profile(epsilons: FloatArray, deltas: FloatArray) -> LossCells:
-    """Atoms whose δ(ε) passes through the given points, ε rising from 0, and lies above the profile between them.
+    """Return atoms whose δ(ε) passes through the given points and lies above the profile between them.
 
-    epsilons, deltas: (J,), deltas falling and convex in e^ε (what breaks this by rounding is raised). The
-    profile serves both directions: at ε < 0 it is 1 - e^ε(1 - δ(-ε)), as it is for an exchanged pair.
+    The profile serves both directions: at ε < 0 it is 1 - e^ε(1 - δ(-ε)), as for an exchanged pair.
+
+    Args:
+        epsilons: (J,), rising from 0.
+        deltas: (J,), falling and convex in e^ε. Values that break this by rounding are raised.
     """
     epsilons, deltas = np.asarray(epsilons, np.float64), np.minimum.accumulate(np.asarray(deltas, np.float64))
     if deltas[0] == 0:

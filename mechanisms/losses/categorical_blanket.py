@@ -1,22 +1,21 @@
 """Blankets of mechanisms with finitely many outputs: gamma = Σ_y min_x p(y | x), and one pair above every pair.
 
-**One pair for all (proved).** For an input x let U_x = p_x(W)/ω(W), W ~ ω. Its stop-loss is π_x(t) = E(U_x - t)_+.
-The greatest of these over x is convex, falls, and is 1 - t at small t: it is that of a law U* of mean 1, the least one
+**One pair for all (proved).** For an input x let U_x = p_x(W)/ω(W), W ~ ω. Its stop-loss is π_x(t) = E(U_x - t)_+. The
+greatest of these over x is convex, falls, and is 1 - t at small t. So it is that of a law U* of mean 1, the least one
 above every U_x in the convex order. Any pair (U_x, V_x') is below a pair with both marginals U* (dilate each on its
-own), and of all such pairs the countermonotone one is the largest for φ(u - c·v), φ convex
-(`mechanisms.losses.sphere_blanket`). So its cells serve for every two inputs, alone and in any product, and also where
-the law of a draw depends on what was drawn before, as long as each U is below U* given that. Several groups of inputs
-with blankets of their own, of which all users of a crowd share one, have the greatest stop-loss of them all, and the
-least weight.
+own). Of all such pairs the countermonotone one is the largest for φ(u - c·v), φ convex
+(`mechanisms.losses.sphere_blanket`). So its cells serve for every two inputs, alone and in any product. They also serve
+if the law of a draw depends on the draws before, as long as each U is below U* given those. Consider several groups of
+inputs with blankets of their own, where all users of a crowd share one group. They have the greatest stop-loss of them
+all, and the least weight.
 
 Between the points at which stop-losses are taken, chords are above a convex function: more than U*, never less. Below
-t = 1 it is E(t - U)_+, which has the same second differences, that is taken: neither has a difference of near numbers.
+t = 1, E(t - U)_+ is taken instead, which has the same second differences: neither has a difference of near numbers.
 
-**A choice by weights (proved).** Let p(y | x) be proportional to weights in [1, e^c], whatever they are, on V outputs
-(the exponential mechanism with bounded scores: SanText with c = ε·diameter/2, CusText and logits with c = ε/2). The
-least that p(y | x) can be is 1/(1 + (V - 1)·e^c): ω is uniform. Such p make a polytope, π is convex in p, and a vertex
-has k outputs of a weight e^c, the others of weight 1: π(t) is the greatest, over k, of 1 - t and
-(k/V)·(V·e^c/(V + k·(e^c - 1)) - t).
+**A choice by weights (proved).** Let p(y | x) be proportional to any weights in [1, e^c] on V outputs (the exponential
+mechanism with bounded scores: SanText with c = ε·diameter/2, CusText and logits with c = ε/2). The least that p(y | x)
+can be is 1/(1 + (V - 1)·e^c): ω is uniform. Such p make a polytope, π is convex in p, and a vertex has k outputs of a
+weight e^c, the others of weight 1. So π(t) is the greatest, over k, of 1 - t and (k/V)·(V·e^c/(V + k·(e^c - 1)) - t).
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ Blocks = Callable[[], Iterable[FloatArray]]
 
 #: Points at which stop-losses are taken, evenly in log t.
 _POINTS = 384
-#: Rows worked on at once.
+#: Rows processed at once.
 _AT_ONCE = 4096
-#: What rounding may take from a stop-loss, relatively.
+#: Largest share that rounding may take from a stop-loss.
 _ROUNDING = 1e-12
 
 
 def table(blocks: Blocks, most: float) -> BlanketCells | None:
-    """Cells above every two inputs of a table; None where some output is impossible for an input.
+    """Return cells above every two inputs of a table, or None if some output is impossible for an input.
 
-    most: bound on the loss of any two inputs.
+    `most` bounds the loss of any two inputs.
     """
     least: FloatArray | None = None
     for rows in blocks():
@@ -59,9 +58,13 @@ def table(blocks: Blocks, most: float) -> BlanketCells | None:
 
 
 def grouped(rows: FloatArray, group: NDArray[np.int64], most: float) -> BlanketCells:
-    """Cells above every two inputs of one group, of a crowd that shares it: rows (I, K), group (I,) of each.
+    """Return cells above every two inputs of one group, of a crowd that shares it.
 
-    Outputs are the group's own, -inf where it has fewer; each is possible for every input of the group.
+    Args:
+        rows: (I, K) log probabilities. Outputs are the group's own, -inf if it has fewer. Each is possible for every
+            input of the group.
+        group: (I,) group of each row.
+        most: Bound on the loss of any two inputs.
     """
     least = np.full((int(group.max()) + 1, rows.shape[1]), np.inf)
     np.minimum.at(least, group, rows)
@@ -73,7 +76,7 @@ def grouped(rows: FloatArray, group: NDArray[np.int64], most: float) -> BlanketC
 
 
 def _above(blocks: Iterable[tuple[FloatArray, FloatArray]], log_gamma: float, most: float) -> BlanketCells:
-    """Cells above all rows of log p(y | x) over log ω(y) of its own group."""
+    """Return cells above all rows of log p(y | x) over log ω(y) of the row's group."""
     t, edges = _points(log_gamma, most)
     greatest = np.zeros(len(t))
     for rows, log_omega in blocks:
@@ -88,7 +91,7 @@ def _above(blocks: Iterable[tuple[FloatArray, FloatArray]], log_gamma: float, mo
 
 
 def choice(log_ratio: float, outputs: int) -> BlanketCells:
-    """Cells above every two choices among `outputs` by weights in [1, e^log_ratio]."""
+    """Return cells above every two choices among `outputs` by weights in [1, e^log_ratio]."""
     log_gamma = -float(np.logaddexp(-math.log(outputs), math.log1p(-1 / outputs) + log_ratio))
     t, _ = _points(log_gamma, 2 * log_ratio)
     share = np.arange(outputs + 1) / outputs
@@ -101,7 +104,7 @@ def choice(log_ratio: float, outputs: int) -> BlanketCells:
 
 
 def together(parts: list[BlanketCells]) -> BlanketCells:
-    """Of several groups, each with cells above its own inputs, cells above all; users of a crowd share a group."""
+    """Return cells above those of several groups. Users of a crowd share a group."""
     log_gamma = min(part.log_gamma for part in parts)
     top = max(float(part.log_u_high.max()) for part in parts)
     t, edges = _points(log_gamma, top - log_gamma)
@@ -114,9 +117,12 @@ def together(parts: list[BlanketCells]) -> BlanketCells:
 
 
 def cells_above(log_gamma: float, t: FloatArray, one_sided: FloatArray) -> BlanketCells:
-    """The countermonotone pair of the law whose E(t - U)_+ below t = 1, and E(U - t)_+ above, is one_sided (J,).
+    """Return the countermonotone pair of the law U with the given one-sided expectations.
 
-    t: (J,) rising, 1 among them; no U is outside.
+    Args:
+        log_gamma: Log of the blanket's weight γ.
+        t: (J,) rising, 1 among them; no U is outside.
+        one_sided: (J,), E(t - U)_+ below t = 1, and E(U - t)_+ above.
     """
     middle = int(np.searchsorted(t, 1.0))
     slope = np.abs(np.diff(one_sided * (1 + _ROUNDING))) / np.diff(t)
@@ -142,18 +148,21 @@ def cells_above(log_gamma: float, t: FloatArray, one_sided: FloatArray) -> Blank
 
 
 def _points(log_gamma: float, most: float) -> tuple[FloatArray, FloatArray]:
-    """Points t that no U is outside of, 1 among them, and their logarithms: U is in [γ, γ·e^most]."""
+    """Return points t that contain every U, 1 among them, and their logarithms: U is in [γ, γ·e^most]."""
     edges = np.unique(np.append(np.linspace(log_gamma - 1e-9, max(log_gamma + most, 0.0) + 1e-9, _POINTS), 0.0))
     return np.exp(edges), edges
 
 
 def _binned(place: NDArray[np.int64], log_masses: FloatArray, size: int) -> FloatArray:
-    """Masses (size,) by the places where they belong."""
+    """Return masses (size,) by their places."""
     return np.bincount(place, weights=np.exp(log_masses).ravel(), minlength=size).astype(np.float64)
 
 
 def _one_sided(t: FloatArray, p: FloatArray, w: FloatArray) -> FloatArray:
-    """E(t - U)_+ below t = 1, E(U - t)_+ above, from masses under x and ω (I, J) of the outputs from each t upwards."""
+    """Return E(t - U)_+ below t = 1, E(U - t)_+ above.
+
+    `p` and `w` (I, J) are masses under x and ω of the outputs from each t upwards.
+    """
     below = t * (np.cumsum(w, axis=1) - w) - (np.cumsum(p, axis=1) - p)
     above = np.cumsum(p[:, ::-1], axis=1)[:, ::-1] - t * np.cumsum(w[:, ::-1], axis=1)[:, ::-1]
     return np.maximum(np.where(t < 1, below, above), 0.0)

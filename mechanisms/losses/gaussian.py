@@ -1,4 +1,4 @@
-"""The loss of Gaussian noise: itself Gaussian, N(r²/2, r²) with r = distance/σ (Balle and Wang 2018, Lemma 3)."""
+"""Loss of Gaussian noise: itself Gaussian, N(r²/2, r²) with r = distance/σ (Balle and Wang 2018, Lemma 3)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,26 @@ from mechanisms.losses.quadrature import log_difference, mirrored_edges
 
 FloatArray = NDArray[np.float64]
 
-#: Cells within `_REACH` standard deviations, and how far all but the two outermost cells reach.
+#: Cells within `_REACH` standard deviations, and the reach of all but the two outermost cells.
 _CELLS, _REACH, _FAR = 4096, 12.0, 37.0
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianLoss(LossCells):
-    """Cells of a Gaussian loss, whose Rényi divergence is known in closed form (ratio: r = distance/σ)."""
+    """Cells of a Gaussian loss, whose Rényi divergence is known in closed form.
+
+    Attributes:
+        ratio: r = distance/σ.
+    """
 
     ratio: float = 0.0
 
     def renyi(self, order: float) -> float:
-        """D_α = α·r²/2 (Mironov 2017, Proposition 7); inf at α = inf. ValueError unless order is above 1."""
+        """Return D_α = α·r²/2 (Mironov 2017, Proposition 7); inf at α = inf.
+
+        Raises:
+            ValueError: The order is not above 1.
+        """
         if not order > 1:
             raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
         return order * self.ratio**2 / 2
@@ -34,11 +42,13 @@ class GaussianLoss(LossCells):
 
 @lru_cache(maxsize=64)
 def gaussian_loss(ratio: float) -> LossCells:
-    """Cells of N(0, 1) against N(r, 1), r = ratio >= 0. ValueError where the ratio is not a finite number.
+    """Return cells of N(0, 1) against N(r, 1), r = ratio >= 0.
 
-    In units of r the loss is z ~ N(r/2, 1) under x and N(-r/2, 1) under x'. Distance d <= D is bounded by
-    distance D: δ(ε) rises with r (Balle and Wang 2018, Theorem 8; the loss at d is a post-processing of that
-    at D, by added noise).
+    In units of r the loss is z ~ N(r/2, 1) under x and N(-r/2, 1) under x'. Distance d <= D is bounded by distance D:
+    δ(ε) rises with r (Balle and Wang 2018, Theorem 8; the loss at d is a post-processing of that at D, by added noise).
+
+    Raises:
+        ValueError: The ratio is not a finite number of at least 0.
     """
     if not (0 <= ratio < math.inf):
         raise ValueError(f"gaussian loss: ratio must be a finite number of at least 0, got {ratio}")
@@ -58,7 +68,7 @@ def gaussian_loss(ratio: float) -> LossCells:
 
 
 def log_masses(z: FloatArray) -> FloatArray:
-    """Log masses of N(0, 1) between rising edges, each from the tail that is small there."""
+    """Return log masses of N(0, 1) between rising edges, each from the tail that is small there."""
     lower = log_difference(log_ndtr(z[1:]), log_ndtr(z[:-1]))
     upper = log_difference(log_ndtr(-z[:-1]), log_ndtr(-z[1:]))
     return np.where(z[:-1] > 0, upper, lower)

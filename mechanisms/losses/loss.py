@@ -1,13 +1,13 @@
-"""The privacy loss of one pair of inputs, in cells: where it lies, and how likely it is under either input.
+"""Privacy loss of one pair of inputs, in cells: bounds of the loss, and its mass under either input.
 
-**Why cells (proved).** Write the outputs' loss as L = log p/q for densities p under x and q under x'. All that is
-asked of a pair is E_q φ(e^L) for convex φ: the hockey-stick divergence δ(ε) is φ(t) = (t - e^ε)_+, the Rényi
-divergence φ(t) = t^α. In a cell with masses P and Q, e^L has mean P/Q under q and lies in [e^low, e^high]. Among
-all such laws the two-point law on the ends is the largest in convex order, the point mass at the mean the least
-(Jensen). So moving every cell to its ends, both masses kept, only raises every δ(ε) and every Rényi divergence,
-alone and in any composition (a convex function of a product of independent e^L is convex in each); collapsing it
-to its mean ratio, a merging of outputs, only lowers them. This is the "connect the dots" of Doroshenko et al. 2022
-(arXiv 2207.04380), cell by cell.
+**Why cells (proved).** Write the outputs' loss as L = log p/q for densities p under x and q under x'. Every quantity of
+a pair is E_q φ(e^L) for convex φ: the hockey-stick divergence δ(ε) is φ(t) = (t - e^ε)_+, the Rényi divergence
+φ(t) = t^α. In a cell with masses P and Q, e^L has mean P/Q under q and lies in [e^low, e^high]. Among all such laws the
+two-point law on the ends is the largest in convex order, the point mass at the mean the least (Jensen). So moving every
+cell to its ends, both masses kept, only raises every δ(ε) and every Rényi divergence. This holds alone and in any
+composition (a convex function of a product of independent e^L is convex in each). Collapsing a cell to its mean ratio,
+a merging of outputs, only lowers them. This is the "connect the dots" of Doroshenko et al. 2022 (arXiv 2207.04380),
+cell by cell.
 """
 
 from __future__ import annotations
@@ -22,28 +22,32 @@ from scipy.special import logsumexp
 
 FloatArray = NDArray[np.float64]
 
-#: What float64 may round off the log of a mass, as a share of it.
+#: Rounding of the log of a mass by float64, as a share of it.
 _ROUNDED = 2.0**-50
-#: Nats below which a Rényi divergence is taken without a logarithm of a number near 1.
+#: Rényi divergences below this, in nats, are computed without a logarithm of a number near 1.
 _NEARLY_NONE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
 class LossCells:
-    """Privacy loss of a pair (x, x') of inputs that dominates the pairs it speaks for.
+    """Privacy loss of a pair (x, x') of inputs that dominates a set of pairs.
 
-    low, high: (J,) nats, the loss log p_x/p_x' of every output in cell j lies in [low_j, high_j]; -inf and inf
-        are allowed.
-    log_p, log_q: (J,) log masses of the cell under x and under x'; log_p = -inf for a cell that x never reaches.
-    infinite: mass under x of outputs that x' never makes.
-    symmetric: whether the exchanged pair (x', x) has the same law of its loss, so that one direction speaks for
-        both.
-    left_out: mass under x whose loss is not known. It counts as unbounded in the pessimistic figures and as
-        nothing in the optimistic ones.
-    doubt: nats, a number or (J,): how far log_p - log_q may be off beside what float64 rounds. Where a cell is no
-        wider, as at the least ε, its mass goes to the safe end.
+    Attributes:
+        low: (J,) nats. The loss log p_x/p_x' of every output in cell j lies in [low_j, high_j]; -inf and inf are
+            allowed.
+        high: As for low.
+        log_p: (J,) log masses of the cell under x; -inf for a cell that x never reaches.
+        log_q: (J,) log masses of the cell under x'.
+        infinite: Mass under x of outputs that x' never makes.
+        symmetric: Whether the exchanged pair (x', x) has the same law of its loss, so that one direction serves for
+            both.
+        left_out: Mass under x of unknown loss. It counts as unbounded in pessimistic results and as nothing in
+            optimistic ones.
+        doubt: Nats, a number or (J,): error of log_p - log_q beside the rounding of float64. If a cell is no wider, as
+            at the least ε, its mass goes to the safe end.
 
-    ValueError unless the arrays have one length, low <= high, and masses make no more than 1 (to 1e-9).
+    Raises:
+        ValueError: The arrays differ in length, low > high, or masses add up to more than 1 (to 1e-9).
     """
 
     low: FloatArray
@@ -69,34 +73,38 @@ class LossCells:
             raise ValueError(f"loss cells: masses under x make {total:.12g}, more than 1; check log_p")
 
     def delta(self, epsilon: float) -> float:
-        """δ(ε), from above: the hockey-stick divergence with every cell moved to its ends. epsilon: any real.
+        """Return δ(ε), from above: the hockey-stick divergence with every cell moved to its ends. epsilon is any real.
 
-        ValueError where epsilon is not a number.
+        Raises:
+            ValueError: epsilon is not a number.
         """
         losses, masses = self.pessimistic
         return min(1.0, self.infinite + self.left_out + _hockey_stick(losses, masses, epsilon))
 
     def delta_optimistic(self, epsilon: float) -> float:
-        """δ(ε), from below: the hockey-stick divergence with every cell at its mean ratio."""
+        """Return δ(ε), from below: the hockey-stick divergence with every cell at its mean ratio."""
         losses, masses = self.optimistic
         return min(1.0, self.infinite + _hockey_stick(losses, masses, epsilon))
 
     def epsilon(self, delta: float) -> float:
-        """Least ε >= 0 whose pessimistic δ(ε) is at most delta; inf where none is. delta in [0, 1)."""
-        if delta == 0:  # not even a mass that float64 cannot hold may have a larger loss
+        """Return the least ε >= 0 whose pessimistic δ(ε) is at most delta in [0, 1), or inf."""
+        if delta == 0:  # not even a mass too small for float64 may have a larger loss
             return max(0.0, self.renyi(math.inf))
         losses, masses = self.pessimistic
         return _least_epsilon(losses, masses, self.infinite + self.left_out, delta)
 
     def epsilon_optimistic(self, delta: float) -> float:
-        """Least ε >= 0 whose optimistic δ(ε) is at most delta: no true ε is below it. delta in [0, 1)."""
+        """Return the least ε >= 0 whose optimistic δ(ε) is at most delta in [0, 1): no true ε is below it."""
         losses, masses = self.optimistic
         return _least_epsilon(losses, masses, self.infinite, delta)
 
     def renyi(self, order: float) -> float:
-        """Rényi divergence D_α(x‖x') in nats, from above; order α above 1 (inf: the largest loss), else ValueError.
+        """Return the Rényi divergence D_α(x‖x') in nats, from above; at order inf the largest loss.
 
-        inf where some mass has no bounded loss.
+        It is inf if some mass has no bounded loss.
+
+        Raises:
+            ValueError: The order α is not above 1.
         """
         if not order > 1:
             raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
@@ -115,10 +123,10 @@ class LossCells:
         return max(0.0, min(found, largest))
 
     def _renyi_of_little(self, order: float) -> float:
-        """`renyi` where the logarithm of a sum near 1 would be all rounding.
+        """Return `renyi` if the logarithm of a sum near 1 would be all rounding.
 
-        With a = α - 1, E_x e^(aL) - 1 = E_x h(L), h(l) = (e^(al) - 1) + a(e^-l - 1) >= 0, since E_x e^-L = 1. In a
-        cell h is at most what it is at one of its ends: it falls up to 0 and then rises.
+        With a = α - 1, E_x e^(aL) - 1 = E_x h(L), h(l) = (e^(al) - 1) + a(e^-l - 1) >= 0, since E_x e^-L = 1. In a cell
+        h is at most its value at one of the ends: it falls up to 0 and then rises.
         """
         a = order - 1
 
@@ -132,22 +140,22 @@ class LossCells:
 
     @cached_property
     def pessimistic(self) -> tuple[FloatArray, FloatArray]:
-        """The atoms that dominate: losses rising (A,), and masses under x (A,); inf among the losses is possible."""
+        """Return the atoms that dominate: losses rising (A,), and masses under x (A,). Losses may be inf."""
         losses, log_masses = self._atoms
         return losses, np.exp(log_masses)
 
     @cached_property
     def optimistic(self) -> tuple[FloatArray, FloatArray]:
-        """The atoms that are dominated: losses rising (A,), and masses under x (A,)."""
+        """Return the atoms that are dominated: losses rising (A,), and masses under x (A,)."""
         losses, log_masses = _sorted(self._ratio(-1), self.log_p)
         return losses, np.exp(log_masses)
 
     @cached_property
     def _atoms(self) -> tuple[FloatArray, FloatArray]:
-        """The atoms of `pessimistic`, with the logs of their masses."""
+        """Return the atoms of `pessimistic`, with the logs of their masses."""
         ratio = self._ratio(1)
-        # Of x's mass the upper end gets (1 - e^(low - ratio))/(1 - e^(low - high)), so that the mass under x' is
-        # kept too, and the lower end the rest, e^(low - ratio)·(1 - e^(ratio - high))/(1 - e^(low - high)).
+        # Of x's mass the upper end gets (1 - e^(low - ratio))/(1 - e^(low - high)), so that the mass under x' is kept
+        # too, and the lower end the rest, e^(low - ratio)·(1 - e^(ratio - high))/(1 - e^(low - high)).
         with np.errstate(invalid="ignore", divide="ignore"):
             width = np.log(-np.expm1(self.low - self.high))
             upper = np.log(-np.expm1(self.low - ratio)) - width
@@ -158,30 +166,34 @@ class LossCells:
         return _sorted(losses, np.concatenate([self.log_p + lower, self.log_p + upper]))
 
     def _ratio(self, side: int) -> FloatArray:
-        """Log of each cell's mean ratio P/Q, from above (side 1) or below (-1), held within the cell's bounds."""
+        """Return the log of each cell's mean ratio P/Q, from above (side 1) or below (-1), within the cell's bounds."""
         with np.errstate(invalid="ignore"):
             ratio = self.log_p - self.log_q
             off = self.doubt + _ROUNDED * (8 + np.abs(self.log_p) + np.abs(self.log_q))
             ratio = np.where(np.isfinite(self.high), ratio + side * off, ratio)
-        # a cell of no mass under x: wherever it is put, it counts for nothing
+        # a cell without mass under x may be put anywhere
         held: FloatArray = np.clip(np.where(np.isnan(ratio), self.low, ratio), self.low, self.high)
         return held
 
 
 def no_loss() -> LossCells:
-    """The loss of two inputs that are the same: none."""
+    """Return the loss of two equal inputs: none."""
     zero = np.zeros(1)
     return LossCells(low=zero, high=zero, log_p=zero, log_q=zero)
 
 
 def unbounded_loss() -> LossCells:
-    """The loss of a value passed through: every output tells the inputs apart."""
+    """Return the loss of a value that passes unprotected: every output distinguishes the inputs."""
     none = np.zeros(0)
     return LossCells(low=none, high=none, log_p=none, log_q=none, infinite=1.0)
 
 
 def checked_distance(owner: str, distance: float | None, diameter: float) -> float:
-    """`distance`, or the diameter where it is None; ValueError unless it is in [0, diameter] (to 1e-12)."""
+    """Return `distance`, or the diameter if it is None.
+
+    Raises:
+        ValueError: It is not in [0, diameter] (to 1e-12).
+    """
     if distance is None:
         return diameter
     if not 0 <= distance <= diameter * (1 + 1e-12) or math.isinf(distance):
@@ -190,20 +202,27 @@ def checked_distance(owner: str, distance: float | None, diameter: float) -> flo
 
 
 def tighter(first: LossCells, second: LossCells) -> LossCells:
-    """Of two losses that both dominate, the second if its total variation and its largest loss are no larger."""
+    """Return the second of two dominating losses if its total variation and largest loss are no larger.
+
+    Else return the first.
+    """
     better = second.delta(0.0) <= first.delta(0.0) and second.epsilon(0.0) <= first.epsilon(0.0)
     return second if better else first
 
 
 def check_delta(delta: float) -> float:
-    """`delta` as a float; ValueError unless it is in [0, 1)."""
+    """Return `delta` as a float.
+
+    Raises:
+        ValueError: It is not in [0, 1).
+    """
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), got {delta}")
     return float(delta)
 
 
 def _sorted(losses: FloatArray, log_masses: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Atoms that have mass, by rising loss."""
+    """Return the atoms with mass, by rising loss."""
     kept = np.isfinite(log_masses)
     losses, log_masses = losses[kept], log_masses[kept]
     order = np.argsort(losses, kind="stable")
@@ -211,7 +230,7 @@ def _sorted(losses: FloatArray, log_masses: FloatArray) -> tuple[FloatArray, Flo
 
 
 def _hockey_stick(losses: FloatArray, masses: FloatArray, epsilon: float) -> float:
-    """Sum of masses·(1 - e^(ε - loss))_+ of atoms with rising losses."""
+    """Return the sum of masses·(1 - e^(ε - loss))_+ of atoms with rising losses."""
     if math.isnan(epsilon):
         raise ValueError("epsilon is not a number")
     if epsilon == math.inf:
@@ -221,7 +240,7 @@ def _hockey_stick(losses: FloatArray, masses: FloatArray, epsilon: float) -> flo
 
 
 def _least_epsilon(losses: FloatArray, masses: FloatArray, infinite: float, delta: float) -> float:
-    """Least ε >= 0 with infinite + δ(ε) <= delta: between two atoms δ is A - e^ε·B, which is inverted there."""
+    """Return the least ε >= 0 with infinite + δ(ε) <= delta: between two atoms δ is A - e^ε·B, which is inverted."""
     check_delta(delta)
 
     def excess(epsilon: float) -> float:
@@ -234,10 +253,9 @@ def _least_epsilon(losses: FloatArray, masses: FloatArray, infinite: float, delt
     finite = losses[np.isfinite(losses)]
     left, right = int(np.searchsorted(finite, 0.0, side="right")), len(finite) - 1
     if left > right or excess(float(finite[right])) > 0:
-        # only unbounded losses lie above the last atom, and they alone are within delta: cannot happen
-        # except by rounding
+        # only unbounded losses lie above the last atom, and they alone are within delta, so this can only be rounding
         return math.inf if left > right else float(finite[right]) * (1 + 1e-12) + 1e-12
-    while left < right:  # the first atom at which δ is small enough
+    while left < right:  # searches for the first atom at which δ is small enough
         middle = (left + right) // 2
         if excess(float(finite[middle])) <= 0:
             right = middle

@@ -1,8 +1,8 @@
 """Loss cells of a pair that a reflection exchanges, from the two tails of its loss under x.
 
-**Mirror (proved).** Let an isometry of the outputs exchange x and x'. It turns the loss into its negative and the
-law under x into that under x', so Q(a <= L <= b) = P(-b <= L <= -a): on a grid of losses that is symmetric about 0
-the masses under x' are those under x, read backwards.
+**Mirror (proved).** Let an isometry of the outputs exchange x and x'. It turns the loss into its negative and the law
+under x into that under x', so Q(a <= L <= b) = P(-b <= L <= -a). So on a grid of losses that is symmetric about 0, the
+masses under x' are those under x, read backwards.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from mechanisms.losses.quadrature import mirrored_edges
 FloatArray = NDArray[np.float64]
 Tails = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
-#: Cells where the mass is, cells over the whole range, and what is small enough to be left to the latter.
+#: Cells where the mass is, cells over the whole range, and the mass that is left to the latter.
 _FINE, _COARSE, _SMALL = 1536, 384, 1e-36
-#: What a tail may be off by, as a share of it.
+#: Largest relative error of a tail.
 _ROUNDED = 1e-14
 #: Masses below this have lost digits to underflow.
 _UNDERFLOW = 1e-280
 
 
 def mirrored_cells(tails: Tails, largest: float) -> LossCells:
-    """Cells of a loss within [-largest, largest] nats, symmetric under exchange of its inputs.
+    """Return cells of a loss within [-largest, largest] nats, symmetric under exchange of its inputs.
 
-    tails: losses (J,), rising, from -largest to largest -> (below, above), (J,) each, probabilities under x:
-        below = Pr[L <= l]; above = Pr[L > l], and at l = largest the atom there. Each is computed by itself, so
-        that the smaller one has its own relative precision. There is no atom but at the two ends.
+    Args:
+        tails: Function from rising losses (J,), from -largest to largest, to (below, above), (J,) each, probabilities
+            under x: below = Pr[L <= l]; above = Pr[L > l], and at l = largest the atom there. Each is computed
+            separately, so the smaller one has its own relative precision. There are atoms only at the two ends.
+        largest: Largest loss in nats.
     """
     grid = _grid(tails, largest)
     below, above = tails(grid)
-    # a difference is taken of the tail that is small there, and is rounded as the tail is
+    # a difference is taken of the tail that is small there, and has that tail's rounding
     masses = np.where(below[1:] < above[:-1], np.diff(below), -np.diff(above))
     rounded = _ROUNDED * np.concatenate([[below[0]], np.minimum(below[1:], above[:-1]), [above[-1]]])
     masses = np.concatenate([[below[0]], np.maximum(masses, 0.0), [above[-1]]])
@@ -54,9 +56,9 @@ def mirrored_cells(tails: Tails, largest: float) -> LossCells:
 
 
 def _grid(tails: Tails, largest: float) -> FloatArray:
-    """Losses from -largest to largest, symmetric about 0, close together where the mass under x or x' is."""
+    """Return losses from -largest to largest, symmetric about 0, close together where the mass under x or x' is."""
     coarse = np.linspace(-largest, largest, _COARSE + 1)
-    for _ in range(3):  # the second and third time, between the neighbours of what the time before has found
+    for _ in range(3):  # the second and third pass search between the neighbours that the pass before has found
         below, above = tails(coarse)
         start = max(int(np.searchsorted(below, _SMALL)) - 1, 0)
         stop = min(int(np.searchsorted(-above, -_SMALL)), len(coarse) - 1)

@@ -1,12 +1,14 @@
-"""The loss of raw planar Laplace noise at a distance: Y = x + r·ξ, r ~ Gamma(m, 1/ε), ξ uniform on the sphere.
+"""Loss of raw planar Laplace noise at a distance: Y = x + r·ξ, r ~ Gamma(m, 1/ε), ξ uniform on the sphere.
 
-**Formulas.** With ψ the angle of Y - x to x' - x, (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 1)/2, and the loss is
+**Formulas.** With ψ the angle of Y - x to x' - x, (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 1)/2. The loss is
 ε(|Y - x'| - r), |Y - x'|² = r² - 2rd cos ψ + d². It is at most l = εs, -d <= s <= d, iff r >= (d - s)/2 = r- and
+
     (1 - cos ψ)/2 <= (d + s)(r - r-)/(2rd),  whose complement to 1 is (d - s)(2r + d + s)/(4rd):
+
 products, no cancellation. The reflection that exchanges x and x' exchanges the laws of the loss.
 
 **Distance d bounds all distances up to d, and 2 all unit vectors (proved).** On each line parallel to x' - x the
-density g is log-concave, so its superlevel sets of log g(t) - log g(t - d) are half lines, and the hockey-stick
+density g is log-concave. So its superlevel sets of log g(t) - log g(t - d) are half lines, and the hockey-stick
 divergence there is sup_c F(c) - e^ε F(c - d), which grows with d. Integrate over lines.
 """
 
@@ -31,9 +33,9 @@ _TAIL = 1e-60
 
 @lru_cache(maxsize=64)
 def laplace_loss(dim: int, epsilon: float, distance: float) -> LossCells:
-    """Loss of inputs `distance` apart under a density proportional to exp(-ε·|y - x|) in R^m, m = dim >= 2.
+    """Return the loss of inputs `distance` apart under a density proportional to exp(-ε·|y - x|) in R^m, m = dim >= 2.
 
-    epsilon above 0; distance a finite number of at least 0 (both already checked).
+    The caller has checked that epsilon is above 0 and distance a finite number of at least 0.
     """
     if distance == 0 or epsilon == 0:
         return no_loss()
@@ -45,7 +47,7 @@ def laplace_loss(dim: int, epsilon: float, distance: float) -> LossCells:
 
 
 def _tails(m: int, d: float, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Pr[L <= l] and Pr[L > l] under x; all lengths in units of 1/ε, so that s = l and r ~ Gamma(m)."""
+    """Return Pr[L <= l] and Pr[L > l] under x; all lengths in units of 1/ε, so that s = l and r ~ Gamma(m)."""
     a = (m - 1) / 2
     s = np.clip(losses, -d, d)
     start = (d - s) / 2
@@ -53,8 +55,8 @@ def _tails(m: int, d: float, losses: FloatArray) -> tuple[FloatArray, FloatArray
     near = float(gammaincinv(m, 1e-300))
     below, above = np.zeros_like(s), gammainc(m, start)
     x, w = gauss_legendre(_NODES)
-    # r = start + t⁴: half-integer powers at r- become smooth in t, and nodes are dense there, where the share
-    # changes within r ~ d - s. The panels cover where Gamma(m) is.
+    # r = start + t⁴: half-integer powers at r- become smooth in t, and nodes are dense there, where the share changes
+    # within r ~ d - s. The panels cover the bulk of Gamma(m).
     for row in range(0, len(s), 256):
         part = slice(row, row + 256)
         begin = start[part]

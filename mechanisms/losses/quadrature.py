@@ -14,13 +14,13 @@ FloatArray = NDArray[np.float64]
 
 @lru_cache(maxsize=16)
 def gauss_legendre(nodes: int) -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights on [0, 1], (nodes,) each."""
+    """Return nodes and weights on [0, 1], (nodes,) each."""
     x, w = np.polynomial.legendre.leggauss(nodes)
     return (x + 1) / 2, w / 2
 
 
 def log_panel_masses(log_density: Callable[[FloatArray], FloatArray], edges: FloatArray, nodes: int = 8) -> FloatArray:
-    """Log integrals of exp(log_density) between edges (J + 1,), rising -> (J,)."""
+    """Return log integrals of exp(log_density) between edges (J + 1,), rising -> (J,)."""
     x, w = gauss_legendre(nodes)
     width = np.diff(edges)
     points = edges[:-1, None] + width[:, None] * x
@@ -31,16 +31,17 @@ def log_panel_masses(log_density: Callable[[FloatArray], FloatArray], edges: Flo
 
 
 def log_difference(larger: FloatArray, smaller: FloatArray) -> FloatArray:
-    """log(e^larger - e^smaller), elementwise, larger >= smaller; -inf where they are equal."""
+    """Return log(e^larger - e^smaller), elementwise, larger >= smaller; -inf where they are equal."""
     with np.errstate(divide="ignore", invalid="ignore"):
         result: FloatArray = larger + np.log(-np.expm1(smaller - larger))
     return np.where(np.isneginf(larger), -np.inf, result)
 
 
 def mirrored_edges(points: FloatArray, reach: float) -> FloatArray:
-    """Rising edges from -reach to reach through the points and their negatives: their own mirror to the last bit.
+    """Return rising edges from -reach to reach through the points and their negatives.
 
-    points: any shape, within [-reach, reach]; those closer than 1e-12·reach to the one before are dropped.
+    They are their own mirror image to the last bit. `points` have any shape and lie within [-reach, reach]. Those
+    closer than 1e-12·reach to the one before are dropped.
     """
     offset = np.unique(np.abs(np.concatenate([points, [0.0, reach]])))
     offset = offset[np.concatenate([[True], np.diff(offset) > 1e-12 * reach])]
@@ -49,7 +50,7 @@ def mirrored_edges(points: FloatArray, reach: float) -> FloatArray:
 
 
 def beta_tails(a: float, x: FloatArray, rest: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Pr[B <= x] and Pr[B > x] for B ~ Beta(a, a), each to its own relative precision; rest = 1 - x is given."""
+    """Return Pr[B <= x] and Pr[B > x] for B ~ Beta(a, a), each to its own relative precision; rest = 1 - x is given."""
     small = betainc(a, a, np.clip(np.minimum(x, rest), 0.0, 0.5))
     low = x <= rest
     return np.where(low, small, 1.0 - small), np.where(low, 1.0 - small, small)

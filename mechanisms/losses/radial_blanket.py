@@ -2,17 +2,17 @@
 
 For |y| = r the farthest unit input is -y/r, at distance r + 1, so inf_x p_x(y) is the noise's density at r + 1.
 
-- Planar Laplace: γ·ω(y) = C·e^(-ε(r+1)): ω is the mechanism's output at the origin, γ = e^(-ε), and
-  U = exp(-ε(|w - x| - |w|)), at most e^ε.
+- Planar Laplace: γ·ω(y) = C·e^(-ε(r+1)): ω is the mechanism's output at the origin, γ = e^(-ε), and U = exp(-ε(|w - x|
+  - |w|)), at most e^ε.
 - Gaussian: ω ∝ exp(-(r+1)²/2σ²), γ its integral, U = γ·exp((<w, x> + r)/σ²), unbounded.
 
 **The antipodal pair dominates.** Given |w| = r, U is a rising function of the cosine t between w and x, with one law
-for every x: the argument of mechanisms.losses.sphere_blanket applies given r, and the convex order survives
-mixing over r.
+for every x. So the argument of mechanisms.losses.sphere_blanket applies given r, and the convex order survives mixing
+over r.
 
-With t and r independent under ω, (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2), outputs are cut into cells r x t. U rises in
+Under ω, t and r are independent, and (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2). Outputs are cut into cells r x t. U rises in
 both, V rises in r and falls in t, so corners bound them. A radius beyond R, or a t so near ±1 that no input makes it,
-lies in no cell; its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
+lies in no cell. Its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ FloatArray = NDArray[np.float64]
 LogRatio = Callable[[FloatArray, FloatArray], FloatArray]
 
 _RADII, _COSINES = 160, 320
-#: Gauss nodes along a side of a cell: of the first look and of the second, and again of those that are left.
+#: Gauss nodes along a side of a cell: of the first pass, of the second, and of later passes over the cells left.
 _LEAST, _MORE, _MOST = 4, 8, 14
-#: How far two rules may differ, as a share of the cell's mass, and how often a cell may be quartered.
+#: Largest difference of two rules, as a share of the cell's mass, and largest number of quarterings of a cell.
 _AGREE, _DEPTH = 1e-13, 24
-#: Rectangles worked on at once.
+#: Rectangles processed at once.
 _AT_ONCE = 4096
 _TAIL = 1e-24
 
 
 @lru_cache(maxsize=8)
 def planar_laplace(dim: int, epsilon: float) -> BlanketCells:
-    """Blanket cells of the antipodal pair of raw planar Laplace in R^dim, dim >= 2, ε per unit length above 0."""
+    """Return blanket cells of the antipodal pair of raw planar Laplace in R^dim, dim >= 2, ε > 0 per unit length."""
     constant = dim * math.log(epsilon) - float(gammaln(dim))
 
     def log_radius(r: FloatArray) -> FloatArray:
@@ -62,7 +62,7 @@ def planar_laplace(dim: int, epsilon: float) -> BlanketCells:
 
 @lru_cache(maxsize=8)
 def gaussian(dim: int, sigma: float) -> BlanketCells:
-    """Blanket cells of the antipodal pair of x + N(0, σ²I) in R^dim, dim >= 1."""
+    """Return blanket cells of the antipodal pair of x + N(0, σ²I) in R^dim, dim >= 1."""
     last = 1 + sigma * math.sqrt(2 * float(gammainccinv(dim / 2, _TAIL)))
     constant = math.log(2) - dim / 2 * math.log(2 * sigma**2) - float(gammaln(dim / 2))
 
@@ -97,7 +97,7 @@ def _cells(
     last: float,
     tail: float,
 ) -> BlanketCells:
-    """Cells of radii in [first, last] by cosines; log_radius is the log density of r under ω."""
+    """Return cells of radii in [first, last] by cosines. log_radius is the log density of r under ω."""
     r_edges = _radii(log_radius, log_ratio, first, last)
     if first < 1 < last:  # the input's own radius, where planar Laplace has its corner, is an edge
         r_edges[1 + int(np.argmin(np.abs(r_edges[1:-1] - 1)))] = 1.0
@@ -122,7 +122,7 @@ def _cells(
         t_low, t_high = np.cos(a_edges[1:]), np.cos(a_edges[:-1])
         tail += cut
     log_w = _masses(log_radius, r_edges)[:, None] + log_share[None, :]
-    # what the quadrature leaves of 1 counts as mass in no cell
+    # the difference of the quadrature to 1 counts as mass in no cell
     tail += 2 * abs(float(np.exp(log_p).sum()) - 1)
     low = log_ratio(r_edges[:-1, None], t_low[None, :])
     high = log_ratio(r_edges[1:, None], t_high[None, :])
@@ -140,7 +140,7 @@ def _cells(
 
 
 def _masses(log_density: Callable[[FloatArray], FloatArray], edges: FloatArray) -> FloatArray:
-    """Log integrals between (J + 1,) edges, (J,), of a density without a corner there."""
+    """Return log integrals between (J + 1,) edges, (J,), of a density without a corner there."""
     nodes, weights = gauss_legendre(_MOST)
     at, width = edges[:-1, None] + np.diff(edges)[:, None] * nodes, np.diff(edges)[:, None]
     masses: FloatArray = logsumexp(log_density(at), b=width * weights, axis=1)
@@ -150,7 +150,7 @@ def _masses(log_density: Callable[[FloatArray], FloatArray], edges: FloatArray) 
 def _beside(
     log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, t: float, r: FloatArray
 ) -> FloatArray:
-    """Log density under x at r, on the side t = 1 of the input or t = -1."""
+    """Return the log density under x at r, on the side t = 1 of the input or t = -1."""
     density: FloatArray = log_radius(r) + log_ratio(r, np.full_like(r, t))
     return density
 
@@ -158,17 +158,17 @@ def _beside(
 def cell_masses(
     log_density: LogRatio, r_edges: FloatArray, a_edges: FloatArray, rounding: float = 0.0
 ) -> FloatArray:
-    """Log integrals over cells, edges (R + 1,), (A + 1,) -> (R, A), each to 1e-12 of itself.
+    """Return log integrals over cells, edges (R + 1,), (A + 1,) -> (R, A), each to 1e-12 of itself.
 
-    By two Gauss rules that agree so far; a cell where they do not is quartered, down to a corner of the density.
-    rounding: what float64 makes of log densities, and no quartering mends.
+    Two Gauss rules must agree so far. A cell on which they do not is quartered, down to a corner of the density.
+    `rounding` is float64's error of log densities, which quartering does not reduce.
     """
     shape = (len(r_edges) - 1, len(a_edges) - 1)
     r_low, r_width = (np.repeat(part, shape[1]) for part in (r_edges[:-1], np.diff(r_edges)))
     a_low, a_width = (np.tile(part, shape[0]) for part in (a_edges[:-1], np.diff(a_edges)))
     owner = np.arange(shape[0] * shape[1])
     total = np.full(len(owner), -np.inf)
-    scale = np.empty(0)  # log mass of a whole cell, by the first look at it
+    scale = np.empty(0)  # log mass of a whole cell, by the first pass
     for depth in range(_DEPTH):
         rules = (_LEAST, _MORE) if depth == 0 else (_MORE, _MOST)
         rough, fine = (_tensor(log_density, r_low, r_width, a_low, a_width, count) for count in rules)
@@ -189,7 +189,7 @@ def cell_masses(
 def _tensor(
     log_density: LogRatio, r_low: FloatArray, r_width: FloatArray, a_low: FloatArray, a_width: FloatArray, count: int
 ) -> FloatArray:
-    """Log integrals over rectangles, (J,) each, by count x count nodes."""
+    """Return log integrals over rectangles, (J,) each, by count x count nodes."""
     nodes, weights = gauss_legendre(count)
     log_weights = np.log(weights)[:, None] + np.log(weights)[None, :]
     masses = np.empty(len(r_low))
@@ -205,7 +205,7 @@ def _tensor(
 def _radii(
     log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, first: float, last: float
 ) -> FloatArray:
-    """Edges of radii: a third each by mass under ω, by mass under x at the best cosine, and uniform."""
+    """Return edges of radii: a third each by mass under ω, by mass under x at the best cosine, and uniform."""
     fine = np.linspace(first, last, 8 * _RADII + 2)[1:]
     log_w = log_radius(fine)
     density = np.full(len(fine), 1.0 / len(fine))
@@ -218,7 +218,7 @@ def _radii(
 
 
 def _angles(dim: int, log_largest: float) -> tuple[FloatArray, float]:
-    """Edges of angles, symmetric about π/2, and a bound on the mass under x of what they leave out at the poles."""
+    """Return edges of angles, symmetric about π/2, and a bound on the mass under x that they leave out at the poles."""
     half = (dim - 1) / 2
     low, high = 1e-9, math.pi / 2
     for _ in range(60):

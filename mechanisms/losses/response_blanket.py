@@ -1,22 +1,23 @@
-"""The blanket of k-ary randomized response: uniform, of weight γ = K/(e^ε + K - 1) (Balle et al. 2019, section 3.1).
+"""Blanket of k-ary randomized response: uniform, of weight γ = K/(e^ε + K - 1) (Balle et al. 2019, section 3.1).
 
-Any two different labels are the dominating pair: the laws of U and V are the same for every label, and U is high only
+Any two different labels are the dominating pair. The laws of U and V are the same for every label, and U is high only
 at x, V only at x', never together: countermonotone (see mechanisms.losses.sphere_blanket for the order).
 
-**With priors (RRWithPrior), beside what the priors are made from (proved).** The message is (z, y); z determines a set
-S of k labels, whichever way, and y is randomized response on S, uniform on S for a label outside it. Given z, with ω
-uniform on S: k = 1 has U = 1, and U of a label in S is h_k = k·e^ε/(e^ε + k - 1) with probability 1/k, else
-l_k = k/(e^ε + k - 1); of a label outside, 1. No density is below l_2 = 2/(e^ε + 1), the least of them, which is the
-blanket's weight whatever k is. The stop-losses E(U - t)_+ are the lines (h_k - t)/k between l_k and h_k: their
-greatest, over k = 1 to K, is that of the law U* with atoms where lines k and k + 1 cross,
+**With priors (RRWithPrior), beside the source of the priors (proved).** The message is (z, y). z determines a set S of
+k labels in any way. y is randomized response on S, uniform on S for a label outside it. Given z, with ω uniform on S:
+k = 1 has U = 1, and U of a label in S is h_k = k·e^ε/(e^ε + k - 1) with probability 1/k, else l_k = k/(e^ε + k - 1); of
+a label outside, 1. No density is below l_2 = 2/(e^ε + 1), the least of them, which is the blanket's weight for any k.
+The stop-losses E(U - t)_+ are the lines (h_k - t)/k between l_k and h_k. Their greatest, over k = 1 to K, is that of
+the law U* with atoms where lines k and k + 1 cross,
 
     t_k = (k + 1)·h_k - k·h_(k+1) = k·(k + 1)·e^ε/((e^ε + k - 1)·(e^ε + k)) of mass 1/(k·(k + 1)), k = 1 to K - 1,
-    and h_K of mass 1/K:  the least law above every U in the convex order.
 
-So given z (U, V) is below independent dilations with the marginals of U*, and these, for the submodular function
-φ(u·U - c·v·V) that shuffling asks about, below the countermonotone pair of such marginals: t_1 = l_2 has mass a half,
-so one of the two is always l_2. That pair serves for every prior and every two labels. K = 2: it is randomized
-response of two labels, of which RRWithPrior then is a function of (z, y). K > 2: no single prior attains it.
+and h_K of mass 1/K: the least law above every U in the convex order.
+
+So given z (U, V) is below independent dilations with the marginals of U*. For the submodular function φ(u·U - c·v·V) of
+shuffling, these are below the countermonotone pair of such marginals. t_1 = l_2 has mass a half, so one of the two is
+always l_2. That pair serves for every prior and every two labels. K = 2: it is randomized response of two labels, of
+which RRWithPrior then is a function of (z, y). K > 2: no single prior attains it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _SINGLE = 64
 
 
 def with_prior(epsilon: float, classes: int) -> BlanketCells:
-    """Cells of U* over V* = l_2, and their mirror images; epsilon >= 0, classes K >= 2."""
+    """Return cells of U* over V* = l_2, and their mirror images; epsilon >= 0, classes K >= 2."""
     k = np.arange(1, classes + 1, dtype=np.float64)
-    # t_2 ... t_(K-1), h_K; e^-ε goes with every factor, so that nothing overflows
+    # t_2 ... t_(K-1), h_K; e^-ε goes with every factor, so nothing overflows
     shrink = np.exp(-epsilon)
     low = np.log(2 * shrink) - np.log1p(shrink)
     log_h = np.log(k) - np.log1p((k - 1) * shrink)
@@ -68,11 +69,11 @@ def with_prior(epsilon: float, classes: int) -> BlanketCells:
 
 
 def randomized_response(epsilon: float, classes: int, *, window: int = 1) -> BlanketCells:
-    """Cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2.
+    """Return cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2.
 
-    window: w, how many outputs are likely for a label, at most K/2 (`mechanisms.piecewise`): each output is unlikely
-    for some label, so the blanket is uniform, of weight K/(w·e^ε + K - w). U is high at w outputs, whichever label it
-    is of, and V at w others where the windows do not meet: countermonotone, and above every pair whose windows do.
+    `window` is w, the number of outputs that are likely for a label, at most K/2 (`mechanisms.piecewise`). Each output
+    is unlikely for some label, so the blanket is uniform, of weight K/(w·e^ε + K - w). U is high at w outputs, for any
+    label. V is high at w others if the windows do not meet: countermonotone, and above every pair whose windows do.
     """
     log_gamma = -np.logaddexp(epsilon - math.log(classes / window), math.log1p(-window / classes))
     log_w = -math.log(classes)

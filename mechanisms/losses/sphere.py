@@ -1,24 +1,26 @@
 """Losses of randomizers on the sphere whose density falls with the angle to the input.
 
 **The antipodal pair dominates all pairs (proved).** Let p_x(y) = f(angle(x, y)), f falling, on S^(m-1), and ω the
-uniform distribution. For a pair (x, x') put U = p_x(W)/ω(W), V = p_x'(W)/ω(W), W ~ ω. By rotation invariance U and
-V have the same law for every pair. For convex φ and c >= 0, (u, v) -> φ(u - c·v) is submodular, so among all
-couplings of two given marginals E φ(U - cV) is largest for the countermonotone one (Lorentz 1953; Tchen 1980,
-Theorem 2). For x' = -x, U = f(θ)/ω falls and V = f(π - θ)/ω rises with θ: that is the countermonotone one.
-φ = (.)_+ gives every hockey-stick divergence. QED.
+uniform distribution. For a pair (x, x') put U = p_x(W)/ω(W), V = p_x'(W)/ω(W), W ~ ω. By rotation invariance U and V
+have the same law for every pair. For convex φ and c >= 0, (u, v) -> φ(u - c·v) is submodular. So among all couplings of
+two given marginals E φ(U - cV) is largest for the countermonotone one (Lorentz 1953; Tchen 1980, Theorem 2). For
+x' = -x, U = f(θ)/ω falls and V = f(π - θ)/ω rises with θ: that is the countermonotone one. φ = (.)_+ gives every
+hockey-stick divergence. QED.
 
-Its loss l(θ) = log f(θ) - log f(π - θ) falls with θ, so cells of angles are cells of losses, and the reflection
-θ -> π - θ exchanges the inputs.
+Its loss l(θ) = log f(θ) - log f(π - θ) falls with θ, so cells of angles are cells of losses. The reflection θ -> π - θ
+exchanges the inputs.
 
-**Purkayastha at an angle α.** Its hockey-stick divergence grows with the angle: slice by circles about the plane
-span(x, x'); superlevel sets of the loss on a half circle are arcs symmetric about its middle, and the derivative
-with respect to the angle is a difference g(b - α) - g(a - α) >= 0. So the pair at α speaks for all within α.
-Given θ = angle(x, Y) and the azimuth ψ of Y about x, with (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 2)/2, the loss is
-κ(θ' - θ), cos θ' = cos α cos θ + sin α sin θ cos ψ. It is at most l = κs iff cos θ' >= cos(θ + s), that is, with
-θ- = (α - s)/2 and θ+ = π - (α + s)/2: never for θ < θ-, always for θ > θ+, and between them iff
+**Purkayastha at an angle α.** Its hockey-stick divergence grows with the angle. Slice by circles about the plane
+span(x, x'). Superlevel sets of the loss on a half circle are arcs symmetric about its middle, and the derivative with
+respect to the angle is a difference g(b - α) - g(a - α) >= 0. So the pair at α dominates all within α. Given
+θ = angle(x, Y) and the azimuth ψ of Y about x, with (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 2)/2, the loss is κ(θ' - θ),
+cos θ' = cos α cos θ + sin α sin θ cos ψ. It is at most l = κs iff cos θ' >= cos(θ + s). With θ- = (α - s)/2 and
+θ+ = π - (α + s)/2 this is: never for θ < θ-, always for θ > θ+, and between them iff
+
     (1 - cos ψ)/2 <= sin((α + s)/2)·sin(θ - θ-)/(sin α sin θ),
-whose complement to 1 is sin((α - s)/2)·sin(θ+ - θ)/(sin α sin θ): products, no cancellation. For m = 2, ψ is 0 or
-π, and the loss has atoms at -κα and κα.
+
+whose complement to 1 is sin((α - s)/2)·sin(θ+ - θ)/(sin α sin θ): products, no cancellation. For m = 2, ψ is 0 or π,
+and the loss has atoms at -κα and κα.
 """
 
 from __future__ import annotations
@@ -38,19 +40,19 @@ from mechanisms.losses.quadrature import beta_tails, gauss_legendre, log_panel_m
 FloatArray = NDArray[np.float64]
 LogDensity = Callable[[FloatArray], FloatArray]
 
-#: Cells where the mass is, cells over the whole half circle, and the log of what is left to the latter.
+#: Cells where the mass is, cells over the whole half circle, and the log of the mass left to the latter.
 _FINE, _COARSE, _LOG_SMALL = 3072, 512, -80.0
-#: Panels of the integral over the radius, a multiple of this many, and how wide they may be at most.
+#: Panels of the integral over the radius, a multiple of this number, and their largest width.
 _RADIAL_PANELS, _RADIAL_WIDTH = 20, 1.4
-#: The largest ε at which the normalized planar Laplace is taken by its series.
+#: Largest ε at which the normalized planar Laplace is computed by its series.
 SMALL = 1e-7
-#: How far `log_radial_ratio` may be from the exact one, in nats (tests hold it to this).
+#: Largest error of `log_radial_ratio`, in nats (tests check it).
 RADIAL_ERROR = 5e-13
 
 
 @lru_cache(maxsize=64)
 def purkayastha_loss(dim: int, kappa: float, angle: float = math.pi) -> LossCells:
-    """Loss of two inputs at `angle` (0..π) under C·e^(-κ·angle) on S^(m-1), m = dim >= 2, κ >= 0."""
+    """Return the loss of two inputs at `angle` (0..π) under C·e^(-κ·angle) on S^(m-1), m = dim >= 2, κ >= 0."""
     if angle == 0 or kappa == 0:
         return no_loss()
     if angle == math.pi:
@@ -60,10 +62,10 @@ def purkayastha_loss(dim: int, kappa: float, angle: float = math.pi) -> LossCell
 
 @lru_cache(maxsize=64)
 def normalized_laplace_loss(dim: int, epsilon: float) -> LossCells:
-    """Worst-case loss of the normalized planar Laplace: its antipodal pair, at most 2ε.
+    """Return the worst-case loss of the normalized planar Laplace: its antipodal pair, at most 2ε.
 
-    Its density at angle θ is proportional to ∫ r^(m-1) exp(-ε·sqrt(r² - 2r cos θ + 1)) dr, which falls with
-    θ because the root rises, so the antipodal pair dominates (above).
+    Its density at angle θ is proportional to ∫ r^(m-1) exp(-ε·sqrt(r² - 2r cos θ + 1)) dr. It falls with θ because the
+    root rises, so the antipodal pair dominates (above).
     """
     if epsilon == 0:
         return no_loss()
@@ -72,9 +74,13 @@ def normalized_laplace_loss(dim: int, epsilon: float) -> LossCells:
 
 
 def antipodal_cells(dim: int, log_f: LogDensity, largest: float, error: float = 0.0) -> LossCells:
-    """Loss cells of the antipodal pair. log_f: angles (N,) -> log density up to a constant, falling on [0, π].
+    """Return loss cells of the antipodal pair.
 
-    largest: a proved bound on the loss, for rounding not to exceed it. error: nats by which log_f may be off.
+    Args:
+        dim: m of S^(m-1).
+        log_f: Function from angles (N,) to log density up to a constant, falling on [0, π].
+        largest: Proved bound on the loss, which rounding must not exceed.
+        error: Nats by which log_f may be off.
     """
 
     def log_density(theta: FloatArray, at: FloatArray) -> FloatArray:
@@ -91,7 +97,7 @@ def antipodal_cells(dim: int, log_f: LogDensity, largest: float, error: float = 
     far = log_panel_masses(lambda theta: log_density(theta, math.pi - theta), half, nodes=4)
     log_p = np.concatenate([near, far[::-1]])
     log_p -= np.logaddexp.reduce(log_p)
-    # At the edges' mirror images the loss is the exact negative, so that both directions are one
+    # At the edges' mirror images the loss is the exact negative, so both directions are one
     height = log_f(edges)
     bounds = np.minimum.accumulate(height - height[::-1])
     low, high = (np.clip(ends, -largest, largest) for ends in (bounds[:0:-1] - 2 * error, bounds[-2::-1] + 2 * error))
@@ -99,9 +105,9 @@ def antipodal_cells(dim: int, log_f: LogDensity, largest: float, error: float = 
 
 
 def angle_edges(log_angle_density: LogDensity) -> FloatArray:
-    """Edges of angle cells from 0 to π, symmetric about π/2, close together where the angle of either input lies.
+    """Return edges of angle cells from 0 to π, symmetric about π/2, close together near the angle of either input.
 
-    log_angle_density: log density of θ up to a constant, with one peak.
+    `log_angle_density` is the log density of θ up to a constant, with one peak.
     """
     theta = np.linspace(0.0, math.pi, 2049)
     low, high = 0.0, math.pi
@@ -116,16 +122,17 @@ def angle_edges(log_angle_density: LogDensity) -> FloatArray:
 
 
 def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
-    """Log density of the normalized planar Laplace at angles (N,) to its input, over the uniform law's -> (N,); ε > 0.
+    """Return the log density ratio of the normalized planar Laplace to the uniform law at angles (N,) -> (N,); ε > 0.
 
-    With r ~ Gamma(m, 1/ε) and g = r - sqrt(r² - 2r cos θ + 1) the ratio is E e^(εg), to `RADIAL_ERROR`.
+    Angles are those to the input. With r ~ Gamma(m, 1/ε) and g = r - sqrt(r² - 2r cos θ + 1) the ratio is E e^(εg), to
+    `RADIAL_ERROR`.
 
-    At most `SMALL` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and E[1/r] =
-    ε/(m - 1), so that (with Jensen below) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
+    At most `SMALL` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and
+    E[1/r] = ε/(m - 1), so that (with Jensen below) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
 
-    Above it, r^(m-1) e^(-εr + εg) is log-concave; Gauss-Legendre on panels about its peak, out to where it has fallen
-    by 50 nats (what lies beyond is below e^-45 of the whole). It is taken relative to the Gamma law's own peak, at
-    R = (m-1)/ε, so that no large number cancels.
+    Above it, r^(m-1) e^(-εr + εg) is log-concave. Gauss-Legendre integrates it on panels about its peak, out to where
+    it has fallen by 50 nats (the rest is below e^-45 of the whole). It is taken relative to the Gamma law's own peak,
+    at R = (m-1)/ε, so no large numbers cancel.
     """
     cosine, sine = np.cos(theta), np.sin(theta)
     if epsilon <= SMALL:
@@ -163,10 +170,10 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
 
     left = fallen(peak, np.zeros_like(theta))
     right = fallen(peak, peak + 2.0 + 200.0 * dim / epsilon)
-    # r = cos θ + sin θ·sinh v smooths the corner that the root has at r = cos θ where sin θ is small
+    # r = cos θ + sin θ·sinh v smooths the corner that the root has at r = cos θ if sin θ is small
     scale = np.maximum(sine, 1e-9)
     first, last = np.arcsinh((left - cosine) / scale), np.arcsinh((right - cosine) / scale)
-    # near the poles v has far to go
+    # near the poles the range of v is wide
     panels = _RADIAL_PANELS * np.ceil((last - first) / (_RADIAL_PANELS * _RADIAL_WIDTH)).astype(np.int64)
     x, w = gauss_legendre(16)
     total = np.zeros_like(theta)
@@ -183,7 +190,7 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
 
 
 def _log_peak_area(k: int) -> float:
-    """log ∫ t^k e^(-k(t - 1)) dt = log Γ(k+1) + k - (k+1) log k: beyond k = 16 by Stirling's series, to 1e-14."""
+    """Return log ∫ t^k e^(-k(t - 1)) dt = log Γ(k+1) + k - (k+1) log k; from k = 16 by Stirling's series, to 1e-14."""
     if k < 16:
         return math.lgamma(k + 1) + k - (k + 1) * math.log(k)
     series = 1 / (12 * k) - 1 / (360 * k**3) + 1 / (1260 * k**5) - 1 / (1680 * k**7)
@@ -213,7 +220,7 @@ class _PurkayasthaTails:
         return value
 
     def _part(self, theta: FloatArray, upper: bool) -> FloatArray:
-        """Pr[angle > theta] (upper) or Pr[angle < theta]: whole cells, and the rest of the one it lies in."""
+        """Return Pr[angle > theta] (upper) or Pr[angle < theta]: whole cells, and the rest of the one it lies in."""
         cell = np.clip(np.searchsorted(self._edges, theta, side="right") - 1, 0, len(self._edges) - 2)
         end = self._edges[cell + 1] if upper else self._edges[cell]
         x, w = gauss_legendre(8)

@@ -1,18 +1,18 @@
 """Blankets of randomizers on the sphere whose density falls with the angle to the input.
 
-p_x(y) = f(angle(x, y)) on S^(m-1), f decreasing. The angle to y is π at most, so inf_x p_x(y) = f(π) for every y:
-the blanket ω is uniform and γ = |S^(m-1)|·f(π).
+p_x(y) = f(angle(x, y)) on S^(m-1), f decreasing. The angle to y is π at most, so inf_x p_x(y) = f(π) for every y: the
+blanket ω is uniform and γ = |S^(m-1)|·f(π).
 
-**The antipodal pair dominates every pair, in the order that shuffling needs (proved).** Let φ be convex and c >= 0.
-(u, v) -> φ(u - c·v) is submodular, so among all couplings of two given laws E φ(U - cV) is largest for the
-countermonotone one (Lorentz 1953; Tchen 1980, Theorem 2). By rotation invariance U = p_x(W)/ω(W) has one law for
-every x, so every pair x, x' is a coupling of the same two laws; for x' = -x U = f(θ)/ω falls and
-V = f(π - θ)/ω rises with the angle θ to x: countermonotone. Hence L = U - e^ε·V of any pair is below that of the
-antipodal one in the convex order; so are sums of independent copies, and the blanket bound, the expectation of
-a convex function of such a sum, is largest for the antipodal pair. One copy and φ = (.)_+: locally too. QED.
+**The antipodal pair dominates every pair, in the order that shuffling needs (proved).** Let φ be convex and c >= 0. (u,
+v) -> φ(u - c·v) is submodular, so among all couplings of two given laws E φ(U - cV) is largest for the countermonotone
+one (Lorentz 1953; Tchen 1980, Theorem 2). By rotation invariance U = p_x(W)/ω(W) has one law for every x, so every pair
+x, x' is a coupling of the same two laws. For x' = -x U = f(θ)/ω falls and V = f(π - θ)/ω rises with the angle θ to x:
+countermonotone. Hence L = U - e^ε·V of any pair is below that of the antipodal one in the convex order. So are sums of
+independent copies, and the blanket bound, the expectation of a convex function of such a sum, is largest for the
+antipodal pair. One copy and φ = (.)_+: locally too. QED.
 
-Purkayastha: f = C·e^(-κθ). Normalized planar Laplace: f(θ) ∝ ∫ r^(m-1) exp(-ε·sqrt(r² - 2r·cos θ + 1)) dr, which
-falls since the root rises in θ.
+Purkayastha: f = C·e^(-κθ). Normalized planar Laplace: f(θ) ∝ ∫ r^(m-1) exp(-ε·sqrt(r² - 2r·cos θ + 1)) dr, which falls
+since the root rises in θ.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NODES = 8
 
 @lru_cache(maxsize=16)
 def purkayastha(dim: int, kappa: float) -> BlanketCells:
-    """Blanket cells of the antipodal pair of Purkayastha on S^(dim-1), κ = kappa per radian.
+    """Return blanket cells of the antipodal pair of Purkayastha on S^(dim-1), κ = kappa per radian.
 
     U = e^(-κθ)·F(0)/F(κ), F(κ) = ∫ sin^(m-2)(θ) e^(-κθ) dθ; γ = U(π).
     """
@@ -51,17 +51,17 @@ def purkayastha(dim: int, kappa: float) -> BlanketCells:
 
 @lru_cache(maxsize=16)
 def planar_laplace(dim: int, epsilon: float) -> BlanketCells:
-    """Blanket cells of the antipodal pair of the normalized planar Laplace on S^(dim-1), ε per unit length."""
+    """Return blanket cells of the antipodal pair of the normalized planar Laplace on S^(dim-1), ε per unit length."""
     if epsilon == 0:
         return cells(dim, np.zeros_like)
     return cells(dim, lambda theta: log_radial_ratio(dim, epsilon, theta))
 
 
 def cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count: int = CELLS) -> BlanketCells:
-    """Blanket cells of the antipodal pair for log_ratio(θ) = log(f(θ)·|S^(dim-1)|), decreasing on [0, π]; count even.
+    """Return blanket cells of the antipodal pair for log_ratio(θ) = log(f(θ)·|S^(dim-1)|), decreasing on [0, π].
 
-    Masses by Gauss-Legendre quadrature with positive integrands in each cell (8 nodes). The ends of [0, π] that are
-    left out have mass at most a·sin^(m-2)(a)/F under ω, so at most U(0) times this under x.
+    `count` is even. Masses are by Gauss-Legendre quadrature with positive integrands in each cell (8 nodes). The ends
+    of [0, π] that are left out have mass at most a·sin^(m-2)(a)/F under ω, so at most U(0) times this under x.
     """
     ends = log_ratio(np.array([0.0, math.pi]))
     log_total = log_angle_integral(dim - 2, 0.0)
@@ -98,7 +98,7 @@ def cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count: int = 
 
 
 def _start(dim: int, log_largest: float, log_total: float) -> float:
-    """Where the cells begin: mass at most e^_LOG_TAIL under any input lies nearer to either pole; 0 if near."""
+    """Return the start of the cells, or 0 if near: mass at most e^_LOG_TAIL under any input is nearer to a pole."""
     low, high = 1e-9, math.pi / 2
     for _ in range(60):
         middle = math.sqrt(low * high)
@@ -111,7 +111,7 @@ def _start(dim: int, log_largest: float, log_total: float) -> float:
 
 
 def _edges(dim: int, log_ratio: Callable[[FloatArray], FloatArray], start: float, count: int) -> FloatArray:
-    """count + 1 edges from start to π - start, symmetric: half of them by mass under ω, x and x', half uniform."""
+    """Return count + 1 edges from start to π - start, symmetric: half by mass under ω, x and x', half uniform."""
     fine = np.linspace(start, math.pi - start, 4 * count + 1)
     with np.errstate(divide="ignore"):
         log_w = (dim - 2) * np.log(np.sin(fine)) if dim > 2 else np.zeros_like(fine)

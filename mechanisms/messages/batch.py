@@ -1,9 +1,10 @@
-"""What a shuffler hands on: the releases of many users, and nothing that says whose they are."""
+"""Batch of a shuffler: the releases of many users, without any ids."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
 
 
@@ -11,8 +12,11 @@ from mechanisms.messages.release import Release
 class Batch:
     """Releases of n rows in random order, one release a channel, and no ids.
 
-    users: number of distinct users in it. duplicates: rows that were there twice, and count once. discarded: why
-    nothing was delivered, None where it was.
+    Attributes:
+        releases: One release a channel.
+        users: Number of distinct users in it.
+        duplicates: Number of repeated rows, which count once.
+        discarded: Reason why nothing was delivered, or None.
     """
 
     releases: tuple[Release, ...]
@@ -20,6 +24,6 @@ class Batch:
     duplicates: int
     discarded: str | None = None
 
-    def channel(self, name: str) -> Release | None:
-        """The release of a channel; None where there is none."""
-        return next((r for r in self.releases if r.channel == name), None)
+    def of(self, kind: type[Question]) -> Release | None:
+        """The release that answers a class of questions; None where there is none."""
+        return next((r for r in self.releases if r.channel == kind.channel), None)

@@ -1,8 +1,8 @@
-"""What a client answers in place of a release, and what such an answer stands for: constants, never its own words."""
+"""Refusals: constant answers of a client in place of a release, with their meaning."""
 
 from __future__ import annotations
 
-#: Everything a client may answer instead of a release: a code and a text, both constant.
+#: All answers of a client in place of a release: a code and a text, both constant.
 REFUSALS = {
     "malformed": (101, "the request is malformed"),
     "arm": (102, "the request names an arm that this client does not have"),
@@ -36,6 +36,8 @@ _TEXTS = {f"code {code}": text for code, text in (*_FLOWER, *REFUSALS.values())}
 
 
 def describe_error(error: str) -> str:
-    """What an error of a node stands for: "code N" in words of ours, and not in what came over the wire. Another error
-    stays as it is."""
+    """Return the meaning of a node's error: "code N" in the project's words, never in those of the message.
+
+    Another error stays as it is.
+    """
     return _TEXTS.get(error, error)

@@ -1,4 +1,4 @@
-"""The only message that may carry something derived from private data."""
+"""Release: the only message that may carry values derived from private data."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import Guarantee
-
-CHANNELS = ("text", "embedding", "statistic", "answer", "label")
 
 
 @dataclass(frozen=True)
 class Release:
     """Sanitized values of one channel at one stage, one row for each released record.
 
-    payload: named arrays, first axis = rows; what the mechanism drew, on its public grid.
-    guarantee: the theorem every row was drawn under.
-    digest: SHA-256 (hex) of all public parameters that the draw depended on: see `digest`.
+    Attributes:
+        payload: Named arrays, first axis = rows; draws of the mechanism, on its public grid.
+        channel: Channel.
+        stage: Stage.
+        guarantee: Theorem under which every row was drawn.
+        digest: SHA-256 (hex) of all public parameters on which the draw depended: see `digest`.
     """
 
     payload: Mapping[str, NDArray[Any]]
@@ -43,12 +45,18 @@ class Release:
         return len(next(iter(self.payload.values())))
 
     @property
+    def values(self) -> NDArray[Any]:
+        """The payload's one array."""
+        (values,) = self.payload.values()
+        return values
+
+    @property
     def bytes_per_row(self) -> int:
-        """Bytes of payload that each record sends."""
+        """Return the bytes of payload of each record."""
         return sum(a.dtype.itemsize * int(np.prod(a.shape[1:])) for a in self.payload.values())
 
     def parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """Arrays and strings from which `from_parts` makes an equal release. Pure."""
+        """Return arrays and strings from which `from_parts` makes an equal release."""
         about = {
             "channel": self.channel,
             "stage": self.stage,
@@ -59,13 +67,19 @@ class Release:
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, str]) -> Release:
-        """Inverse of `parts`. Raises ValueError, TypeError or KeyError on anything that is not a release."""
+        """Return the inverse of `parts`.
+
+        Raises:
+            ValueError: A value is invalid.
+            TypeError: A value has another type.
+            KeyError: A value is missing.
+        """
         guarantee = Guarantee.from_dict(json.loads(about["guarantee"]))
         return cls(dict(arrays), about["channel"], about["stage"], guarantee, about["digest"])
 
 
 def digest(parameters: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of public parameters: JSON values, nested mappings, and arrays (by dtype, shape and bytes)."""
+    """Return SHA-256 (hex) of parameters: JSON values, nested mappings, arrays (by dtype, shape and bytes)."""
 
     def canonical(value: Any) -> Any:
         if isinstance(value, np.ndarray):

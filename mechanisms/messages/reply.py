@@ -1,4 +1,4 @@
-"""What a client answers: releases, and whose they are."""
+"""Reply of a client: releases, and the users and records to which they belong."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from mechanisms.messages.release import Release
 class Reply:
     """Stacked releases of one node, row i of each belonging to record records[i] of user users[i].
 
-    users, records: (n,) int64, the pseudonyms of the population; how many records a user has is public.
-    releases: at most one for each channel, n rows each. A user who refuses has no rows.
+    Attributes:
+        users: (n,) int64, pseudonyms of the population. The number of records of a user is public.
+        records: (n,) int64.
+        releases: At most one for each channel, n rows each. A user who refuses has no rows.
     """
 
     users: NDArray[np.int64]
@@ -36,7 +38,7 @@ class Reply:
         return len(self.users)
 
     def take(self, rows: NDArray[np.bool_]) -> Reply:
-        """The reply of some rows alone, (n,) bool."""
+        """Return the reply of some rows alone, (n,) bool."""
         releases = tuple(
             Release({k: v[rows] for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)
             for r in self.releases

@@ -1,11 +1,11 @@
-"""Releases sealed to the training server: whoever carries them sees whose they are, and nothing of what they say.
+"""Releases sealed to the training server: a carrier sees the users of the rows, and nothing of their content.
 
-A row is what one record releases on all channels of a request, as plain little-endian bytes in the order of the
-request's channels, with zeros up to a multiple of 64: every row of a request is as long as every other. It is sealed
-by itself (HPKE, RFC 9180, base mode), so that rows can be permuted, under an info that names the request: a row opens
-at its own stage, under its own public parameters, or not at all. No user and no record is in it.
+A row is the release of one record on all channels of a request, as plain little-endian bytes in the order of the
+request's channels, with zeros up to a multiple of 64. So every row of a request has the same length. It is sealed by
+itself (HPKE, RFC 9180, base mode), so rows can be permuted, under an info that names the request. A row opens at its
+own stage, under its own public parameters, or not at all. It contains no user and no record.
 
-The one file here that knows the library of HPKE.
+Only this file uses the library of HPKE.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from numpy.typing import NDArray
 
+from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -29,18 +30,21 @@ from mechanisms.messages.request import Request
 #: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM.
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 KEY_BYTES = 32
-#: What sealing adds to a row: the ephemeral public key in front, and the tag behind.
+#: Bytes that sealing adds to a row: the ephemeral public key in front, and the tag behind.
 OVERHEAD = 32 + 16
-#: Requests whose rows differ by less than this are not told apart by their length.
+#: Requests whose rows differ by less than this have the same length.
 BLOCK = 64
 _PURPOSE = "sottovoce sealed release 1"
 
 
 @dataclass(frozen=True, eq=False)
 class Sealed:
-    """What a client answers where it seals: whose the rows are, in clear, and the rows.
+    """Sealed reply of a client: users and records of the rows, in clear, and the rows.
 
-    users, records: (n,) int64, as in `Reply`. rows: (n, L) uint8, row i of record records[i] of user users[i].
+    Attributes:
+        users: (n,) int64, as in `Reply`.
+        records: (n,) int64, as in `Reply`.
+        rows: (n, L) uint8, row i of record records[i] of user users[i].
     """
 
     users: NDArray[np.int64]
@@ -61,49 +65,63 @@ class Sealed:
 
 
 def generate_keys() -> tuple[bytes, bytes]:
-    """A new private key and its public key, 32 bytes each, by the operating system's generator."""
+    """Return a new private key and its public key, 32 bytes each, by the operating system's generator."""
     key = X25519PrivateKey.generate()
     return key.private_bytes_raw(), key.public_key().public_bytes_raw()
 
 
 def require_public_key(key: bytes) -> None:
-    """Raise ValueError unless releases can be sealed to this key."""
+    """Check that releases can be sealed to this key.
+
+    Raises:
+        ValueError: It is no public key.
+    """
     _public(key)
 
 
 def key_id(public_key: bytes) -> str:
-    """How people tell keys apart: the first 16 hexadecimal digits. A row does not carry it: whoever carries rows would
-    learn by it which bundle a device has."""
+    """Return the name of a key for people: the first 16 hexadecimal digits.
+
+    A row does not carry it, because it would show a carrier of rows which bundle a device has.
+    """
     return public_key.hex()[:16]
 
 
 def public_half(private_key: bytes) -> bytes:
-    """The public key of a private one, 32 bytes each. Raises ValueError."""
+    """Return the public key of a private one, 32 bytes each.
+
+    Raises:
+        ValueError: It is no private key.
+    """
     return _private(private_key).public_key().public_bytes_raw()
 
 
 def row_bytes(request: Request) -> int:
     """Bytes of one row before it is sealed, with its zeros."""
-    used = sum(_size(request, channel) for channel in request.channels)
+    used = sum(_size(question) for question in request.questions)
     return BLOCK * math.ceil(used / BLOCK)
 
 
 def sealed_bytes(request: Request) -> int:
-    """Bytes of one sealed row."""
+    """Return the bytes of one sealed row."""
     return row_bytes(request) + OVERHEAD
 
 
 def hpke_info(request: Request) -> bytes:
-    """What binds a row to its request: JSON of the stage, the split, and the channels in their order with their
-    digests, behind a name of this use and version."""
+    """Return the info that binds a row to its request.
+
+    It is JSON of the stage, the split, and the channels in their order with their digests, behind a name of this use
+    and version.
+    """
     digests = [[channel, request.digest(channel)] for channel in request.channels]
     return json.dumps([_PURPOSE, request.stage, request.split, digests], separators=(",", ":")).encode()
 
 
 def seal(reply: Reply, request: Request, public_key: bytes) -> Sealed:
-    """A reply to the request, for the owner of the private key alone. Two seals of one reply share no row.
+    """Return a reply to the request, for the owner of the private key alone. Two seals of one reply share no row.
 
-    Raises ValueError for a reply to another request, and for bytes that are no public key.
+    Raises:
+        ValueError: The reply is to another request, or the key is no public key.
     """
     info, key = hpke_info(request), _public(public_key)
     sealed = [SUITE.encrypt(row.tobytes(), key, info) for row in _plaintext_rows(reply, request)]
@@ -114,14 +132,21 @@ def seal(reply: Reply, request: Request, public_key: bytes) -> Sealed:
 def unseal(
     rows: NDArray[np.uint8], request: Request, private_key: bytes
 ) -> tuple[tuple[Release, ...], NDArray[np.bool_]]:
-    """The releases of the rows that open, one release a channel, in the rows' order; and which rows those are, (n,).
+    """Return the releases of the rows that open, one release a channel, in the rows' order; and a mask of these rows.
 
-    rows: (n, L) uint8, of anybody. A row does not open where it was sealed to another key or for another request, where
-    a bit of it changed, or where it is not of the request's length or form. Whether what it says is within the
-    mechanism's range is for the server's validation. Raises ValueError for a private key that is none.
+    A row does not open if it was sealed to another key or for another request, if a bit of it changed, or if it is not
+    of the request's length or form. The server's validation checks that its values are within the mechanism's range.
+
+    Args:
+        rows: (n, L) uint8, from any sender.
+        request: Request that the rows answer.
+        private_key: Private key.
+
+    Raises:
+        ValueError: It is no private key.
     """
     info, key, length = hpke_info(request), _private(private_key), row_bytes(request)
-    used = sum(_size(request, channel) for channel in request.channels)
+    used = sum(_size(question) for question in request.questions)
     opened = np.zeros(len(rows), np.bool_)
     plaintexts = []
     for i, row in enumerate(rows if rows.shape[1] == length + OVERHEAD else ()):
@@ -134,46 +159,44 @@ def unseal(
             plaintexts.append(opened_row)
     table = np.frombuffer(b"".join(plaintexts), np.uint8).reshape(len(plaintexts), length)
     releases, start = [], 0
-    for channel in request.channels:
-        name, dtype, shape = request.payload_form(channel)
-        end = start + _size(request, channel)
+    for question in request.questions:
+        _, dtype, shape = question.payload_form
+        end = start + _size(question)
         values = np.ascontiguousarray(table[:, start:end]).view(dtype.newbyteorder("<"))
-        payload = {name: values.astype(dtype).reshape(len(plaintexts), *shape)}
-        guarantee = request.mechanism(channel).guarantee
-        releases.append(Release(payload, channel, request.stage, guarantee, request.digest(channel)))
+        releases.append(request.release(question, values.astype(dtype).reshape(len(plaintexts), *shape)))
         start = end
     return tuple(releases), opened
 
 
 def batch_identity(rows: bytes) -> str:
-    """The name of a batch: SHA-256 (hex) of its sealed rows in their order."""
+    """Return the name of a batch: SHA-256 (hex) of its sealed rows in their order."""
     return hashlib.sha256(rows).hexdigest()
 
 
 def _plaintext_rows(reply: Reply, request: Request) -> NDArray[np.uint8]:
-    """The rows of a reply before they are sealed, (n, `row_bytes`)."""
+    """Return the rows of a reply before they are sealed, (n, `row_bytes`)."""
     releases = {release.channel: release for release in reply.releases}
     if set(releases) != set(request.channels):
         raise ValueError("sealed: a reply of other channels than the request's")
     table = np.zeros((len(reply), row_bytes(request)), np.uint8)
     start = 0
-    for channel in request.channels:
-        name, dtype, shape = request.payload_form(channel)
-        release = releases[channel]
+    for question in request.questions:
+        name, dtype, shape = question.payload_form
+        release = releases[question.channel]
         values: NDArray[Any] | None = release.payload.get(name)
         if values is None or values.dtype != dtype or values.shape != (len(reply), *shape) or len(release.payload) != 1:
             raise ValueError("sealed: a release of another form than the request's")
-        if (release.stage, release.digest) != (request.stage, request.digest(channel)):
+        if (release.stage, release.digest) != (request.stage, request.digest(question.channel)):
             raise ValueError("sealed: a release of another request")
-        end = start + _size(request, channel)
+        end = start + _size(question)
         data = np.ascontiguousarray(values, dtype.newbyteorder("<"))
         table[:, start:end] = np.frombuffer(data.tobytes(), np.uint8).reshape(len(reply), end - start)
         start = end
     return table
 
 
-def _size(request: Request, channel: str) -> int:
-    _, dtype, shape = request.payload_form(channel)
+def _size(question: Question) -> int:
+    _, dtype, shape = question.payload_form
     return dtype.itemsize * math.prod(shape)
 
 

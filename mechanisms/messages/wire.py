@@ -1,8 +1,8 @@
-"""Requests and replies as Flower records, and back, and these as bytes: the one file here that knows Flower.
+"""Requests and replies as Flower records, and back, and these as bytes. Only this file knows Flower.
 
-Arrays travel as their plain little-endian bytes in C order, with dtype and shape beside them. No format is
-parsed, so a hostile sender can neither make the reader unpickle nor make it allocate more than was sent.
-Readers raise ValueError, one line, on anything else.
+Arrays travel as their plain little-endian bytes in C order, with dtype and shape beside them. No format is parsed, so a
+hostile sender can neither make the reader unpickle nor make it allocate more than was sent. Readers raise ValueError,
+one line, on anything else.
 """
 
 from __future__ import annotations
@@ -17,29 +17,34 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from numpy.typing import NDArray
 
-from mechanisms.messages.release import CHANNELS, Release
+from mechanisms.channels import CHANNELS
+from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import Sealed
 from mechanisms.vocabulary import Vocabulary
 
 MAX_REQUEST_BYTES = 2**26
-#: Of a description: names, hashes, mechanisms' parameters. Read as JSON, a long text takes many times its own memory.
+#: Largest description: names, hashes, mechanisms' parameters. Read as JSON, a long text takes many times its own
+#: memory.
 MAX_DESCRIPTION = 2**18
 _STYPE = "sottovoce.raw"
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float32", "int16", "int32", "int64", "uint8")}
 
 
 def request_to_record(request: Request) -> RecordDict:
-    """A request as a message's content."""
+    """Return a request as a message's content."""
     arrays, about = request.parts()
     return RecordDict({"request.arrays": _pack(arrays), "request.about": ConfigRecord(dict(about))})
 
 
 def request_from_record(record: RecordDict, vocabulary: Callable[[str], Vocabulary] | None = None) -> Request:
-    """Inverse of `request_to_record`. Raises ValueError on anything that is not a valid request.
+    """Return the inverse of `request_to_record`.
 
-    vocabulary: gives the one of an identity, for a text, and may raise; None where there is none.
+    `vocabulary` returns the vocabulary of an identity, for a text, and may raise. None: there is none.
+
+    Raises:
+        ValueError: The record is no valid request.
     """
     _keys(record, {"request.arrays", "request.about"})
     arrays = _unpack(record["request.arrays"], limit=MAX_REQUEST_BYTES)
@@ -47,7 +52,7 @@ def request_from_record(record: RecordDict, vocabulary: Callable[[str], Vocabula
 
 
 def reply_to_record(reply: Reply) -> RecordDict:
-    """A reply as a message's content."""
+    """Return a reply as a message's content."""
     content: dict[str, Any] = {"ids": _pack({"users": reply.users, "records": reply.records})}
     for release in reply.releases:
         arrays, about = release.parts()
@@ -57,8 +62,11 @@ def reply_to_record(reply: Reply) -> RecordDict:
 
 
 def reply_from_record(record: RecordDict) -> Reply:
-    """Inverse of `reply_to_record`. Raises ValueError on anything that is not a reply; whether its releases
-    are those that were asked for is for the server's validation to say."""
+    """Return the inverse of `reply_to_record`. The server's validation checks that its releases answer the request.
+
+    Raises:
+        ValueError: The record is no reply.
+    """
     channels = [c for c in CHANNELS if f"{c}.arrays" in record]
     _keys(record, {"ids"} | {f"{c}.{part}" for c in channels for part in ("arrays", "about")})
     ids = _unpack(record["ids"])
@@ -78,14 +86,17 @@ def reply_from_record(record: RecordDict) -> Reply:
 
 
 def sealed_to_record(sealed: Sealed) -> RecordDict:
-    """A sealed reply as a message's content."""
+    """Return a sealed reply as a message's content."""
     ids = {"users": sealed.users, "records": sealed.records}
     return RecordDict({"ids": _pack(ids), "sealed.arrays": _pack({"rows": sealed.rows})})
 
 
 def sealed_from_record(record: RecordDict) -> Sealed:
-    """Inverse of `sealed_to_record`. Raises ValueError on anything that is not a sealed reply; what its rows hold is
-    for the owner of the key to say."""
+    """Return the inverse of `sealed_to_record`. Only the owner of the key can check the content of its rows.
+
+    Raises:
+        ValueError: The record is no sealed reply.
+    """
     _keys(record, {"ids", "sealed.arrays"})
     ids, arrays = _unpack(record["ids"]), _unpack(record["sealed.arrays"])
     if set(ids) != {"users", "records"} or set(arrays) != {"rows"}:
@@ -94,19 +105,22 @@ def sealed_from_record(record: RecordDict) -> Sealed:
 
 
 def record_to_bytes(record: RecordDict) -> bytes:
-    """A record for another way than Flower's, in Flower's own format (protobuf)."""
+    """Return a record for transports other than Flower's, in Flower's own format (protobuf)."""
     data: bytes = recorddict_to_proto(record).SerializeToString()
     return data
 
 
 def record_from_bytes(data: bytes) -> RecordDict:
-    """Inverse of `record_to_bytes`. Raises ValueError on anything unreadable.
+    """Return the inverse of `record_to_bytes`.
 
-    A message of nothing but empty parts takes some 70 times its bytes as objects: bound the bytes before.
+    A message of nothing but empty parts takes about 70 times its bytes as objects, so limit the bytes before.
+
+    Raises:
+        ValueError: The bytes are unreadable.
     """
     try:
         return recorddict_from_proto(ProtoRecordDict.FromString(data))
-    except Exception:  # protobuf's own errors, and whatever Flower's records raise on what they may not hold
+    except Exception:  # protobuf's own errors, and those of Flower's records on values that they may not hold
         raise ValueError("message: its bytes are no records") from None
 
 

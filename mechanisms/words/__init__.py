@@ -1,1 +1,1 @@
-"""Text mechanisms: what draws a word in place of a word, and a whole text."""
+"""Text mechanisms: draws of a word in place of a word, and of a whole text."""

@@ -1,4 +1,4 @@
-"""CluSanT: first a cluster of words, then one of its words, by two exponential mechanisms (Awon et al. 2025)."""
+"""CluSanT: draw of a cluster of words, then of one of its words, by two exponential mechanisms (Awon et al. 2025)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -26,7 +27,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MAX_SCALE, MAX_CLUSTERS = 1000.0, 4096
-#: Clusters narrower than this share of the vocabulary are taken for words at one place.
+#: Clusters narrower than this share of the vocabulary count as words at one place.
 _NARROW = 2.0**-20
 #: Differences of vectors held at once.
 _CHUNK = 2**22
@@ -34,31 +35,37 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True)
 class CluSanT:
-    """A cluster C with probability proportional to exp(-ε·K·|c(x) - c_C|/2), then a word y of it with probability
-    proportional to exp(-ε·d(x, y)/(2·Δ_C)): c_C the centre of C, Δ_C the largest distance of two of its words, c(x) the
-    centre of x's own cluster.
+    """Draw of a cluster C, then of a word y of it, by two exponential mechanisms.
 
-    Awon, Lu, Potka and Thomo 2025, the metric form. Clusters are of equal size, each a word (here by a hash of the
+    C has probability proportional to exp(-ε·K·|c(x) - c_C|/2), and y probability proportional to exp(-ε·d(x,
+    y)/(2·Δ_C)): c_C is the centre of C, Δ_C the largest distance of two of its words, c(x) the centre of x's own
+    cluster.
+
+    Awon, Lu, Potka and Thomo 2025, the metric form. Clusters are of equal size. Each is a word (here by a hash of the
     vocabulary and a seed) and those nearest to it among the words that are left. Words may be spans of several ("new
-    york"): they are read as one, and come out as one (`client.models.tokens`).
+    york"): they are read as one, and released as one (`client.models.tokens`).
 
     **Theorem** ε·d'(x, x') with d'(x, x') = K·|c(x) - c(x')| + min(1, d(x, x')/Δ), Δ the least Δ_C above 0; nothing
-    exposed. Proof: y says which C was drawn, so Pr[y | x] = Pr[C | x]·Pr[y | C, x]. The first is an exponential
-    mechanism of a pseudometric (the proof of `mechanisms.words.exponential`), and so is the second, of d/Δ_C. That its
-    loss is ε at most, wherever x and x' lie, is a matter of ranges: by the triangle inequality the distances of x to
-    two words of C differ by Δ_C at most, so that the weights of all words of C are within a factor e^(ε/2) of each
-    other, for x and for x'. (As a sensitivity Δ_C would not do: the distances of x and of x' to one word may differ by
-    more.) d' is a pseudometric, a sum of two. With K = 1/(the largest distance of two centres) this is the published
-    standard form, ordinary LDP at 2ε. The unknown word's c(x) is the mean of all words, where it lies itself.
+    exposed. Proof: y reveals C, so Pr[y | x] = Pr[C | x]·Pr[y | C, x]. The first is an exponential mechanism of a
+    pseudometric (the proof of `mechanisms.words.exponential`), and so is the second, of d/Δ_C. Its loss is at most ε,
+    wherever x and x' lie, by ranges: by the triangle inequality the distances of x to two words of C differ by Δ_C at
+    most. So the weights of all words of C are within a factor e^(ε/2) of each other, for x and for x'. (As a
+    sensitivity Δ_C would not do: the distances of x and of x' to one word may differ by more.) d' is a pseudometric, a
+    sum of two. With K = 1/(the largest distance of two centres) this is the published standard form, ordinary LDP at
+    2ε. The unknown word's c(x) is the mean of all words, where it lies itself.
 
-    **What is repaired.** A cluster of one word, or of words at one place, has Δ_C = 0, by which its program divides;
-    its words are drawn uniformly here, as those are of clusters narrower than 2^-20 of the vocabulary.
+    **Repair.** A cluster of one word, or of words at one place, has Δ_C = 0, by which its program divides. Here its
+    words are drawn uniformly, as are those of clusters narrower than 2^-20 of the vocabulary.
 
-    **Rounding.** A distance from differences in float64 is off by a share of (m/2 + 4)·2^-53; four times ε/2 of that,
+    **Rounding.** A distance from differences in float64 is off by a share of (m/2 + 4)·2^-53. Four times ε/2 of that,
     over Δ_C, is numeric_epsilon. numeric_delta is that of two draws of `mechanisms.categorical`.
 
-    epsilon: 0..1000. clusters: how many, 1..4096 and no more than words; None: the square root of the words, rounded
-    down. scale: K, per unit of the vectors' length, 0..1000. seed: of the clusters, public.
+    Attributes:
+        epsilon: 0..1000.
+        vocabulary: Words of the clusters.
+        clusters: Number of clusters, 1..4096 and no more than words. None: the square root of the words, rounded down.
+        scale: K, per unit of the vectors' length, 0..1000.
+        seed: Public seed of the clusters.
     """
 
     epsilon: float
@@ -70,6 +77,11 @@ class CluSanT:
     name: ClassVar[str] = "clusant"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="CluSanT: a cluster, then a word",
+        tried={"epsilon": EPSILONS, "clusters": (None, 5), "scale": (0.5,), "seed": (1,)}, few_words={"clusters": (2,)},
+        audits=({"clusters": 4},), pair=Pair.WORDS, slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         size = len(self.vocabulary)
@@ -83,15 +95,17 @@ class CluSanT:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def members(self) -> IntArray:
-        """(clusters, size of the largest) the words of each, NOTHING after its last."""
+        """Return (clusters, size of the largest) the words of each, NOTHING after its last."""
         return self._made.members
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         made, width = self._made, self.vocabulary.vectors.shape[1]
         reach = self.scale * made.reach + 1.0
         lengths = self.scale * made.reach + diameter(self.vocabulary) / made.narrowest
@@ -103,7 +117,7 @@ class CluSanT:
         )  # fmt: skip
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
-        """d' of the guarantee, word ids (n,) and (k,) -> (n, k)."""
+        """Return d' of the guarantee, word ids (n,) and (k,) -> (n, k)."""
         made = self._made
         between = made.between[np.ix_(made.cluster[x], made.cluster[y])]
         within = np.minimum(1.0, distances(self.vocabulary, x, y) / made.narrowest)
@@ -111,11 +125,11 @@ class CluSanT:
         return apart
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, 2, self._draw, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Log probability of every word, (n,) -> (n, V)."""
+        """Return the log probability of every word, (n,) -> (n, V)."""
         x = checks.word_id_row(self.name, x, self.vocabulary)
         made, every = self._made, np.arange(len(self.vocabulary))
         first = categorical.log_normalize(self._cluster_weights)[made.cluster[x]]
@@ -128,11 +142,11 @@ class CluSanT:
         return out
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates any two words at most `distance` apart by d' (None: any): pure LDP at ε·d'."""
+        """Return a loss that dominates any two words at most `distance` apart by d' (None: any): pure LDP at ε·d'."""
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return pure_loss(self.guarantee.loss(apart))
 
@@ -143,7 +157,7 @@ class CluSanT:
 
     @property
     def _cluster_weights(self) -> FloatArray:
-        """(clusters + 1, clusters): log-weights of the first step, by the input's cluster; the unknown word's last."""
+        """Return (clusters + 1, clusters) log-weights of the first step, by the input's cluster; unknown words last."""
         weights: FloatArray = -self.epsilon * self.scale / 2 * self._made.between[:, :-1]
         return weights
 
@@ -156,7 +170,7 @@ class CluSanT:
         return out
 
     def _clusters(self, x: IntArray, u: Points) -> IntArray:
-        """A cluster for each word (n,), by points (n, 1); the inputs of one cluster together."""
+        """Draw a cluster for each word (n,), by points (n, 1), for all inputs of one cluster together."""
         own, weights = self._made.cluster[x], self._cluster_weights
         drawn = np.empty(len(x), dtype=np.int64)
         for cluster in np.unique(own):
@@ -166,7 +180,7 @@ class CluSanT:
         return drawn
 
     def _word(self, x: IntArray, clusters: IntArray, u: Points) -> IntArray:
-        """A word of each of the clusters (n,) for each of x (n,)."""
+        """Draw a word of each of the clusters (n,) for each of x (n,)."""
         chosen = self.members[clusters]
         apart = self.vocabulary.points[x].astype(np.float64)[:, None] - self.vocabulary.points[chosen]
         weights = -self.epsilon / 2 * np.sqrt(np.einsum("ijk,ijk->ij", apart, apart))
@@ -178,9 +192,11 @@ class CluSanT:
 
 @dataclass(frozen=True, eq=False)
 class _Clusters:
-    """members: (C, k), NOTHING after the last. cluster: (V + 1,) each word's, C the unknown one's. between: (C + 1,
-    C + 1) distances of the centres, the last that of all words; reach: the largest of them, from above. inverse: (C,)
-    1/Δ_C, 0 where there is none; narrowest: the least Δ_C, 1 where there is none."""
+    """`members` (C, k) and the `cluster` (V + 1,) of each word, the unknown one's last, with their distances.
+
+    `between` (C + 1, C + 1) are distances of the centres, the last that of all words, and `reach` is the largest of
+    them, from above. `inverse` (C,) is 1/Δ_C, or 0; `narrowest` is the least Δ_C above 0, or 1.
+    """
 
     members: IntArray
     cluster: IntArray

@@ -1,14 +1,15 @@
-"""CusText, with and without stop words, and by importance: words of one group stand for each other."""
+"""CusText, with and without stop words, and by importance: words of one group replace each other."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider, spaced
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -23,12 +24,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-#: Draws treated at once.
+#: Draws processed at once.
 _CHUNK = 16384
 
 
 class _Grouped:
-    """What the mechanisms over one mapping share: its parameters, and draws with an ε for each token."""
+    """Base of the mechanisms over one mapping: its parameters, and draws with an ε for each token."""
 
     epsilon: float
     vocabulary: Vocabulary
@@ -43,11 +44,12 @@ class _Grouped:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def mapping(self) -> Mapping:
-        """Its groups, and the scores in them."""
+        """Return the groups, and the scores in them."""
         return mapping(self.vocabulary, self.k, self.similarity)
 
     def _guarantee(
@@ -61,7 +63,7 @@ class _Grouped:
         )  # fmt: skip
 
     def _draw(self, x: IntArray, epsilon: FloatArray, u: Points) -> IntArray:
-        """A word for each of (n,) inputs, with ε (n,) and points (n, 1)."""
+        """Draw a word for each of (n,) inputs, with ε (n,) and points (n, 1)."""
         drawn = np.empty(len(x), dtype=np.int64)
         for at in range(0, len(x), _CHUNK):
             part = slice(at, at + _CHUNK)
@@ -70,7 +72,7 @@ class _Grouped:
         return drawn
 
     def _log_prob(self, y: IntArray, x: IntArray, epsilon: FloatArray) -> FloatArray:
-        """Log probability of (n,) words given (n,) inputs and ε (n,); -inf out of the group."""
+        """Return the log probability of (n,) words given (n,) inputs and ε (n,); -inf out of the group."""
         out = np.full(len(x), -np.inf)
         for at in range(0, len(x), _CHUNK):
             part = slice(at, at + _CHUNK)
@@ -86,16 +88,20 @@ class CusText(_Grouped):
     """Pr[y | x] proportional to exp(ε·u(x, y)/2), y in the K words of x's group: ε-LDP inside one group.
 
     Chen et al. 2022: see `mechanisms.words.custext_mapping.mapping` for the groups. u is the similarity, for each input
-    brought to [0, 1] over its output set (1 minus the distance so normalized for "euclidean"), so that its
-    sensitivity is at most 1.
+    brought to [0, 1] over its output set (1 minus the distance so normalized for "euclidean"), so that its sensitivity
+    is at most 1.
 
-    **Theorem** (the exponential mechanism, McSherry and Talwar 2007, inside a group). exp(ε·u/2) lies in
-    [1, e^(ε/2)], so that each of K probabilities lies within e^(±ε/2) of 1/K, whichever word of the group is x: two of
-    them differ by at most e^ε. **Across groups nothing is promised**: output sets of different groups are disjoint,
-    one draw tells the group, and the loss is infinite. That is the exposure "group"; the published claim of ε-LDP
-    holds with it alone. Where K is at least V there is one group, and nothing is exposed.
+    **Theorem** (the exponential mechanism, McSherry and Talwar 2007, inside a group). exp(ε·u/2) lies in [1, e^(ε/2)],
+    so each of K probabilities lies within e^(±ε/2) of 1/K, whichever word of the group is x. Two of them differ by at
+    most e^ε. **Across groups there is no bound**: output sets of different groups are disjoint, one draw reveals the
+    group, and the loss is infinite. That is the exposure "group"; the published claim of ε-LDP holds with it alone. If
+    K is at least V there is one group, and nothing is exposed.
 
-    epsilon: 0..1000, not scaled by any distance. k: K, 2..256. similarity: "euclidean" or "cosine".
+    Attributes:
+        epsilon: 0..1000, not scaled by any distance.
+        vocabulary: Words of the groups.
+        k: K, 2..256.
+        similarity: "euclidean" or "cosine".
     """
 
     epsilon: float
@@ -106,20 +112,27 @@ class CusText(_Grouped):
     name: ClassVar[str] = "custext"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="CusText: one of K words",
+        tried={"epsilon": EPSILONS, "k": (3,), "similarity": ("euclidean", "cosine")}, few_words={"k": (2, 4)},
+        audits=({"epsilon": 2.0, "k": 8},), pair=Pair.WORDS,
+        slider=Slider(4.0, spaced(0.0, 12.0, 13), {"k": Range("Words to choose from, K", 2, 200, 1)}, slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self._check()
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return self._guarantee(self.epsilon, "token")
 
     def kept(self, x: IntArray) -> BoolArray:
-        """Which inputs are passed through as they are: none."""
+        """Return a mask of the inputs that pass unchanged: none."""
         return np.zeros(x.shape, dtype=bool)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One word for each word id, (n,) or (n, L) -> same shape; one uniform each. ValueError if out of range."""
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         u = Points.drawn(rng, x.shape, 1)
         out = x.ravel().copy()
@@ -128,13 +141,13 @@ class CusText(_Grouped):
         return out.reshape(x.shape)
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,); -inf out of the group."""
+        """Return the log probability of y given x, (n,) -> (n,); -inf out of the group."""
         y, x = np.asarray(y), checks.word_id_row(self.name, x, self.vocabulary)
         drawn = self._log_prob(y, x, np.full(len(x), self.epsilon))
         return np.where(self.kept(x), np.where(y == x, 0.0, -np.inf), drawn)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Log probability of every word, (n,) -> (n, V)."""
+        """Return the log probability of every word, (n,) -> (n, V)."""
         x = checks.word_id_row(self.name, x, self.vocabulary)
         out = np.full((len(x), len(self.vocabulary)), -np.inf)
         members = self.mapping.members[self.mapping.group[x]]
@@ -143,13 +156,15 @@ class CusText(_Grouped):
         return out
 
     def blanket(self) -> BlanketCells:
-        """Cells above every two words of one group, of a crowd that agrees in it (and in what else is exposed)."""
+        """Return cells above every two words of one group, for a crowd that agrees in it and in all exposures."""
         weights = categorical.log_normalize(self.mapping.scores * (max(self.epsilon, 1e-300) / 2))
         return categorical_blanket.grouped(weights, self.mapping.group, self.epsilon)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates any two words of one group: that of binary randomized response. The group, and what
-        else is exposed, is declared public where this is used."""
+        """Return a loss that dominates any two words of one group: that of binary randomized response.
+
+        The group, and all that is exposed, must be declared public.
+        """
         return pure_loss(self.epsilon) if checks.differs(self.name, distance) else no_loss()
 
 
@@ -158,17 +173,19 @@ class CusTextPlus(CusText):
     """CusText+: stop words are kept, all others go through `CusText` (Chen et al. 2022).
 
     A stop word's loss is infinite to any other word: the exposure "stop-words". Groups are those of CusText, so a
-    stop word that comes out may also stand for another word of its group.
+    released stop word may also replace another word of its group.
     """
 
     name: ClassVar[str] = "custext+"
+    facts: ClassVar[Facts] = replace(CusText.facts, label="CusText+: stop words stay")
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return self._guarantee(self.epsilon, "token", ("stop-words",))
 
     def kept(self, x: IntArray) -> BoolArray:
-        """Which inputs are passed through as they are: stop words."""
+        """Return a mask of the inputs that pass unchanged: stop words."""
         kept: BoolArray = self.vocabulary.kinds["stop_words"][x]
         return kept
 
@@ -178,28 +195,38 @@ class CusTextImportance(_Grouped):
     """CusText with a smaller ε on the share of a text's tokens that matters most (or least) in it (Fu 2024).
 
     `importance`, a weight for each token (the masked LM's attention, see `client.models.reading`), is read from the
-    private text: ceil(share·n) of a text's n tokens, of highest importance ("top") or lowest ("bottom"), ties to the
+    private text. ceil(share·n) of a text's n tokens, of highest importance ("top") or lowest ("bottom"), ties to the
     earlier, are chosen.
 
     **repaired** (the default): chosen tokens are drawn with `epsilon`, all others with `rest`; nothing passes
-    unchanged. **Theorem.** With scores in [0, 1], exp(a·u/2) lies in [1, e^(a/2)] for parameter a, so that a
-    probability of the K words of a group lies within e^(±a/2) of 1/K. Two probabilities of one output, under any two
-    words of the group and any two parameters a, b, hence differ by at most e^((a+b)/2) <= e^max(a, b); for the same
-    word it is e^(|a-b|/2). Other words of a text can change the choice at every position, and with it a token that is
-    itself unchanged: so it is the *sequence* that is protected, max(epsilon, rest) for each of its tokens, whatever
-    the importance reads and however few tokens differ. Inside groups: "group" is exposed.
-    **paper**: tokens that are not chosen are kept (but for the unknown word, which cannot be shown and is drawn with
-    `epsilon`; `rest` is not used). What was chosen, and all the rest of the text, is exposed ("choice"): epsilon for
-    each token holds only between texts that agree in it. The choice is made in the text as it is, before it is cut or
-    filled up to a drawn length: what is chosen of a part is no function of what is chosen of the whole.
+    unchanged. **Theorem.** With scores in [0, 1], exp(a·u/2) lies in [1, e^(a/2)] for parameter a, so a probability of
+    the K words of a group lies within e^(±a/2) of 1/K. Hence two probabilities of one output, under any two words of
+    the group and any two parameters a, b, differ by at most e^((a+b)/2) <= e^max(a, b). For the same word it is
+    e^(|a-b|/2). Other words of a text can change the choice at every position, and with it a token that is itself
+    unchanged. So the *sequence* is protected, max(epsilon, rest) for each of its tokens, whatever the importance reads
+    and however few tokens differ. Inside groups: "group" is exposed.
 
-    strategy: "aggressive", a fresh draw for each token; or "conservative", one draw for each distinct word of a text,
-    a word being chosen as soon as one of its tokens is. Then equal words stay equal, and texts that differ in which
-    of their tokens are the same word are told apart: the exposure "repetition". Between texts that agree in it, the
-    bound above holds for each distinct word. A token outside the vocabulary repeats no other: nobody knows which of
-    them are the same word, and those that fill a text up would tell its length if they were drawn as one.
+    **paper**: tokens that are not chosen are kept (except the unknown word, which cannot be shown and is drawn with
+    `epsilon`; `rest` is not used). The choice, and all the rest of the text, is exposed ("choice"): epsilon for each
+    token holds only between texts that agree in it. The choice is made in the original text, before it is cut or filled
+    up to a drawn length: the choice in a part is no function of the choice in the whole.
 
-    epsilon, rest: 0..1000. share: 0..1. k, similarity: as `CusText`.
+    strategy: "aggressive", a fresh draw for each token; or "conservative", one draw for each distinct word of a text. A
+    word is then chosen as soon as one of its tokens is. Equal words stay equal, and texts that differ in which of their
+    tokens are the same word are distinguished: the exposure "repetition". Between texts that agree in it, the bound
+    above holds for each distinct word. A token outside the vocabulary repeats no other: nothing shows which of them are
+    the same word, and the tokens that fill a text up would reveal its length if they were drawn as one.
+
+    Attributes:
+        epsilon: ε of chosen tokens, 0..1000.
+        rest: ε of all others, 0..1000.
+        vocabulary: Words of the groups.
+        share: Share of the chosen tokens, 0..1.
+        which: "top" or "bottom".
+        strategy: "aggressive" or "conservative".
+        k: As for `CusText`.
+        similarity: As for `CusText`.
+        mode: "repaired" or "paper".
     """
 
     epsilon: float
@@ -215,6 +242,14 @@ class CusTextImportance(_Grouped):
     name: ClassVar[str] = "custext-importance"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("importance",)
+    facts: ClassVar[Facts] = Facts(
+        usual={"rest": 2.0}, few_words={"k": (2, 4)}, audits=({"k": 4},), pair=Pair.IMPORTANCE, slider=WHOLE_TEXT,
+        tried={
+            "epsilon": EPSILONS, "rest": (8.0,), "share": (0.4,), "which": ("top", "bottom"),
+            "strategy": ("aggressive", "conservative"), "k": (3,), "similarity": ("euclidean", "cosine"),
+            "mode": ("repaired", "paper"),
+        },
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self._check()
@@ -226,6 +261,7 @@ class CusTextImportance(_Grouped):
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         conservative = self.strategy == "conservative"
         inputs = "all; a word outside the vocabulary repeats no other" if conservative else "all"
         exposes = ("repetition",) * conservative
@@ -234,15 +270,22 @@ class CusTextImportance(_Grouped):
         return self._guarantee(max(self.epsilon, self.rest), "sequence", exposes, inputs)
 
     def settled(self, x: IntArray, *, importance: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """What is read of texts (n, L) that are to be cut or filled up: in paper mode their choice, made now; what
-        fills a text up is chosen."""
+        """Return the reading of texts (n, L) that are to be cut or filled up.
+
+        In paper mode it is their choice, made now; filled positions count as chosen.
+        """
         if self.mode == "paper":
             return {"importance": self.chosen(x, importance) | (x == NOTHING)}
         return {"importance": importance}
 
     def chosen(self, x: NDArray[Any], importance: NDArray[Any]) -> BoolArray:
-        """Which tokens are protected with `epsilon`, (n, L) word ids and weights -> (n, L). Booleans are a choice that
-        was made (`settled`). ValueError on a weight that is missing or not finite where a token is."""
+        """Return a mask of the tokens protected with `epsilon`, (n, L) word ids and weights -> (n, L).
+
+        Boolean weights are a choice that was already made (`settled`).
+
+        Raises:
+            ValueError: The weight of a token is missing or not finite.
+        """
         x = checks.word_ids(self.name, x, self.vocabulary)
         weights = np.asarray(importance)
         if weights.shape == x.shape and weights.dtype == np.bool_:
@@ -267,8 +310,10 @@ class CusTextImportance(_Grouped):
         return protected
 
     def _distinct(self, x: IntArray) -> tuple[IntArray, IntArray]:
-        """Of all tokens (flat): where its word stands first in its text, and a number of that word in that text. An
-        unknown word is a word of its own wherever it stands."""
+        """Return, for all tokens (flat), the first place of the word in its text, and its number in that text.
+
+        An unknown word is a word of its own wherever it stands.
+        """
         flat, each = x.ravel(), np.arange(x.size)
         texts = each // max(1, x[:1].size)
         words = np.where(flat == self.vocabulary.unknown, -1 - each, texts * (len(self.vocabulary) + 1) + flat + 1)
@@ -276,7 +321,7 @@ class CusTextImportance(_Grouped):
         return first[same], same
 
     def _parameters(self, x: IntArray, importance: NDArray[Any]) -> tuple[BoolArray, FloatArray]:
-        """Of all tokens (flat): whether it is kept as it is, and its ε."""
+        """Return, for all tokens (flat), whether it is kept as it is, and its ε."""
         chosen = self.chosen(x, importance).ravel()
         if self.mode == "paper":
             kept = ~chosen & (x.ravel() != self.vocabulary.unknown)
@@ -284,9 +329,9 @@ class CusTextImportance(_Grouped):
         return np.zeros(x.size, dtype=bool), np.where(chosen, self.epsilon, self.rest)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, importance: NDArray[Any]) -> IntArray:
-        """One word for each word id, (n, L) -> same shape; one uniform each. (n,) are n texts of one token.
+        """Draw one word for each word id, (n, L) -> same shape; one uniform each. (n,) are n texts of one token.
 
-        importance: the shape of x; what stands where there is no token is not read. ValueError on anything else.
+        `importance` has the shape of x; it is not read where there is no token.
         """
         x = checks.word_ids(self.name, x, self.vocabulary)
         u = Points.drawn(rng, x.shape, 1)
@@ -299,7 +344,7 @@ class CusTextImportance(_Grouped):
         return out.reshape(x.shape)
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any], *, importance: NDArray[Any]) -> FloatArray:
-        """Log probability of whole texts y given x, (n, L) -> (n,); (n,) are n texts of one token."""
+        """Return the log probability of whole texts y given x, (n, L) -> (n,); (n,) are n texts of one token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         y = np.asarray(y)
         kept, epsilon = self._parameters(x, importance)
@@ -315,10 +360,10 @@ class CusTextImportance(_Grouped):
         return total
 
     def blanket(self) -> BlanketCells:
-        """Cells above every two draws in one group, at any parameters: choices by weights in [1, e^(ε/2)]."""
+        """Return cells above every two draws in one group, at any parameters: choices by weights in [1, e^(ε/2)]."""
         largest, sizes = self.guarantee.epsilon / 2, np.unique((self.mapping.members != NOTHING).sum(axis=1))
         return categorical_blanket.together([categorical_blanket.choice(largest, int(size)) for size in sizes])
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates one token's, at any parameter, inside its group; exposures declared public."""
+        """Return a loss that dominates one token's, at any parameter, inside its group; exposures declared public."""
         return pure_loss(self.guarantee.epsilon) if checks.differs(self.name, distance) else no_loss()

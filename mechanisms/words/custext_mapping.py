@@ -1,4 +1,4 @@
-"""CusText's one-to-many mapping: which words may stand for a word, and how well each does."""
+"""CusText's one-to-many mapping: the words that may replace a word, and their scores."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _ROWS = 4096
 class Mapping:
     """Groups of words; the output set of every word of a group is the group.
 
-    group: (V + 1,) int64, the group of each input. members: (groups, K) int64, rising, NOTHING where a group is
-    smaller. scores: (V + 1, K) how near each member is to the input, 1 the nearest and 0 the farthest of the group
-    (all 1 where all are as near), -inf where there is none.
+    Attributes:
+        group: (V + 1,) int64, the group of each input.
+        members: (groups, K) int64, rising, NOTHING where a group is smaller.
+        scores: (V + 1, K) closeness of each member to the input, 1 the nearest and 0 the farthest of the group (all 1
+            if all are equally close), -inf where there is none.
     """
 
     group: IntArray
@@ -34,12 +36,17 @@ class Mapping:
 
 @lru_cache(maxsize=4)
 def mapping(vocabulary: Vocabulary, k: int, similarity: str) -> Mapping:
-    """The greedy mapping of Chen et al. 2022, Algorithm 1 (Fu 2024, Algorithm 1). Remembered for this process.
+    """Return the greedy mapping of Chen et al. 2022, Algorithm 1 (Fu 2024, Algorithm 1). Cached.
 
     While at least K words are left, the first of them (public: the lowest number) and its K - 1 nearest, ties to the
-    lower number, become a group and leave; what is left in the end is a group of fewer. A last group of one word is
-    that word: it is always kept. The unknown word, which is no output, joins the group whose centre is nearest to
-    its point. similarity: "euclidean" distance, or the "cosine" (0 with a vector of length 0). V²·m/K operations.
+    lower number, become a group and leave. The rest is a group of fewer. A last group of one word is that word: it is
+    always kept. The unknown word, which is no output, joins the group whose centre is nearest to its point. It takes
+    V²·m/K operations.
+
+    Args:
+        vocabulary: Words to be grouped.
+        k: K.
+        similarity: "euclidean" distance, or the "cosine" (0 with a vector of length 0).
     """
     points = vocabulary.points.astype(np.float64)
     if similarity == "cosine":
@@ -69,7 +76,10 @@ def mapping(vocabulary: Vocabulary, k: int, similarity: str) -> Mapping:
 
 
 def _greedy(points: FloatArray, k: int, similarity: str) -> IntArray:
-    """Members of each group, (groups, min(K, V)), rising, from points (V, m); for cosines of length 1 or 0."""
+    """Return the members of each group, (groups, min(K, V)), rising, from points (V, m).
+
+    For cosines, points have length 1 or 0.
+    """
     left_ids = np.arange(len(points))
     squares = np.zeros(len(points)) if similarity == "cosine" else np.einsum("ij,ij->i", points, points)
     gone = np.zeros(len(points), dtype=bool)
@@ -88,7 +98,7 @@ def _greedy(points: FloatArray, k: int, similarity: str) -> IntArray:
         groups.append(np.sort(left_ids[chosen]))
         gone[chosen] = True
         left -= k
-        if left < 0.75 * len(gone):  # what is gone need not be measured any more
+        if left < 0.75 * len(gone):  # words that left need no further measuring
             points, squares, left_ids = points[~gone], squares[~gone], left_ids[~gone]
             gone, first = np.zeros(left, dtype=bool), 0
     if left:

@@ -1,10 +1,10 @@
-"""Plausible deniability of a word mechanism: how often a word stays, how many it may become, how many become it.
+"""Plausible deniability of a word mechanism: frequency of unchanged words, and numbers of outputs and of origins.
 
-N_x = Pr[M(x) = x]; S_x, the effective support of M(x); S*_y, from how many x a y may come (Bindschaedler et al. 2017;
-Feyisetan et al. 2020; Yue et al. 2021, section 5). These describe a mechanism on given words; they are no guarantee.
-
-S_x has two definitions in the literature, and both are here: the distinct outputs of n draws, as everybody measures
-it, in expectation Σ_y 1 - (1 - p_y)^n; and the least number of outputs that hold a given share of the probability.
+N_x = Pr[M(x) = x]; S_x is the effective support of M(x); S*_y is the number of x from which y may come (Bindschaedler
+et al. 2017; Feyisetan et al. 2020; Yue et al. 2021, section 5). These describe a mechanism on given words and are no
+guarantee. S_x has two definitions in the literature, and both are here. One is the number of distinct outputs of n
+draws, as is usually measured, in expectation Σ_y 1 - (1 - p_y)^n. The other is the least number of outputs that hold a
+given share of the probability.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ _CELLS = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Deniability:
-    """Figures for n words of a vocabulary of V.
+    """Deniability of n words of a vocabulary of V.
 
-    word_ids: (n,) distinct. stays: (n,) N_x, 0 for the unknown word, which is never an output. distinct:
-    (n,) S_x as the expected number of distinct outputs of `draws` draws. core: (n,) S_x as the least number of
-    outputs that hold a share `mass` of the probability. origins: (V,) S*_y, from how many of the n words y comes
-    within `draws` draws of each, in expectation.
-    exact: from the probabilities; else from draws, where `core` is that of the empirical distribution, which is too
-    small where draws are few.
+    Attributes:
+        word_ids: (n,) distinct.
+        draws: Number of draws of each word.
+        mass: Share of the probability of `core`.
+        stays: (n,) N_x, 0 for the unknown word, which is never an output.
+        distinct: (n,) S_x as the expected number of distinct outputs of `draws` draws.
+        core: (n,) S_x as the least number of outputs that hold a share `mass` of the probability. From draws it is that
+            of the empirical distribution, which is too small with few draws.
+        origins: (V,) S*_y, the expected number of the n words from which y comes within `draws` draws of each.
+        exact: Whether the figures are computed from probabilities, not from draws.
     """
 
     word_ids: IntArray
@@ -51,7 +55,11 @@ class Deniability:
 
 
 def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: float = 0.95) -> Deniability:
-    """From log_probs, in blocks of bounded memory. ValueError where the mechanism has none."""
+    """Compute the deniability from log_probs, in blocks of bounded memory.
+
+    Raises:
+        ValueError: The mechanism has no closed probabilities, or an argument is invalid.
+    """
     word_ids, draws, mass = _checked(mechanism, word_ids, draws, mass)
     if not has_probabilities(mechanism):
         raise ValueError(f"{mechanism.name}: has no closed probabilities; sample it")
@@ -73,7 +81,7 @@ def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: flo
 
 
 def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: float = 0.95) -> Deniability:
-    """From outputs (n, draws) that `draw` gave."""
+    """Compute the deniability from the outputs (n, draws) of `draw`."""
     word_ids, draws, mass = _checked(mechanism, word_ids, outputs.shape[1], mass)
     stays = (outputs == word_ids[:, None]).mean(axis=1)
     ordered = np.sort(outputs, axis=1)
@@ -98,7 +106,11 @@ def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: 
 
 
 def draw(mechanism: Any, word_ids: IntArray, *, draws: int, rng: Uniforms) -> IntArray:
-    """(n, draws) outputs for n words; the rows of rng are the words. ValueError where the mechanism reads a text."""
+    """Draw (n, draws) outputs for n words; the rows of rng are the words.
+
+    Raises:
+        ValueError: The mechanism reads a text.
+    """
     if mechanism.reads:
         raise ValueError(f"{mechanism.name}: reads {', '.join(mechanism.reads)} of a text, which a word alone has not")
     drawn: IntArray = mechanism.sample(np.repeat(word_ids[:, None], draws, axis=1), rng=rng)
@@ -108,7 +120,11 @@ def draw(mechanism: Any, word_ids: IntArray, *, draws: int, rng: Uniforms) -> In
 def stays(
     mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, rng: Callable[[], Uniforms] | None = None
 ) -> FloatArray:
-    """N_x of each word (n,): exact where there are probabilities, else from draws of rng(). ValueError without rng."""
+    """Return N_x of each word (n,): exact if there are probabilities, else from draws of rng().
+
+    Raises:
+        ValueError: Draws are needed and `rng` is None.
+    """
     if has_probabilities(mechanism):
         x = np.asarray(word_ids, dtype=np.int64)
         size, out = len(mechanism.vocabulary), np.zeros(len(x))
@@ -126,7 +142,7 @@ def stays(
 
 
 def has_probabilities(mechanism: Any) -> bool:
-    """Whether log_probs(x) answers: a field of the mechanism may take it away, so it is asked for one word."""
+    """Return True if log_probs(x) works. A field of the mechanism may disable it, so it is called for one word."""
     try:
         mechanism.log_probs(np.zeros(1, dtype=np.int64))
     except (AttributeError, NotImplementedError):
@@ -138,13 +154,15 @@ def calibrate(
     level: Callable[[float], float], target: float, *, low: float = 1e-3, high: float = 1000.0,
     relative: float = 1e-4, slack: float = 0.0,
 ) -> float:  # fmt: skip
-    """The largest ε, to a relative precision, at which level(ε) is at most `target`, for a level that rises with ε.
+    """Return the largest ε, to a relative precision, with level(ε) at most `target`, for a level that rises with ε.
 
-    level: such as a quantile of `stays` over given words. It rises with ε for the exponential mechanism, where
-    1/N_x = Σ_y exp(-ε·d(x, y)/2) falls, and for MADLIB: the set of points nearest to x is convex and holds x, so a
-    draw that stays at one ε stays at every larger one (draw by draw, on the same uniforms). Whatever was evaluated is
-    checked: ValueError where it falls by more than `slack`, or where the target is not between level(low) and
-    level(high).
+    `level` is, for example, a quantile of `stays` over given words. It rises with ε for the exponential mechanism,
+    where 1/N_x = Σ_y exp(-ε·d(x, y)/2) falls. It rises for MADLIB too: the set of points nearest to x is convex and
+    holds x, so a draw that stays at one ε stays at every larger one (draw by draw, on the same uniforms). Every
+    evaluated value is checked.
+
+    Raises:
+        ValueError: The level falls by more than `slack`, or the target is not between level(low) and level(high).
     """
     checks.real("calibrate", "low", low, 0, high)
     seen = {low: level(low), high: level(high)}
@@ -165,7 +183,7 @@ def calibrate(
 
 
 def _core(p: FloatArray, mass: float) -> IntArray:
-    """How many of the largest probabilities of each row it takes to make `mass` of its sum, (n,)."""
+    """Return the number of the largest probabilities of each row that make `mass` of its sum, (n,)."""
     held = np.cumsum(-np.sort(-p, axis=1), axis=1)
     share = mass * held[:, -1:] * (1 - 1e-12)  # a sum that should be the mass exactly may round below it
     needed: IntArray = (held < share).sum(axis=1).astype(np.int64) + (held[:, -1] > 0)

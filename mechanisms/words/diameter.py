@@ -1,4 +1,4 @@
-"""The largest distance between two words of a vocabulary, the unknown one included."""
+"""Largest distance between two words of a vocabulary, the unknown one included."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ROWS = 512
 
 @lru_cache(maxsize=16)
 def diameter(vocabulary: Vocabulary) -> float:
-    """The largest Euclidean distance of any two of the V + 1 points, rounded up: never below the truth.
+    """Return the largest Euclidean distance of any two of the V + 1 points, rounded up: never below the true value.
 
-    Exact to 1e-9 of the largest distance from the centre. Points are taken by falling distance r from the mean; two
-    can be apart by no more than r_i + r_j, which ends the search long before all pairs are seen, unless all points
-    lie on one sphere. Remembered for this process.
+    It is exact to 1e-9 of the largest distance from the centre. Points are taken by falling distance r from the mean.
+    Two can be apart by no more than r_i + r_j, which ends the search long before all pairs are seen, unless all points
+    lie on one sphere. The result is cached.
     """
     return largest_distance(vocabulary.points)
 
 
 def largest_distance(points: NDArray[np.float32]) -> float:
-    """See `diameter`: points (n, m) float32."""
+    """Return the largest distance of points (n, m) float32: see `diameter`."""
     centre = points.mean(axis=0, dtype=np.float64)
     radii = np.concatenate([_radii(points[at : at + _ROWS], centre) for at in range(0, len(points), _ROWS)])
     order = np.argsort(-radii, kind="stable")

@@ -1,4 +1,4 @@
-"""Distances of words, by the metric that a mechanism's guarantee is about."""
+"""Distances of words, by the metric of a mechanism's guarantee."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ IntArray = NDArray[np.int64]
 
 
 def metric_distances(mechanism: Any, x: IntArray, y: IntArray) -> FloatArray:
-    """What its guarantee's ε is multiplied by: word ids (n,) and (k,), the unknown word's included -> (n, k).
+    """Return the distances that multiply the guarantee's ε, word ids (n,) and (k,) -> (n, k).
 
-    A word mechanism says so in `distances(x, y)`; one that does not has the Euclidean distance of the vectors.
+    Ids may include the unknown word's. The distances are the word mechanism's own `distances(x, y)`, or the Euclidean
+    distances of the vectors.
     """
     own = getattr(mechanism, "distances", None)
     apart: FloatArray = distances(mechanism.vocabulary, x, y) if own is None else own(x, y)
@@ -26,7 +27,7 @@ def metric_distances(mechanism: Any, x: IntArray, y: IntArray) -> FloatArray:
 
 
 def distances(vocabulary: Vocabulary, x: IntArray, y: IntArray) -> FloatArray:
-    """Euclidean, word ids (n,) and (k,) -> (n, k), not to be written to."""
+    """Return Euclidean distances, word ids (n,) and (k,) -> (n, k), read-only."""
     return _geometry(vocabulary, np.asarray(y, dtype=np.int64).tobytes()).distances(x)
 
 

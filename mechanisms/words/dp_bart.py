@@ -1,4 +1,4 @@
-"""DP-BART: noise on what an encoder makes of a whole text, and a text that its decoder makes of what is left."""
+"""DP-BART: noise on an encoder's states of a whole text, and a text that its decoder writes from the noisy states."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
 from mechanisms.gaussian import MAX_DIM, Gaussian
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -21,8 +22,8 @@ from mechanisms.words import language_model
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-#: writer(states (k, window·width), L) -> word ids (k, L), NOTHING after the end: a decoder, which knows nothing of the
-#: private texts but these noisy states, and makes of each row what it would make of it alone.
+#: writer(states (k, window·width), L) -> word ids (k, L), NOTHING after the end. This is a decoder, which knows only
+#: these noisy states of the private texts, and writes for each row the same as for that row alone.
 Writer = Callable[[FloatArray, int], IntArray]
 
 MAX_CLIP = 1e6
@@ -32,23 +33,27 @@ MAX_CLIP = 1e6
 class DpBart:
     """z + N(0, s²) on the clipped states z of an encoder, decoded (DP-BART-CLV, Igamberdiev and Habernal 2023).
 
-    An encoder makes n = window·width numbers of a text, cut or padded to `window` tokens. Each is clipped to
-    [-clip, clip], so that the row of them lies in the ball of radius R = clip·√n, as published. w = z/R and the
-    coordinate √(1 - |w|²) beside it are a unit vector, which `Gaussian` releases; the n coordinates that are not that
-    last one, times R, go to the decoder. Noise on each of them has the standard deviation R·σ, as that of the paper,
-    which calibrates by the same theorem to the same sensitivity 2R.
+    An encoder makes n = window·width numbers of a text, cut or padded to `window` tokens. Each is clipped to [-clip,
+    clip], so that the row of them lies in the ball of radius R = clip·√n, as published. w = z/R and the coordinate √(1
+    - |w|²) beside it are a unit vector, which `Gaussian` releases. The n coordinates other than that last one, times R,
+    go to the decoder. Noise on each of them has the standard deviation R·σ, as that of the paper, which calibrates by
+    the same theorem to the same sensitivity 2R.
 
     **Guarantee.** *One draw a text*, (ε, δ)-LDP about all of it: two unit vectors are at most 2 apart (Balle and Wang
-    2018, Theorem 8, by `Gaussian.calibrated`). The lift takes no pair beyond that, so nothing is lost by it: the
-    bound of two points of the ball, which opposite corners of the cube meet, is 2 as well. Dropping a coordinate,
-    scaling by public numbers and decoding are post-processing. Nothing else is read of a text: not how many
-    tokens it has (L positions are asked for, whatever x is; the decoder attends to all `window` states) and not
-    whether the encoder failed, since what is no number counts as 0, and infinity is clipped. Any function of the text
-    may stand for the encoder. There is no pure ε: at δ = 0 there is none.
+    2018, Theorem 8, by `Gaussian.calibrated`). The lift takes no pair beyond that, so it loses nothing: the bound of
+    two points of the ball, which opposite corners of the cube meet, is 2 as well. Dropping a coordinate, scaling by
+    public numbers and decoding are post-processing. Nothing else of a text is read. Its number of tokens is not: the
+    decoder writes L positions for any x, and attends to all `window` states. A failure of the encoder is not: NaN
+    counts as 0, and infinity is clipped. Any function of the text may replace the encoder. There is no pure ε: at δ = 0
+    there is none.
 
-    epsilon, delta: of a text, 0..1000 and above 0. width: of a state of the model, d. vocabulary: what is written.
-    window: tokens that the encoder reads, l; window·width is below 131,072. clip: C, a public number, above 0; 0.1 is
-    the authors'.
+    Attributes:
+        epsilon: ε of a text, 0..1000.
+        delta: δ of a text, above 0.
+        width: Width d of a state of the model.
+        vocabulary: Words that are written.
+        window: Tokens l that the encoder reads; window·width is below 131,072.
+        clip: C, a public number, above 0; 0.1 is the authors'.
     """
 
     epsilon: float
@@ -65,6 +70,10 @@ class DpBart:
     needs_prior: ClassVar[bool] = False
     moves: ClassVar[bool] = True
     whole: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(
+        usual={"delta": 1e-3, "width": 2}, audits=({"window": 4},), pair=Pair.STATES, slider=WHOLE_TEXT,
+        tried={"epsilon": EPSILONS, "delta": (1e-6,), "width": (3,), "window": (4,), "clip": (0.1,)},
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in ("width", "window"):
@@ -80,40 +89,46 @@ class DpBart:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "delta", checks.real(self.name, "delta", self.delta, 1e-300, 1 - 1e-12))
         try:
-            self.noise  # noqa: B018 - none may be large enough, which is said now
+            self.noise  # noqa: B018 - no noise may be large enough, which must be reported now
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def size(self) -> int:
-        """n, the numbers that a text becomes."""
+        """Return n, the numbers that a text becomes."""
         return self.window * self.width
 
     @property
     def radius(self) -> float:
-        """R, of the ball in which they lie."""
+        """Return R of the ball in which they lie."""
         return self.clip * math.sqrt(self.size)
 
     @property
     def uniforms(self) -> int:
-        """How many uniforms one text takes, whatever it holds."""
+        """Return the number of uniforms of one text, whatever it holds."""
         return self.size + 1
 
     @cached_property
     def noise(self) -> Gaussian:
-        """What releases the unit vectors. σ is rounded up, to ten digits: both ends of a request reckon it, and must
-        come to the same, whatever their libraries make of a last digit."""
+        """Return the release of the unit vectors.
+
+        σ is rounded up, to ten digits: both ends of a request compute it, and must get the same value, whatever the
+        last digit of their libraries.
+        """
         sigma = Gaussian.calibrated(self.epsilon, self.delta, self.size + 1).sigma
         return Gaussian(self.size + 1, float(f"{sigma * (1 + 1e-9):.9e}"))
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of one draw, which is that of a whole text. The sampler is as near as one of the largest size, so that
-        what a text costs does not depend on the model."""
+        """Return the theorem of one draw, which is that of a whole text.
+
+        The sampler's error is that of the largest size, so that the cost of a text does not depend on the model.
+        """
         noise = self.noise.guarantee
         return Guarantee(
             epsilon=math.inf, metric=noise.metric, diameter=noise.diameter, protects="sequence",
@@ -121,12 +136,17 @@ class DpBart:
         )  # fmt: skip
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Loss that dominates all texts whose states, divided by R, are lifted within `distance` (None: any two, 2)."""
+        """Return the loss that dominates all texts whose lifted states over R are within `distance` (None: 2)."""
         return self.noise.privacy_loss(checked_distance(self.name, distance, self.guarantee.diameter))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, states: NDArray[Any], writer: Writer) -> IntArray:
-        """(n, L) or (n,): what the decoder writes of L tokens at most, of x nothing but its shape. states: (n,
-        window·width), the encoder's. ValueError where the states, or what the decoder writes, have another shape."""
+        """Draw (n, L) or (n,): the decoder's text of L tokens at most; only the shape of x is read.
+
+        `states` are the encoder's, (n, window·width).
+
+        Raises:
+            ValueError: The states, or the output of the decoder, have another shape.
+        """
         word_ids, _ = language_model.rows_of(self.name, x, self.vocabulary)
         noisy = self.noised(states, rng=rng)
         if len(noisy) != len(word_ids):
@@ -139,7 +159,7 @@ class DpBart:
         return out.astype(np.int64).reshape(np.shape(x))
 
     def noised(self, states: NDArray[Any], *, rng: Uniforms) -> FloatArray:
-        """The states as the decoder is given them, (n, window·width) -> the same; window·width + 1 uniforms a row."""
+        """Return the states for the decoder, (n, window·width) -> the same; window·width + 1 uniforms a row."""
         values = np.array(states, dtype=np.float64, order="C")
         if values.ndim != 2 or values.shape[1] != self.size:
             raise ValueError(f"{self.name}: expected states (n, {self.size}), got {values.shape}")

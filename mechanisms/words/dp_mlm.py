@@ -1,8 +1,8 @@
-"""DP-MLM: every word of a text drawn anew by a masked language model that reads the whole text."""
+"""DP-MLM: a masked language model that reads the whole text redraws every word of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import Facts
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -22,23 +23,29 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DpMlm(FromLogits):
-    """Word w at a masked position with probability proportional to exp(clip(u_w, low, high)/T), T = 2(high - low)/ε,
-    u the logits of a masked language model (Meisenbacher et al. 2024, Algorithms 1 and 2).
+    """Word w at a masked position with probability proportional to exp(clip(u_w, low, high)/T), T = 2(high - low)/ε.
+
+    u are the logits of a masked language model (Meisenbacher et al. 2024, Algorithms 1 and 2).
 
     **Guarantee.** One draw is ε-LDP about everything that its logits come from (their Theorem 1; see
     `language_model.log_weights`). That is the whole text: the original stands beside the masked one at every draw
-    (Algorithm 1). So two texts that differ in a single word may differ in every draw, and the bound of a token *is*
-    the bound of a text: the draws of one text, each given those before, compose to (number of draws)·ε, whether one
-    word differs or all. Hence `protects="sequence"`.
+    (Algorithm 1). So two texts that differ in a single word may differ in every draw, and the bound of a token *is* the
+    bound of a text. The draws of one text, each given those before, compose to (number of draws)·ε, whether one word
+    differs or all. Hence `protects="sequence"`.
 
     Stop words are drawn like any other word (the paper keeps them: `TextMechanism.stop_words`). The similarity of the
     candidate sentence that the paper's program adds to the logits (its appendix A) is left out.
 
-    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers; the paper takes mean and mean
-    + 4 standard deviations, here over *public* text (`client.models.masked_lm` carries them). antonyms: pairs of words,
-    never to replace each other. In `paper` mode such a word cannot come out, which shows that its antonym did not go in
-    (the guarantee exposes "filter"); `repaired` gives it the weight of the least likely word, which costs nothing,
-    because a score is a score.
+    Attributes:
+        epsilon: ε of one draw, 0..1000.
+        low: Lower bound of the logits, a public number; the paper takes the mean, here over *public* text
+            (`client.models.masked_lm` carries the bounds).
+        high: Upper bound of the logits, a public number; the paper takes the mean + 4 standard deviations.
+        vocabulary: Words that are drawn.
+        antonyms: Pairs of words that must never replace each other. In `paper` mode such a word cannot be drawn, which
+            shows that its antonym was not the input (the guarantee exposes "filter"). `repaired` gives it the weight of
+            the least likely word, which costs nothing, because any score is allowed.
+        mode: "repaired" or "paper".
     """
 
     epsilon: float
@@ -49,6 +56,10 @@ class DpMlm(FromLogits):
     mode: str = "repaired"
 
     name: ClassVar[str] = "dp-mlm"
+    facts: ClassVar[Facts] = replace(
+        FromLogits.facts,
+        tried={**FromLogits.facts.tried, "antonyms": ((("word0", "word1"),),), "mode": ("repaired", "paper")},
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,19 +71,25 @@ class DpMlm(FromLogits):
 
     @property
     def exposes(self) -> tuple[str, ...]:
-        """In paper mode, that a word's antonyms were filtered out."""
+        """Return the exposures: in paper mode, the filter of a word's antonyms."""
         return ("filter",) if self.mode == "paper" and len(self._pairs) else ()
 
     def log_probs(self, scores: NDArray[Any], x: IntArray | None = None) -> FloatArray:
-        """Log probabilities of all words, raw logits (k, V) -> (k, V). x: (k,) words that stand there, for the
-        antonyms."""
+        """Return log probabilities of all words, raw logits (k, V) -> (k, V).
+
+        `x` (k,) are the words that stand there, for the antonyms.
+        """
         weights = self._log_weights(scores)
         return categorical.log_normalize(weights if x is None else self._filtered(weights, x))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
-        """Algorithm 2: position by position, each draw given the original (which `scores` holds), the words drawn
-        before it and the original words after it. (n, L) or (n,) word ids in, the same shape out; NOTHING stays NOTHING
-        and asks for no scores. One uniform for each position. ValueError where scores have another shape.
+        """Redraw a text by Algorithm 2, position by position, (n, L) or (n,) word ids -> the same shape.
+
+        Each draw is given the original (which `scores` holds), the words drawn before it and the original words after
+        it. NOTHING stays NOTHING and requires no scores. One uniform for each position.
+
+        Raises:
+            ValueError: Scores have another shape.
         """
         current, there = language_model.rows_of(self.name, x, self.vocabulary)
         points, length = Points.drawn(rng, current.shape, 1), current.shape[1]
@@ -90,7 +107,7 @@ class DpMlm(FromLogits):
 
     @cached_property
     def _pairs(self) -> IntArray:
-        """(p, 2): word ids of the antonyms that the vocabulary knows, both ways round."""
+        """Return (p, 2) word ids of the antonyms that the vocabulary knows, both ways round."""
         known = [(self.vocabulary.exact_word_id(a), self.vocabulary.exact_word_id(b)) for a, b in self.antonyms]
         pairs = [pair for a, b in known if a is not None and b is not None for pair in ((a, b), (b, a))]
         return np.array(sorted(set(pairs)), dtype=np.int64).reshape(-1, 2)
@@ -106,16 +123,22 @@ class DpMlm(FromLogits):
 class DpMlmResized(FromLogits):
     """DP-MLM with additions and deletions (Meisenbacher et al. 2024, Algorithm 3), by coins that do not read the text.
 
-    At each position the word is left out with probability `deletion`, else drawn anew as in `DpMlm`; then, with
+    At each position the word is left out with probability `deletion`, else drawn anew as in `DpMlm`. Then, with
     probability `addition`, one more word is drawn behind it, at a mask that replaces none.
 
-    **Guarantee.** Coins are thrown without looking at the text, so the bound may be shown with the coins published:
-    every draw is then ε-LDP about the whole text, and each draw is one word of the output. A text of at most L tokens
-    gives at most L words here (what comes after is neither drawn nor released), so L·ε bounds it: ε for a position, as
-    for `DpMlm`, where the paper's unlimited output costs up to 2Lε. A deletion draws nothing and costs nothing. That
-    the paper promises (A - D)nε "on average" is no bound: an average over coins protects nobody.
+    **Guarantee.** Coins are thrown without looking at the text, so the bound may be shown with the coins published.
+    Every draw is then ε-LDP about the whole text, and each draw is one word of the output. A text of at most L tokens
+    gives at most L words here (the rest is neither drawn nor released), so L·ε bounds it: ε for a position, as for
+    `DpMlm`, where the paper's unlimited output costs up to 2Lε. A deletion draws nothing and costs nothing. The paper's
+    claim of (A - D)nε "on average" is no bound: an average over coins protects nobody.
 
-    epsilon, low, high: as for `DpMlm`. addition, deletion: probabilities; the paper's .1 or .25, and .05.
+    Attributes:
+        epsilon: As for `DpMlm`.
+        low: As for `DpMlm`.
+        high: As for `DpMlm`.
+        vocabulary: As for `DpMlm`.
+        addition: Probability of an addition; the paper's .1 or .25.
+        deletion: Probability of a deletion; the paper's .05.
     """
 
     epsilon: float
@@ -127,6 +150,9 @@ class DpMlmResized(FromLogits):
 
     name: ClassVar[str] = "dp-mlm-resized"
     moves: ClassVar[bool] = True
+    facts: ClassVar[Facts] = replace(
+        FromLogits.facts, tried={**FromLogits.facts.tried, "addition": (0.1,), "deletion": (0.05,)}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,8 +160,10 @@ class DpMlmResized(FromLogits):
             object.__setattr__(self, name, checks.real(self.name, name, getattr(self, name), 0, 1))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, scores: Scores) -> IntArray:
-        """Algorithm 3, cut to L words. (n, L) word ids -> (n, L), NOTHING after the last word; four uniforms for each
-        position (two coins, two draws). `word_ids`, as `scores` sees them, are up to 2L wide."""
+        """Redraw a text by Algorithm 3, cut to L words, (n, L) word ids -> (n, L), NOTHING after the last word.
+
+        Each position takes four uniforms (two coins, two draws). `word_ids`, as `scores` sees them, are up to 2L wide.
+        """
         word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
         n, length = word_ids.shape
         points = Points.drawn(rng, word_ids.shape, 4)
@@ -146,7 +174,7 @@ class DpMlmResized(FromLogits):
             for position in range(length):
                 here = block[there[block, position]]
                 for coin, chance, uniform in ((0, 1 - self.deletion, 2), (1, self.addition, 3)):
-                    # a word stays where its coin is below 1 - D, one is added where its coin is below A
+                    # a word stays if its coin is below 1 - D, one is added if its coin is below A
                     rows = here[(u[here, position, coin] < chance) & (count[here] < length)]
                     if len(rows):
                         at = count[rows]
@@ -160,7 +188,7 @@ class DpMlmResized(FromLogits):
 
 
 def _current(out: IntArray, count: IntArray, word_ids: IntArray, position: int) -> IntArray:
-    """(k, 2L): the words drawn, one place that is to be masked, and the original words behind `position`."""
+    """Return (k, 2L): the words drawn, one place to be masked, and the original words behind `position`."""
     length = word_ids.shape[1]
     padded = np.concatenate([out, np.full_like(out, NOTHING)], axis=1)
     column = np.arange(2 * length)[None]

@@ -1,21 +1,21 @@
-"""The exponential mechanism over the distances of a vocabulary: the one sampler of SanText and its kin.
+"""Exponential mechanism over the distances of a vocabulary: the sampler of SanText and related mechanisms.
 
 Pr[y | x] is proportional to exp(-ε·d(x, y)/2), y one of the outputs (Yue et al. 2021, equation 1).
 
 **Loss (proved).** For inputs x, x': the weights of y differ by at most exp(ε·d(x, x')/2) by the triangle inequality,
-and so do the sums of the weights over the outputs: ε·d(x, x') together. It needs no more than that: outputs may be a
-part of the words, inputs may lie anywhere (the unknown word), and words may lie at the same place.
+and so do the sums of the weights over the outputs: ε·d(x, x') together. Nothing else is required. Outputs may be a part
+of the words, inputs may lie anywhere (the unknown word), and words may lie at the same place.
 
-**Exact, and fast.** Nothing of the size of inputs times outputs is ever held, and most of the work is in float32,
-which does not touch the distribution: float32 distances, lowered by a bound of their error, give *proposal* weights
-w' >= w. One uniform picks a point under the proposal weights; it is taken where it lies under w, which is settled
-without w for nearly every point (a squeeze), and by the distance in float64 for the rest. A point above w, one in ten
-thousand, is answered by another draw from the whole row of float64 weights. That is rejection sampling with the
-second attempt drawn exactly: conditioned on either way, the draw follows w/Σw.
+**Exact, and fast.** No array of the size of inputs times outputs is ever held. Most of the work is in float32, which
+does not affect the distribution: float32 distances, lowered by a bound of their error, give *proposal* weights w' >= w.
+One uniform picks a point under the proposal weights. It is accepted if it lies under w, which is decided without w for
+nearly every point (a squeeze), and by the distance in float64 for the rest. For a point above w, one in ten thousand,
+another draw is made from the whole row of float64 weights. That is rejection sampling with the second attempt drawn
+exactly: conditioned on either way, the draw follows w/Σw.
 
-**Bits do not depend on the company.** A word gives the same draw alone and among thousands. BLAS may answer other bits
-for other shapes, and for another row of one shape: a geometry looks once which rows of which shapes are alike here, and
-a word stands in rows of one kind alone (`Geometry.lowered`).
+**Bits do not depend on the other rows.** A word gives the same draw alone and among thousands. BLAS may return other
+bits for other shapes, and for another row of one shape. A geometry tests once which rows of which shapes agree on this
+machine, and a word stands in rows of one kind alone (`Geometry.lowered`).
 """
 
 from __future__ import annotations
@@ -38,32 +38,36 @@ FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
 
-#: Uniforms that a draw uses.
+#: Uniforms of a draw.
 UNIFORMS = 2
 #: Outputs of a cell of proposal weights, and rows and columns of a block in float64.
 _CELL, _EXACT_ROWS, _EXACT_COLUMNS = 64, 16, 4096
-#: Rows of a product in float32: few for a sentence, more for many words; and what a product costs beside its rows, in
-#: rows (it reads all outputs).
+#: Rows of a product in float32: few for a sentence, more for many words; and the fixed cost of a product, in rows (it
+#: reads all outputs).
 _FEW, _MANY, _CALL = 24, 120, 45
-#: Draws treated at once, bytes of the proposal weights of all words, which are kept where they fit, and of those of a
+#: Draws processed at once, bytes of the proposal weights of all words (which are cached if they fit), and of those of a
 #: product of many rows.
 _CHUNK, _REMEMBERED, _AT_ONCE = 8192, 2**26, 2**24
-#: Bytes of distances of the rows that were asked for last, which a geometry remembers.
+#: Bytes of distances of the last requested rows, which a geometry caches.
 _LAST = 2**22
 _SINGLE, _DOUBLE = 2.0**-24, 2.0**-53
-#: How much float32 square roots, products and exponentials may be off, sixteen roundings' worth.
+#: Largest error of float32 square roots, products and exponentials, sixteen roundings' worth.
 _SLACK = 2.0**-20
-#: Share of a proposal weight below which a point is taken unseen.
+#: Share of a proposal weight below which a point is accepted without its weight.
 _SURE = 1 - 2.0**-6
-#: Squared distances below this share of |x|² + |y|² are taken from differences, for others cancel too much.
+#: Squared distances below this share of |x|² + |y|² are computed from differences, because others cancel too much.
 _NEAR = 2.0**-10
-#: Largest squared distance from the centre that float32 is trusted with.
+#: Largest squared distance from the centre for which float32 is used.
 _LONGEST = 2.0**100
 
 
 @dataclass(frozen=True, eq=False)
 class Exponential:
-    """Draws from exp(-ε·d(x, y)/2) over the outputs y of a geometry, for x any row of its points. epsilon: at least 0.
+    """Draws from exp(-ε·d(x, y)/2) over the outputs y of a geometry, for x any row of its points.
+
+    Attributes:
+        geometry: Distances.
+        epsilon: ε, at least 0.
     """
 
     geometry: Geometry
@@ -71,9 +75,9 @@ class Exponential:
 
     @property
     def numeric_epsilon(self) -> float:
-        """How much the arithmetic adds to the loss of any pair: four times the error of a log-weight.
+        """Return the addition of the arithmetic to the loss of any pair: four times the error of a log-weight.
 
-        Two for the weights of two inputs, two for their sums. A draw from proposal and repair mixes two answers that
+        Two are for the weights of two inputs, two for their sums. A draw from proposal and repair mixes two draws that
         are each within that error, and so stays within it.
         """
         far = 2 * math.sqrt(self.geometry.largest)
@@ -81,19 +85,19 @@ class Exponential:
 
     @property
     def numeric_delta(self) -> float:
-        """Bound on the total-variation distance of a draw on `Points` from the exact distribution.
+        """Bound the total-variation distance of a draw on `Points` from the exact distribution.
 
-        (Proved) The first attempt is a function of the proposal weights, which are numbers as they stand, and of its
-        uniform: cells are as wide as their numbers, whose sum is the total. A draw is certain where no end of a cell,
-        of a weight, or of the part of it that is taken is within `_doubt` of the point; else all of them are computed
-        in decimals, with the uniform to 2^-104. An output is met on an interval of the first uniform, and on another
-        of the second: three ends that no two outputs share, each off by one cell of 2^-104. Weights below e^-87 of the
-        largest, which float32 holds in part or not at all, may be met wrongly or never.
+        (Proved) The first attempt is a function of the proposal weights, which are exact numbers, and of its uniform:
+        cells are as wide as their numbers, whose sum is the total. A draw is certain if no end of a cell, of a weight,
+        or of the accepted part of it is within `_doubt` of the point. Else all of them are computed in decimals, with
+        the uniform to 2^-104. An output is met on an interval of the first uniform, and on another of the second: three
+        ends that no two outputs share, each off by one cell of 2^-104. Weights below e^-87 of the largest, which
+        float32 holds in part or not at all, may be met wrongly or never.
         """
         return len(self.geometry.outputs) * (4 * FINE + 2.0**-123)
 
     def sample(self, x: IntArray, uniforms: FloatArray | Points) -> IntArray:
-        """One output for each row number, (n,) and (n, 2) -> (n,) int64, one of `outputs`. Exact on `Points`."""
+        """Draw one output for each row number, (n,) and (n, 2) -> (n,) int64, one of `outputs`. Exact on `Points`."""
         order = np.argsort(x, kind="stable")
         points = uniforms if isinstance(uniforms, Points) else Points.midpoints(uniforms)
         inputs, points = x[order], points[order]
@@ -120,17 +124,19 @@ class Exponential:
         return out
 
     def log_weights(self, x: IntArray) -> FloatArray:
-        """-ε·d/2 to every output, in float64: (n,) -> (n, K)."""
+        """Return -ε·d/2 to every output, in float64: (n,) -> (n, K)."""
         weights: FloatArray = -self.epsilon / 2 * self.geometry.distances(x)
         return weights
 
     def log_probs(self, x: IntArray) -> FloatArray:
-        """Log probability of every output, (n,) -> (n, K)."""
+        """Return the log probability of every output, (n,) -> (n, K)."""
         return categorical.log_normalize(self.log_weights(x))
 
     def _proposals(self, words: IntArray) -> tuple[_Proposals, IntArray]:
-        """Proposals of these words, rising and each once, among others perhaps; and the row of each. At most `at_once`
-        words where those of all words are too much to be kept."""
+        """Return proposals of these words, rising and each once, possibly among others; and the row of each.
+
+        The words must be at most `at_once` if those of all words are too many to be cached.
+        """
         if self._kept is None:
             order = self.geometry.arranged(words)
             places = np.empty_like(order)
@@ -148,7 +154,7 @@ class Exponential:
 
     @cached_property
     def _kept(self) -> tuple[_Proposals, NDArray[np.bool_]] | None:
-        """Room for the proposals of all words, and which of them are there; None where that is too much."""
+        """Return room for the proposals of all words, and a mask of those that are there; None if that is too much."""
         n, padded = len(self.geometry.points), self.geometry.padded
         if n * self.geometry.row_bytes > _REMEMBERED:
             return None
@@ -156,10 +162,10 @@ class Exponential:
         return room, np.zeros(n, dtype=bool)
 
     def _made(self, words: IntArray) -> _Proposals:
-        """Proposals of these words, in rows of their order."""
+        """Return proposals of these words, in rows of their order."""
         weights = self.geometry.lowered(words)
         offsets = np.zeros(len(weights), dtype=np.float32)
-        # a word that is no output has no weight of 1: the nearest output gets one
+        # a word that is no output has no weight of 1, so the nearest output gets one
         far = ~self.geometry.own[words]
         if far.any():
             lowered = weights[far] * np.float32(1 - _SLACK)
@@ -172,10 +178,10 @@ class Exponential:
 
     @cached_property
     def _far(self) -> float:
-        """Proposal weights up to this are at most 1/_SURE times the weight itself.
+        """Return a bound such that proposal weights up to it are at most 1/_SURE times the weight itself.
 
-        With d² - low² <= g and low >= r: ε/2·(d - low) <= ε·g/(4r); roundings add ε·d·_SLACK. Both must be below
-        2^-7, which leaves as much for the factor 1 - _SLACK of `_propose`.
+        With d² - low² <= g and low >= r: ε/2·(d - low) <= ε·g/(4r); roundings add ε·d·_SLACK. Both must be below 2^-7,
+        which leaves as much for the factor 1 - _SLACK of `_propose`.
         """
         rounding = 4 * _SLACK * self.epsilon * 2 * math.sqrt(self.geometry.largest)
         room = 2.0**-7 - rounding
@@ -184,16 +190,18 @@ class Exponential:
         return math.exp(-self.epsilon / 2 * (self.epsilon / 4 * self.geometry.gap / room))
 
     def _doubt(self, total: FloatArray, cells: int) -> FloatArray:
-        """How far a point, a cell's end or a weight's end may be from the exact one, together, (n,).
+        """Bound the distance of a point, a cell's end or a weight's end from the exact one, together, (n,).
 
-        In units of 2^-53 of the total: the uniform's cell reaches 1 to either side; the total, an end and the product
+        In units of 2^-53 of the total: the uniform's cell reaches 1 to either side. The total, an end and the product
         are off by a rounding for each cell, and one more; sums in a cell by one for each weight.
         """
         return (2 * cells + _CELL + 64) * _DOUBLE * total
 
     def _propose(self, x: IntArray, rows: IntArray, uniforms: Points, held: _Proposals) -> IntArray:
-        """Positions in `outputs`, -1 where a point lies above the weights. rows: the row of each of x among the
-        proposals, those of one word together."""
+        """Return positions in `outputs`, -1 where a point lies above the weights.
+
+        `rows` has the row of each of x among the proposals, those of one word together.
+        """
         weights, ends, offsets = held.weights, held.ends, held.offsets
         total = ends[rows, -1]
         points = np.minimum(uniforms.u[:, 0] * total, np.nextafter(total, 0))
@@ -233,7 +241,7 @@ class Exponential:
         return found
 
     def _settled(self, x: np.int64, weights: SingleArray, offset: np.float64, uniforms: Points, row: int) -> int:
-        """What `_propose` answers of one row, in decimals."""
+        """Return the result of `_propose` for one row, in decimals."""
         with precise():
             widths = [Decimal(width) for width in _widths(weights[None])[0].tolist()]
             left, cell = uniforms.fine(row) * sum(widths, Decimal(0)), 0
@@ -251,8 +259,7 @@ class Exponential:
 
 @dataclass(frozen=True, eq=False)
 class _Proposals:
-    """weights: (rows, padded K) proposal weights. ends: (rows, cells), their sums up to the end of each cell. offsets:
-    (rows,), what each row's distances are short of."""
+    """Proposal `weights` (rows, padded K), the `ends` (rows, cells) of cells, and `offsets` of distances (rows,)."""
 
     weights: SingleArray
     ends: FloatArray
@@ -260,7 +267,10 @@ class _Proposals:
 
 
 def _widths(weights: SingleArray) -> FloatArray:
-    """Widths of the cells of proposal weights (n, padded K): enough for all their weights, however float32 sums."""
+    """Return widths of the cells of proposal weights (n, padded K).
+
+    They are enough for all weights in any order of float32 sums.
+    """
     sums: FloatArray = weights.reshape(len(weights), -1, _CELL).sum(axis=2).astype(np.float64)
     return sums * (1 + 2 * _CELL * _SINGLE)
 
@@ -269,18 +279,22 @@ def _widths(weights: SingleArray) -> FloatArray:
 class Geometry:
     """Distances from every row of `points` to the rows `outputs`, a few rows at a time.
 
-    points: (N, m) float32. outputs: (K,) int64, rows of points, rising, at least one.
-
     Another pseudometric overrides `bend`, and nothing else: `lowered`, `pairs` and `distances` measure Euclidean
-    distances by themselves and bend them once, at their end.
+    distances themselves and bend them once, at their end.
+
+    Attributes:
+        points: (N, m) float32.
+        outputs: (K,) int64, rows of points, rising, at least one.
     """
 
     points: SingleArray
     outputs: IntArray
 
     def bend(self, apart: NDArray[Any], x: IntArray, y: IntArray) -> None:
-        """Make Euclidean distances those of this geometry, in place. apart: float32 (lowered ones) or float64, of the
-        shape that rows x and y broadcast to."""
+        """Turn Euclidean distances into those of this geometry, in place.
+
+        `apart` is float32 (lowered ones) or float64, of the shape to which rows x and y broadcast.
+        """
 
     @cached_property
     def _last(self) -> dict[bytes, FloatArray]:
@@ -288,13 +302,13 @@ class Geometry:
 
     @cached_property
     def centre(self) -> FloatArray:
-        """(m,) the mean: distances do not change with it, and errors are smaller around it."""
+        """Return (m,) the mean: distances do not change with it, and errors are smaller around it."""
         centre: FloatArray = self.points.mean(axis=0, dtype=np.float64)
         return centre
 
     @cached_property
     def own(self) -> NDArray[np.bool_]:
-        """(N,) whether a row is an output itself."""
+        """Return (N,) whether a row is an output itself."""
         own = np.zeros(len(self.points), dtype=bool)
         own[self.outputs] = True
         return own
@@ -312,17 +326,17 @@ class Geometry:
 
     @property
     def padded(self) -> int:
-        """K, filled up to whole cells."""
+        """Return K, filled up to whole cells."""
         return -(-len(self.outputs) // _CELL) * _CELL
 
     @property
     def row_bytes(self) -> int:
-        """Of the proposal weights of one word."""
+        """Return the bytes of the proposal weights of one word."""
         return 4 * self.padded
 
     @cached_property
     def _columns(self) -> SingleArray:
-        """The outputs' rows, filled up to whole cells with anything."""
+        """Return the outputs' rows, filled up to whole cells with any values."""
         if self.outputs[-1] == len(self.outputs) - 1:
             return self._centred[: self.padded]
         columns = np.zeros((self.padded, self.points.shape[1]), dtype=np.float32)
@@ -331,7 +345,7 @@ class Geometry:
 
     @cached_property
     def squares(self) -> FloatArray:
-        """(N,) squared distances from the centre."""
+        """Return (N,) squared distances from the centre."""
         squares = np.empty(len(self.points))
         for at in range(0, len(squares), _EXACT_COLUMNS):
             rows = self.points[at : at + _EXACT_COLUMNS] - self.centre
@@ -340,28 +354,28 @@ class Geometry:
 
     @cached_property
     def largest(self) -> float:
-        """The largest of `squares`."""
+        """Return the largest of `squares`."""
         return float(self.squares.max())
 
     @property
     def _single_error(self) -> float:
-        """Bound of the error of a squared distance in float32, as a share of |x|² + |y|².
+        """Bound the error of a squared distance in float32, as a share of |x|² + |y|².
 
-        (m + 2)·2^-24·2|x||y| of the inner product in any order (its rounded factors included) is at most that share
-        of the sum; eight more for the squares, their sums, the centring and higher orders.
+        (m + 2)·2^-24·2|x||y| of the inner product in any order (its rounded factors included) is at most that share of
+        the sum; eight more for the squares, their sums, the centring and higher orders.
         """
         return float((self.points.shape[1] + 10) * _SINGLE * (1 + 2.0**-10))
 
     @property
     def gap(self) -> float:
-        """Bound on d² - low², `low` what `lowered` answers before any rounding of its root."""
+        """Bound d² - low², `low` the result of `lowered` before any rounding of its root."""
         return 2 * self._single_error * 2 * self.largest
 
     def lowered(self, x: IntArray) -> SingleArray:
-        """float32 distances of rows x, each once, to the outputs, none above the truth: (n, padded K), each row's bits
-        whatever the others are.
+        """Return float32 distances of rows x, each once, to the outputs, none above the true value: (n, padded K).
 
-        But for the rounding of the last operation, the root.
+        Each row's bits do not depend on the other rows. The bound holds except for the rounding of the last operation,
+        the root.
         """
         low = None
         kinds = x % len(self._places[_FEW])
@@ -388,7 +402,7 @@ class Geometry:
                 low[here] = product[rows]
         if low is None:
             return np.empty((0, self.padded), dtype=np.float32)
-        low += self._column_squares  # of the columns that fill up, nothing is read
+        low += self._column_squares  # the columns that fill up are never read
         own: FloatArray = self.squares[x] * (1 - self._single_error)
         low += own.astype(np.float32)[:, None]
         np.maximum(low, 0, out=low)
@@ -397,7 +411,7 @@ class Geometry:
         return low
 
     def arranged(self, x: IntArray) -> IntArray:
-        """In which order rows x, each once, are best asked for, `at_once` in a call: a product's own. (n,) -> (n,)."""
+        """Return the best order of rows x, each once, `at_once` in a call: a product's own. (n,) -> (n,)."""
         shape = max(self._places)
         places, turns = self._places[shape], np.empty(len(x), dtype=np.int64)
         kinds = x % len(places)
@@ -409,11 +423,11 @@ class Geometry:
 
     @cached_property
     def _places(self) -> dict[int, list[IntArray]]:
-        """Of each shape of a product its rows, sorted into kinds: rows of one kind have the same bits, in all shapes.
+        """Return, for each shape of a product, its rows sorted into kinds.
 
-        In what order BLAS sums depends on shapes and rows, and not on values: one vector in all rows tells, since
-        hardly any two orders have the same sums at all outputs. Where each row is of a kind of its own, words stand in
-        fixed rows; where all are alike, anywhere.
+        Rows of one kind have the same bits in all shapes. The order in which BLAS sums depends on shapes and rows, and
+        not on values. One vector in all rows reveals it, since hardly any two orders have the same sums at all outputs.
+        If each row is of a kind of its own, words stand in fixed rows; if all are alike, anywhere.
         """
         vector = np.sin(np.arange(1, self.points.shape[1] + 1)).astype(np.float32)
         found: dict[int, dict[bytes, list[int]]] = {}
@@ -423,12 +437,12 @@ class Geometry:
                 found[shape].setdefault(sums.tobytes(), []).append(row)
         found = {shape: rows_of for shape, rows_of in found.items() if rows_of.keys() == found[_FEW].keys()}
         rooms = {kind: len(rows) for kind, rows in found[max(found)].items()}
-        kinds = [kind for kind, room in rooms.items() if 4 * room >= max(rooms.values())]  # few rows would hold all up
+        kinds = [kind for kind, room in rooms.items() if 4 * room >= max(rooms.values())]  # few rows would delay all
         return {shape: [np.array(rows_of[kind]) for kind in kinds] for shape, rows_of in found.items()}
 
     @cached_property
     def at_once(self) -> int:
-        """How many words' distances are best asked for in one call: as many as one product has room for, or nearly."""
+        """Return the best number of words in one call: about as many as one product has room for."""
         rooms = [len(places) * min(map(len, places)) for places in self._places.values()]
         return max(rooms)
 
@@ -440,16 +454,16 @@ class Geometry:
 
     @property
     def error(self) -> float:
-        """Bound of the error of `distances` and `pairs`, in the unit of the points.
+        """Bound the error of `distances` and `pairs`, in the unit of the points.
 
-        A squared distance by the inner product in float64 is off by (m + 10)·2^-53 of |x|² + |y|², and is at least
-        _NEAR of that where it is not taken from differences, which are off by a share of (m/2 + 4)·2^-53 alone.
+        A squared distance by the inner product in float64 is off by (m + 10)·2^-53 of |x|² + |y|². It is at least _NEAR
+        of that if it is not computed from differences, which are off by a share of (m/2 + 4)·2^-53 alone.
         """
         most: float = (self.points.shape[1] + 10) * _DOUBLE * math.sqrt(2 * self.largest)
         return most / (2 * math.sqrt(_NEAR)) * (1 + 2.0**-10)
 
     def pairs(self, x: IntArray, y: IntArray) -> FloatArray:
-        """Distances of rows x to rows y, (n,) and (n,) -> (n,), from their differences in float64."""
+        """Return distances of rows x to rows y, (n,) and (n,) -> (n,), from their differences in float64."""
         apart = self._differences(x, y)
         self.bend(apart, x, y)
         return apart
@@ -463,8 +477,11 @@ class Geometry:
         return apart
 
     def distances(self, x: IntArray) -> FloatArray:
-        """Distances of rows x to all outputs in float64, (n,) -> (n, K), not to be written to; each row's bits whatever
-        the others are. Those of the last few rows are remembered: the same words are asked for again at another ε."""
+        """Return distances of rows x to all outputs in float64, (n,) -> (n, K), read-only.
+
+        Each row's bits do not depend on the other rows. Those of the last few rows are cached: the same words are
+        requested again at another ε.
+        """
         key = np.asarray(x, dtype=np.int64).tobytes()
         known = self._last.get(key)
         if known is None:
@@ -477,7 +494,7 @@ class Geometry:
         return known
 
     def _measured(self, x: IntArray) -> FloatArray:
-        """Euclidean distances, (n,) -> (n, K), in an array of their own."""
+        """Return Euclidean distances, (n,) -> (n, K), in an array of their own."""
         inputs, back = np.unique(x, return_inverse=True)
         apart = np.empty((len(inputs), len(self.outputs)))
         runs = _runs(inputs // _EXACT_ROWS)
@@ -498,7 +515,7 @@ class Geometry:
 
 
 def _runs(values: IntArray) -> list[tuple[int, int]]:
-    """Where a row of equal values starts and stops: values sorted, or at least grouped."""
+    """Return the start and stop of each run of equal values: values sorted, or at least grouped."""
     if not len(values):
         return []
     edges = np.flatnonzero(values[1:] != values[:-1]) + 1
@@ -507,13 +524,15 @@ def _runs(values: IntArray) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=4)
 def _shared(vocabulary: Vocabulary, outputs: bytes | None) -> Geometry:
-    """One for all ε."""
+    """Return one geometry for all ε."""
     chosen = np.arange(len(vocabulary)) if outputs is None else np.frombuffer(outputs, dtype=np.int64)
     return Geometry(vocabulary.points, chosen)
 
 
 @lru_cache(maxsize=4)
 def exponential(vocabulary: Vocabulary, epsilon: float, outputs: bytes | None = None) -> Exponential:
-    """The sampler from the words of a vocabulary (and the unknown one) to all of them, or to those of the ids `outputs`
-    (the bytes of int64, rising). Remembered for this process."""
+    """Return the cached sampler from the words of a vocabulary (and the unknown one) to all of them, or to `outputs`.
+
+    `outputs` are the bytes of word ids, int64, rising.
+    """
     return Exponential(_shared(vocabulary, outputs), epsilon)

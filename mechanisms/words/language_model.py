@@ -1,4 +1,4 @@
-"""The exponential mechanism over a language model's logits: what DP-MLM and DP-Prompt draw each token by."""
+"""Exponential mechanism over a language model's logits, from which DP-MLM and DP-Prompt draw each token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -21,25 +22,26 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-#: scores(positions, word_ids, rows) -> (k, V): for each of the rows (k,) of `word_ids` (n, W), the words as they are
-#: now (drawn so far, then what is still to come), a raw logit for each word to stand at its position (k,). What else
-#: it knows of the private texts is its own business.
+#: scores(positions, word_ids, rows) -> (k, V): for each of the rows (k,) of `word_ids` (n, W), the current words (drawn
+#: so far, then what is still to come), a raw logit for each word to stand at its position (k,). It may know more of the
+#: private texts.
 Scores = Callable[[IntArray, IntArray, IntArray], NDArray[Any]]
 
 MAX_LOGIT = 1e6
-#: Texts that are drawn side by side: their tables of logits, (rows, V) in double precision, are all that is held.
+#: Texts that are drawn side by side. Only their tables of logits, (rows, V) in double precision, are held.
 BLOCK = 128
 
 
 def log_weights(scores: NDArray[Any], epsilon: float, low: float, high: float) -> FloatArray:
-    """clip(u, low, high)/T, less a constant, with T = 2(high - low)/ε: (k, V) raw logits -> (k, V) in [0, ε/2].
+    """Return clip(u, low, high)/T, minus a constant, with T = 2(high - low)/ε: (k, V) raw logits -> (k, V) in [0, ε/2].
 
     **Guarantee.** Log-weights a, a' in [0, ε/2] of any two contexts give, at every word v,
+
         log p(v) - log p'(v) = a(v) - a'(v) + log Σ_w e^a'(w) - log Σ_w e^a(w) <= ε/2 + ε/2 = ε
-    (McSherry and Talwar 2007; Meisenbacher et al. 2024, Theorem 1): nothing is asked of the logits. The bounds are
-    kept by rounding too, because it is monotone: (u - low)/(high - low) cannot round to above 1. What is not a number
-    counts as `low`, so that a model that overflows on one private text neither breaks the bound nor shows itself by
-    an error.
+
+    (McSherry and Talwar 2007; Meisenbacher et al. 2024, Theorem 1): the logits may be anything. Rounding keeps the
+    bounds too, because it is monotone: (u - low)/(high - low) cannot round to above 1. NaN counts as `low`, so a model
+    that overflows on one private text neither breaks the bound nor reveals itself by an error.
     """
     logits = np.asarray(scores, dtype=np.float64)
     clipped = np.where(logits > low, np.minimum(logits, high), low)
@@ -48,9 +50,13 @@ def log_weights(scores: NDArray[Any], epsilon: float, low: float, high: float) -
 
 
 class FromLogits:
-    """What the mechanisms that draw from a language model's logits share: their parameters, and what one draw costs.
+    """Base of the mechanisms that draw from a language model's logits: their parameters, and the cost of one draw.
 
-    epsilon: for one draw, 0..1000. low, high: the bounds of the logits, public numbers. vocabulary: what is drawn.
+    Attributes:
+        epsilon: ε of one draw, 0..1000.
+        low: Lower bound of the logits, a public number.
+        high: Upper bound of the logits, a public number.
+        vocabulary: Words that are drawn.
     """
 
     epsilon: float
@@ -62,6 +68,10 @@ class FromLogits:
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("scores",)
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        usual={"low": -1.0, "high": 1.0}, tried={"epsilon": EPSILONS, "low": (-2.0,), "high": (3.0,)},
+        audits=({"epsilon": 2.0},), pair=Pair.LOGITS, slider=WHOLE_TEXT,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -72,31 +82,35 @@ class FromLogits:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def exposes(self) -> tuple[str, ...]:
-        """What one draw shows beside what its guarantee bounds: nothing."""
+        """Return the exposures of one draw beside its guarantee: none."""
         return ()
 
     @property
     def guarantee(self) -> Guarantee:
-        """Of one draw, about everything that its logits were computed from."""
+        """Return the theorem of one draw, about everything from which its logits were computed."""
         return Guarantee(
             epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="sequence",
             numeric_delta=categorical.exact_delta(len(self.vocabulary)), exposes=self.exposes,
         )  # fmt: skip
 
     def blanket(self) -> BlanketCells | None:
-        """Cells above every two contexts: a choice by weights in [1, e^(ε/2)]. None where a filter shows something."""
+        """Return cells above every two contexts, a choice by weights in [1, e^(ε/2)], or None with exposures."""
         return None if self.exposes else categorical_blanket.choice(self.epsilon / 2, len(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates one draw of any two contexts (what is exposed declared public): that of pure LDP at
-        the exact worst loss,
+        """Return a loss that dominates one draw of any two contexts (exposures declared public).
+
+        It is that of pure LDP at the exact worst loss,
+
             ε/2 + log(1 + (V - 1)e^(ε/2)) - log(V - 1 + e^(ε/2)) <= ε.
-        log p(v) - log p'(v) rises in a(v) and in every other a'(w), and falls in a'(v) and in every other a(w): it is
-        largest where these stand at ε/2 and those at 0. It nears ε while e^(ε/2) is far below V, and ε/2 + log V
+
+        log p(v) - log p'(v) rises in a(v) and in every other a'(w), and falls in a'(v) and in every other a(w). So it
+        is largest if these stand at ε/2 and those at 0. It approaches ε while e^(ε/2) is far below V, and ε/2 + log V
         above: 60 for ε = 100 and 24,000 words. (a, a' the log-weights of two contexts, as in `log_weights`.)
         """
         if not checks.differs(self.name, distance):
@@ -106,7 +120,7 @@ class FromLogits:
         return pure_loss(min(self.epsilon, exact * (1 + 1e-14)))  # rounding goes to the safe side
 
     def log_probs(self, scores: NDArray[Any]) -> FloatArray:
-        """Log probabilities of the whole vocabulary for one draw, raw logits (k, V) -> (k, V)."""
+        """Return log probabilities of the whole vocabulary for one draw, raw logits (k, V) -> (k, V)."""
         return categorical.log_normalize(self._log_weights(scores))
 
     def _log_weights(self, scores: NDArray[Any]) -> FloatArray:
@@ -116,7 +130,7 @@ class FromLogits:
         self, scores: Scores, positions: IntArray, word_ids: IntArray, rows: IntArray, points: Points, *,
         lift: Callable[[FloatArray], FloatArray] | None = None,
     ) -> IntArray:  # fmt: skip
-        """One word for each of the rows, at its position: (k,) int64. lift: what is done to the log-weights."""
+        """Draw one word for each of the rows, at its position: (k,) int64. `lift` changes the log-weights."""
         logits, expected = np.asarray(scores(positions, word_ids, rows)), (len(rows), len(self.vocabulary))
         if logits.shape != expected:
             raise ValueError(f"{self.name}: expected scores {expected}, got {logits.shape}")
@@ -126,13 +140,17 @@ class FromLogits:
 
 @dataclass(frozen=True)
 class OfAnyVocabulary:
-    """A mechanism that draws from a model's logits, as it costs at worst whatever it draws among: its price where the
-    model, and so the number of its tokens, is not known. It is not to be drawn from.
+    """Price of a mechanism that draws from a model's logits, at worst over all vocabularies.
+
+    It serves while the model, and so the number of its tokens, is unknown. It cannot be drawn from.
 
     **Theorem.** The exact worst loss of one draw (`FromLogits.privacy_loss`) rises with V: its derivative by V - 1 is
-    (e^ε - 1)/((1 + (V - 1)e^(ε/2))(V - 1 + e^(ε/2))) >= 0. It ends at ε, at which every one of them is pure LDP.
-    How far a sampler is from its mechanism has no bound over all V, so none is claimed: no δ of a crowd holds it, and
-    shuffling makes no ε less.
+    (e^ε - 1)/((1 + (V - 1)e^(ε/2))(V - 1 + e^(ε/2))) >= 0. It ends at ε, at which every one of them is pure LDP. The
+    distance of a sampler from its mechanism has no bound over all V, so none is claimed: no δ of a crowd holds it, and
+    shuffling reduces no ε.
+
+    Attributes:
+        word: Mechanism of one draw.
     """
 
     word: FromLogits
@@ -143,44 +161,53 @@ class OfAnyVocabulary:
 
     @property
     def name(self) -> str:
+        """Return the name of the mechanism."""
         return self.word.name
 
     @property
     def reads(self) -> tuple[str, ...]:
+        """Return the properties of a text that the mechanism reads."""
         return self.word.reads
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Words that stand for those that it will draw among."""
+        """Return placeholders of the words among which it will draw."""
         return self.word.vocabulary
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem, without a bound on the sampler's error."""
         return replace(self.word.guarantee, numeric_delta=1.0)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """That of pure LDP at ε, for any two contexts."""
+        """Return the loss of pure LDP at ε, for any two contexts."""
         if not checks.differs(self.name, distance):
             return no_loss()
         return pure_loss(self.word.epsilon)
 
     def sample(self, x: NDArray[Any], *, rng: Any) -> IntArray:
+        """Raise NotImplementedError: only the price is known."""
         raise NotImplementedError(f"{self.name}: its price alone is known; name its model to draw")
 
 
 def blocks(there: NDArray[np.bool_]) -> Iterator[IntArray]:
-    """Rows of (n, L) in blocks of texts of like length: no row's draws depend on the others in its block."""
+    """Yield rows of (n, L) in blocks of texts of similar length: no row's draws depend on the others in its block."""
     order = np.argsort(there.sum(axis=1), kind="stable").astype(np.int64)
     for start in range(0, len(order), BLOCK):
         yield order[start : start + BLOCK]
 
 
 def rows_of(name: str, x: NDArray[Any], vocabulary: Vocabulary) -> tuple[IntArray, NDArray[np.bool_]]:
-    """x as int64 (n, L), a single token as a text of one, and where there is a token. ValueError as in `checks`."""
+    """Return x as int64 (n, L), a single token as a text of one, and a mask of the tokens.
+
+    Raises:
+        ValueError: As for `checks.word_ids`.
+    """
     word_ids = checks.word_ids(name, x, vocabulary)
     word_ids = word_ids[:, None] if word_ids.ndim == 1 else word_ids
     return word_ids, word_ids != NOTHING

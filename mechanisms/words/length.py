@@ -1,4 +1,4 @@
-"""How many tokens a text has, released with noise."""
+"""Number of tokens of a text, released with noise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Length:
     The exponential mechanism with the distance as its score, as SanText (Yue et al. 2021, Theorem 1) on the integers:
     exp(ε|x - x'|/2) bounds the ratio of the weights by the triangle inequality, and that of their sums again.
 
-    epsilon: for each token of difference, 0..1000. tokens: L, 1..4096.
+    Attributes:
+        epsilon: ε for each token of difference, 0..1000.
+        tokens: L, 1..4096.
     """
 
     epsilon: float
@@ -43,10 +45,12 @@ class Length:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return Guarantee(
             epsilon=self.epsilon, metric="euclidean", diameter=float(self.tokens), protects="sequence",
             numeric_delta=categorical.exact_delta(self.tokens + 1),
@@ -57,22 +61,22 @@ class Length:
         return weights
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
-        """One draw for each length, (n,) in 0..L -> (n,) int64; one uniform a row. ValueError if out of range."""
+        """Draw once for each length, (n,) in 0..L -> (n,) int64; one uniform a row."""
         x = checks.labels(self.name, x, self.tokens + 1)
         return categorical.sample(self._weights(x), Points.drawn(rng, x.shape, 1))
 
     def log_prob(self, y: NDArray[np.int64], x: NDArray[np.int64]) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         table = categorical.log_normalize(self._weights(np.asarray(x)))
         chosen: FloatArray = table[np.arange(len(table)), np.asarray(y)]
         return chosen
 
     def blanket(self) -> BlanketCells | None:
-        """Cells above every two lengths."""
+        """Return cells above every two lengths."""
         rows = categorical.log_normalize(self._weights(np.arange(self.tokens + 1)))
         return categorical_blanket.table(lambda: [rows], self.epsilon * self.tokens)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates any two lengths at most `distance` apart (None: any): that of pure ε·distance-LDP."""
+        """Return a loss that dominates any two lengths at most `distance` apart (None: any): pure ε·distance-LDP."""
         apart = checked_distance(self.name, distance, float(self.tokens))
         return pure_loss(self.epsilon * apart)

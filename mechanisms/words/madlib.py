@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -31,23 +32,25 @@ _TOKENS = 4096
 class Madlib:
     """The word nearest to φ(x) + r·ξ, ξ uniform on the sphere of R^m, r ~ Gamma(m, 1/ε): ε·|φ(x) - φ(x')|-LDP.
 
-    Theorem (Feyisetan et al. 2020, Theorem 1). The noisy vector has density proportional to exp(-ε|z - φ(x)|), and by
-    the triangle inequality those of x and x' differ by at most a factor exp(ε|φ(x) - φ(x')|) at every z. Which word
-    is nearest depends on z and on public vectors alone: post-processing. So the loss distribution of the raw planar
-    Laplace noise, which is much smaller than its worst case at a small δ, dominates that of the words. There is no
-    closed log probability: it is the mass of a Voronoi cell in m dimensions.
+    **Theorem** (Feyisetan et al. 2020, Theorem 1). The noisy vector has density proportional to exp(-ε|z - φ(x)|), and
+    by the triangle inequality those of x and x' differ by at most a factor exp(ε|φ(x) - φ(x')|) at every z. The nearest
+    word depends on z and on public vectors alone: post-processing. So the loss distribution of the raw planar Laplace
+    noise, which is much smaller than its worst case at a small δ, dominates that of the words. There is no closed log
+    probability: it is the mass of a Voronoi cell in m dimensions.
 
-    The nearest word is the exact one (mechanisms.words.nearest), as in the definition; published code takes an
+    The nearest word is the exact one (mechanisms.words.nearest), as in the definition. Published code takes an
     approximate one, which is post-processing too. An unknown word is an input at the mean of all vectors.
 
-    **numeric_delta (proved).** As in mechanisms.spherical: replace the uniforms of a token by midpoints one at a
-    time, the others held fixed. One normal moves z along at most half a circle, on which the squared distances to the
-    V words are V functions a·cos θ + b·sin θ + c, any two of which agree at most twice: their lower envelope has at
-    most 2V - 1 pieces (Davenport and Schinzel 1965, order 2). The radius moves z along a ray, where two agree at most
-    once: V pieces. A lattice cell whose midpoint gives another word than a real uniform in it holds a break: at most
+    **numeric_delta (proved).** As in mechanisms.spherical: replace the uniforms of a token by midpoints one at a time,
+    the others held fixed. One normal moves z along at most half a circle, on which the squared distances to the V words
+    are V functions a·cos θ + b·sin θ + c. Any two of these agree at most twice, so their lower envelope has at most 2V
+    - 1 pieces (Davenport and Schinzel 1965, order 2). The radius moves z along a ray, where two agree at most once: V
+    pieces. A lattice cell whose midpoint gives another word than a real uniform in it holds a break: at most
     2^-52·(2m + 1)·(V - 1) for a token.
 
-    epsilon: for each unit of Euclidean distance, 1e-6..1000. vocabulary: of 2..1024 dimensions.
+    Attributes:
+        epsilon: ε for each unit of Euclidean distance, 1e-6..1000.
+        vocabulary: Words with vectors of 2..1024 dimensions.
     """
 
     epsilon: float
@@ -56,6 +59,10 @@ class Madlib:
     name: ClassVar[str] = "madlib"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="MADLIB: noise on the word's vector", tried={"epsilon": EPSILONS}, pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -63,10 +70,12 @@ class Madlib:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         normals = self.vocabulary.vectors.shape[1]
         return Guarantee(
             epsilon=self.epsilon,
@@ -77,21 +86,22 @@ class Madlib:
         )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """The raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
+        """Return the raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
         apart = checked_distance(self.name, distance, diameter(self.vocabulary))
         return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 1 uniforms a token.
-
-        ValueError where one is out of range.
-        """
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary))
 
 
 def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:
-    """ValueError where the vectors have too few or too many coordinates for planar Laplace noise."""
+    """Check that the vectors have as many coordinates as planar Laplace noise allows.
+
+    Raises:
+        ValueError: They have too few or too many.
+    """
     width = vocabulary.vectors.shape[1]
     if not 2 <= width <= MAX_DIM:
         raise ValueError(f"{owner}: the vocabulary's vectors must have 2 to {MAX_DIM} coordinates, these have {width}")
@@ -101,11 +111,19 @@ def perturbed(
     x: IntArray, epsilon: float, vocabulary: Vocabulary, rng: Uniforms,
     choose: Callable[[FloatArray, IntArray, FloatArray], IntArray], *, root: FloatArray | None = None, more: int = 0,
 ) -> IntArray:  # fmt: skip
-    """choose(noisy vectors (k, m), their words (k,), `more` uniforms (k, more)) -> (k,) for each number of x, (n,) or
-    (n, L); NOTHING stays.
+    """Return the words chosen by noisy vectors for each number of x, (n,) or (n, L); NOTHING stays.
 
-    root: (m, m), what the noise is multiplied by; None: nothing. Uniforms are asked for a few columns at a time,
-    m + 1 + more for each token, there or not; the work is done for those that are there, in blocks of bounded memory.
+    Uniforms are drawn a few columns at a time, m + 1 + more for each token, present or not. The work is done for those
+    that are present, in blocks of bounded memory.
+
+    Args:
+        x: Word ids.
+        epsilon: ε per unit of distance.
+        vocabulary: Words and vectors.
+        rng: Source of uniforms; its rows are those of x.
+        choose: Function from noisy vectors (k, m), their words (k,) and further uniforms (k, more) to words (k,).
+        root: (m, m) matrix that multiplies the noise, or None.
+        more: Number of further uniforms.
     """
     width = vocabulary.vectors.shape[1]
     each = width + 1 + more
@@ -124,7 +142,7 @@ def perturbed(
             if root is None:
                 z = noise.sample(points, rng=_Drawn(u[:, : width + 1]))
             else:
-                # row by row: a product of one shape gives a row the same bits in any company
+                # row by row: a product of one shape gives a row the same bits in any batch
                 z = noise.sample(np.zeros(points.shape), rng=_Drawn(u[:, : width + 1]))
                 z = np.matmul(z[:, None, :], root.T)[:, 0] + points
             out[row, at + column] = choose(z, present_ids, u[:, width + 1 :])

@@ -1,4 +1,4 @@
-"""Syntax-guided MADLIB: substitutes with the word's own part of speech (Arnold et al. 2023), and what that costs."""
+"""Syntax-guided MADLIB: substitutes with the word's own part of speech (Arnold et al. 2023), and their cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, AboutWords, Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -30,7 +31,7 @@ IntArray = NDArray[np.int64]
 MAX_PENALTY = 1000.0
 #: Rows of probabilities held at once.
 _ROWS = 256
-#: The unknown word's part of speech: one that no word has.
+#: Part of speech of the unknown word, which no word has.
 _NO_TAG = len(TAGS)
 
 
@@ -39,31 +40,35 @@ class MadlibSyntax:
     """A substitute near x that probably has the part of speech tag(x). The two modes are two mechanisms.
 
     **mode = "paper"** (Arnold et al. 2023, section 3). Planar Laplace noise on φ(x) as in MADLIB; of the k words
-    nearest to the noisy vector the first with x's own tag, the nearest word where none has it. The choice looks at
-    the private word again, so it is no post-processing, and the published ε·d does not hold: words of two tags may
-    be told apart by one output, at any ε (where k is the whole vocabulary, for certain). What does hold: among
-    inputs of *one* tag that tag is a constant, the choice a function of the noisy vector and of public things, and
-    ε·|φ(x) - φ(x')| follows by post-processing. So the guarantee exposes the tag. An unknown word, whatever its part of
-    speech, gets the nearest word: that it is unknown is exposed too.
+    nearest to the noisy vector the first with x's own tag, or the nearest word if none has it. The choice looks at the
+    private word again, so it is no post-processing, and the published ε·d does not hold. Words of two tags may be
+    distinguished by one output, at any ε (if k is the whole vocabulary, for certain). Among inputs of *one* tag that
+    tag is a constant, the choice is a function of the noisy vector and of public data, and ε·|φ(x) - φ(x')| follows by
+    post-processing. So the guarantee exposes the tag. An unknown word, whatever its part of speech, gets the nearest
+    word: that it is unknown is exposed too.
 
-    **mode = "repaired"** (the way that the paper leaves open). The exponential mechanism with both wishes in the score:
-    Pr[y | x] proportional to exp(-ε·d'(x, y)/2), d'(x, y) = |φ(x) - φ(y)| + penalty·[tag(x) is not tag(y)].
-    Theorem: ε·d'(x, x') for all inputs, nothing exposed. Proof: [tag(x) is not tag(y)] is the discrete metric of the
-    tags, a pseudometric of words, so the sum d' is one (for words at different places a metric): the triangle
-    inequality bounds the ratio of two weights by exp(ε·d'(x, x')/2), and that of their sums again (as for SanText,
-    Yue et al. 2021, Theorem 1). Words of one tag are as far apart as before, words of two tags by `penalty` more:
-    what guidance costs is ε·penalty in the worst case. The guarantee's distances are those d', its diameter the
-    Euclidean one and the penalty.
+    **mode = "repaired"** (the way that the paper leaves open). The exponential mechanism with both aims in the score:
+    Pr[y | x] proportional to exp(-ε·d'(x, y)/2), d'(x, y) = |φ(x) - φ(y)| + penalty·[tag(x) is not tag(y)]. Theorem:
+    ε·d'(x, x') for all inputs, nothing exposed. Proof: [tag(x) is not tag(y)] is the discrete metric of the tags, a
+    pseudometric of words, so the sum d' is one (for words at different places a metric). The triangle inequality bounds
+    the ratio of two weights by exp(ε·d'(x, x')/2), and that of their sums again (as for SanText, Yue et al. 2021,
+    Theorem 1). Words of one tag keep their Euclidean distance, words of two tags are `penalty` farther apart. So
+    guidance costs ε·penalty in the worst case. The guarantee's distances are those d', its diameter the Euclidean one
+    and the penalty.
 
     **numeric_delta in paper mode (proved).** The argument of mechanisms.words.madlib, with three kinds of breaks along
-    the path of one uniform. The nearest word: at most 2V; the nearest of the tag: likewise; and that word enters or
-    leaves the first k: it then exchanges the ranks k and k + 1 with another, where k - 1 others are nearer. Of such
-    points there are at most 2e·k·V on a half circle: leave each word in with probability 1/k; the point is a break of
-    the lower envelope of what is left with probability at least 1/k²·(1 - 1/k)^(k - 1) >= 1/(e·k²), and that envelope
-    has at most 2V/k breaks in expectation (Clarkson and Shor 1989).
+    the path of one uniform. The nearest word: at most 2V. The nearest of the tag: likewise. That word enters or leaves
+    the first k: it then exchanges the ranks k and k + 1 with another, where k - 1 others are nearer. There are at most
+    2e·k·V such points on a half circle. Proof: keep each word with probability 1/k. The point is a break of the lower
+    envelope of the kept words with probability at least 1/k²·(1 - 1/k)^(k - 1) >= 1/(e·k²), and that envelope has at
+    most 2V/k breaks in expectation (Clarkson and Shor 1989).
 
-    epsilon: for each unit of distance, 1e-6..1000. vocabulary: with tags. k: the pool of paper mode, 1..V. penalty: of
-    repaired mode, in units of distance, 0..1000; 0 is SanText.
+    Attributes:
+        epsilon: ε for each unit of distance, 1e-6..1000.
+        vocabulary: Words with tags.
+        k: Pool of paper mode, 1..V.
+        penalty: Penalty of repaired mode, in units of distance, 0..1000; 0 is SanText.
+        mode: "repaired" or "paper".
     """
 
     epsilon: float
@@ -75,6 +80,12 @@ class MadlibSyntax:
     name: ClassVar[str] = "madlib-syntax"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        needs=frozenset({AboutWords.TAGS}),
+        tried={"epsilon": EPSILONS, "k": (3,), "penalty": (1.0,), "mode": ("repaired", "paper")},
+        few_words={"k": (2, 4)}, audits=({}, {"k": 8, "mode": "paper"}), pair=Pair.WORDS,
+        slider=Absent("which wants the part of speech of every word"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -88,10 +99,12 @@ class MadlibSyntax:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         size, width = self.vocabulary.vectors.shape
         if self.mode == "repaired":
             sampler = self._sampler
@@ -115,7 +128,7 @@ class MadlibSyntax:
         )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Paper mode: the raw noise's, for words of one tag. Repaired: what ε·d' allows. At worst where None."""
+        """Return the raw noise's loss for words of one tag (paper), or the loss of ε·d' (repaired). None: at worst."""
         guarantee = self.guarantee
         apart = checked_distance(self.name, distance, guarantee.diameter)
         if self.mode == "paper":
@@ -123,9 +136,9 @@ class MadlibSyntax:
         return pure_loss(guarantee.loss(apart))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays.
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays.
 
-        Two uniforms a token, in paper mode m + 1. ValueError where one is out of range.
+        Two uniforms a token, in paper mode m + 1.
         """
         x = checks.word_ids(self.name, x, self.vocabulary)
         if self.mode == "paper":
@@ -141,7 +154,7 @@ class MadlibSyntax:
         return out.reshape(x.shape)
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
-        """Those of the guarantee, d' in repaired mode: word ids (n,) and (k,) -> (n, k)."""
+        """Return the distances of the guarantee, d' in repaired mode: word ids (n,) and (k,) -> (n, k)."""
         apart = distances(self.vocabulary, x, y)
         if self.mode == "paper":
             return apart
@@ -150,13 +163,17 @@ class MadlibSyntax:
         return further
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Log probabilities of all words, (n,) -> (n, V). Paper mode has none in closed form: NotImplementedError."""
+        """Return log probabilities of all words, (n,) -> (n, V).
+
+        Raises:
+            NotImplementedError: Paper mode has none in closed form.
+        """
         if self.mode == "paper":
             raise NotImplementedError("madlib-syntax: paper mode has no closed probabilities")
         return self._sampler.log_probs(checks.word_ids(self.name, x, self.vocabulary))
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Log probability of y given x, (n,) and (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) and (n,) -> (n,)."""
         chosen = np.empty(len(x))
         for at in range(0, len(x), _ROWS):
             table = self.log_probs(x[at : at + _ROWS])
@@ -169,7 +186,7 @@ class MadlibSyntax:
 
 
 def _tags(vocabulary: Vocabulary) -> IntArray:
-    """(V + 1,) the tags, the unknown word's last."""
+    """Return (V + 1,) the tags, the unknown word's last."""
     return np.append(np.asarray(vocabulary.tags, dtype=np.int64), _NO_TAG)
 
 
@@ -192,11 +209,11 @@ class _GuidedExponential(Exponential):
 
     @cached_property
     def _far(self) -> float:
-        return 0.0  # the squeeze is proved for Euclidean distances: settle every point by its distance
+        return 0.0  # the squeeze is proved for Euclidean distances only: every point is settled by its distance
 
     @property
     def numeric_epsilon(self) -> float:
-        """As for Euclidean distances; the penalty is added with one rounding, and multiplied with another."""
+        """Return that of Euclidean distances, with roundings for the sum with the penalty and for its product."""
         far = self.geometry.penalty + 2 * math.sqrt(self.geometry.largest)
         return super().numeric_epsilon + 2 * self.epsilon * 8 * 2.0**-53 * far
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -26,10 +27,10 @@ from mechanisms.words.nearest import nearest
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Above it, noise along directions in which words hardly differ would vanish.
+#: Largest λ. Above it, noise along directions in which words hardly differ would vanish.
 MAX_LAM = 0.99
-#: What is lost where whitened vectors are rounded to float32, as a share of their largest distance: two points', each
-#: off by 2^-24 of its length, which no mean-centred point's exceeds; twice that.
+#: Loss by rounding whitened vectors to float32, as a share of their largest distance: two points', each off by 2^-24 of
+#: its length, which no mean-centred point's exceeds; twice that.
 _ROUNDED = 2.0**-22
 
 
@@ -42,21 +43,23 @@ class Mahalanobis:
 
     **Theorem** (the paper's) ε·d(x, x') with d(x, x') = |A⁻¹(φ(x) - φ(x'))|, the regularized Mahalanobis distance,
     nothing exposed. Proof: A⁻¹ times the noisy vector is A⁻¹φ(x) with planar Laplace noise, whose theorem it is
-    (`mechanisms.spherical`); A is public and invertible, the rest is post-processing. So is the loss: that of planar
-    Laplace noise in m dimensions at d.
+    (`mechanisms.spherical`). A is public and invertible, and the rest is post-processing. So is the loss: that of
+    planar Laplace noise in m dimensions at d.
 
     **Which root.** The noise depends on A·Aᵀ alone: A = A'·Q with Q orthogonal, and Qξ has ξ's law. A is the Cholesky
-    factor as it stands in float64, and the distances are that A's; one of another machine may differ in its last bits,
-    which makes it another mechanism by as much. No noise is rounded or cut on the way.
+    factor in float64, and the distances are that A's. That of another machine may differ in its last bits, which makes
+    it another mechanism by as much. No noise is rounded or cut on the way.
 
-    **numeric_epsilon** covers the errors of A⁻¹φ: a triangular system is solved exactly for a matrix within m·2^-53 of
+    **numeric_epsilon** covers the errors of A⁻¹φ. A triangular system is solved exactly for a matrix within m·2^-53 of
     |A| in each entry (Higham, Accuracy and Stability, Theorem 8.5), by which a whitened vector moves by at most
-    m^1.5·κ·2^-53 of its length, κ the condition of A. **numeric_delta** is that of `mechanisms.words.madlib`: along
-    the path of one uniform the squared distances to two words still differ by a·cos θ + b·sin θ + c, |z|² being
-    common to them.
+    m^1.5·κ·2^-53 of its length, κ the condition of A. **numeric_delta** is that of `mechanisms.words.madlib`: along the
+    path of one uniform the squared distances to two words still differ by a·cos θ + b·sin θ + c, |z|² being common to
+    them.
 
-    epsilon: for each unit of d, 1e-6..1000. vocabulary: of 2..1024 dimensions. lam: λ, 0..0.99. ValueError where all
-    vectors are equal.
+    Attributes:
+        epsilon: ε for each unit of d, 1e-6..1000.
+        vocabulary: Words with vectors of 2..1024 dimensions, not all equal.
+        lam: λ, 0..0.99.
     """
 
     epsilon: float
@@ -66,6 +69,11 @@ class Mahalanobis:
     name: ClassVar[str] = "mahalanobis"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="Mahalanobis: noise by the words' shape",
+        tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)}, audits=({"lam": 0.5},), pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -74,15 +82,17 @@ class Mahalanobis:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def root(self) -> FloatArray:
-        """(m, m) A, lower triangular."""
+        """Return (m, m) A, lower triangular."""
         return _shape(self.vocabulary, self.lam).root
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         shape, width = _shape(self.vocabulary, self.lam), self.vocabulary.vectors.shape[1]
         return Guarantee(
             epsilon=self.epsilon, metric="euclidean", diameter=shape.diameter, protects="token",
@@ -92,22 +102,19 @@ class Mahalanobis:
         )  # fmt: skip
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
-        """d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
+        """Return d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
         shape = _shape(self.vocabulary, self.lam)
         apart = Geometry(shape.whitened, np.asarray(y, dtype=np.int64)).distances(x) + _ROUNDED * shape.diameter
         same = np.asarray(x)[:, None] == np.asarray(y)[None]
         return np.where(same, 0.0, np.minimum(apart, shape.diameter))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """The raw noise's loss at the Mahalanobis `distance` (None: the diameter), which dominates the words'."""
+        """Return the raw noise's loss at the Mahalanobis `distance` (None: diameter), which dominates the words'."""
         apart = checked_distance(self.name, distance, _shape(self.vocabulary, self.lam).diameter)
         return laplace_loss(self.vocabulary.vectors.shape[1], self.epsilon, apart)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 1 uniforms a token.
-
-        ValueError where one is out of range.
-        """
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return perturbed(
             x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary), root=self.root
@@ -116,8 +123,10 @@ class Mahalanobis:
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """root: (m, m) A. whitened: (V + 1, m) float32 A⁻¹(φ - mean). diameter: their largest distance, from above. error:
-    of a distance, in the guarantee's unit, that numeric errors may add to any."""
+    """Root A (m, m), `whitened` A⁻¹(φ - mean) (V + 1, m) float32 and their `diameter`, from above.
+
+    `error` bounds the numeric errors of any distance, in the guarantee's unit.
+    """
 
     root: FloatArray
     whitened: NDArray[np.float32]
@@ -126,7 +135,11 @@ class _Shape:
 
 
 def check_shape(owner: str, vocabulary: Vocabulary) -> None:
-    """ValueError where the vectors have no covariance to scale, or too few or too many coordinates."""
+    """Check that the vectors have a covariance to scale, and a valid number of coordinates.
+
+    Raises:
+        ValueError: They have not.
+    """
     check_dimensions(owner, vocabulary)
     if not (vocabulary.vectors != vocabulary.vectors[0]).any():
         raise ValueError(f"{owner}: the vocabulary's vectors are all equal, and have no covariance")

@@ -1,13 +1,13 @@
-"""The nearest word of a point, exactly: found by single-precision matrix products, decided in double precision.
+"""Exact nearest word of a point: single-precision matrix products find candidates, double precision decides.
 
 **Why the answer is exact.** With c the centre of the vectors and R the largest distance from it, let e = (word - c)/R
-and z = (point - c)/R. The nearest word has the largest z·e - |e|²/2. Divided by |z| + 1 this is the product of
-a = (z, 1)/(|z| + 1) and b = (e, -|e|²/2), whose lengths are at most 1 and √(5/4). Whatever the order of its sums, a
+and z = (point - c)/R. The nearest word has the largest z·e - |e|²/2. Divided by |z| + 1 this is the product of a = (z,
+1)/(|z| + 1) and b = (e, -|e|²/2), whose lengths are at most 1 and √(5/4). Whatever the order of its sums, a
 single-precision product of n terms is within γ_n·Σ|a_i b_i| of the exact one, γ_n = n·u/(1 - n·u), u = 2^-24 (Higham,
-Accuracy and Stability of Numerical Algorithms, section 3.1), so that by Cauchy and Schwarz every score is within
-√(5/4)·γ. A word whose score is more than twice that below the best one is not the nearest. Of those that remain,
-mostly one, the squared distance in float64, each summed on its own, decides; equals go to the lower number. What BLAS
-does with shapes and blocks, and how points are grouped, can therefore not be seen.
+Accuracy and Stability of Numerical Algorithms, section 3.1). So by Cauchy and Schwarz every score is within √(5/4)·γ. A
+word whose score is more than twice that below the best one is not the nearest. Of those that remain, mostly one, the
+squared distance in float64, each summed on its own, decides; equals go to the lower number. So the result depends
+neither on BLAS's treatment of shapes and blocks, nor on the grouping of points.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Table:
 
     order: IntArray
     place: IntArray  # the inverse of `order`
-    ends: IntArray  # where each tag's words end in that order; (1,) where there are no tags
+    ends: IntArray  # ends of each tag's words in that order; (1,) without tags
     augmented: NDArray[np.float32]
     centre: FloatArray
     radius: float
@@ -64,7 +64,7 @@ def _table(vocabulary: Vocabulary) -> _Table:
 
 
 def nearest(points: FloatArray, vocabulary: Vocabulary) -> IntArray:
-    """The id of the word nearest to each of points (n, m) float64 -> (n,); equals go to the lower number."""
+    """Return the id of the word nearest to each of points (n, m) float64 -> (n,); equals go to the lower number."""
     ids = np.empty(len(points), dtype=np.int64)
     rows = max(1, _SCORES // len(vocabulary))
     for at in range(0, len(points), rows):
@@ -74,9 +74,9 @@ def nearest(points: FloatArray, vocabulary: Vocabulary) -> IntArray:
 
 
 def nearest_two(points: FloatArray, vocabulary: Vocabulary) -> tuple[IntArray, IntArray]:
-    """The ids of the nearest word and of the one after it, for each of points (n, m) float64 -> (n,) and (n,).
+    """Return the ids of the nearest word and of the next one, for each of points (n, m) float64 -> (n,) and (n,).
 
-    At least two computed scores reach the second largest of them, so the second largest exact one is no more than half
+    At least two computed scores reach the second largest of them. So the second largest exact one is no more than half
     the tolerance below it, and a word that counts no more than the whole of it.
     """
     first, second = np.empty((2, len(points)), dtype=np.int64)
@@ -96,11 +96,11 @@ def nearest_two(points: FloatArray, vocabulary: Vocabulary) -> tuple[IntArray, I
 
 
 def neighbours(vocabulary: Vocabulary, k: int) -> IntArray:
-    """(V, k) words by rising distance from each word, equals by their numbers, the word itself not among them: as many
-    of its nearest ones as float32 is sure of, at most k, and then the word itself.
+    """Return (V, k) words by rising distance from each word, equals by their numbers, without the word itself.
 
-    With t the k-th largest computed score, a word that is left out has an exact one of at most t and half the
-    tolerance, and one whose computed score is t and the whole of it lies above that.
+    They are as many of its nearest ones as float32 is sure of, at most k, and then the word itself. With t the k-th
+    largest computed score, a word that is left out has an exact one of at most t and half the tolerance, and one whose
+    computed score is t and the whole of it lies above that.
     """
     size = len(vocabulary)
     found = np.repeat(np.arange(size)[:, None], k, axis=1)
@@ -130,7 +130,7 @@ def neighbours(vocabulary: Vocabulary, k: int) -> IntArray:
 
 
 class Remaining:
-    """The words of a vocabulary, taken away one after the other, and the nearest of those that remain."""
+    """Words of a vocabulary that remain after some were taken, with a search for the nearest."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         table = _table(vocabulary)
@@ -139,18 +139,18 @@ class Remaining:
 
     def _hold(self, word_ids: IntArray, augmented: NDArray[np.float32]) -> None:
         self._word_ids, self._augmented, self._left = word_ids, augmented, len(word_ids)
-        self._taken = np.zeros(len(word_ids), dtype=np.float32)  # -inf where it is
+        self._taken = np.zeros(len(word_ids), dtype=np.float32)  # -inf for words that were taken
 
     def take(self, word_id: int) -> None:
-        """It must be there."""
+        """Take a word, which must be there."""
         self._taken[np.searchsorted(self._word_ids, word_id)] = -np.inf
         self._left -= 1
-        if 0 < self._left <= len(self._word_ids) * 3 // 4:  # what is searched is what is left, or little more
+        if 0 < self._left <= len(self._word_ids) * 3 // 4:  # the search covers what is left, or little more
             there = self._taken == 0
             self._hold(self._word_ids[there], self._augmented[there])
 
     def nearest(self, word_id: int) -> int:
-        """The nearest word that is left; equals go to the lower number."""
+        """Return the nearest word that is left; equals go to the lower number."""
         table, point = _table(self._vocabulary), self._vocabulary.vectors[word_id : word_id + 1].astype(np.float64)
         scores = self._augmented @ _single(point, table)[0] + self._taken
         near = self._word_ids[scores >= scores.max() - table.tolerance]
@@ -161,10 +161,18 @@ class Remaining:
 
 
 def nearest_alike(points: FloatArray, tags: IntArray, k: int, vocabulary: Vocabulary) -> IntArray:
-    """The first of the k words nearest to each point that has the point's tag; the nearest word where none has.
+    """Return the first of the k words nearest to each point that has the point's tag, or the nearest word.
 
-    points (n, m) float64; tags (n,) positions in TAGS, or -1 for none. Nothing is sorted: the nearest word of the tag
-    is the answer iff fewer than k words are nearer. ValueError where the vocabulary has no tags.
+    Nothing is sorted: the nearest word of the tag is the answer iff fewer than k words are nearer.
+
+    Args:
+        points: (n, m) float64.
+        tags: (n,) positions in TAGS, or -1 for none.
+        k: Size of the pool.
+        vocabulary: Words with tags.
+
+    Raises:
+        ValueError: The vocabulary has no tags.
     """
     if vocabulary.tags is None:
         raise ValueError("nearest: the vocabulary has no tags")
@@ -187,21 +195,21 @@ def nearest_alike(points: FloatArray, tags: IntArray, k: int, vocabulary: Vocabu
 
 
 def squared_distances(points: FloatArray, word_ids: IntArray, vocabulary: Vocabulary) -> FloatArray:
-    """|point - word|² of rows: (n, m) float64 and (n,) -> (n,), the same bits in any company."""
+    """Return |point - word|² of rows: (n, m) float64 and (n,) -> (n,), the same bits in any batch."""
     apart = points - vocabulary.vectors[word_ids]
     squared: FloatArray = np.einsum("ij,ij->i", apart, apart)
     return squared
 
 
 def _scores(points: FloatArray, vocabulary: Vocabulary) -> NDArray[np.float32]:
-    """(n, V) float32, in the table's order of words."""
+    """Return (n, V) float32 scores, in the table's order of words."""
     table = _table(vocabulary)
     scores: NDArray[np.float32] = _single(points, table) @ table.augmented.T
     return scores
 
 
 def _single(points: FloatArray, table: _Table) -> NDArray[np.float32]:
-    """(n, m + 1) float32 rows a."""
+    """Return (n, m + 1) float32 rows a."""
     z = (points - table.centre) / table.radius
     a = np.hstack([z, np.ones((len(z), 1))])
     a /= np.sqrt(np.einsum("ij,ij->i", z, z))[:, None] + 1.0
@@ -209,7 +217,7 @@ def _single(points: FloatArray, table: _Table) -> NDArray[np.float32]:
 
 
 def _best(scores: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int) -> IntArray:
-    """The nearest of the words whose scores these are, from place `first` of the table's order."""
+    """Return the nearest of the words with these scores, from place `first` of the table's order."""
     ranked, begins = _ranked(scores, scores.max(axis=1) - _table(vocabulary).tolerance, points, vocabulary, first)
     best: IntArray = ranked[begins]
     return best
@@ -218,8 +226,7 @@ def _best(scores: NDArray[np.float32], points: FloatArray, vocabulary: Vocabular
 def _ranked(
     scores: NDArray[np.float32], enough: NDArray[np.float32], points: FloatArray, vocabulary: Vocabulary, first: int
 ) -> tuple[IntArray, IntArray]:
-    """The words with enough of a score, each point's by rising distance, one point after the other; and where each
-    point's begin, (n,)."""
+    """Return the words with enough of a score, each point's by rising distance, and the start of each point's, (n,)."""
     rows, places = np.divmod(np.flatnonzero(scores >= enough[:, None]), scores.shape[1])
     word_ids = _table(vocabulary).order[first + places]
     counts = np.bincount(rows, minlength=len(points))
@@ -234,7 +241,7 @@ def _ranked(
 def _fewer_nearer(
     k: int, scores: NDArray[np.float32], points: FloatArray, word_ids: IntArray, vocabulary: Vocabulary
 ) -> NDArray[np.bool_]:
-    """Whether fewer than k words are nearer to each point than the given one, or as near with a lower number."""
+    """Return True where fewer than k words are nearer to a point than the given one, or as near with a lower number."""
     table = _table(vocabulary)
     own = scores[np.arange(len(points)), table.place[word_ids]]
     surely = np.count_nonzero(scores > (own + table.tolerance)[:, None], axis=1)

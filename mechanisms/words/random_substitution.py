@@ -1,4 +1,4 @@
-"""Any word in place of any other: the baseline that protects everything."""
+"""Random substitution of any word by any other: the baseline that protects everything."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.decimals import precise
+from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
@@ -27,18 +28,21 @@ class RandomSubstitution:
     name: ClassVar[str] = "random"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(pair=Pair.WORDS, slider=Absent("which has no ε"))
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         delta = len(self.vocabulary) * FINE  # V - 1 ends, off by one point of the uniform each
         return Guarantee(epsilon=0.0, metric="discrete", diameter=1.0, protects="token", numeric_delta=delta)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
-        """One word for each word id, (n,) or (n, L) -> same shape; one uniform each. ValueError if out of range."""
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         size, points = len(self.vocabulary), Points.drawn(rng, x.shape, 1)
         scaled = points.u[:, 0] * size
@@ -49,14 +53,14 @@ class RandomSubstitution:
         return np.where(x == NOTHING, NOTHING, drawn.reshape(x.shape))
 
     def log_probs(self, x: NDArray[Any]) -> NDArray[np.float64]:
-        """Log probability of every word, (n,) -> (n, V)."""
+        """Return the log probability of every word, (n,) -> (n, V)."""
         return np.full((len(x), len(self.vocabulary)), -math.log(len(self.vocabulary)))
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> NDArray[np.float64]:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         return np.full(len(x), -math.log(len(self.vocabulary)))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """None."""
+        """Return no loss."""
         checks.differs(self.name, distance)
         return no_loss()

@@ -1,4 +1,4 @@
-"""SanText and SanText+: words that lie near, by the exponential mechanism (Yue et al. 2021)."""
+"""SanText and SanText+: draws of nearby words by the exponential mechanism (Yue et al. 2021)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.decimals import precise
+from mechanisms.facts import EPSILONS, WORD_CURVE, AboutWords, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
@@ -32,12 +33,14 @@ IntArray = NDArray[np.int64]
 class SanText:
     """Pr[y | x] proportional to exp(-ε·d(x, y)/2), d the Euclidean distance of the words' vectors: ε·d-metric-LDP.
 
-    **Theorem** (Yue et al. 2021, Theorem 1, here for V words and the unknown one as inputs). By the triangle
-    inequality exp(-ε·d(x, y)/2) <= exp(ε·d(x, x')/2)·exp(-ε·d(x', y)/2) for every y, hence also for the sum over y,
-    and the ratio of two probabilities is at most exp(ε·d(x, x')). Two words at one place are the same input to it.
+    **Theorem** (Yue et al. 2021, Theorem 1, here for V words and the unknown one as inputs). By the triangle inequality
+    exp(-ε·d(x, y)/2) <= exp(ε·d(x, x')/2)·exp(-ε·d(x', y)/2) for every y, hence also for the sum over y, and the ratio
+    of two probabilities is at most exp(ε·d(x, x')). Two words at one place are the same input to it.
 
-    epsilon: per unit of the vectors' length, 0..1000. Its scale is the vectors': the same number means another
-    protection under another vocabulary, and the worst case is ε times the vocabulary's diameter.
+    Attributes:
+        epsilon: ε per unit of the vectors' length, 0..1000. Its scale is the vectors': the same number means another
+            protection under another vocabulary, and the worst case is ε times the vocabulary's diameter.
+        vocabulary: Words and vectors.
     """
 
     epsilon: float
@@ -46,16 +49,22 @@ class SanText:
     name: ClassVar[str] = "santext"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="SanText: near words more often", tried={"epsilon": EPSILONS}, pair=Pair.WORDS,
+        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return Guarantee(
             epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
             numeric_epsilon=self._draws.numeric_epsilon, numeric_delta=self._draws.numeric_delta,
@@ -66,23 +75,23 @@ class SanText:
         return exponential.exponential(self.vocabulary, self.epsilon)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Log probability of every word, (n,) -> (n, V)."""
+        """Return the log probability of every word, (n,) -> (n, V)."""
         return self._draws.log_probs(checks.word_id_row(self.name, x, self.vocabulary))
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
 
     def blanket(self) -> BlanketCells | None:
-        """Cells above every two words, the unknown one among them."""
+        """Return cells above every two words, the unknown one among them."""
         return tables.blanket(self, None, self.epsilon * diameter(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates any two words at most `distance` apart (None: any): that of pure LDP at the bound.
+        """Return a loss that dominates any two words at most `distance` apart (None: any): pure LDP at the bound.
 
         The true loss is smaller (on GloVe 0.5 to 0.7 of it).
         """
@@ -99,17 +108,20 @@ class SanTextPlus:
     sensitive word, or the frequent input itself.
 
     **Theorem** (Yue et al. 2021, Definition 3 and Theorem 2: (V_S, V_S, ε, ln 1/p)-UMLDP). For all x, x' and every
-    *sensitive* output y, Pr[y | x] <= exp(ε·d(x, x') + ln(1/p))·Pr[y | x']. Two sensitive words, or two frequent
-    ones, need no ln(1/p): it is what a sensitive x has over a frequent x', whose coin must fall first.
+    *sensitive* output y, Pr[y | x] <= exp(ε·d(x, x') + ln(1/p))·Pr[y | x']. Two sensitive words, or two frequent ones,
+    need no ln(1/p): it is the advantage of a sensitive x over a frequent x', whose coin must fall first.
 
-    **What that does not say.** A frequent word that is kept, probability 1 - p, is an output that no other input can
-    give: it reveals itself, and that the token was not sensitive; the loss there is infinite. So the theorem protects
-    which sensitive word was written, and hides a frequent word only where it was replaced. That is the exposure
+    **Limits of the theorem.** A frequent word that is kept, probability 1 - p, is an output that no other input can
+    give. It reveals itself, and that the token was not sensitive; the loss there is infinite. So the theorem protects
+    which sensitive word was written, and hides a frequent word only if it was replaced. That is the exposure
     "frequent-words": inputs that agree in them (both sensitive, or the same frequent word) lose at most ε·d. With
     p = 1, or w = 1, nothing is ever kept: then it is SanText onto the sensitive words, ε·d, and exposes nothing.
 
-    epsilon: per unit of the vectors' length, 0..1000. w: above 0, up to 1. p: above 0 (1e-9), up to 1.
-    ValueError where the vocabulary has no counts.
+    Attributes:
+        epsilon: ε per unit of the vectors' length, 0..1000.
+        vocabulary: Words with counts.
+        w: Share of sensitive words, above 0, up to 1.
+        p: Probability of a replacement, above 0 (1e-9), up to 1.
     """
 
     epsilon: float
@@ -120,6 +132,14 @@ class SanTextPlus:
     name: ClassVar[str] = "santext+"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="SanText+: frequent words may stay", needs=frozenset({AboutWords.COUNTS}),
+        tried={"epsilon": EPSILONS, "w": (0.5,), "p": (0.3, 1.0)}, audits=({"w": 0.7},), pair=Pair.WORDS,
+        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True, more={
+            "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
+            "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
+        }),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -134,20 +154,22 @@ class SanTextPlus:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def sensitive(self) -> NDArray[np.bool_]:
-        """(V + 1,) which inputs are sensitive, the unknown word among them."""
+        """Return (V + 1,) whether inputs are sensitive, the unknown word among them."""
         return _sensitive(self.vocabulary, self.w)
 
     @property
     def keeps(self) -> bool:
-        """Whether any word may be kept."""
+        """Return True if any word may be kept."""
         return self.p < 1 and not bool(self.sensitive.all())
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return Guarantee(
             epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
             offset=-math.log(self.p) if self.keeps else 0.0,
@@ -161,7 +183,7 @@ class SanTextPlus:
         return exponential.exponential(self.vocabulary, self.epsilon, _outputs(self.vocabulary, self.w))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One word for each word id, (n,) or (n, L) -> same shape; three uniforms each. ValueError if out of range."""
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; three uniforms each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         points = Points.drawn(rng, x.shape, 1 + exponential.UNIFORMS)
         flat = x.ravel()
@@ -181,7 +203,7 @@ class SanTextPlus:
         return replaced
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Log probability of every word, (n,) -> (n, V); -inf for a frequent word that is not x."""
+        """Return the log probability of every word, (n,) -> (n, V); -inf for a frequent word that is not x."""
         x = checks.word_id_row(self.name, x, self.vocabulary)
         out = np.full((len(x), len(self.vocabulary)), -np.inf)
         out[:, self.sensitive[:-1]] = self._draws.log_probs(x)
@@ -192,19 +214,21 @@ class SanTextPlus:
         return out
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
 
     def blanket(self) -> BlanketCells | None:
-        """Cells above every two words where none is kept; else None: what is kept is an output of no other word."""
+        """Return cells above every two words if none is kept, else None: a kept word is an output of no other word."""
         if self.keeps:
             return None
         outputs = _outputs(self.vocabulary, self.w)
         return tables.blanket(self, outputs, self.epsilon * diameter(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates any two words at most `distance` apart, given that no word is kept: pure LDP at
-        ε·distance + ln(1/p). What is kept is exposed, and declared public where this is used."""
+        """Return a loss that dominates any two words at most `distance` apart: pure LDP at ε·distance + ln(1/p).
+
+        It holds given that no word is kept: kept words are exposed, and must be declared public.
+        """
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return pure_loss(self.guarantee.loss(apart))
 

@@ -1,5 +1,4 @@
-"""What mechanisms with a table of probabilities share: draws for the words that are there, entries of the table, and
-the blanket under all its rows."""
+"""Shared functions of mechanisms with a table of probabilities: draws, entries, and the blanket of all rows."""
 
 from __future__ import annotations
 
@@ -29,10 +28,13 @@ _LARGEST_TABLE = 10**7
 def drawn(
     mechanism: Any, x: NDArray[Any], count: int, draw: Callable[[IntArray, Points], IntArray], *, rng: Uniforms
 ) -> IntArray:
-    """draw(words, points) for the words that are there, (k,) and (k, count) -> (k,); NOTHING stays NOTHING.
+    """Return draw(words, points) for the words that are there, (k,) and (k, count) -> (k,); NOTHING stays NOTHING.
 
-    (n,) or (n, L) word ids -> same shape. Every place takes `count` uniforms, a word or none: what a text draws does
-    not depend on where another ends. ValueError on an id out of range.
+    (n,) or (n, L) word ids -> same shape. Every place takes `count` uniforms, with a word or without: the draws of a
+    text do not depend on the end of another.
+
+    Raises:
+        ValueError: An id is out of range.
     """
     x = checks.word_ids(mechanism.name, x, mechanism.vocabulary)
     points = Points.drawn(rng, x.shape, count)
@@ -44,7 +46,7 @@ def drawn(
 
 
 def picked(mechanism: Any, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-    """mechanism.log_probs(x) at y, (n,) and (n,) -> (n,), a few distinct words at a time."""
+    """Return mechanism.log_probs(x) at y, (n,) and (n,) -> (n,), a few distinct words at a time."""
     y = np.asarray(y)
     distinct_ids, back = np.unique(checks.word_id_row(mechanism.name, x, mechanism.vocabulary), return_inverse=True)
     order = np.argsort(back, kind="stable")
@@ -58,8 +60,10 @@ def picked(mechanism: Any, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
 
 @lru_cache(maxsize=16)
 def blanket(mechanism: Any, outputs: bytes | None, most: float) -> BlanketCells | None:
-    """Cells above every two words of an exponential mechanism with weights in [e^(-most/2), 1], over all words or over
-    the ids `outputs` (the bytes of int64): by the table of all of them, or by that range alone where it is too large.
+    """Return cells above every two words of an exponential mechanism with weights in [e^(-most/2), 1].
+
+    The outputs are all words, or the ids `outputs` (the bytes of int64). The cells come from the table of all of them,
+    or, if that is too large, from that range alone.
     """
     size = len(mechanism.vocabulary)
     chosen = np.arange(size) if outputs is None else np.frombuffer(outputs, dtype=np.int64)

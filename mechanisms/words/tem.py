@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
@@ -30,28 +31,31 @@ MAX_GAMMA = 1e9
 
 @dataclass(frozen=True)
 class Tem:
-    """A word within γ of x by the exponential mechanism, or ⊥: then one of all words beyond γ, uniformly.
+    r"""A word within γ of x by the exponential mechanism, or ⊥: then one of all words beyond γ, uniformly.
 
-    Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores -d(x, y) of the words L_x with d <= γ, and
-    -γ + 2·ln|W \\ L_x|/ε of ⊥, each with Gumbel noise of scale 2/ε; the largest wins.
+    Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores are -d(x, y) of the words L_x with d <= γ, and
+    -γ + 2·ln|W \ L_x|/ε of ⊥, each with Gumbel noise of scale 2/ε; the largest wins.
 
     **Law.** The largest of scores with Gumbel noise is y with probability proportional to exp(ε·score/2): e^(-ε·d/2) in
-    L_x, and |W \\ L_x|·e^(-ε·γ/2) for ⊥, that is e^(-ε·γ/2) for each word beyond γ. So Pr[y | x] is proportional to
+    L_x, and |W \ L_x|·e^(-ε·γ/2) for ⊥, that is e^(-ε·γ/2) for each word beyond γ. So Pr[y | x] is proportional to
     exp(-ε·d_γ(x, y)/2), d_γ = min(d, γ): one draw of `mechanisms.words.exponential`, without Gumbel noise.
 
     **Theorem** ε·d_γ(x, x'), for all inputs and outputs, nothing exposed. Proof: d_γ is a pseudometric, as d is (the
-    smaller of a distance and a constant keeps the triangle inequality), so the weights of y differ by at most
-    exp(ε·d_γ(x, x')/2), and so do their sums. The published theorem is ε·d; this one is never weaker, and its worst
-    case is ε·γ where γ is below the vocabulary's diameter: what truncation buys. (A program of it in use weighs ⊥ by
+    smaller of a distance and a constant keeps the triangle inequality). So the weights of y differ by at most
+    exp(ε·d_γ(x, x')/2), and so do their sums. The published theorem is ε·d. This one is never weaker, and its worst
+    case is ε·γ if γ is below the vocabulary's diameter: the gain of truncation. (A program of it in use weighs ⊥ by
     |W|/|L_x|, by which neither holds: a test finds it.)
 
-    **γ.** Where none is given, (2/ε)·ln((1 - β)·(V - 1)/β), at least 0, the paper's choice: a word of the vocabulary is
+    **γ.** By default it is (2/ε)·ln((1 - β)·(V - 1)/β), at least 0, the paper's choice. A word of the vocabulary is
     then replaced by one beyond γ with probability at most β, because ⊥ weighs (V - 1)·e^(-ε·γ/2) at most beside the 1
     of the word itself. The unknown word, which has no such 1, is not covered by that. The worst case of this choice,
     2·ln((1 - β)·(V - 1)/β), does not depend on ε.
 
-    epsilon: per unit of the vectors' length, 1e-6..1000. gamma: in that unit, 0..1e9; 0 is uniform, None the choice by
-    beta. beta: 1e-9..0.5.
+    Attributes:
+        epsilon: ε per unit of the vectors' length, 1e-6..1000.
+        vocabulary: Words and vectors.
+        gamma: γ in that unit, 0..1e9; 0 is uniform, None the choice by beta.
+        beta: β, 1e-9..0.5.
     """
 
     epsilon: float
@@ -62,6 +66,11 @@ class Tem:
     name: ClassVar[str] = "tem"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="TEM: near words, far ones alike",
+        tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)}, audits=({"gamma": 1.5},), pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -71,11 +80,12 @@ class Tem:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def radius(self) -> float:
-        """γ, given or chosen."""
+        """Return γ, given or chosen."""
         if self.gamma is not None:
             return self.gamma
         odds = (1 - self.beta) * (len(self.vocabulary) - 1) / self.beta
@@ -83,6 +93,7 @@ class Tem:
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         return Guarantee(
             epsilon=self.epsilon, metric="euclidean", diameter=min(diameter(self.vocabulary), self.radius),
             protects="token", numeric_epsilon=self._draws.numeric_epsilon, numeric_delta=self._draws.numeric_delta,
@@ -93,36 +104,41 @@ class Tem:
         return _sampler(self.vocabulary, self.epsilon, self.radius)
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
-        """d_γ of the guarantee, word ids (n,) and (k,) -> (n, k)."""
+        """Return d_γ of the guarantee, word ids (n,) and (k,) -> (n, k)."""
         apart: FloatArray = np.minimum(distances(self.vocabulary, x, y), self.radius)
         return apart
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One word for each word id, (n,) or (n, L) -> same shape; two uniforms each. ValueError if out of range."""
+        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
         return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Log probability of every word, (n,) -> (n, V)."""
+        """Return the log probability of every word, (n,) -> (n, V)."""
         return self._draws.log_probs(checks.word_id_row(self.name, x, self.vocabulary))
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Log probability of y given x, (n,) -> (n,)."""
+        """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
 
     def blanket(self) -> BlanketCells | None:
-        """Cells above every two words, the unknown one among them."""
+        """Return cells above every two words, the unknown one among them."""
         return tables.blanket(self, None, self.epsilon * self.guarantee.diameter)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """A loss that dominates any two words at most `distance` (Euclidean) apart, None: any: pure LDP at ε·d_γ."""
+        """Return a loss that dominates any two words at most `distance` apart (None: any): pure LDP at ε·d_γ.
+
+        `distance` is Euclidean.
+        """
         apart = checked_distance(self.name, distance, diameter(self.vocabulary))
         return pure_loss(self.guarantee.loss(min(apart, self.radius)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Truncated(Geometry):
-    """Distances of at most γ. Cutting at one number moves no distance and its lowered one farther apart: what
-    `Exponential` proves of them stays true."""
+    """Distances of at most γ.
+
+    Cutting at one number moves no distance and its lowered one farther apart, so the proofs of `Exponential` hold.
+    """
 
     gamma: float
 

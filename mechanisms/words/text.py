@@ -1,4 +1,4 @@
-"""A whole text, token by token: what a text release is drawn by, and what all of it costs."""
+"""Whole text, token by token: the mechanism of a text release, and its total cost."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import MAX_TOKENS, Length
 
 KEPT = "kept"
-#: ε for each token of a text's length, where nobody says otherwise.
+#: Default ε for each token of a text's length.
 _LENGTH = 1.0
-#: Log of a blanket's weight below which nobody is hidden by all the people there are, and cells of a text's blanket.
+#: Log of a blanket's weight below which not even all people hide anybody, and cells of a text's blanket.
 _LEAST_LOG_GAMMA, _CELLS = -30.0, 20_000
-#: What a word shows, and what fills a text up cannot pretend to: who sees it at every place sees where the text ends.
+#: Exposures of a word that filled positions do not have. An observer of them at every place sees the end of the text.
 _SHOWS_THE_END = frozenset({"unknown-words", "group", "tag", "choice"})
-#: What may be done with the words of a kind: sanitize them as any other, leave them out first, or pass them through.
+#: Treatments of the words of a kind: sanitize them as any other, leave them out first, or pass them through.
 TREATMENTS = ("substitute", "drop", "keep")
 
 
@@ -35,27 +35,35 @@ TREATMENTS = ("substitute", "drop", "keep")
 class TextMechanism:
     """A text as at most L word ids, each drawn by `word` on its own; its length drawn by `Length`.
 
-    The treatment of everything that is not a word of the vocabulary is a public parameter, and what is passed through
-    is exposed by name in the guarantee:
-    - Texts longer than L tokens are cut. length: ε for each token of difference, released through `Length` (the text
-      is then cut to the drawn length, or filled up with the unknown word, sanitized like the others), or "kept". Where
-      the word mechanism exposes something that each token of the text has and what fills it up has not (its group or
-      part of speech, for instance), the number of tokens is exposed with it, however it is drawn.
-    - unknown: words outside the vocabulary: "substitute", by the input `vocabulary.unknown`, which lies at the mean of
-      all words; or "drop". Neither shows the word.
-    - stop_words, punctuation, numbers: "substitute" like any word, "drop" before anything else is done, or "keep".
-    - Casing: words are looked up as written, else in lower case; what is released is the vocabulary's own spelling.
-    - sides: 1, or 2 for a pair of texts, which is released as two: each side has L positions and a length of its own,
-      and neither is read while the other is drawn. What is released then says where the second begins.
+    Tokens outside the vocabulary are treated by a public parameter, and all that passes through is exposed by name in
+    the guarantee. Texts longer than L tokens are cut. Words are looked up as written, else in lower case; the released
+    spelling is the vocabulary's own.
 
-    **Guarantee.** Inputs are padded to L positions, so texts differ in positions and in length; positions are drawn
+    **Guarantee.** Inputs are padded to L positions, so texts differ in positions and in length. Positions are drawn
     independently, given the released length: for texts x, x' (Yue et al. 2021, Theorem 1 for L > 1)
+
         loss <= ε·Σ_i d(x_i, x'_i) + L·offset + ε_length·|len(x) - len(x')|,
-    and at worst L times the word's worst case plus ε_length·L. A word mechanism that reads the whole text for each
-    draw (it protects the "sequence") costs its ε at every position, however few words differ. One that makes a whole
-    text by one draw (it is `whole`) costs that draw, its length included: there is no other draw, and no treatment of
-    words. The sides of a pair are drawn independently, so their losses add: of any two pairs at most twice that of any
-    two texts. Gaussian noises on the two sides are one on both together, whose inputs are √2 times as far apart.
+
+    and at worst L times the word's worst case plus ε_length·L. A word mechanism that reads the whole text for each draw
+    (it protects the "sequence") costs its ε at every position, however few words differ. One that makes a whole text by
+    one draw (it is `whole`) costs that draw, its length included: there is no other draw, and no treatment of words.
+    The sides of a pair are drawn independently, so their losses add: for any two pairs at most twice that of any two
+    texts. Gaussian noises on the two sides are one on both together, whose inputs are √2 times as far apart.
+
+    Attributes:
+        word: Mechanism of one word.
+        tokens: L of each side.
+        length: ε for each token of difference, released through `Length`, or "kept". The text is cut to the drawn
+            length, or filled up with the unknown word, sanitized like the others. If the word mechanism exposes a
+            property that each token of the text has and filled positions do not have (its group or part of speech, for
+            instance), the number of tokens is exposed with it, however it is drawn.
+        unknown: Treatment of words outside the vocabulary: "substitute", by the input `vocabulary.unknown`, which lies
+            at the mean of all words; or "drop". Neither shows the word.
+        stop_words: "substitute" like any word, "drop" before anything else is done, or "keep".
+        punctuation: As for stop_words.
+        numbers: As for stop_words.
+        sides: 1, or 2 for a pair of texts, which is released as two: each side has L positions and a length of its own,
+            and neither is read while the other is drawn. The release then shows where the second begins.
     """
 
     word: WordMechanism
@@ -87,7 +95,7 @@ class TextMechanism:
                 raise ValueError(f"{self.word.name}: its words do not stand where the text's do, so none can be kept")
 
     def _check_whole(self) -> None:
-        """Of a mechanism that makes a whole text by one draw: nothing else is drawn of it or done to it. ValueError."""
+        """Check a mechanism that makes a whole text by one draw: nothing else is drawn of the text or done to it."""
         if self.length not in (0.0, _LENGTH):
             raise ValueError(f"{self.name}: one draw makes the whole text, its length too; leave length out")
         object.__setattr__(self, "length", 0.0)
@@ -97,44 +105,47 @@ class TextMechanism:
 
     @property
     def whole(self) -> bool:
-        """Whether one draw makes a whole text, of each side."""
+        """Return True if one draw makes a whole text, of each side."""
         return bool(getattr(self.word, "whole", False))
 
     @property
     def draws(self) -> int:
-        """How often `word` is drawn for one text."""
+        """Return the number of draws of `word` for one text."""
         return self.sides if self.whole else self.positions
 
     @property
     def name(self) -> str:
+        """Return the name of the word mechanism."""
         return self.word.name
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def vocabulary(self) -> Any:
+        """Return the vocabulary of the word mechanism."""
         return self.word.vocabulary
 
     @property
     def positions(self) -> int:
-        """Places of a release: L of each side, one side behind the other."""
+        """Return the number of places of a release: L of each side, one side behind the other."""
         return self.sides * self.tokens
 
     @cached_property
     def side(self) -> TextMechanism:
-        """The mechanism of one side, as of a text by itself."""
+        """Return the mechanism of one side, as of a text by itself."""
         return self if self.sides == 1 else replace(self, sides=1)
 
     @cached_property
     def lengths(self) -> Length | None:
-        """The mechanism of the length, of each side; None where it is kept, or made with the words by one draw."""
+        """Return the mechanism of the length, of each side; None if it is kept, or made with the words by one draw."""
         return None if self.whole or isinstance(self.length, str) else Length(self.length, self.tokens)
 
     @cached_property
     def kept(self) -> NDArray[np.bool_]:
-        """(V + 1,): the word ids that are passed through."""
+        """Return (V + 1,) a mask of the word ids that are passed through."""
         kinds = self.vocabulary.kinds
         named = [name for name in kinds if getattr(self, name) == "keep"]
         masks = [kinds[name] for name in named] or [np.zeros(len(self.vocabulary) + 1, dtype=bool)]
@@ -143,7 +154,7 @@ class TextMechanism:
 
     @cached_property
     def dropped(self) -> NDArray[np.bool_]:
-        """(V + 1,): the word ids that are left out of a text before anything else is done."""
+        """Return (V + 1,) a mask of the word ids that are left out of a text before anything else is done."""
         kinds = self.vocabulary.kinds
         masks = [kinds[name] for name in kinds if getattr(self, name) == "drop"]
         unknown = np.zeros(len(self.vocabulary) + 1, dtype=bool)
@@ -153,6 +164,7 @@ class TextMechanism:
 
     @cached_property
     def guarantee(self) -> Guarantee:
+        """Return the theorem of the text."""
         token, n = self.word.guarantee, self.draws
         lengths = [] if self.lengths is None else [self.lengths.guarantee] * self.sides
         passes = [name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if self._keeps(name)]
@@ -179,7 +191,7 @@ class TextMechanism:
         return bool(getattr(self, name) == "keep")
 
     def parts(self) -> tuple[tuple[Any, int], ...]:
-        """The mechanisms that a text is drawn by, and how often each: for composition."""
+        """Return the mechanisms that draw a text, each with its number of draws: for composition."""
         length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, self.sides),)
         return ((self.word, self.draws), *length)
 
@@ -198,18 +210,19 @@ class TextMechanism:
         return found
 
     def blanket(self) -> BlanketCells | None:
-        """Cells above every two texts that agree in what is exposed: its words' at each position, and its length's.
+        """Return cells above every two texts that agree in the exposures.
 
-        What is released is a function of a length and of draws at all L positions, those behind the end of the
-        unknown word, of each side. None where the word mechanism has none, or no number of users would do.
+        They are those of the words at each position, and of the length. The release is a function of a length and of
+        draws at all L positions, those behind the end of the unknown word, of each side. It is None if the word
+        mechanism has none, or no number of users suffices.
         """
         return self._blanket
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """The loss of its parts, by their theorems alone, at `distance` (None: at worst), exposures declared public.
+        """Return the loss of its parts, by their theorems alone, at `distance` (None: at worst).
 
-        Accounting composes `parts` instead, which is tighter. Where words are drawn each by itself, the distance is
-        theirs, place by place: texts at distance 0 may still differ in length.
+        Exposures are declared public. Accounting composes `parts` instead, which is tighter. If words are drawn
+        separately, the distance is theirs, place by place: texts at distance 0 may still differ in length.
         """
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         if self.guarantee.sigma is not None:
@@ -222,13 +235,20 @@ class TextMechanism:
         return pure_loss(bound)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int32]:
-        """One draw for each text: (n, positions) word ids, `vocabulary.unknown` included, NOTHING after the end ->
-        (n, positions) int32 word ids, NOTHING after the drawn end (and where `word` gives none); of pairs, one side
-        behind the other, each with an end of its own.
+        """Draw once for each text, (n, positions) word ids -> (n, positions) int32 word ids.
 
-        private: what else of the text the word mechanism reads (`word.reads`), (n, L, ...) each, or, of a pair, what
-        is read of its sides, one after the other. Every row uses the same number of uniforms. ValueError on anything
-        else.
+        Inputs include `vocabulary.unknown`, and NOTHING after the end. Outputs have NOTHING after the drawn end (and
+        where `word` gives none). For pairs, one side is behind the other, each with an end of its own. Every row uses
+        the same number of uniforms.
+
+        Args:
+            x: Word ids.
+            rng: Source of uniforms.
+            **private: Further properties of the text that the word mechanism reads (`word.reads`), (n, L, ...) each,
+                or, for a pair, those of its sides, one after the other.
+
+        Raises:
+            ValueError: The word ids are invalid.
         """
         x = self._checked(x)
         drawn = np.empty(x.shape, dtype=np.int32)
@@ -239,7 +259,7 @@ class TextMechanism:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Where each side stands in a row of `sample`."""
+        """Return the place of each side in a row of `sample`."""
         return tuple(slice(side * self.tokens, (side + 1) * self.tokens) for side in range(self.sides))
 
     def _drawn(self, x: NDArray[np.int64], rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
@@ -256,19 +276,19 @@ class TextMechanism:
         return np.where(inside & self.kept[filled], filled, substitutes).astype(np.int32)
 
     def texts(self, word_ids: NDArray[Any]) -> list[Any]:
-        """Released word ids (n, positions) as texts, words with one space between; of pairs, as two texts each."""
+        """Return released word ids (n, positions) as texts, words with one space between; pairs as two texts each."""
         sides = [[self.vocabulary.text(row) for row in word_ids[:, side]] for side in self.slices]
         return sides[0] if self.sides == 1 else list(zip(*sides, strict=True))
 
     @cached_property
     def uniforms(self) -> int:
-        """How many uniforms one text takes, whatever it holds."""
+        """Return the number of uniforms of one text, whatever it holds."""
         word: Any = self.word
         if self.whole:
             return int(self.sides * word.uniforms)
         counting = _Counting()
         nothing = np.full((1, self.tokens), NOTHING)
-        private = {"importance": np.zeros((1, self.tokens)), "scores": None}  # nobody asks for scores of no words
+        private = {"importance": np.zeros((1, self.tokens)), "scores": None}  # no scores are requested without words
         self.side.sample(nothing, rng=counting, **{name: private[name] for name in self.word.reads})
         return self.sides * counting.count
 
@@ -285,7 +305,7 @@ class TextMechanism:
 
 
 class _Counting:
-    """A source of uniforms that counts them, each so small that the length drawn by it is 0: no word is drawn."""
+    """Source of uniforms that counts them, each so small that the length drawn by it is 0: no word is drawn."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -298,5 +318,5 @@ class _Counting:
         return np.full((len(rows), k), 0.5)
 
 
-#: The parameters of a text that are not its word mechanism's, by the names that experiment files use.
+#: Parameters of a text that are not its word mechanism's, by the names in experiment files.
 TEXT_FIELDS = tuple(f.name for f in fields(TextMechanism) if f.name != "word")

@@ -1,4 +1,4 @@
-"""A text's words passed through unchanged: the identity of the text channel."""
+"""Words of a text that pass through unchanged: the identity of the text channel."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ class Verbatim:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the guarantee of no protection."""
         return unprotected("discrete", "token", 1.0)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Unbounded for any two words that differ."""
+        """Return the loss: unbounded for any two words that differ."""
         return unbounded_loss() if checks.differs(self.name, distance) else no_loss()
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
-        """The word ids themselves, NOTHING for the unknown word; no uniform is drawn. ValueError if out of range."""
+        """Return the word ids themselves, NOTHING for the unknown word; no uniform is drawn."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return np.where(x == self.vocabulary.unknown, NOTHING, x)

@@ -1,4 +1,4 @@
-"""Vickrey: of the two words nearest to a noisy vector, one (Xu et al. 2021), without a second look at the input."""
+"""Vickrey: one of the two words nearest to a noisy vector (Xu et al. 2021), without a second look at the input."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
@@ -26,25 +27,29 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Vickrey:
-    """The first or the second of the words nearest to a noisy vector z: the first with probability
-    (1 - t)·d₂/(t·d₁ + (1 - t)·d₂), d₁ <= d₂ their Euclidean distances from z.
+    """The first or the second of the words nearest to a noisy vector z, by a coin.
 
-    Xu, Aggarwal, Feyisetan and Teissier 2021, the mechanism of two neighbours. t = 0 is the first, MADLIB; t = 1 always
-    the second. z is that of `mechanisms.words.mahalanobis`, with λ = 0 that of MADLIB: the paper has both.
+    The first has probability (1 - t)·d₂/(t·d₁ + (1 - t)·d₂), d₁ <= d₂ their Euclidean distances from z. Xu, Aggarwal,
+    Feyisetan and Teissier 2021, the mechanism of two neighbours. t = 0 is the first, MADLIB; t = 1 always the second. z
+    is that of `mechanisms.words.mahalanobis`, with λ = 0 that of MADLIB: the paper has both.
 
     **Theorem** ε·d(x, x'), d the (Mahalanobis) distance of the noise, nothing exposed: both words, their distances from
-    z and the coin are functions of z and of public things, hence post-processing (the paper's proof).
+    z and the coin are functions of z and of public data, hence post-processing (the paper's proof).
 
-    **What is not offered.** A program of it in use leaves the private word itself out where it is the nearest. That
-    looks at the input again: an output y is then impossible for the input y and for no other, the loss is infinite at
-    any ε, and no name of what is exposed would make it finite.
+    **Not offered.** A program of it in use leaves the private word itself out if it is the nearest. That looks at the
+    input again. An output y is then impossible for the input y and for no other, the loss is infinite at any ε, and no
+    exposure would make it finite.
 
     **numeric_delta (proved).** The argument of `mechanisms.words.madlib`, of the path of one uniform. The nearest word
     changes at most 2V times, the second at most 4e·V times (`mechanisms.words.madlib_syntax`, k = 2). Between, the
     coin's bound meets one uniform where u·t·d₁ = (1 - u)·(1 - t)·d₂, squared a trigonometric polynomial of degree 2 at
     most: four times. The coin's own uniform makes one break.
 
-    epsilon, lam: of the noise, as `Mahalanobis`; lam = 0 by default. t: 0..1. vocabulary: of 2..1024 dimensions.
+    Attributes:
+        epsilon: ε of the noise, as for `Mahalanobis`.
+        vocabulary: Words with vectors of 2..1024 dimensions.
+        t: 0..1.
+        lam: λ of the noise, as for `Mahalanobis`.
     """
 
     epsilon: float
@@ -55,6 +60,11 @@ class Vickrey:
     name: ClassVar[str] = "vickrey"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="Vickrey: the nearest or the second nearest",
+        tried={"epsilon": EPSILONS, "t": (0.5,), "lam": (0.0, 0.4)}, pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -64,32 +74,31 @@ class Vickrey:
 
     @property
     def grid(self) -> None:
+        """Return None: outputs are integers."""
         return None
 
     @cached_property
     def noise(self) -> Mahalanobis:
-        """What draws z."""
+        """Return the mechanism that draws z."""
         return Mahalanobis(self.epsilon, self.vocabulary, self.lam)
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return the theorem."""
         size, width = self.vocabulary.vectors.shape
         breaks = (width + 1) * 5 * (2 + 4 * math.e) * size + 1
         return replace(self.noise.guarantee, numeric_delta=min(1.0, breaks * LATTICE))
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
-        """d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
+        """Return d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""
         return self.noise.distances(x, y)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """The raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
+        """Return the raw noise's loss at `distance` (None: the diameter), of which the words are post-processing."""
         return self.noise.privacy_loss(checked_distance(self.name, distance, self.noise.guarantee.diameter))
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """One draw for each word id, (n,) or (n, L) -> the same shape, int64; NOTHING stays. m + 2 uniforms a token.
-
-        ValueError where one is out of range.
-        """
+        """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 2 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         root = self.noise.root if self.lam else None
         return perturbed(x, self.epsilon, self.vocabulary, rng, self._choose, root=root, more=1)

@@ -1,9 +1,9 @@
 """Words in one dimension: lists in which each word is followed by the nearest one that is not yet there.
 
-The order is a public function of the vocabulary and of a seed, and every word is decided exactly (see
-`mechanisms.words.nearest`: distances in float64, equals to the lower number), so that a client and a server that hold
-one vocabulary have the same lists. Most words are followed by one of their nearest `_NEAR`, which are found for all
-words together; where all of them have been used, what is left is searched.
+The order is a public function of the vocabulary and of a seed. Every word is decided exactly (see
+`mechanisms.words.nearest`: distances in float64, equals to the lower number), so a client and a server with one
+vocabulary have the same lists. Most words are followed by one of their nearest `_NEAR`, which are found for all words
+together. If all of them have been used, the remaining words are searched.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from mechanisms.words.nearest import Remaining, nearest, neighbours
 
 IntArray = NDArray[np.int64]
 
-#: Neighbours that are looked up before what is left is searched.
+#: Neighbours that are looked up before the remaining words are searched.
 _NEAR = 64
 
 
 @lru_cache(maxsize=8)
 def word_lists(vocabulary: Vocabulary, lists: int, seed: int) -> tuple[IntArray, IntArray]:
-    """(lists, V) the words of each list in their order, and (lists, V + 1) where each word stands, the unknown one
-    beside the word nearest to the mean, at its place. Remembered for this process."""
+    """Return (lists, V) the words of each list in their order, and (lists, V + 1) the place of each word. Cached.
+
+    The unknown word has the place of the word nearest to the mean.
+    """
     size = len(vocabulary)
     near = neighbours(vocabulary, _NEAR)
     order = np.stack([_chain(vocabulary, near, _start(vocabulary, seed, i)) for i in range(lists)])
@@ -39,13 +41,13 @@ def word_lists(vocabulary: Vocabulary, lists: int, seed: int) -> tuple[IntArray,
 
 
 def _start(vocabulary: Vocabulary, seed: int, number: int) -> int:
-    """Where a list begins: anywhere, by a hash, so that it does not hang on a library's generator."""
+    """Return the start of a list: any word, by a hash, so that it does not depend on a library's generator."""
     drawn = hashlib.sha256(f"{vocabulary.identity} {seed} {number}".encode()).digest()
     return int.from_bytes(drawn[:8], "little") % len(vocabulary)
 
 
 def _chain(vocabulary: Vocabulary, near: IntArray, start: int) -> IntArray:
-    """(V,) each word once. near: (V, k) neighbours by rising distance, filled up with the word itself."""
+    """Return (V,) each word once. `near` (V, k) are neighbours by rising distance, filled up with the word itself."""
     size = len(vocabulary)
     there, remaining = np.ones(size, dtype=bool), Remaining(vocabulary)
     order = np.empty(size, dtype=np.int64)

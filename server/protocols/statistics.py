@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from server.maps import Maps
@@ -127,7 +128,12 @@ def _frame(
 
 
 def _asked(
-    frame: Maps, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], training: Training, number: int,
+    frame: Maps,
+    encoder: Encoding,
+    channels: Channels,
+    codes: NDArray[np.float32],
+    training: Training,
+    number: int,
     progress: Progress,
 ) -> Generator[Request, Batch, Release | None]:
     """Request user vectors from a group; return None if no group is asked or nothing arrives."""
@@ -135,8 +141,8 @@ def _asked(
         return None
     stage = "train" if training.rounds == 1 else f"train-{number + 1}"
     request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=(number, training.rounds))
-    progress(f"stage {stage}: {frame.dim} features, {request.statistic_dim} coordinates of a user")
-    return (yield request).channel("statistic")
+    progress(f"stage {stage}: {frame.dim} features, {request.question(VectorQuestion).dim} coordinates of a user")
+    return (yield request).of(VectorQuestion)
 
 
 def _taught(

@@ -15,6 +15,7 @@ from mechanisms import catalogue, checks
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.shuffle import amplify
+from mechanisms.facts import AboutWords, facts_of
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
 from mechanisms.words.text import KEPT, TextMechanism
@@ -200,7 +201,7 @@ class TextToPlan:
         model: Any = ANY_MODEL
         if not generates or self.words is not None:
             source = self.words or "minilm"
-            vocabulary = load(vocabulary_folder(source, tags="syntax" in mechanism))
+            vocabulary = load(vocabulary_folder(source, tags=AboutWords.TAGS in facts_of(kind).needs))
             among = f"{len(vocabulary):,} words of {source}"
             among += ", which sanitize must be given too, as --words" if generates else ""
         elif self.generator is not None:

@@ -1,1 +1,1 @@
-"""What is computed once and kept: encoders, embeddings, vocabularies, language models."""
+"""Artifacts that are computed once and cached: encoders, embeddings, vocabularies, language models."""

@@ -1,13 +1,11 @@
-"""The prediction head that the bundled checkpoint lacks, as package data: DP-MLM needs no training on a new machine.
+"""Prediction head that the bundled checkpoint lacks, as package data: DP-MLM needs no training on a new machine.
 
-MiniLM comes without a head. `make head` trains one on the built-in public texts, with the encoder
-(`server.training.pretrain`: an encoder that stays as it was does not learn to read a text beside its masked copy), and
-keeps what the training changed: the head in half precision, of each matrix of the encoder the 16 directions in which it
-moved farthest. That is 1.7 MB, and finds 89 % of the masked words of other built-in texts where the whole finds 96 %.
-
-The file is known by its SHA-256, which stands here; the checkpoint that it is added to by its own
-(`server.checkpoint_files`). What is shipped is what a client runs, wherever it was made: training again on another
-machine gives another file in its last bits.
+MiniLM comes without a head. `make head` trains one on the built-in public texts, together with the encoder
+(`server.training.pretrain`: a frozen encoder does not learn to read a text beside its masked copy). It keeps what the
+training changed: the head in half precision, and of each matrix of the encoder the 16 directions in which it moved
+farthest. That is 1.7 MB, and finds 89 % of the masked words of other built-in texts; the whole finds 96 %. The SHA-256
+here identifies the file; the checkpoint that it is added to has its own (`server.checkpoint_files`). Clients run the
+shipped file, wherever it was made: training again on another machine gives another file in its last bits.
 """
 
 from __future__ import annotations
@@ -29,20 +27,25 @@ from simulations.artifacts.vocabulary import MINILM
 from simulations.errors import UserError
 from simulations.progress import Progress
 
-# Nothing here may import torch before it is needed: what was made once lies in the cache.
+# Nothing here may import torch before it is needed: the cache holds what was made once.
 
 HEAD = Path(__file__).with_name("minilm_head.npz")
 SHA256 = "e20f269076124695cfa06c655c3562ade43012367219b3df258028c6531898d6"
 #: Directions of a matrix that are kept; texts of the training, its batches, their rows and the pieces of a pair.
 RANK, TEXTS, STEPS, BATCH, PIECES = 16, 3000, 600, 16, 80
 _HEAD = "cls."
-#: What clients read at most.
+#: Most tokens that clients read.
 _MAX_LENGTH = 256
 
 
 def bundled_masked_lm(*, progress: Progress) -> Path:
-    """The folder of the bundled checkpoint with its shipped head, as clients run it (`client.models.masked_lm`);
-    made in seconds, once. UserError, one line, where the file is not what was shipped."""
+    """Return the folder of the bundled checkpoint with its shipped head, as clients run it (`client.models.masked_lm`).
+
+    It is made in seconds, once.
+
+    Raises:
+        UserError: The file is not the shipped one.
+    """
     about = made_by(("simulations.artifacts.bundled_head", "server.masked_lm"), LIBRARIES)
     name = hashlib.sha256(f"{about} {SHA256}".encode()).hexdigest()[:32]
 
@@ -70,9 +73,11 @@ def _shipped() -> Mapping[str, np.ndarray]:
 
 
 def compress(base: Mapping[str, Any], trained: Mapping[str, Any], rank: int) -> dict[str, np.ndarray]:
-    """What leads from the tensors `base` to `trained`, float16: of the head the values; of a matrix the first `rank`
-    terms of its change's singular value decomposition, NAME.left (n, rank) and NAME.right (rank, m); else the change.
-    What did not change is left out."""
+    """Return the change from the tensors `base` to `trained`, float16.
+
+    For the head it has the values; for a matrix the first `rank` terms of its change's singular value decomposition,
+    NAME.left (n, rank) and NAME.right (rank, m); else the change. Unchanged tensors are left out.
+    """
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in trained.items():
         after = tensor.detach().double().numpy()
@@ -92,8 +97,13 @@ def compress(base: Mapping[str, Any], trained: Mapping[str, Any], rank: int) -> 
 
 
 def restore(model: Any, arrays: Mapping[str, np.ndarray]) -> None:
-    """Inverse of `compress`, in place: the head's values and the encoder's changes; its second text then has the
-    positions of the first. ValueError where something does not belong to this model."""
+    """Apply the inverse of `compress` in place: the head's values and the encoder's changes.
+
+    The encoder's second text then has the positions of the first.
+
+    Raises:
+        ValueError: An array does not belong to this model.
+    """
     import torch
 
     from server.masked_lm import ALIGNED
@@ -115,7 +125,7 @@ def restore(model: Any, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def make(path: Path, *, say: Callable[[str], None] = print) -> None:
-    """Train the head on the built-in public texts and write the file; `say` is told of its accuracy and its SHA-256."""
+    """Train the head on the built-in public texts and write the file. `say` receives its accuracy and its SHA-256."""
     from server.training.pretrain import pretrain
     from simulations.corpora.builtin import builtin
 
@@ -129,7 +139,7 @@ def make(path: Path, *, say: Callable[[str], None] = print) -> None:
 
 
 def write(trained: Path, path: Path, texts: Sequence[str], *, say: Callable[[str], None] = print) -> None:
-    """What a training of the bundled checkpoint changed, as the file; clip bounds from public texts."""
+    """Write the changes of a training of the bundled checkpoint as the file, with clip bounds from public texts."""
     from server.masked_lm import bounds_of, read
     from server.training.pretrain import masked_accuracy
     from simulations.corpora.builtin import builtin

@@ -1,4 +1,4 @@
-"""The encoder of a study, as clients run it: fine-tuned and exported once, then cached."""
+"""Encoder of a run, as clients run it: fine-tuned and exported once, then cached."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from simulations.progress import Progress
 
 #: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
 CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
-#: Of the folder of an encoder that was fine-tuned first: its checkpoint.
+#: Checkpoint in the folder of an encoder that was fine-tuned first.
 _CHECKPOINT = "checkpoint"
-#: Whose versions the bits of an exported model rest on.
+#: Libraries whose versions determine the bits of an exported model.
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 
@@ -78,7 +78,7 @@ def pooling_of(settings: EncoderSettings) -> str:
 
 
 def _config(model: str) -> dict[str, Any]:
-    """Return what a checkpoint on this machine says of itself, nothing of one on a hub. Raises UserError."""
+    """Return the configuration of a checkpoint on this machine, or nothing for one on a hub. Raises UserError."""
     about = Path(resolve(model)) / "config.json"
     if not about.is_file():
         return {}
@@ -131,12 +131,12 @@ def check_trained(experiment: Experiment) -> None:
 
 
 def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:
-    """What the exported encoder in `folder` was made from, where training it goes on."""
+    """Return the checkpoint of which the exported encoder in `folder` was made, for further training."""
     return folder / _CHECKPOINT if settings.fine_tune_on_public else settings.model
 
 
 def export_settings(settings: EncoderSettings) -> dict[str, Any]:
-    """How `server.export.export_encoder` is told to make the encoder of an experiment."""
+    """Return the arguments of `server.export.export_encoder` for the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
         "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": settings.layers,

@@ -1,4 +1,4 @@
-"""A generating language model that clients can run, made once from a checkpoint and public texts, then cached."""
+"""Generating language model that clients can run, made once from a checkpoint and public texts, then cached."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
 from simulations.progress import Progress
 
-#: Texts of the built-in corpus that a language model learns from where no others are named.
+#: Texts of the built-in corpus that a language model learns from by default.
 _PUBLIC = 3000
 
 
 def public_sentences() -> Sequence[str]:
-    """Texts of the built-in corpus, for a language model where nobody names others."""
+    """Return the default texts for a language model, of the built-in corpus."""
     from simulations.corpora.builtin import builtin
 
     found: Sequence[str] = builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
@@ -30,12 +30,21 @@ def generator_folder(
     checkpoint: str | Path, public_texts: Sequence[str | tuple[str, str]], *, kind: str, prompt: str | None = None,
     seed: int, progress: Progress,
 ) -> Path:  # fmt: skip
-    """The folder of an exported generating model (`client.models.generator`), clip bounds from the public texts; a
-    folder that is one already stays as it is.
+    """Return the folder of an exported generating model (`client.models.generator`), clip bounds from the public texts.
 
-    kind: "generator" or "paraphraser", which says what stands around the text where no prompt is given: the question
-    for a paraphrase, or nothing. UserError for a prompt beside a folder that has its own; ValueError, one line, where
-    the checkpoint cannot be read.
+    A folder that is one already stays as it is.
+
+    Args:
+        checkpoint: Checkpoint, or the folder of an exported model.
+        public_texts: Public texts.
+        kind: "generator" or "paraphraser". It determines the default prompt: nothing, or the request of a paraphrase.
+        prompt: Prompt around the text, or None.
+        seed: Seed of the export.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: A prompt is given beside a folder that has its own.
+        ValueError: The checkpoint cannot be read.
     """
     folder = Path(checkpoint).expanduser()
     if (folder / generator.FILES[-1]).is_file():
@@ -60,7 +69,7 @@ def generator_folder(
 
 
 def together(folders: Mapping[str, Path], *, progress: Progress) -> Path:
-    """The folder of the language models of a study, by kind: the one that there is, or one that holds all of them."""
+    """Return the folder of the language models of a run, by kind: the only one, or one that holds all of them."""
     if len(folders) == 1:
         return next(iter(folders.values()))
     names = {kind: language_models.identity(folder, kind) for kind, folder in folders.items()}

@@ -1,4 +1,4 @@
-"""How long texts are for an encoder, in its own tokens, before anything is cut; and how many words it does not know."""
+"""Lengths of texts for an encoder, in its own tokens, before anything is cut; and shares of words it does not know."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import resolve
 
 _AT_ONCE = 1 << 12
-#: Texts whose words are looked up, at most: a share of so many is known to 2 %.
+#: Largest number of texts whose words are looked up; it determines a share to 2 %.
 SAMPLE = 2000
-#: Share of unknown words from which on it is worth a warning: English has a tenth at most in an English vocabulary.
+#: Share of unknown words from which a warning is due: English has a tenth at most in an English vocabulary.
 MANY_UNKNOWN = 0.2
-#: Pieces from which on a word is one that the encoder does not know, by the size of its vocabulary: in one of several
+#: Number of pieces from which a word is unknown to the encoder, by the size of its vocabulary: in one of several
 #: languages, common words of each are in two pieces.
 _PIECES = ((100_000, 2), (1 << 62, 3))
-#: Characters that are words of their own, in scripts that leave no spaces.
+#: Characters that are words of their own, in scripts without spaces.
 _HAN = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])")
 
 
 def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
-    """Tokens of each text under a checkpoint's tokenizer, with those that it puts around a text, int64 (n,).
+    """Return the tokens of each text under a checkpoint's tokenizer, with those put around a text, int64 (n,).
 
-    Raises ValueError where the checkpoint has no tokenizer that can be read.
+    Raises:
+        ValueError: The checkpoint has no tokenizer that can be read.
     """
     tokenizer = _tokenizer(model)
     tokenizer.no_truncation()
@@ -47,11 +48,13 @@ def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
 
 
 def unknown_share(model: str, texts: Sequence[Text]) -> float:
-    """Return the share of words, of a sample of the texts, that a checkpoint's tokenizer does not know: that it has no
-    piece for, or cuts into several. Of English in an English vocabulary it is a tenth at most, of another language
-    mostly more than a third.
+    """Return the share of words, of a sample of the texts, that a checkpoint's tokenizer does not know.
 
-    Raises ValueError where the checkpoint has no tokenizer that can be read.
+    It has no piece for such a word, or cuts it into several. For English in an English vocabulary the share is a tenth
+    at most, for another language mostly more than a third.
+
+    Raises:
+        ValueError: The checkpoint has no tokenizer that can be read.
     """
     tokenizer = _tokenizer(model)
     tokenizer.no_truncation()
@@ -76,13 +79,13 @@ def outside(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
 
 
 def sampled(texts: Sequence[Text]) -> list[str]:
-    """At most SAMPLE of the texts, evenly over all, as far as models read them; a pair as two."""
+    """Return at most SAMPLE of the texts, evenly over all, as far as models read them; a pair as two."""
     step = -(-len(texts) // SAMPLE) or 1
     return [side for i in range(0, len(texts), step) for side in sides_of(clean_text(texts[i]), 2) if side]
 
 
 def _letters(text: str) -> list[str]:
-    """The runs of letters in a text, with the marks that they bear; of Han and Kana each character."""
+    """Return the runs of letters in a text, with the marks that they bear; for Han and Kana each character."""
     kept = "".join(sign if unicodedata.category(sign)[0] in "LM" else " " for sign in text)
     return _HAN.sub(r" \1 ", kept).split()
 

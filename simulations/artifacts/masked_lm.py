@@ -1,4 +1,4 @@
-"""A masked language model that clients can run, made once from a checkpoint and public texts, then cached."""
+"""Masked language model that clients can run, made once from a checkpoint and public texts, then cached."""
 
 from __future__ import annotations
 
@@ -30,13 +30,22 @@ def masked_lm_folder(
     max_length: int = 256,
     progress: Callable[[str], None],
 ) -> Path:
-    """The folder of an exported masked language model (`client.models.masked_lm`), clip bounds from the public texts.
+    """Return the folder of an exported masked language model (`client.models.masked_lm`).
 
-    A checkpoint without a prediction head, as the bundled "minilm" is, gets one by training on the public texts (see
-    `server.training.pretrain`, minutes); so does any, if a sanitizer is given: it then learns to predict the original
-    word in text that this mechanism sanitized, and its trained checkpoint lies in the folder `checkpoint` within.
-    The sanitizer's length mechanism is left aside, so that words stay in their places. Each side of a pair is a text:
-    clients read it by itself.
+    Clip bounds come from the public texts. A checkpoint without a prediction head, as the bundled "minilm" is, gets one
+    by training on the public texts (see `server.training.pretrain`, minutes). Each side of a pair is a text: clients
+    read it by itself.
+
+    Args:
+        model: Checkpoint.
+        public_texts: Public texts.
+        seed: Seed of the training.
+        sanitizer: Text mechanism, or None. With one, the model learns to predict the original word in text that this
+            mechanism sanitized, and its trained checkpoint lies in the folder `checkpoint` within. Its length mechanism
+            is left out, so words stay in their places.
+        steps: Batches of the training.
+        max_length: Most tokens that the model reads.
+        progress: Function that receives lines of progress.
     """
     from server.accelerator import device
     from server.checkpoint_files import fingerprint
@@ -48,7 +57,7 @@ def masked_lm_folder(
     if kept is not None and kept.word.reads:
         raise UserError(f"masked-lm: {kept.name} reads {', '.join(kept.word.reads)}; pretrain with another mechanism")
     about = [fingerprint(model), texts, seed, None if kept is None else parameters(kept), steps, max_length]
-    # only what it is taught to restore depends on how mechanisms draw
+    # only the training target with a sanitizer depends on the mechanisms' draws
     drawn = ["simulations.artifacts.masked_lm"] if kept is not None else []
     about += [made_by(("server.masked_lm", "server.training.pretrain", *drawn), LIBRARIES), device().type]
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
@@ -68,8 +77,11 @@ def masked_lm_folder(
 
 
 def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[list[str], list[str]]:
-    """(the texts' words, what `text` draws for each), with spaces between: word i of one stands for word i of the
-    other, whatever is unknown or not drawn, as the vocabulary's own unknown word."""
+    """Return (the texts' words, the draws of `text` for each), with spaces between.
+
+    Word i of one corresponds to word i of the other. A word that is unknown or not drawn is the vocabulary's own
+    unknown word.
+    """
     vocabulary: Vocabulary = text.vocabulary
     x = np.full((len(texts), text.tokens), NOTHING, dtype=np.int64)
     clean = []

@@ -1,4 +1,4 @@
-"""A trained model's folder: what it predicts by, what stands before it, and a card that states its guarantee."""
+"""Folder of a trained model: the model, its preprocessing, and a card that states its guarantee."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
 
 
 def read_about(folder: Path) -> tuple[tuple[str, ...], str]:
-    """The names of a saved model's classes and the identity of its encoder. Raises UserError."""
+    """Return the names of a saved model's classes and the identity of its encoder.
+
+    Raises:
+        UserError: The folder does not have them.
+    """
     about = _about(folder)
     return tuple(map(str, about["classes"])), str(about["encoder"])
 
@@ -67,8 +71,11 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.int64]:
-    """What a saved model makes of texts as they are, (n,), as a user's own device would. Raises ValueError where there
-    is none."""
+    """Return a saved model's classes of texts as they are, (n,), as a user's own device computes them.
+
+    Raises:
+        ValueError: There is no model.
+    """
     if (folder / PIPELINE).is_file():
         from server.model import Pipeline  # torch
 

@@ -1,4 +1,4 @@
-"""The universal part of speech of a word, out of context: the likeliest by HanTa's English lexicon and endings."""
+"""Universal part of speech of a word, out of context: the likeliest by HanTa's English lexicon and endings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms.vocabulary import TAGS, is_number, is_punctuation
 
-# The tags of the British National Corpus (C5), by which the lexicon goes, as universal ones (Petrov et al. 2011).
+# The tags of the British National Corpus (C5), which the lexicon uses, as universal ones (Petrov et al. 2011).
 # Possessives are pronouns and "not" an adverb, as in the mapping of the Penn treebank's tags.
 _UNIVERSAL = {
     "NOUN": ("NN0", "NN1", "NN2", "NP0"),
@@ -27,15 +27,18 @@ _UNIVERSAL = {
 }
 _NUMBER = {name: TAGS.index(tag) for tag, names in _UNIVERSAL.items() for name in names}
 _VERB, _NUM, _MARK, _X = (TAGS.index(tag) for tag in ("VERB", "NUM", ".", "X"))
-#: What is longer is no word; the analysis of endings takes time that grows steeply with the length.
+#: Longest word. The analysis of endings takes time that grows steeply with the length.
 _LONGEST = 40
 
 
 def tag(words: Sequence[str]) -> NDArray[np.int8]:
-    """Positions in TAGS, (n,): "." where a word has neither letter nor digit, NUM where it has digits and no letter.
+    """Return positions in TAGS, (n,): "." for a word without letters and digits, NUM for one of digits without letters.
 
-    Each word on its own, so that a word has one tag whatever text it stands in; X for interjections, foreign words,
-    single letters and what is longer than any word. English only. ModuleNotFoundError without the package HanTa.
+    Each word is tagged on its own, so it has one tag in every text. X is for interjections, foreign words, single
+    letters and anything longer than a word. English only.
+
+    Raises:
+        ModuleNotFoundError: The package HanTa is not installed.
     """
     return np.array([_tag_of(word) for word in words], dtype=np.int8)
 

@@ -1,4 +1,4 @@
-"""What makes an artifact, beside its inputs: the code of ours that can change it, and the libraries under that."""
+"""Provenance of an artifact, beside its inputs: the project's code that can change it, and the libraries under it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _OURS = ("client", "server", "mechanisms", "simulations")
 
 
 def made_by(modules: tuple[str, ...], libraries: tuple[str, ...]) -> str:
-    """A name, 32 letters, of the code of these modules and of all that they import of ours, and of the libraries'
-    versions. It is another as soon as one line of these is: what is made again by mistake costs time, and what is kept
-    by mistake is wrong."""
+    """Return a name, 32 letters, of the modules' code, all project code that they import, and the libraries' versions.
+
+    It changes with every line of these. A needless repetition costs time, but a stale artifact is wrong.
+    """
     said = [_code(modules), *(f"{name} {version(name)}" for name in libraries)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
 
@@ -29,7 +30,7 @@ def _code(modules: tuple[str, ...]) -> str:
 
 
 def _imported(modules: tuple[str, ...]) -> dict[str, Path]:
-    """The files of our modules that these import, wherever in them, and their own, by the modules' names."""
+    """Return the files of project modules that these import, anywhere in them, and their own, by the modules' names."""
     found: dict[str, Path] = {}
     names = list(modules)
     while names:

@@ -1,4 +1,4 @@
-"""What a study's training server may hold: public texts, the encoder, and whatever public text is sanitized by."""
+"""Public part of a training server: public texts, the encoder, and the sanitization of public text."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from simulations.experiment import Experiment
 from simulations.output.atomic import staged
 from simulations.progress import Progress
 
-#: Of the folder of a public part: its format, and the files in it.
+#: Format of the folder of a public part, and the files in it.
 FORMAT = 1
 _ABOUT, _TEXTS = "public.json", "texts.jsonl"
 
 
 class CachedEncoder:
-    """An exported encoder whose embeddings are kept, text by text (`server.protocols.protocol.Encoding`)."""
+    """Exported encoder whose embeddings are cached, text by text (`server.protocols.protocol.Encoding`)."""
 
     def __init__(self, folder: Path, *, progress: Progress) -> None:
         self._encoder = Encoder(folder)
@@ -39,23 +39,25 @@ class CachedEncoder:
 
     @property
     def identity(self) -> str:
+        """Return the SHA-256 of the encoder."""
         return self._encoder.identity
 
     @property
     def precision(self) -> str:
+        """Return the precision of the encoder."""
         return str(self._encoder.precision)
 
     @property
     def width(self) -> int:
-        """m, the number of coordinates of an embedding."""
+        """Return m, the number of coordinates of an embedding."""
         return int(self._encoder.dim)
 
     def embed(self, texts: Sequence[Text]) -> NDArray[np.float32]:
-        """Sentence embeddings (n, m)."""
+        """Return sentence embeddings (n, m)."""
         return np.asarray(self.embedded(texts))
 
     def embedded(self, texts: Sequence[Text]) -> CachedEmbeddings:
-        """The same, left on the disk."""
+        """Return the same, left on the disk."""
         return embed(self._encoder, texts, progress=self._progress)
 
 
@@ -127,7 +129,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         if about["format"] != FORMAT or about["labels"] != part.any_labels:
             raise ValueError
         known = np.zeros(len(lines), np.int64) if labels is None else np.where(labels == -1, 0, labels)
-        Corpus(texts, known, classes)  # which checks all of them
+        Corpus(texts, known, classes)  # checks all of them
         if labels is not None and (labels != -1).sum() != (len(lines) if part.labelled is None else part.labelled):
             raise ValueError
         checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model

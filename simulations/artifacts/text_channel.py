@@ -1,4 +1,4 @@
-"""What the text channel of a study works with: its vocabulary, its masked language model, its arms' mechanisms."""
+"""Resources of a run's text channel: its vocabulary, its language models, its arms' mechanisms."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
 from mechanisms.catalogue import admit
+from mechanisms.facts import AboutWords, facts_of
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -36,12 +37,16 @@ from simulations.progress import Progress
 
 @dataclass(frozen=True)
 class StudyRewriter:
-    """Sanitizes *public* text as users sanitize theirs (`server.protocols.protocol.PublicRewriter`).
+    """Sanitizer of *public* text as users sanitize theirs (`server.protocols.protocol.PublicRewriter`).
 
-    folder: the vocabulary's, which every node has too. masked_lm: the folder of the language models that arms read
-    (`client.models.language_models`), None where none reads one; said: what stands for what these say of themselves.
-    model: the checkpoint that a training end to end starts from; pretrain: for how many batches it first learns to
-    restore sanitized public text, from the seed; None where it does not.
+    Attributes:
+        vocabulary: Vocabulary.
+        folder: Folder of the vocabulary, which every node has too.
+        masked_lm: Folder of the language models that arms read (`client.models.language_models`), or None.
+        said: Replacement of the declarations of these models, or None.
+        model: Checkpoint from which end-to-end training starts.
+        pretrain: Number of batches in which the model first learns to restore sanitized public text, or None.
+        seed: Seed of that training.
     """
 
     vocabulary: Vocabulary
@@ -53,7 +58,11 @@ class StudyRewriter:
     seed: int = 0
 
     def mechanism(self, arm: Arm) -> TextMechanism:
-        """The text mechanism of an arm. Raises UserError."""
+        """Return the text mechanism of an arm.
+
+        Raises:
+            UserError: The arm's parameters are invalid.
+        """
         assert arm.text is not None
         try:
             return text_mechanism(arm.text, self.vocabulary, model=self._said(arm.text["mechanism"]))
@@ -67,17 +76,17 @@ class StudyRewriter:
         return language_models.said(kind, language_models.load(self.masked_lm, language_models.kind_of(kind)))
 
     def identity(self, text: TextMechanism) -> str:
-        """What a request calls the language model: "" where the mechanism reads none."""
+        """Return the identity of the language model for a request, or "" if the mechanism reads none."""
         if not text.word.reads or self.masked_lm is None:
             return ""
         return language_models.load(self.masked_lm, language_models.kind_of(text)).identity
 
     def in_form(self, text: TextMechanism, texts: Sequence[Text]) -> list[Text]:
-        """Each text as users sanitize it: a pair as two texts, or, of a mechanism of one side, as one."""
+        """Return each text as users sanitize it: a pair as two texts, or, for a mechanism of one side, as one."""
         return in_form(texts, text.sides)
 
     def sanitize(self, text: TextMechanism, texts_: Sequence[Text], *, seed: int, stage: str) -> list[Text]:
-        """Public texts as users' come out, one simulated draw each; nobody is charged for it."""
+        """Return sanitized public texts, one simulated draw each. No user is charged."""
         rows = np.arange(len(texts_), dtype=np.int64)
         drawn = texts.draw(
             text, texts_, rows, np.zeros_like(rows), streams=SimulationStreams(seed), stage=stage,
@@ -86,7 +95,7 @@ class StudyRewriter:
         return text.texts(drawn)
 
     def checkpoint(self, text: TextMechanism, texts_: Sequence[Text], *, progress: Progress) -> str | Path:
-        """The encoder as it is, or pretrained on sanitized public text."""
+        """Return the encoder as it is, or pretrained on sanitized public text."""
         if self.pretrain is None:
             return self.model
         read = as_lines(texts_) if text.sides == 1 else texts_
@@ -134,7 +143,7 @@ def rewriter_to_price(experiment: Experiment, public: Sequence[Text]) -> StudyRe
 
 
 def as_lines(texts: Sequence[Text]) -> list[str]:
-    """Each text; a pair as its two texts with a space between."""
+    """Return each text; a pair as its two texts with a space between."""
     return [joined(text) for text in texts]
 
 
@@ -159,7 +168,7 @@ def _study_rewriter(experiment: Experiment, folder: Path, **language_model: Any)
 
 def _needs_tags(arm: Arm) -> bool:
     """Whether the mechanism refuses, or cannot work with, words that nobody has tagged."""
-    return arm.text is not None and "syntax" in arm.text["mechanism"]
+    return arm.text is not None and AboutWords.TAGS in facts_of(admit(arm.text["mechanism"])).needs
 
 
 def _language_models(experiment: Experiment, arms: list[Arm]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Where public vocabularies come from: a checkpoint's input embeddings, or a file of word vectors."""
+"""Public vocabularies from a checkpoint's input embeddings, or from a file of word vectors."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError, no_file
 from simulations.progress import Progress
 
-# Nothing here may import torch before a checkpoint has to be read: what was made once lies in the cache.
+# Nothing here may import torch before a checkpoint has to be read: the cache holds what was made once.
 
 MINILM = "minilm"
-#: Whose versions a vocabulary rests on; HanTa's too, where words are tagged.
+#: Libraries whose versions determine a vocabulary; HanTa too, if words are tagged.
 _LIBRARIES = ("transformers", "tokenizers", "safetensors", "numpy")
 _PLACEHOLDERS = re.compile(r"\[unused\d+\]|madeupword\d+")
 _FILES = (".txt", ".vec", ".gz", ".glove", ".bin", ".tsv", ".csv")
 
 
 def from_checkpoint(model: str | Path = MINILM) -> Vocabulary:
-    """The whole words among the pieces of a checkpoint, with their input embeddings, in the order of their numbers.
+    """Return the whole words among the pieces of a checkpoint, with their input embeddings.
 
-    WordPiece: all but the ##pieces; byte-level BPE and SentencePiece: those that begin a word. Neither special pieces
-    nor [unused] ones, and of several that spell one word the first. model: what `server.checkpoint` loads.
-    ValueError, one line, where it cannot be read or has no such pieces.
+    They are in the order of their numbers. WordPiece: all but the ##pieces; byte-level BPE and SentencePiece: those
+    that begin a word. Special pieces and [unused] ones are left out, and the first of several that spell one word is
+    kept. `model` is anything that `server.checkpoint` loads.
+
+    Raises:
+        ValueError: The checkpoint cannot be read or has no such pieces.
     """
     from server import checkpoint
 
@@ -56,7 +59,7 @@ def from_checkpoint(model: str | Path = MINILM) -> Vocabulary:
 
 
 def _speller(pieces: Sequence[str], model: dict) -> Callable[[str], str | None]:
-    """What turns a piece into the word it spells; None where it continues one."""
+    """Return a function from a piece to the word that it spells, or to None if it continues one."""
     if model["type"] == "WordLevel":
         return lambda piece: piece
     if model["type"] == "WordPiece":
@@ -77,8 +80,13 @@ def _decoded(letters: str, table: dict[str, int]) -> str | None:
 
 
 def from_file(path: str | Path) -> Vocabulary:
-    """The vocabulary of a file of word vectors (see client.models.vocabulary.read_vectors), or of a folder that
-    client.models.vocabulary.save wrote. ValueError, one line, also where there is no such file."""
+    """Return the vocabulary of a file of word vectors, or of a folder that client.models.vocabulary.save wrote.
+
+    See client.models.vocabulary.read_vectors for the file.
+
+    Raises:
+        ValueError: There is no such file, or it cannot be read.
+    """
     path = Path(path).expanduser()
     if path.is_dir():
         return vocabularies.load(path)
@@ -88,7 +96,7 @@ def from_file(path: str | Path) -> Vocabulary:
 
 
 def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> Vocabulary:
-    """The same words with how often each occurs in public texts."""
+    """Return the same words with the number of occurrences of each in public texts."""
     counts = np.zeros(len(vocabulary) + 1, dtype=np.int64)
     for text in texts:
         found = tokens.word_ids(tokens.joined(text), vocabulary)
@@ -97,10 +105,13 @@ def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> V
 
 
 def with_spans(vocabulary: Vocabulary, spans: Iterable[str]) -> Vocabulary:
-    """The same words, and public spans of several ("new york") as words of their own, at the mean of their words'
-    vectors: mechanisms read and write each as one. In lower case, each once; not of one word, nor what is there.
+    """Return the same words, and public spans of several ("new york") as words of their own.
 
-    UserError, one line, where the vocabulary knows no word of one, or has been counted or tagged before.
+    A span lies at the mean of its words' vectors. Mechanisms read and write it as one word. Spans are taken in lower
+    case, each once; spans of one word, or already present, are left out.
+
+    Raises:
+        UserError: The vocabulary knows no word of a span, or has been counted or tagged before.
     """
     if vocabulary.counts is not None or vocabulary.tags is not None:
         raise UserError("vocabulary: spans come before counts and tags; give them with the words")
@@ -118,7 +129,11 @@ def with_spans(vocabulary: Vocabulary, spans: Iterable[str]) -> Vocabulary:
 
 
 def tagged(vocabulary: Vocabulary) -> Vocabulary:
-    """The same words with their universal parts of speech. ModuleNotFoundError without the tagger's package."""
+    """Return the same words with their universal parts of speech.
+
+    Raises:
+        ModuleNotFoundError: The tagger's package is not installed.
+    """
     from simulations.artifacts.pos_tags import tag
 
     return replace(vocabulary, tags=tag(vocabulary.words))
@@ -128,13 +143,18 @@ def vocabulary_folder(
     source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False,
     spans: Sequence[str] = (), progress: Progress = lambda line: None,
 ) -> Path:
-    """The folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
+    """Return the folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
 
-    source: a file of word vectors, a folder of client.models.vocabulary.save, or a checkpoint: "minilm", its folder, or
-    a hub name. public_texts: count words on them. tags: find their parts of speech. spans: public ones, as words
-    (`with_spans`). progress: is told where one was
-    damaged and is made again. ValueError, one line, where the
-    source cannot be read.
+    Args:
+        source: File of word vectors, folder of client.models.vocabulary.save, or checkpoint: "minilm", its folder, or a
+            hub name.
+        public_texts: Public texts on which words are counted, or None.
+        tags: Whether to find parts of speech.
+        spans: Public spans, as words (`with_spans`).
+        progress: Function that receives a line if a damaged copy is made again.
+
+    Raises:
+        ValueError: The source cannot be read.
     """
     source = str(source)
     path = Path(source).expanduser()

@@ -1,4 +1,4 @@
-"""From an arm of an experiment to its way of training: what its users release, how the server trains, the protocol."""
+"""From an arm of an experiment to its protocol: its users' releases, and the settings of the training."""
 
 from __future__ import annotations
 

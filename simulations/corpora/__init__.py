@@ -1,1 +1,1 @@
-"""Where texts and labels come from."""
+"""Sources of texts and labels."""

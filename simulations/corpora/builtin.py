@@ -1,11 +1,10 @@
-"""The built-in corpus: short reviews from a seeded grammar over the bank in `fragments`.
+"""Built-in corpus: short reviews from a seeded grammar over the bank in `fragments`.
 
-A review has an author (a user) whose style leaks, a sentiment and a genre. Sentiment is what the writer
-concludes, not what most clauses say: concessions, complaints before a kind verdict, irony, understatement
-and a few reviews that two readers would judge differently keep a probe on frozen embeddings below 0.95.
-
-Every sentence belongs to one part by a hash of its words before style, whatever the seed: public, train and
-test never share a sentence, nor a complete combination of fragments, even between two seeds.
+A review has an author (a user) whose style leaks, a sentiment and a genre. Sentiment is the writer's conclusion, not
+the sum of the clauses. Concessions, complaints before a kind verdict, irony, understatement and a few reviews that two
+readers would judge differently keep a probe on frozen embeddings below 0.95. Every sentence belongs to one part by a
+hash of its words before style, whatever the seed. So public, train and test never share a sentence, nor a complete
+combination of fragments, even between two seeds.
 """
 
 import hashlib
@@ -26,10 +25,10 @@ LIMIT = 100_000
 PARTS = ("public", "train", "test")
 SENTIMENTS = ("negative", "positive")
 GENRES = tuple(genre.name for genre in bank.GENRES)
-#: Words of a review, at least and at most.
+#: Smallest and largest number of words of a review.
 _LENGTHS = (8, 32)
 
-# Shares of the ways a review relates to its label; measured with a MiniLM probe
+# Shares of the relations of a review to its label, measured with a MiniLM probe
 # (tests/simulations/corpora/test_builtin.py).
 _WAYS = (("plain", 0.87), ("concession", 0.06), ("against", 0.03), ("indirect", 0.025), ("standoff", 0.015))
 _SENTENCES = (0.3, 0.45, 0.25)
@@ -40,7 +39,7 @@ _CONTRACTIONS = re.compile(r"\b(" + "|".join(bank.CONTRACTIONS) + r")\b")
 
 
 class _Draw:
-    """Choices from one generator; uniforms come in blocks, a hundred times faster than one by one."""
+    """Choices from one generator. Uniforms come in blocks, a hundred times faster than one by one."""
 
     def __init__(self, key: Sequence[int]) -> None:
         self._rng = np.random.default_rng(key)
@@ -90,15 +89,21 @@ def builtin(
     seed: int,
     authors: int | None = None,
 ) -> Split:
-    """Public, train and test parts of the built-in corpus, the same for the same arguments.
+    """Return public, train and test parts of the built-in corpus, the same for the same arguments.
 
-    task: "sentiment" (2 classes) or "genre" (12); the reviews are the same, only the label changes.
-    public, train, test: reviews in each part, distinct, at most 100,000 in all.
-    authors: how many people wrote the train and test reviews (each writes at least one of train); by default
-        one for every five train reviews. They are `users`; public reviews have authors of their own.
-    extra: "sentiment" and "genre", the names of both labels.
+    `Corpus.extra` has "sentiment" and "genre", the names of both labels.
 
-    Raises UserError for an unknown task and for sizes out of range.
+    Args:
+        task: "sentiment" (2 classes) or "genre" (12). The reviews are the same, only the label changes.
+        public: Reviews of the part, distinct, at most 100,000 in all parts.
+        train: As for public.
+        test: As for public.
+        seed: Seed of the corpus.
+        authors: Number of people who wrote the train and test reviews (each writes at least one of train); by default
+            one for every five train reviews. They are `users`. Public reviews have authors of their own.
+
+    Raises:
+        UserError: The task is unknown, or a size is out of range.
     """
     if task not in ("sentiment", "genre"):
         raise UserError(f'task: unknown "{task}"; choose "sentiment" or "genre"')
@@ -169,7 +174,7 @@ def _part(part: str, size: int, authors: list[_Author], task: str, seed: int) ->
 
 
 def _review(draw: _Draw, part: int, author: _Author, genre: bank.Genre, sign: bool) -> tuple[str, ...]:
-    """The sentences of a review before style, each one belonging to `part`."""
+    """Return the sentences of a review before style, each one belonging to `part`."""
     way = _WAYS[draw.weighted([share for _, share in _WAYS])][0]
     count = 1 + draw.weighted(_SENTENCES)
     # One sentence has no room for a verdict, so its label must show in the clauses.
@@ -263,7 +268,7 @@ class _Sentences:
 
 
 def _owner(sentence: str) -> int:
-    """The part a sentence belongs to: a third of all sentences each, for every seed and size."""
+    """Return the part of a sentence: a third of all sentences each, for every seed and size."""
     return int.from_bytes(hashlib.blake2b(sentence.encode(), digest_size=8).digest(), "big") % len(PARTS)
 
 

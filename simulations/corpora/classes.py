@@ -1,4 +1,4 @@
-"""Where two sets of labels meet: which class of the one is which class of the other, said by somebody or plain."""
+"""Correspondence of two sets of labels, stated by the experiment or evident from the names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import Mapping, Sequence
 from simulations.corpora.names import folded
 from simulations.errors import UserError
 
-#: What 0 and 1 mean where the other side says it in words, as everywhere in published sentiment data.
+#: Meaning of 0 and 1 if the other side uses words, as in all published sentiment data.
 _BINARY = {"0": "negative", "1": "positive"}
 
 
 def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] | None) -> dict[str, str]:
-    """For each class of the data, in their order, the public part's class that is the same.
+    """Return, for each class of the data, in their order, the same class of the public part.
 
-    said: `data.public.classes`, which an experiment may give. Without it the names are equal, but for case and Unicode
-    form, or the data's are 0 and 1 and the public part's negative and positive; their order says nothing. Raises
-    UserError.
+    Args:
+        data: Classes of the data.
+        public: Classes of the public part.
+        said: `data.public.classes`, which an experiment may give. Without it the names must be equal, except for case
+            and Unicode form, or the data's be 0 and 1 and the public part's negative and positive. Their order is not
+            used.
+
+    Raises:
+        UserError: The classes do not correspond.
     """
     if said is None:
         if sorted(data) == list(_BINARY) and set(public) == set(_BINARY.values()):
@@ -40,7 +46,7 @@ def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] 
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names of a list, with commas between."""
+    """Return the first names of a list, with commas between."""
     return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 

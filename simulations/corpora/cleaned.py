@@ -1,6 +1,6 @@
-"""A stranger's table of texts and labels, looked at and cleaned: which column is which, and what is not as it should.
+"""Cleaning of an unknown table of texts and labels: choice of columns, and removal of unusable rows.
 
-Nothing is guessed in silence: `Cleaned.notes` says of everything that was changed or left out how often.
+No guess is silent: `Cleaned.notes` counts everything that was changed or left out.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from simulations.corpora.names import folded
 from simulations.corpora.overlap import near_another, normalized
 from simulations.errors import UserError
 
-#: Labels of fewer rows cannot be divided into three parts; so many rare ones are named one by one.
+#: Least rows of a class, because fewer cannot be divided into three parts; and number of rare classes listed by name.
 LEAST, _NAMED = 5, 5
-#: What programs and sites write where there is no value, in place of a text; and of a user or a class.
+#: Placeholders that programs and sites write in place of a missing text; and of a user or a class.
 _NO_TEXT = frozenset(("[deleted]", "[removed]", "null", "none", "na", "n/a", "nil", "undefined"))
 _NOBODY = _NO_TEXT | {"unknown", "anonymous", "-", "?"}
-#: Tags of HTML, by their names: "<3" is none.
+#: Tags of HTML, by their names. "<3" is not one.
 _TAG = re.compile(
     r"</?(?:a|b|i|u|p|q|s|br|em|hr|li|ol|td|th|tr|ul|div|img|pre|sub|sup|h[1-6]|code|span|font|small|table|tbody|strong"
     r"|blockquote)(?:\s[^<>]*)?/?>",
@@ -52,7 +52,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Chosen:
-    """The columns of the texts, of the labels and, where there is one, of the users: names, or positions from 1."""
+    """Columns of the texts, of the labels and, if there is one, of the users: names, or positions from 1."""
 
     text: str
     label: str
@@ -61,15 +61,23 @@ class Chosen:
 
     @property
     def all(self) -> list[str]:
-        """Those that there are."""
+        """Return the columns that exist."""
         return [name for name in (self.text, self.label, self.user) if name is not None]
 
 
 @dataclass(frozen=True)
 class Cleaned:
-    """n rows that a study can use. labels: (n,) indices into classes. users: n names; None without such a column.
-    rows: how many the file has. notes: what was changed and what was left out, a line each. left: how many rows were
-    left out, by these lines: with the n, they are all of the file's."""
+    """n rows that a run can use.
+
+    Attributes:
+        texts: n texts.
+        labels: (n,) indices into classes.
+        classes: Names of the labels.
+        users: n names; None without such a column.
+        rows: Number of rows of the file.
+        notes: Changes and omissions, a line each.
+        left: Number of rows left out, by these lines. With the n, they are all of the file's.
+    """
 
     texts: Sequence[str]
     labels: NDArray[np.int64]
@@ -80,7 +88,7 @@ class Cleaned:
     left: Mapping[str, int]
 
     def without(self, gone: NDArray[np.bool_], why: str) -> Cleaned:
-        """The same without some of the rows. why: with ROWS for how many they are."""
+        """Return the same without some of the rows. ROWS in `why` is replaced by their number."""
         if not gone.any():
             return self
         kept, said = np.flatnonzero(~gone), _counted(why, int(gone.sum()))
@@ -93,7 +101,11 @@ class Cleaned:
 
 
 def chosen(file: Path, *, text: str | None, label: str | None, user: str | None) -> Chosen:
-    """The columns as said, those that are not said by their names. Raises UserError where these do not tell."""
+    """Return the given columns, and the others by their names.
+
+    Raises:
+        UserError: A column does not exist, or the names do not identify one.
+    """
     names = files.column_names(file)
     if files.positional(file, (text, label, user)):
         for option, position in (("text", text), ("label", label)):
@@ -125,7 +137,7 @@ def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
 
 @dataclass
 class _Table:
-    """Rows that are still there, and what was said of those that are not."""
+    """Remaining rows, and notes on the others."""
 
     columns: Columns
     notes: list[str] = field(default_factory=list)
@@ -136,7 +148,7 @@ class _Table:
         return len(self.columns.row_names)
 
     def leave_out(self, gone: Sequence[bool], why: str) -> None:
-        """Take rows out. why: with ROWS for how many they are."""
+        """Take rows out. ROWS in `why` is replaced by their number."""
         number = sum(gone)
         if not number:
             return
@@ -146,13 +158,13 @@ class _Table:
         self.columns = Columns(self.columns.source, values, [self.columns.row_names[row] for row in keep])
 
     def put(self, column: str, values: Sequence[object]) -> None:
-        """Other values in a column."""
+        """Replace the values of a column."""
         self.columns = Columns(
             self.columns.source, {**self.columns.values, column: values}, self.columns.row_names
         )
 
     def refuse(self, column: str, is_wrong: Callable[[object], bool], mend: str) -> None:
-        """UserError at the first value that is wrong, by what it is."""
+        """Raise UserError at the first invalid value, with its kind."""
         for row, value in enumerate(self.columns.values[column]):
             if is_wrong(value):
                 where = f"{self.columns.source}: {self.columns.row_names[row]}"
@@ -160,11 +172,13 @@ class _Table:
 
 
 def cleaned(file: Path, columns: Chosen) -> Cleaned:
-    """The file's rows that a study can use: with a text and a label, of a class that is not all but empty, none nearly
-    the same as another; without users, none the same either. Tags of HTML become spaces; spellings of a label, its most
-    frequent one.
+    """Return the file's rows that a run can use.
 
-    Raises UserError, in one line, where what is left is no table of texts and classes.
+    They have a text and a label, of a class with enough rows, and no text is nearly the same as another. Without users,
+    no two texts are the same either. Tags of HTML become spaces. Spellings of a label become the most frequent one.
+
+    Raises:
+        UserError: The rest is no table of texts and classes.
     """
     table = _Table(files.read(file, columns.all, named=columns.named))
     rows = table.rows
@@ -191,7 +205,7 @@ def cleaned(file: Path, columns: Chosen) -> Cleaned:
 
 
 def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
-    """Rows without a text, a label or a user. Names what stands for none of them and is kept as a class."""
+    """Take out rows without a text, a label or a user. Note placeholders that remain as classes."""
     rows, values = table.rows, table.columns.values
     gone = [any(is_missing(column[row]) for column in values.values()) for row in range(rows)]
     if all(gone):
@@ -222,7 +236,7 @@ def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
 
 
 def _decode(columns: Chosen, table: _Table) -> None:
-    """Bytes that are UTF-8 are texts. UserError for others."""
+    """Decode bytes as UTF-8, or raise UserError."""
     for column in columns.all:
         values = table.columns.values[column]
         if any(isinstance(value, bytes) for value in values):
@@ -232,7 +246,7 @@ def _decode(columns: Chosen, table: _Table) -> None:
 
 
 def _check_kinds(columns: Chosen, table: _Table) -> None:
-    """UserError for what is no text, or names no user; a whole number names one."""
+    """Raise UserError for a value that is no text, or names no user. An integer names one."""
     table.refuse(columns.text, lambda value: not isinstance(value, str), ", not a text; name a column of texts")
     if all(is_number(str(value)) for value in table.columns.values[columns.text]):
         raise UserError(f'{table.columns.source}: column "{columns.text}" holds numbers alone; name a column of texts')
@@ -252,7 +266,7 @@ def _check_kinds(columns: Chosen, table: _Table) -> None:
 
 
 def _as_plain(columns: Chosen, table: _Table) -> None:
-    """Texts on one line without markup; rows that are markup alone are left out."""
+    """Put texts on one line without markup, and leave out rows of markup alone."""
     texts = [str(text) for text in table.columns.values[columns.text]]
     plain = [without_html(text) for text in texts]
     empty = [not normalized(text) for text in plain]
@@ -282,7 +296,7 @@ def _counted(why: str, number: int) -> str:
 
 
 def _as_utf8(value: object) -> object:
-    """Bytes as the text that they are, where they are one."""
+    """Return bytes as the text that they encode, if they do."""
     try:
         return value.decode("utf-8") if isinstance(value, bytes) else value
     except UnicodeDecodeError:
@@ -290,7 +304,7 @@ def _as_utf8(value: object) -> object:
 
 
 def without_html(text: str) -> str:
-    """The text on one line, without tags of HTML and with characters in place of its entities."""
+    """Return the text on one line, without tags of HTML and with characters in place of its entities."""
     text = _TAG.sub(" ", text)
     if _ENTITY.search(text):
         text = html.unescape(text)
@@ -302,8 +316,10 @@ def _on_one_line(text: str) -> str:
 
 
 def _one_spelling(labels: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The labels, those that differ in case, Unicode form, spaces or a last full stop by their most frequent spelling;
-    and a note."""
+    """Return the labels in their most frequent spelling, and notes.
+
+    Spellings differ in case, Unicode form, spaces or a last full stop.
+    """
     usual, groups = _usual(labels, lambda name: folded(name).rstrip(".").strip() or name)
     notes = []
     for counts in groups:
@@ -314,8 +330,10 @@ def _one_spelling(labels: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _one_user(users: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The users, those whose names differ in case or Unicode form by their most frequent spelling, since one person
-    under two names would have two budgets; and a note."""
+    """Return the users in their most frequent spelling, and a note.
+
+    Spellings differ in case or Unicode form. One person under two names would have two budgets.
+    """
     usual, groups = _usual(users, folded)
     if not groups:
         return usual, []
@@ -326,7 +344,7 @@ def _one_user(users: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _usual(names: Sequence[str], form: Callable[[str], str]) -> tuple[list[str], list[Counter[str]]]:
-    """Each name in the most frequent spelling of its form, and how often each spelling occurs where there are two."""
+    """Return each name in the most frequent spelling of its form, and counts of the spellings of forms with several."""
     forms = {name: form(name) for name in set(names)}
     spellings: dict[str, Counter[str]] = {}
     for name in names:
@@ -336,7 +354,7 @@ def _usual(names: Sequence[str], form: Callable[[str], str]) -> tuple[list[str],
 
 
 def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
-    """Rows of classes that have too few. UserError where the column holds something else than classes."""
+    """Leave out rows of classes that have too few, or raise UserError if the column does not hold classes."""
     labels = [str(value) for value in table.columns.values[columns.label]]
     counts = Counter(labels)
     rare = {name: n for name, n in counts.items() if n < LEAST}
@@ -360,8 +378,10 @@ def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
 
 
 def _leave_out_repeated(columns: Chosen, table: _Table) -> None:
-    """Texts that are nearly another's, and, where nobody says whose a row is, the same as another's: else they would
-    stand in two parts. Rows of people are divided so that what these share stays in one part."""
+    """Leave out texts that are nearly another's and, without users, repeated texts: they would stand in two parts.
+
+    If users are known, rows of people are divided such that shared texts stay in one part.
+    """
     texts, labels = table.columns.values[columns.text], table.columns.values[columns.label]
     plain = [normalized(text) for text in map(str, texts)]
     first: dict[Text, int] = {}

@@ -1,4 +1,4 @@
-"""Named columns become corpora: the checks that every outside source of texts shares."""
+"""Conversion of named columns to corpora, with the checks of every outside source of texts."""
 
 import datetime
 import difflib
@@ -19,23 +19,24 @@ from simulations.corpora.corpus import Corpus
 from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
 
-#: More distinct labels than this, or longer ones, are a column of something else.
+#: Most distinct labels of a column, and longest label. Beyond these, the column holds something else.
 MOST_CLASSES, LONGEST_NAME = 1_000, 200
-#: A whole number, and what programs write where there is no value.
+#: Integer, and placeholders of programs for a missing value.
 _REAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 _NUMBER, _MISSING = re.compile(r"-?[0-9]+(\.0*)?"), frozenset(("nan", "nat", "<na>", "#n/a"))
-#: What no text holds: NUL, and half of a surrogate pair, which is no character. What no name holds: no control, no end
-#: of a line either.
+#: Characters that no text may hold: NUL, and half of a surrogate pair, which is no character. A name may not hold
+#: control characters or line ends either.
 _NO_TEXT, _NO_NAME = re.compile("[\0\ud800-\udfff]"), re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 class RowNames(Sequence[str]):
-    """What rows are called, by their numbers: "line 2", "line 4", ..."""
+    """Names of rows by their numbers: "line 2", "line 4", ..."""
 
     def __init__(self, kind: str, numbers: Iterable[int] = ()) -> None:
         self._kind, self._numbers = kind, array("q", numbers)
 
     def add(self, number: int) -> None:
+        """Add a row with this number."""
         self._numbers.append(number)
 
     def __len__(self) -> int:
@@ -47,10 +48,13 @@ class RowNames(Sequence[str]):
 
 @dataclass(frozen=True)
 class Columns:
-    """Values as they were read, n in each column. `source` and `row_names` tell a person which row is meant.
+    """Values as they were read, n in each column.
 
-    source: the file, or the hub's name and split. row_names: what each row is called there ("line 2"). classes:
-    the names of labels 0, 1, ... where the source knows them.
+    Attributes:
+        source: File, or the hub's name and split.
+        values: Values of each column.
+        row_names: Name of each row in messages ("line 2").
+        classes: Names of labels 0, 1, ... if the source knows them.
     """
 
     source: str
@@ -62,8 +66,14 @@ class Columns:
 def require_columns(
     source: str, wanted: Iterable[str | None], present: Iterable[str], *, declared: bool = False
 ) -> None:
-    """Raises UserError where a wanted column is not there, with the nearest name; None is not wanted. declared: whether
-    a schema names those that are there; else they may be somebody's words (`simulations.corpora.headers`)."""
+    """Check that all wanted columns are present. None is not wanted.
+
+    `declared` states that a schema names the present columns. Otherwise they may be a person's words
+    (`simulations.corpora.headers`).
+
+    Raises:
+        UserError: One is missing; the message has the nearest name.
+    """
     present = list(present)
     for name in wanted:
         if name is not None and name not in present:
@@ -80,10 +90,21 @@ def make_corpora(
     train: Columns, test: Columns, *, text: str, label: str, user: str | None, second_text: str | None,
     numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:  # fmt: skip
-    """Train and test corpora of the same classes: the source's, or those that occur in train.
+    """Return train and test corpora of the same classes: the source's, or those that occur in train.
 
-    Classes that are all whole numbers are in numerical order, others in alphabetical order. numbers: rising and equally
-    spaced, where labels are numbers: a label's class is the nearest of them. Raises UserError.
+    Classes that are all integers are in numerical order, others in alphabetical order.
+
+    Args:
+        train: Columns of the train part.
+        test: Columns of the test part.
+        text: Column of the texts.
+        label: Column of the labels.
+        user: Column of the users, or None.
+        second_text: Column of the second texts of pairs, or None.
+        numbers: Rising and equally spaced values of numeric labels. The class of a label is the nearest of them.
+
+    Raises:
+        UserError: A column is missing, or a value is invalid.
     """
     for part in (train, test):
         require_columns(part.source, (text, label, user, second_text), part.values)
@@ -118,8 +139,7 @@ def make_corpora(
 
 
 def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.int64]:
-    """The place of the nearest of the numbers to each label, (n,). Raises UserError for what is no number of their
-    range."""
+    """Return the place of the nearest number to each label, (n,), or raise UserError for one out of range."""
     low, high = numbers[0], numbers[-1]
     found = np.empty(len(part.row_names))
     for row, value in enumerate(part.values[label]):
@@ -133,7 +153,11 @@ def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.i
 
 
 def label_names(part: Columns, label: str) -> list[str]:
-    """The labels in a column, by their names. Raises UserError for what is no label."""
+    """Return the labels in a column, by their names.
+
+    Raises:
+        UserError: A value is no label.
+    """
     known: dict[str, str] = {}  # few names, and many rows
     names = []
     for row, value in enumerate(part.values[label]):
@@ -146,7 +170,11 @@ def label_names(part: Columns, label: str) -> list[str]:
 
 
 def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], remedy: str) -> NDArray[np.int64]:
-    """The place of each row's label among the classes, (n,). Raises UserError for one outside; remedy: what helps."""
+    """Return the place of each row's label among the classes, (n,). `remedy` is shown in the error.
+
+    Raises:
+        UserError: A label is outside.
+    """
     index = {name: i for i, name in enumerate(classes)}
     for row, name in enumerate(names):
         if name not in index:
@@ -174,7 +202,11 @@ def _classes(source: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
-    """Raises UserError where two distinct labels have one normal form: they would be two classes."""
+    """Check that no two distinct labels have one normal form: they would be two classes.
+
+    Raises:
+        UserError: Two have.
+    """
     if groups := alike(names, normal):
         first, second, *_ = groups[0]
         same = "number" if _REAL.fullmatch(normal(first)) else "name"
@@ -200,51 +232,50 @@ def _label(part: Columns, row: int, value: object) -> str:
 
 
 def is_number(value: str) -> bool:
-    """Whether a text is a number as programs write one."""
+    """Return True if a text is a number as programs write one."""
     return _REAL.fullmatch(value.strip()) is not None
 
 
 def is_name(name: str) -> bool:
-    """Whether a cell names a label or a user: visible, no missing value, one line of characters, not too long."""
+    """Return True if a cell can name a label or a user: visible, not missing, one line of characters, not too long."""
     if len(name) > LONGEST_NAME or _NO_NAME.search(name) is not None:
         return False
     return normal(name).casefold() not in ("", *_MISSING)
 
 
 def names_user(value: object) -> bool:
-    """Whether a value says whose a row is."""
+    """Return True if a value can name the user of a row."""
     return isinstance(value, str | int) and not isinstance(value, bool) and is_name(str(value).strip())
 
 
 def is_text(value: str) -> bool:
-    """Whether all of it are characters: neither NUL nor half of a surrogate pair."""
+    """Return True if a text holds neither NUL nor half of a surrogate pair."""
     return _NO_TEXT.search(value) is None
 
 
 def is_missing(value: object) -> bool:
-    """Whether a cell says nothing: nothing visible, or what programs write where there is no value."""
+    """Return True if a cell is empty: nothing visible, or a placeholder of a program."""
     if isinstance(value, float):
-        return value != value  # not a number
+        return value != value  # NaN
     if not isinstance(value, str):
         return value is None
     return not value.strip() or (len(value) <= LONGEST_NAME and normal(value).casefold() in ("", *_MISSING))
 
 
 def plain_name(name: str) -> str:
-    """A column's name as an error shows it: a key of an object may be anything."""
+    """Return a column's name as an error shows it. The key of an object may be anything."""
     said = name if name.isprintable() else ascii(name)[1:-1]
     return said if len(said) <= 60 else f"{said[:57]}..."
 
 
 def shown(name: str) -> str:
-    """A user or a label as people are told of it: in quotes, or, where it may be somebody's words or address and is no
-    number, by how long it is."""
+    """Return a user or a label for messages: in quotes, or by its length if it may be a person's words or address."""
     plain = normal(name)
     return spelled(name) if is_number(plain) or headers.is_name(plain) else f"of {len(name)} characters"
 
 
 def kind(value: object) -> str:
-    """What a value is, as an error says it: never the value, which is a person's."""
+    """Return the kind of a value for errors. The value itself is a person's and is never shown."""
     if is_missing(value):
         return "missing"
     if isinstance(value, str):
@@ -262,8 +293,11 @@ def _refused(part: Columns, row: int, why: str) -> str:
 
 
 def texts_of(part: Columns, first: str, second: str | None = None) -> TextColumn:
-    """The texts in a column, or pairs in two, without spaces around them. Raises UserError for an empty one, and for
-    what is no text."""
+    """Return the texts in a column, or pairs in two, without spaces around them.
+
+    Raises:
+        UserError: One is empty, or is no text.
+    """
     for column in (first, second) if second else (first,):
         for row, value in enumerate(part.values[column]):
             if not isinstance(value, str):
@@ -286,7 +320,7 @@ def _users(part: Columns, user: str) -> list[str]:
 
 
 def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[str]) -> None:
-    """Raises UserError where two names may be one person, who would have a budget under each of them."""
+    """Raise UserError if two names may be one person, who would have a budget under each of them."""
     for form, differ in ((normal, "are one name in two spellings"), (folded, "differ in case or width alone")):
         if groups := alike(names, form):
             first, second = (_where(name, train, test, names) for name in groups[0][:2])
@@ -298,7 +332,7 @@ def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[
 
 
 def _where(name: str, train: Columns, test: Columns, names: Sequence[str]) -> str:
-    """A user's name as an error shows it; of one that it does not show, the row."""
+    """Return a user's name as an error shows it, or its row if the name must not be shown."""
     said, row = shown(name), names.index(name)
     if said == spelled(name):
         return said

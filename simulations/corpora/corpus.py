@@ -1,4 +1,4 @@
-"""What every source of texts becomes: a `Corpus`, and its three parts, a `Split`."""
+"""Common form of every source of texts: a `Corpus`, and its three parts, a `Split`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +16,16 @@ _MIXED = "record {}: texts must be all strings or all pairs of two strings"
 class Corpus:
     """Labelled texts, one entry of every column for each record.
 
-    texts: n strings, or n pairs (first, second) for sentence-pair tasks; none is empty. They are kept as a TextColumn.
-    labels: int64 (n,), indices into `classes`.
-    classes: the names of the labels; a part of a corpus keeps all of them.
-    users: n user names, or None where every record is a user of its own.
-    extra: further columns of n values each, for whoever measures (an author, a second label).
+    Attributes:
+        texts: n strings, or n pairs (first, second) for sentence-pair tasks; none is empty. They are kept as a
+            TextColumn.
+        labels: int64 (n,), indices into `classes`.
+        classes: Names of the labels. A part of a corpus keeps all of them.
+        users: n user names, or None if every record is a user of its own.
+        extra: Further columns of n values each, for measurements (an author, a second label).
 
-    Raises UserError, in one line, where the columns do not fit one another or a text is empty.
+    Raises:
+        UserError: The columns do not fit one another, or a text is empty.
     """
 
     texts: Sequence[Text]
@@ -72,11 +75,11 @@ class Corpus:
         return len(self.texts)
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> "Corpus":
-        """The records at `rows` (k,), in that order, as a corpus of the same classes."""
+        """Return the records at `rows` (k,), in that order, as a corpus of the same classes."""
         rows = np.asarray(rows, dtype=np.int64)
         labels, numbers = self.labels[rows], rows.tolist()
         labels.flags.writeable = False
-        part = object.__new__(Corpus)  # what has been checked needs no second look, which takes long over a million
+        part = object.__new__(Corpus)  # skips the checks, which take long over a million records
         columns = {
             "texts": self.texts.take(rows),
             "labels": labels,
@@ -90,7 +93,7 @@ class Corpus:
 
 
 def _column(texts: Iterable[Text]) -> TextColumn:
-    """The texts as a column. Raises UserError for what is neither a text nor a pair of two."""
+    """Return the texts as a column, or raise UserError for a value that is neither a text nor a pair of two."""
 
     def checked() -> Iterator[Text]:
         for row, text in enumerate(texts):
@@ -105,9 +108,15 @@ def _column(texts: Iterable[Text]) -> TextColumn:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The three parts of a study: what anyone may see, what users hold, and what is asked at the end.
+    """Three parts of the data: public, held by users, and for the test. All have the same classes in the same order.
 
-    All three have the same classes, in the same order; UserError otherwise.
+    Attributes:
+        public: Public part.
+        train: Part that users hold.
+        test: Part for the test.
+
+    Raises:
+        UserError: Classes differ.
     """
 
     public: Corpus

@@ -1,4 +1,4 @@
-"""A sanitized file in Hugging Face's layout: its card, which says what the texts are and what they promise."""
+"""Card of a sanitized file in Hugging Face's layout, with the meaning and the guarantee of the texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from simulations.corpora.rewriting import format_of
 from simulations.errors import UserError
 
-#: `--out hf:DIR`.
+#: Prefix in `--out hf:DIR`.
 PREFIX = "hf:"
 SEEDED = """
 **Not private: drawn from a seed.** Whoever knows the seed knows the noise.
@@ -18,7 +18,11 @@ SEEDED = """
 
 
 def hub_folder(out: Path | None) -> Path | None:
-    """The folder that `hf:DIR` names; None for any other output. UserError where it names none."""
+    """Return the folder that `hf:DIR` names, or None for any other output.
+
+    Raises:
+        UserError: The prefix names no folder.
+    """
     said = "" if out is None else str(out)
     if not said.startswith(PREFIX):
         return None
@@ -28,18 +32,24 @@ def hub_folder(out: Path | None) -> Path | None:
 
 
 def data_file(source: Path | None) -> str:
-    """Where the rows lie in the folder, in the format of the file that they come from (None: lines)."""
+    """Return the place of the rows in the folder, in the format of the source file (None: lines)."""
     return f"data/train{format_of(source) or '.txt'}"
 
 
 def dataset_card(
     spec: Mapping[str, Any], cost: str, *, file: str, columns: Sequence[str], others: Sequence[str], seeded: bool
 ) -> str:
-    """README.md of the folder, Markdown behind the YAML that `datasets` reads.
+    """Return README.md of the folder, Markdown behind the YAML that `datasets` reads.
 
-    spec: the mechanism's description. cost: what one text costs, in words. file: as `data_file` has it. columns:
-    those that were sanitized; none where the file has one, or lines. others: those that passed through. Nothing here
-    depends on a text: neither how many tokens were read, nor what was left out.
+    Nothing in it depends on a text: neither the number of tokens read, nor the omissions.
+
+    Args:
+        spec: Description of the mechanism.
+        cost: Cost of one text, in words.
+        file: Result of `data_file`.
+        columns: Sanitized columns; none if the file has one, or lines.
+        others: Columns that passed through.
+        seeded: Whether the draws come from a seed.
     """
     sanitized = ", ".join(f"`{name}`" for name in columns) or "the texts"
     passed = ", ".join(f"`{name}`" for name in others)

@@ -15,9 +15,9 @@ from simulations.corpora.columns import Columns, RowNames, make_corpora, require
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
-#: A column by its name, or by its position from 1 in a file without a header.
+#: Column by its name, or by its position from 1 in a file without a header.
 Column = str | int
-#: Kinds of files: of cells with tabs between, and those that tell what their columns hold.
+#: Kinds of files: of cells with tabs between, and those with a schema.
 _TABS, _TABLES = (".tsv", ".txt"), (".parquet", ".arrow")
 
 def read_files(
@@ -31,17 +31,27 @@ def read_files(
     second_text: Column | None = None,
     numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
-    """Train and test corpora from two files of the folder `path`, read by what their names end with.
+    """Return train and test corpora from two files of the folder `path`, read by the ends of their names.
 
-    .tsv, .txt: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line; all
-    of them UTF-8, and compressed with .gz behind it. .parquet, .arrow. text, label, user, second_text: columns by their
-    names; or by their positions from 1, all of them, in a file of tabs or commas without a header. With the last, each
-    text is a pair. numbers: of a label that is a number (`make_corpora`). Spaces around texts are removed. Classes are
-    those of the train file. The column `text` may be called otherwise in the test file if the two headers differ in
+    .tsv, .txt: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line. All
+    of them are UTF-8, and compressed if .gz follows. .parquet, .arrow. Spaces around texts are removed. Classes are
+    those of the train file. The column `text` may have another name in the test file if the two headers differ in
     nothing else (SST-2's are published so).
 
-    Raises UserError, in one line: a missing file or column, an empty text, a label outside the classes, a
-    file that is not UTF-8 or not in its format, with the line.
+    Args:
+        path: Folder.
+        train: Train file.
+        test: Test file.
+        text: Column of the texts. Columns are given by their names; or all by their positions from 1, in a file of tabs
+            or commas without a header.
+        label: Column of the labels.
+        user: Column of the users, or None.
+        second_text: Column of the second texts. With it, each text is a pair.
+        numbers: Values of numeric labels (`make_corpora`).
+
+    Raises:
+        UserError: A file or column is missing, a text is empty, a label is outside the classes, or a file is not UTF-8
+            or not in its format; the message has the line.
     """
     wanted, named = column_list(text, label, user, second_text)
     text, label = wanted[0], wanted[1]
@@ -55,8 +65,11 @@ def read_files(
 
 
 def column_list(*columns: Column | None) -> tuple[list[str], bool]:
-    """The columns that are wanted, and whether they are names; else they are positions. Raises UserError where some are
-    the one and some the other."""
+    """Return the wanted columns, and True if they are names, False if positions.
+
+    Raises:
+        UserError: Some are names and some positions.
+    """
     there = [column for column in columns if column is not None]
     named = [isinstance(column, str) for column in there]
     if any(named) and not all(named):
@@ -83,7 +96,7 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _header(file: Path) -> list[str]:
-    """The names in the first line of a file of tabs or commas; none for other kinds."""
+    """Return the names in the first line of a file of tabs or commas; none for other kinds."""
     if _kind(file) not in (*_TABS, ".csv"):
         return []
     with _readable(file), _opened(file) as opened:
@@ -93,18 +106,25 @@ def _header(file: Path) -> list[str]:
 
 
 def positional(file: Path, columns: Iterable[str | None]) -> bool:
-    """Whether columns that a command was given are positions: numbers, of a file of tabs or commas. UserError where
-    only some are."""
+    """Return True if the columns given to a command are positions: numbers, of a file of tabs or commas.
+
+    Raises:
+        UserError: Only some are.
+    """
     return _kind(file) in (*_TABS, ".csv") and headers.by_position(columns)
 
 
 def declares(file: Path) -> bool:
-    """Whether a schema names the columns, which nobody's words can do."""
+    """Return True if a schema names the columns. Such names are not a person's words."""
     return _kind(file) in _TABLES
 
 
 def column_names(file: Path) -> list[str]:
-    """The names of a file's columns; of JSON lines, the keys of the first. Raises UserError."""
+    """Return the names of a file's columns; for JSON lines, the keys of the first.
+
+    Raises:
+        UserError: The file cannot be read, or names no columns.
+    """
     if not file.is_file():
         raise no_file(file)
     _reader(file)
@@ -122,8 +142,10 @@ def column_names(file: Path) -> list[str]:
 
 
 def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
-    """What the test file calls the column of the texts, if nothing else differs between its header and the train
-    file's: a label under another name may be another label."""
+    """Return the test file's name of the column of texts, if the two headers differ in nothing else.
+
+    A label under another name may be another label.
+    """
     if len(train) != len(test):
         return {}
     differ = {ours: theirs for ours, theirs in zip(train, test, strict=True) if ours != theirs}
@@ -131,7 +153,7 @@ def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
 
 
 def _kind(file: Path) -> str:
-    """What the file is, by what its name ends with, compressed or not."""
+    """Return the kind of the file by the end of its name, compressed or not."""
     return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
 
 
@@ -143,8 +165,16 @@ def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
 
 
 def read(file: Path, wanted: list[str], *, named: bool = True) -> Columns:
-    """Some columns of one file, by what its name ends with, as `read_files` has it. named: whether `wanted` are names,
-    else positions from 1, of a file without a header. Raises UserError."""
+    """Return some columns of one file, by the end of its name, as for `read_files`.
+
+    Args:
+        file: File.
+        wanted: Names of columns, or positions from 1.
+        named: Whether `wanted` are names. Positions are for a file without a header.
+
+    Raises:
+        UserError: As for `read_files`.
+    """
     with _readable(file):
         if named:
             return _reader(file)(file, wanted)
@@ -157,7 +187,7 @@ def read(file: Path, wanted: list[str], *, named: bool = True) -> Columns:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, of a compressed one as they were. Raises UserError where it is damaged."""
+    """Open the bytes of a file, decompressed, or raise UserError if it is damaged."""
     if file.suffix != ".gz":
         with file.open("rb") as opened:
             yield opened
@@ -173,13 +203,13 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 def _readable(file: Path) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # of Parquet's reader, damage too
+    except OSError as error:  # Parquet's reader raises it for damage too
         reason = (str(error.strerror or error).splitlines() or ["?"])[0]
         raise UserError(f"{file}: cannot be read: {reason}") from error
 
 
 def lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file and their numbers, read one by one: a file may be larger than memory."""
+    """Yield the numbers and lines of a file, one by one: a file may be larger than memory."""
     with _opened(file) as opened:
         for number, line, end in reading.decoded(opened, str(file)):
             yield number, line[: len(line) - len(end)]
@@ -191,7 +221,7 @@ def _cells(file: Path, wanted: list[str]) -> Columns:
 
 
 def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each line, with its number."""
+    """Yield the cells of each line, with its number."""
     found = reading.decoded(opened, str(file))
     if _kind(file) == ".csv":
         yield from reading.comma_separated(found, str(file))
@@ -202,7 +232,7 @@ def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
 def _from_rows(
     file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str], *, named: bool = True
 ) -> Columns:
-    """Columns of rows of cells. named: whether the first row is a header; else columns are positions from 1."""
+    """Return columns of rows of cells. If `named`, the first row is a header; else columns are positions from 1."""
     place = str(file)
     rows = ((number, cells) for number, cells in rows if cells)
     first = next(rows, None)
@@ -241,7 +271,7 @@ def _jsonl(file: Path, wanted: list[str]) -> Columns:
 
 
 def _table(file: Path, wanted: list[str]) -> Columns:
-    """Of Parquet and of Arrow's files and streams."""
+    """Read Parquet, and Arrow's files and streams."""
     import pyarrow
     from pyarrow import parquet
 
@@ -256,7 +286,7 @@ def _table(file: Path, wanted: list[str]) -> Columns:
             table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: table.column(name).to_pylist() for name in wanted}
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError):
-        raise _damaged(file, "a value cannot be read") from None  # what was raised may quote it
+        raise _damaged(file, "a value cannot be read") from None  # the original error may quote the value
     return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))
 
 
@@ -275,7 +305,7 @@ def _schema(file: Path) -> Any:
 
 @contextmanager
 def _arrow(file: Path) -> Iterator[Any]:
-    """A reader of an Arrow file, or of a stream, as `datasets` writes it."""
+    """Open a reader of an Arrow file, or of a stream, as `datasets` writes it."""
     from pyarrow import ipc, memory_map
 
     with memory_map(str(file), "r") as source:

@@ -1,8 +1,8 @@
-"""First lines that may name columns, or be somebody's record: which names are shown, and what is no header.
+"""Recognition of a first line: column names, or a person's record; and the names that may be shown.
 
-Nobody can tell a header from a record for certain. So nothing of a first line, and no key of an object, is shown but
-words of a public list; and a column is called by its name only where the first line looks like names. By position,
-every row is a record, the first one too.
+No rule distinguishes a header from a record for certain. So the only parts of a first line, or of an object's keys,
+that are shown are words of a public list. A column is addressed by its name only if the first line looks like names. By
+position, every row is a record, including the first.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from simulations.errors import UserError
 
-#: What columns are called where people name them as others do.
+#: Usual names of columns.
 TEXTS = ("text", "review", "sentence", "comment", "content", "message", "tweet", "body", "post", "review_text")
 LABELS = ("label", "sentiment", "class", "category", "rating", "stars", "score", "target", "polarity", "topic")
 USERS = ("user", "user_id", "userid", "username", "author", "author_id", "reviewer", "reviewer_id", "reviewerid")
-#: Words that may be shown: no record is told by them.
+#: Words that may be shown: they identify no record.
 USUAL = frozenset((
     *TEXTS, *LABELS, *USERS, "texts", "sentences", "sentence1", "sentence2", "question", "question1", "question2",
     "premise", "hypothesis", "answer", "query", "document", "utterance", "said", "paraphrase", "title", "headline",
@@ -28,13 +28,13 @@ USUAL = frozenset((
     "timestamp", "created_at", "url", "source", "language", "lang", "country", "age", "sex", "gender", "helpful",
     "verified", "product", "product_id", "item", "item_id", "who",
 ))  # fmt: skip
-#: Rows below a header that are looked at, words and characters of a name, digits in one run of it, and characters of a
+#: Rows below a header that are compared, words and characters of a name, digits in one run of it, and characters of a
 #: script that is written wide, or without spaces.
 _LOOKED_AT, _WORDS, _LONGEST, _DIGITS, _WIDE = 100, 3, 40, 4, 8
 
 
 def told(names: Sequence[str]) -> str:
-    """The names that may be shown, and how many others there are; where all are others, what to do."""
+    """Return the names that may be shown, and the number of others; if all are others, the remedy."""
     usual = [name for name in dict.fromkeys(names) if name.casefold() in USUAL]
     rest = len(names) - len(usual)
     if not usual:
@@ -43,13 +43,13 @@ def told(names: Sequence[str]) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one that may be shown and is most like a name that is not there."""
+    """Return the name that may be shown and is most like a missing one, or None."""
     usual = [each for each in names if each.casefold() in USUAL]
     return next(iter(difflib.get_close_matches(name, usual, n=1, cutoff=0.5)), None)
 
 
 def is_name(cell: str) -> bool:
-    """Whether a cell looks like a column's name: a few short words, and no sentence, address or number of a person."""
+    """Return True if a cell looks like a column's name: few short words, no sentence, address or person's number."""
     wide = sum(unicodedata.east_asian_width(sign) in "WF" or "\u0e00" <= sign <= "\u0eff" for sign in cell)
     runs = "".join(sign if sign.isdigit() else " " for sign in cell).split()
     return (
@@ -62,8 +62,13 @@ def is_name(cell: str) -> bool:
 def below(
     names: Sequence[str], at: Iterable[int], rows: Iterable[Any], place: str
 ) -> Iterator[Any]:
-    """The rows below a header, (number, cells, ...) each, once it has been looked at. at: columns that are called by
-    their names. UserError where one looks like a value: it is no name, or stands below itself again."""
+    """Return the rows below a header, (number, cells, ...) each, after a check of the header.
+
+    `at` are the columns that are addressed by their names.
+
+    Raises:
+        UserError: One looks like a value: it is no name, or occurs again in a row below.
+    """
     rows = iter(rows)
     held = list(islice(rows, _LOOKED_AT))
     for i in at:
@@ -78,12 +83,16 @@ def below(
 
 
 def is_position(column: str) -> bool:
-    """Whether a column that was given on a command line is a position, in a file of cells."""
+    """Return True if a column given on a command line is a position, in a file of cells."""
     return column.isascii() and column.isdigit()
 
 
 def by_position(columns: Iterable[str | None]) -> bool:
-    """Whether columns of a file of cells are given by their positions from 1. UserError where only some are."""
+    """Return True if columns of a file of cells are given by their positions from 1.
+
+    Raises:
+        UserError: Only some are.
+    """
     found = {is_position(column) for column in columns if column is not None}
     if len(found) > 1:
         raise UserError("columns: give names for all of them, or positions for all, which count from 1")

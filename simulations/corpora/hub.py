@@ -7,7 +7,7 @@ from simulations.corpora.columns import Columns, RowNames, make_corpora, require
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 
-#: Short names that people use, and where the hub keeps them now.
+#: Short names that people use, with their places on the hub.
 OWNERS = {"glue": "nyu-mll/glue", "imdb": "stanfordnlp/imdb"}
 
 
@@ -22,12 +22,22 @@ def read_hub(
     second_text: str | None = None,
     numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
-    """Train and test corpora from two splits of "glue/sst2", "imdb", or any "owner/name[/configuration]".
+    """Return train and test corpora from two splits of "glue/sst2", "imdb", or any "owner/name[/configuration]".
 
-    text, label, user, second_text: column names; with second_text each text is a pair (in "glue/qnli":
-    question and sentence). Classes are those that the hub names, or that occur in train.
+    Classes are those that the hub names, or that occur in train.
 
-    Raises UserError, in one line: no hub in reach, an unknown name or split, and what `read_files` refuses.
+    Args:
+        path: Name on the hub.
+        train: Train split.
+        test: Test split.
+        text: Column of the texts.
+        label: Column of the labels.
+        user: Column of the users, or None.
+        second_text: Column of the second texts. With it, each text is a pair (in "glue/qnli": question and sentence).
+        numbers: Values of numeric labels (`make_corpora`).
+
+    Raises:
+        UserError: The hub cannot be reached, a name or split is unknown, or as for `read_files`.
     """
     wanted = [column for column in (text, label, user, second_text) if column]
     parts = [read_part(path, split, wanted, label=label) for split in (train, test)]
@@ -35,7 +45,11 @@ def read_hub(
 
 
 def read_part(path: str, split: str, wanted: list[str], *, label: str | None = None) -> Columns:
-    """Some columns of one split. label: the one whose classes the hub may name. Raises UserError as `read_hub`."""
+    """Return some columns of one split. `label` is the one whose classes the hub may name.
+
+    Raises:
+        UserError: As for `read_hub`.
+    """
     name, configuration = _located(path)
     return _read(path, name, configuration, split, label, wanted)
 
@@ -54,7 +68,7 @@ def _located(path: str) -> tuple[str, str | None]:
 def _read(
     path: str, name: str, configuration: str | None, split: str, label: str | None, wanted: list[str]
 ) -> Columns:
-    import datasets  # seconds to import, and only this source needs it
+    import datasets  # takes seconds to import, and only this source needs it
     from datasets.exceptions import DatasetNotFoundError
 
     place = f"{path} {split}"
@@ -79,7 +93,7 @@ def _read(
 
 @contextmanager
 def _cache_alone_where_no_hub_answers() -> Iterator[None]:
-    """`datasets` in its offline mode for a moment, if need be: it has no argument for it, and asks six times."""
+    """Set `datasets` to its offline mode if no hub answers: it has no argument for it, and would try six times."""
     import datasets
     from huggingface_hub import constants
 

@@ -1,7 +1,7 @@
-"""One normal form of names: two spellings that nobody can tell apart are one user, or one class.
+"""Normal form of names: two spellings that no person can distinguish are one user, or one class.
 
-Readers keep a name as it is written and refuse a file where one name has two spellings: a person with two names would
-have two budgets, and a class with two names would be two classes.
+Readers keep a name as it is written and refuse a file in which one name has two spellings. A person with two names
+would have two budgets, and a class with two names would be two classes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import unicodedata
 from collections.abc import Callable, Iterable
 
 #: Characters without a glyph: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too;
-#: and marks of annotations and the blank pattern of Braille, which nobody sees either.
+#: and marks of annotations and the blank pattern of Braille, which are invisible too.
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-#: A decimal number. An exponent of more digits is no number that anybody counts users or classes by.
+#: Decimal number. An exponent of more digits counts no users or classes.
 _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,6}))?")
 #: Signs, the point and the exponent of a number in their full-width forms, and the minus sign of typography.
 _SIGNS = str.maketrans("＋－．ｅＥ\u2212", "+-.eE-")
-#: Digits that a number has at most when it is written out.
+#: Most digits of a number that is written out.
 _WRITTEN_OUT = 40
 
 
 def normal(name: str) -> str:
-    """Return the normal form of a name: idempotent, "" where nothing of it is visible.
+    """Return the normal form of a name: idempotent, "" if nothing of it is visible.
 
-    Unicode NFC without invisible characters (zero-width, soft hyphens, marks of direction, BOM), single spaces between
-    words and none around them. A number in any script's digits is one way of writing it: "1.0", "+1", "01" and "1e0"
-    are "1". Case is kept.
+    It is Unicode NFC without invisible characters (zero-width, soft hyphens, marks of direction, BOM), with single
+    spaces between words and none around them. A number in any script's digits has one spelling: "1.0", "+1", "01" and
+    "1e0" are "1". Case is kept.
     """
     plain = name if name.isascii() else unicodedata.normalize("NFC", INVISIBLE.sub("", name))
     plain = " ".join(plain.split())
@@ -37,8 +37,11 @@ def normal(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return the normal form of a name without its case and Unicode's compatibility forms ("Ａｎｎａ", "ANNA"): names
-    of one folded form may be one name, which no rule can tell. An i has a dot or none, as in Turkish: "I" is both's."""
+    """Return the normal form of a name without its case and Unicode's compatibility forms ("Ａｎｎａ", "ANNA").
+
+    Names of one folded form may be one name, which no rule can decide. An i has a dot or none, as in Turkish: "I" is
+    both's.
+    """
     if name.isascii():
         return normal(name).casefold()
     plain = unicodedata.normalize("NFKC", normal(name))
@@ -56,15 +59,14 @@ def alike(names: Iterable[str], form: Callable[[str], str]) -> list[tuple[str, .
 
 
 def spelled(name: str) -> str:
-    """Return a name as an error shows it, in quotes: with escapes where it is not as it looks, and cut at 60
-    characters."""
+    """Return a name as an error shows it, in quotes, with escapes if it is not as it looks, cut at 60 characters."""
     clear = unicodedata.normalize("NFC", name) == name and INVISIBLE.search(name) is None and name.isprintable()
     shown = name if clear else ascii(name)[1:-1]
     return f'"{shown if len(shown) <= 60 else f"{shown[:57]}..."}"'
 
 
 def _number(name: str) -> str:
-    """The one way of writing a number; "" where the name is none."""
+    """Return the one spelling of a number, or "" if the name is none."""
     if not name.isascii():
         name = "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in name).translate(_SIGNS)
     found = _NUMBER.fullmatch(name)

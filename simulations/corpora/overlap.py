@@ -1,11 +1,11 @@
-"""What the parts of a study have in common: texts, texts that are nearly the same, people; and what one part repeats.
+"""Overlap of the parts of the data: shared and nearly equal texts, and people; and repetitions inside a part.
 
 Texts are compared by their letters (with the marks that these bear) and digits alone, in one case, with single spaces
-between: punctuation makes no other text, nor does what nobody sees, such as a space of no width. Two are nearly the
-same where of all runs of five bytes that occur in either, at least 70 % occur in both (Jaccard's index of shingles,
-Broder 1997): of a text of twelve words that is about one word. The comparison is exact: two sets of index t or more
-share one of the |x| - ⌈t·|x|⌉ + 1 rarest of each (Bayardo, Ma and Srikant 2007, prefix filtering), so pairs that share
-none need not be looked at; of those that do, most are ruled out by their sketches.
+between. Punctuation makes no other text, nor do invisible characters such as a space of no width. Two are nearly the
+same if, of all runs of five bytes that occur in either, at least 70 % occur in both (Jaccard's index of shingles,
+Broder 1997): in a text of twelve words that is about one word. The comparison is exact: two sets of index t or more
+share one of the |x| - ⌈t·|x|⌉ + 1 rarest of each (Bayardo, Ma and Srikant 2007, prefix filtering). So pairs that share
+none need no comparison, and sketches rule out most of the others.
 """
 
 from __future__ import annotations
@@ -26,24 +26,32 @@ from simulations.corpora.names import INVISIBLE
 
 Ints = NDArray[np.int64]
 
-#: Parts that must not meet: rows of the first are looked for in the second.
+#: Parts that must not overlap: rows of the first are searched in the second.
 PAIRS = (("public", "train"), ("test", "train"), ("test", "public"))
 #: Bytes of a shingle, and the least index of two texts that are nearly the same.
 SHINGLE, NEARLY = 5, 0.7
 #: Texts of either part that are compared at once, pairs whose sketches are, and bits of a sketch.
 _AT_ONCE, _BLOCK, _PAIRS, _BITS = 1 << 12, 1 << 12, 1 << 16, 1 << 10
-#: Texts that are compared pair by pair rather than by tables.
+#: Largest number of texts that are compared pair by pair rather than by tables.
 _FEW = 16
 _SHINGLES, _SIX = (1 << 8 * SHINGLE) - 1, np.uint64(63)
-#: What stands between words; of other letters than ASCII's, unless it is a mark of one, such as a vowel sign.
+#: Separators of words; for letters other than ASCII's, unless it is a mark of one, such as a vowel sign.
 _BETWEEN = re.compile(r"[\W_]+")
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of one part is in another. rows: of the part `of`. texts: rows of these whose text is a text of the other
-    part; near: rows whose text is not, but nearly. users: people who have rows in both, where it is known whose are."""
+    """Overlap of one part with another.
+
+    Attributes:
+        of: Part whose rows are searched.
+        within: Other part.
+        rows: Rows of the part `of`.
+        texts: Rows of these whose text is a text of the other part.
+        near: Rows whose text is not, but nearly.
+        users: People who have rows in both, if the users are known.
+    """
 
     of: str
     within: str
@@ -67,7 +75,7 @@ class Overlap:
 
 
 def normalized(text: Text) -> str:
-    """The letters and digits of a text, or of a pair in two lines; a text that has none is itself."""
+    """Return the letters and digits of a text, or of a pair in two lines. A text without any is itself."""
     if isinstance(text, tuple):
         return f"{normalized(text[0])}\n{normalized(text[1])}"
     if text.isascii():
@@ -78,7 +86,7 @@ def normalized(text: Text) -> str:
 
 
 def _marks(between: re.Match[str]) -> str:
-    """The marks that the letter before bears, and a space for what else there is; no letter, no mark."""
+    """Return the marks that the letter before bears, and a space for the rest; no letter, no mark."""
     run = between.group()
     first = next((i for i, sign in enumerate(run) if unicodedata.category(sign)[0] != "M"), len(run))
     kept = run[:first] if between.start() else ""
@@ -86,9 +94,9 @@ def _marks(between: re.Match[str]) -> str:
 
 
 def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, int]]:
-    """What each of PAIRS have in common, and of each part the rows whose text is that of a row before.
+    """Return the overlap of each of PAIRS, and for each part the number of rows that repeat a text of a row before.
 
-    people: whether the parts' users are who holds the rows, so that they are compared. Seconds for 67,349 phrases.
+    `people` states that the parts' users hold the rows, so they are compared. It takes seconds for 67,349 phrases.
     """
     parts = {name: getattr(split, name) for name in ("public", "train", "test")}
     plain = {name: [normalized(text) for text in part.texts] for name, part in parts.items()}
@@ -106,7 +114,7 @@ def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, in
 
 
 def nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
-    """Those of some normalized texts, none of them among the others, that are nearly the same as one of these."""
+    """Return the normalized texts that are nearly the same as one of the others. None of them is among the others."""
     found: set[str] = set()
     for first in range(0, len(texts), _AT_ONCE):
         found |= _nearly(texts[first : first + _AT_ONCE], others)
@@ -114,8 +122,10 @@ def nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
 
 
 def near_another(texts: Sequence[str]) -> set[str]:
-    """Some of the distinct normalized texts, so that of those that are left no two are nearly the same; of two that
-    are, the later one. Every pair is compared at one level of a recursion by halves."""
+    """Return some of the distinct normalized texts, such that no two of the rest are nearly the same.
+
+    Of two that are, it is the later one. Every pair is compared at one level of a recursion by halves.
+    """
     if len(texts) <= _FEW:
         return _near_another(texts)
     half = len(texts) // 2
@@ -125,7 +135,7 @@ def near_another(texts: Sequence[str]) -> set[str]:
 
 
 def _near_another(texts: Sequence[str]) -> set[str]:
-    """The same of a few texts, pair by pair."""
+    """Return the same for a few texts, pair by pair."""
     kept: list[set[bytes]] = []
     gone: set[str] = set()
     for text in texts:
@@ -170,7 +180,7 @@ def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
 
 
 class _Sets(NamedTuple):
-    """The shingles of n texts, each once: owners[i] has shingles[i], in the order of both; counts (n,) of each text."""
+    """Shingles of n texts, each once: owners[i] has shingles[i], in the order of both; counts (n,) of each text."""
 
     owners: Ints
     shingles: Ints
@@ -191,7 +201,7 @@ class _Sets(NamedTuple):
         return cls(owners, packed & _SHINGLES, np.bincount(owners, minlength=len(texts)))
 
     def matrices(self, ranks: Ints, width: int) -> tuple[Any, Any]:
-        """Which shingles, by their ranks 1..width, texts have, (n, width + 1); and of these the rarest. 0 is none."""
+        """Return the texts' shingles by their ranks 1..width, (n, width + 1); and the rarest of them. 0 is none."""
         packed = np.sort(self.owners << 8 * SHINGLE | ranks)
         owners, ranks = packed >> 8 * SHINGLE, packed & _SHINGLES
         place = np.arange(len(owners)) - (np.cumsum(self.counts) - self.counts)[owners]
@@ -203,7 +213,7 @@ class _Sets(NamedTuple):
         return made[0], made[1]
 
     def sketches(self) -> NDArray[np.uint64]:
-        """A bit for each shingle of a text, uint64 (n, _BITS / 64): bits in which two differ are of different ones."""
+        """Return a bit for each shingle of a text, uint64 (n, _BITS / 64): differing bits are of different shingles."""
         bits = self.shingles.astype(np.uint64) * _SPREAD >> np.uint64(64 - _BITS.bit_length() + 1)
         made = np.zeros((len(self.counts), _BITS // 64), np.uint64)
         np.bitwise_or.at(made, (self.owners, (bits >> np.uint64(6)).astype(np.int64)), np.uint64(1) << (bits & _SIX))

@@ -1,8 +1,8 @@
-"""What every reader of a file holds to: its lines, cells and objects.
+"""Rules of every reader of a file for its lines, cells and objects.
 
-Whoever reads a whole file (`simulations.corpora.files`) and whoever rewrites one as it streams by
-(`simulations.corpora.rewriting`) read by these; what may be a text, a label or a user is said in
-`simulations.corpora.columns`. All raise UserError, one line that names the file and the line.
+Readers of whole files (`simulations.corpora.files`) and of files rewritten as a stream
+(`simulations.corpora.rewriting`) share them. `simulations.corpora.columns` decides what may be a text, a label or a
+user. All raise UserError, one line with the file and the line.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from simulations.corpora import headers
 from simulations.corpora.columns import require_columns
 from simulations.errors import UserError, other_encoding
 
-#: Bytes of a line and characters of a cell, at most; and how many levels of lists and objects stand in one another.
+#: Most bytes of a line and characters of a cell; and most levels of nested lists and objects.
 LONGEST, DEEPEST = 2**26, 100
 
-#: The number of a line, the line with its end, its end.
+#: Number of a line, the line with its end, its end.
 Line = tuple[int, str, str]
-#: The number of a row's first line, its cells; and, of tabs, its end.
+#: Number of a row's first line, its cells; and, for tabs, its end.
 Row = tuple[Any, ...]
 
 
 def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
-    """The lines of UTF-8 text, one by one: a file may be larger than memory."""
+    """Yield the lines of UTF-8 text, one by one: a file may be larger than memory."""
     number = 0
     while raw := stream.readline(LONGEST):
         number += 1
@@ -45,7 +45,7 @@ def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
 
 
 def header(cells: Sequence[str], place: str) -> list[str]:
-    """The names of columns that a first line holds."""
+    """Return the names of columns that a first line holds."""
     names = [name.strip() for name in cells]
     if not any(names):
         raise UserError(f"{place}: line 1: names no columns")
@@ -55,7 +55,7 @@ def header(cells: Sequence[str], place: str) -> list[str]:
 
 
 def column(names: Sequence[str], wanted: str, place: str, *, declared: bool = False) -> int:
-    """Where a column stands in a header; declared: of a schema."""
+    """Return the place of a column in a header, or in a schema if `declared`."""
     require_columns(place, [wanted], names, declared=declared)
     if list(names).count(wanted) > 1:
         raise UserError(f'{place}: line 1: names column "{wanted}" twice; rename one of them')
@@ -63,8 +63,10 @@ def column(names: Sequence[str], wanted: str, place: str, *, declared: bool = Fa
 
 
 def places(first: Row, wanted: Sequence[str], place: str) -> list[int]:
-    """Where columns stand that are given by their positions from 1, in a file without a header. first: its first row,
-    which says how many there are."""
+    """Return the places of columns given by their positions from 1, in a file without a header.
+
+    `first` is its first row, which determines the number of columns.
+    """
     there = [str(position) for position in range(1, len(first[1]) + 1)]
     if missing := [position for position in wanted if position not in there]:
         raise UserError(f"{place}: line {first[0]}: has {len(there)} columns, and no position {missing[0]}")
@@ -72,17 +74,21 @@ def places(first: Row, wanted: Sequence[str], place: str) -> list[int]:
 
 
 def tab_separated(lines: Iterable[Line]) -> Iterator[tuple[int, list[str], str]]:
-    """The cells of each line, [] of an empty one, with its number and its end. A quotation mark is a word of the
-    sentence, as in published files."""
+    """Yield the number, the cells ([] for an empty line) and the end of each line.
+
+    A quotation mark is a word of the sentence, as in published files.
+    """
     for number, line, end in lines:
         said = line[: len(line) - len(end)]
         yield number, said.split("\t") if said else [], end
 
 
 def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, which may run over several lines, with the number of its first; [] of an empty line.
-    `separator` says what stands between them."""
-    csv.field_size_limit(LONGEST)  # of the module's; its own is shorter than a text of 30,000 words
+    """Yield the number of the first line and the cells of each row, which may run over several lines.
+
+    An empty line has the cells []. `separator` decides on the mark between them.
+    """
+    csv.field_size_limit(LONGEST)  # a setting of the whole module; its default is shorter than a text of 30,000 words
     said = (line for _, line, _ in lines)
     first = next(said, "")
     reader = csv.reader(chain([first] if first else [], said), strict=True, delimiter=separator(first))
@@ -98,8 +104,11 @@ def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, li
 
 
 def separator(first: str) -> str:
-    """What stands between the cells of a CSV file, by its first line: commas; where these divide nothing, semicolons,
-    as spreadsheets write them where a comma is in numbers, or tabs. A line that is no CSV is left to its reader."""
+    """Return the mark between the cells of a CSV file, by its first line.
+
+    It is a comma. If commas divide nothing, it is a semicolon, as in spreadsheets whose numbers have commas, or a tab.
+    A line that is no CSV is left to its reader.
+    """
     for mark in (",", ";", "\t"):
         try:
             if len(next(csv.reader([first], delimiter=mark), [])) > 1:
@@ -110,7 +119,7 @@ def separator(first: str) -> str:
 
 
 def fitted(cells: list[str], width: int, place: str, number: int, *, named: bool = True) -> list[str]:
-    """The cells, as many as the first line has, which is a header where columns are named."""
+    """Return the cells after a check that they are as many as in the first line, a header if columns are named."""
     if len(cells) != width:
         first = f"the header names {width}" if named else f"the first row has {width}"
         raise UserError(f"{place}: line {number}: has {len(cells)} cells, and {first}")
@@ -118,7 +127,10 @@ def fitted(cells: list[str], width: int, place: str, number: int, *, named: bool
 
 
 def parsed(line: str, place: str, number: int, example: str) -> dict[str, Any]:
-    """The object that a line of JSON is; no key twice, nothing deeper than DEEPEST. example: a key as it may have."""
+    """Return the object of a line of JSON; no key twice, nothing deeper than DEEPEST.
+
+    `example` is a key for the error.
+    """
     where = f"{place}: line {number}"
     try:
         record = json.loads(line, object_pairs_hook=_once)
@@ -139,7 +151,7 @@ def parsed(line: str, place: str, number: int, example: str) -> dict[str, Any]:
 
 
 class _Twice(Exception):
-    """A key that an object has twice."""
+    """Error of a key that an object has twice."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

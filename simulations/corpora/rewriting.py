@@ -1,4 +1,4 @@
-"""Columns of a file rewritten as it streams by: lines, TSV, CSV, JSONL and Parquet, the rest unchanged."""
+"""Rewriting of a file's columns as a stream: lines, TSV, CSV, JSONL and Parquet, the rest unchanged."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from simulations.corpora.reading import Line
 from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.atomic import whole
 
-#: Formats by what a file's name ends with; everything else, and a pipe, is one text a line.
+#: Formats by the end of a file's name. Every other file, and a pipe, is one text a line.
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
-#: Those of cells, whose columns may be called by their positions.
+#: Formats of cells, whose columns may be given by their positions.
 CELLS = (".tsv", ".csv")
-#: A block ends early where its texts have so many characters: what is held does not depend on the file's size.
+#: A block ends early at this number of characters of its texts, so memory does not depend on the file's size.
 _CHARACTERS = 2**22
-#: The texts of a row, one of each column that is rewritten.
+#: Texts of a row, one of each column that is rewritten.
 Cells = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows that stand together. texts: what each holds in the columns. with_texts: the rows with others in their
-    place, bytes (of Parquet, a record batch). others: names of the columns that pass through."""
+    """Some consecutive rows.
+
+    Attributes:
+        texts: Texts of each row in the columns.
+        with_texts: Function that returns the rows with other texts, bytes (for Parquet, a record batch).
+        others: Names of the columns that pass through.
+    """
 
     texts: list[Cells]
     with_texts: Callable[[Sequence[Cells]], Any]
@@ -39,19 +44,27 @@ class Block:
 
 
 def format_of(path: Path | None) -> str:
-    """One of FORMATS, or "" for lines."""
+    """Return one of FORMATS, or "" for lines."""
     suffix = "" if path is None else path.suffix.lower()
     return suffix if suffix in FORMATS else ""
 
 
 def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int) -> Iterator[Block]:
-    """The rows of a file (None: of stdin, as lines), at most `rows` in each block, in their order.
+    """Yield the rows of a file (None: of stdin, as lines), at most `rows` in each block, in their order.
 
-    .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes; neither has one where columns are positions
+    .tsv: a header, tabs, no quoting. .csv: a header, commas, double quotes; neither has one if columns are positions
     from 1. .jsonl: an object a line; null is an empty text. .parquet. Text is UTF-8. A line that is wholly empty is an
-    empty text where there is one column, and passes through where there are several. columns: by name, or all by
-    position; none where the file has one, or lines. UserError, one line: no such file or column, a row that does not
-    fit, with its line, a header that may be a record (`headers.below`), and what is binary or not UTF-8.
+    empty text if there is one column, and passes through if there are several.
+
+    Args:
+        path: File, or None.
+        stdin: Standard input.
+        columns: Columns by name, or all by position; none if the file has one, or lines.
+        rows: Most rows of a block.
+
+    Raises:
+        UserError: There is no such file or column, a row does not fit (with its line), a header may be a record
+            (`headers.below`), or the file is binary or not UTF-8.
     """
     form = format_of(path)
     place = "standard input" if path is None else str(path)
@@ -77,7 +90,7 @@ def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int
 
 @contextmanager
 def block_writer(path: Path | None, stdout: BinaryIO) -> Iterator[Callable[[Any], None]]:
-    """What takes filled blocks and writes them: to stdout at once; to a file that appears when all is written."""
+    """Open a function that writes filled blocks: to stdout at once, or to a file that appears when all is written."""
     if path is None:
 
         def show(data: bytes) -> None:
@@ -122,7 +135,7 @@ def _affixed(before: str, after: str) -> Callable[[Cells], bytes]:
 
 
 def _grouped(made: Iterable[Row], rows: int, others: Sequence[str] = ()) -> Iterator[Block]:
-    """Rows as blocks. A row whose text is None holds none, and passes through."""
+    """Yield rows as blocks. A row whose text is None holds none, and passes through."""
     held: list[Row] = []
     size = 0
     for row in made:
@@ -144,7 +157,7 @@ def _block(held: list[Row], others: tuple[str, ...]) -> Block:
 
 
 def _places(place: str, names: Sequence[str], columns: Sequence[str], *, declared: bool = False) -> list[int]:
-    """Where the columns stand in a header, or in a schema, which declares them."""
+    """Return the places of the columns in a header, or in a schema, which declares them."""
     if columns:
         return [reading.column(names, column, place, declared=declared) for column in columns]
     if len(names) == 1 and (declared or names[0].casefold() in headers.USUAL):
@@ -158,8 +171,10 @@ def _places(place: str, names: Sequence[str], columns: Sequence[str], *, declare
 def _opened(
     read: Iterator[Any], place: str, columns: Sequence[str]
 ) -> tuple[list[str], list[int], Any, Iterator[Any]]:
-    """The names of the columns, where those of the texts stand, the header, and the rows, (number, cells, ...) each. By
-    positions there is no header, and the first row is one like all others."""
+    """Return the names of the columns, the places of the texts, the header, and the rows, (number, cells, ...) each.
+
+    By positions there is no header, and the first row is a record like all others.
+    """
     if headers.by_position(columns):
         held = []
         for row in read:
@@ -269,7 +284,7 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
 def _json_line(record: dict[str, Any], end: str) -> bytes:
     try:
         return (json.dumps(record, ensure_ascii=False) + end).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can say
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can express
         return (json.dumps(record) + end).encode()
 
 
@@ -304,7 +319,7 @@ def _parquet(path: Path, columns: Sequence[str], rows: int) -> Iterator[Block]:
                     if not all(map(is_text, texts)):
                         raise UserError(f'{path}: column "{schema.names[i]}" holds a NUL; mend the text')
                 yield Block(list(zip(*read, strict=True)), with_texts, others)
-    except UnicodeDecodeError:  # which quotes the text
+    except UnicodeDecodeError:  # the original error quotes the text
         raise UserError(f"{path}: is not a readable Parquet file: a text is not UTF-8") from None
     except (pyarrow.ArrowException, OverflowError, KeyError, OSError) as error:
         reason = (str(error).splitlines() or ["?"])[0]

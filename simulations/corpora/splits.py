@@ -1,7 +1,7 @@
-"""The public part of a corpus and the private rest: by users, or by sentences; and a part of a part.
+"""Splits of a corpus into a public part and the private rest, by users or by sentences; and samples of a part.
 
-By users, two people may have written the same; by sentences, one person may have written in both parts. What the parts
-have in common all the same, `simulations.corpora.overlap` counts.
+By users, two people may have written the same text. By sentences, one person may have written in both parts.
+`simulations.corpora.overlap` counts what the parts still have in common.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,12 @@ _HEAD = 3
 
 
 def random_split(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
-    """Public and private parts that share no user: `fraction` of the users is public, with all their records.
+    """Return public and private parts that share no user: `fraction` of the users is public, with all their records.
 
-    Without users, each record is a user. At least one user is public if fraction > 0. Raises UserError for a
-    fraction outside [0, 1).
+    Without users, each record is a user. At least one user is public if fraction > 0.
+
+    Raises:
+        UserError: The fraction is outside [0, 1).
     """
     if corpus.users is None:
         owners = np.arange(len(corpus))
@@ -34,18 +36,19 @@ def random_split(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Co
 
 
 def split_by_sentence(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Corpus, int]:
-    """Public part, private part and the number of dropped rows, for rows that are phrases of one another.
+    """Return public part, private part and number of dropped rows, for rows that are phrases of one another.
 
-    A full sentence is a row that no other row contains (as a run of whole tokens, split at white space).
-    `fraction` of the full sentences is public, at random. A phrase goes with the full sentences that contain
-    it, and is dropped where these are in both parts: so no public row lies inside a private one, nor the
-    other way round. Rows of the same tokens count as one sentence, and stay together.
+    A full sentence is a row that no other row contains (as a run of whole tokens, split at white space). `fraction` of
+    the full sentences is public, at random. A phrase goes with the full sentences that contain it, and is dropped if
+    these are in both parts. So no public row lies inside a private one, nor the other way round. Rows of the same
+    tokens count as one sentence, and stay together.
 
-    SST-2's 67,349 training rows hold 6,886 full sentences. At 5 %, seed 1: 2,979 rows are public, 63,441
-    private, 929 dropped, in under a second. Where a sentence is not itself a row, two of its longest phrases
-    count as full sentences, and may share words across the split.
+    SST-2's 67,349 training rows hold 6,886 full sentences. At 5 %, seed 1: 2,979 rows are public, 63,441 private, 929
+    dropped, in under a second. If a sentence is not itself a row, two of its longest phrases count as full sentences,
+    and may share words across the split.
 
-    Raises UserError for sentence pairs and for a fraction outside [0, 1).
+    Raises:
+        UserError: Texts are pairs, or the fraction is outside [0, 1).
     """
     if any(isinstance(text, tuple) for text in corpus.texts[:1]):
         raise UserError('data.public.split: "by-sentence" works on single texts, not on pairs; use "random"')
@@ -66,11 +69,14 @@ def split_by_sentence(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpu
 
 
 def split_by_text(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Corpus, int]:
-    """Public part, private part and the number of dropped rows, where users may hold the same texts, as annotators do:
-    parts that share neither a user nor a text, but for case and marks.
+    """Return public part, private part and number of dropped rows, if users may hold the same texts, as annotators do.
 
-    About `fraction` of the users is public. Users who share texts go together, as far as this share allows; what is in
-    both parts all the same is dropped from the one that would lose less of it. Raises UserError as `random_split`.
+    The parts share neither a user nor a text, except for case and marks. About `fraction` of the users is public. Users
+    who share texts go together, as far as this share allows. Texts that are still in both parts are dropped from the
+    one that loses less of them.
+
+    Raises:
+        UserError: As for `random_split`.
     """
     names = np.arange(len(corpus)) if corpus.users is None else np.asarray(corpus.users)
     owners = np.unique(names, return_inverse=True)[1].astype(np.int64)
@@ -82,8 +88,18 @@ def split_by_text(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, C
 def apart(
     owners: NDArray[np.int64], texts: Sequence[str], fraction: float, seed: int, *, stream: int = 2
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which of n rows are chosen, all rows of about a share of the users 0, 1, ...; and which are dropped, since their
-    text is in the other part too. bool (n,) each."""
+    """Return masks of the chosen and of the dropped rows, bool (n,) each.
+
+    The chosen are all rows of about a share of the users 0, 1, .... Rows are dropped if their text is in the other part
+    too.
+
+    Args:
+        owners: (n,) user of each row.
+        texts: n normalized texts.
+        fraction: Share of the users.
+        seed: Seed of the draw.
+        stream: Number that separates this draw from others of the seed.
+    """
     if not 0 <= fraction < 1:
         raise UserError(f"data.public.fraction: {fraction}; give a number from 0 to below 1")
     users = int(owners.max(initial=-1)) + 1
@@ -100,20 +116,20 @@ def apart(
             groups.add(group)
             room -= int(sizes[group])
     taken[np.isin(kin, list(groups))] = True
-    if room > least:  # what is left is larger: some of it, and its nearest
+    if room > least:  # the next group is larger than the room left: some of it is taken, with its nearest
         near = csgraph.breadth_first_order(shared, order[~taken[order]][0], directed=False, return_predecessors=False)
         taken[near[near < users][:room]] = True
     chosen = taken[owners]
     inside, outside = (np.bincount(said[part], minlength=nodes - users) for part in (chosen, ~chosen))
-    stays = inside * (1 - fraction) >= outside * fraction  # where there is more of it than the share
+    stays = inside * (1 - fraction) >= outside * fraction  # the part that has more of it than the share
     return chosen, ((inside > 0) & (outside > 0))[said] & (chosen != stays[said])
 
 
 def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Rows (k,), in their order, of at most `size` of the n labels: drawn by the seed, each class by its share.
+    """Return rows (k,), in their order, of at most `size` of the n labels: drawn by the seed, each class by its share.
 
-    What is left by rounding goes to the classes that it cost most, so that a class has its share to within a row: a
-    rare one may have none.
+    Remainders of rounding go to the classes that lost most by it, so a class has its share within a row. A rare one may
+    have none.
     """
     if size >= len(labels):
         return np.arange(len(labels), dtype=np.int64)
@@ -135,10 +151,10 @@ def _chosen(count: int, fraction: float, seed: int) -> NDArray[np.bool_]:
 
 
 def _sentences(phrases: list[str]) -> tuple[list[str], dict[str, list[int]]]:
-    """The full sentences among distinct phrases, and for each phrase the indices of those that contain it.
+    """Return the full sentences among distinct phrases, and for each phrase the indices of those that contain it.
 
-    Longest first, a phrase not yet seen inside a sentence is one itself, so only full sentences are searched.
-    Only runs that begin as some phrase does and have its length are looked up: near linear in the tokens.
+    Longest first, a phrase not yet seen inside a sentence is one itself, so only full sentences are searched. Only runs
+    that begin as some phrase does and have its length are looked up: near linear in the tokens.
     """
     lengths: dict[str, set[int]] = {}
     for phrase in phrases:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE, admit
+from mechanisms.channels import CHANNELS
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.release import CHANNELS
 from mechanisms.words.text import TextMechanism
 from server.declarations import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS, TrainingProtocol
 from server.training.descent import Descent

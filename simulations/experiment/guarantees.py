@@ -9,9 +9,11 @@ from typing import Any
 
 from client.policy import Policy
 from mechanisms.accounting.ladder import text_statement
+from mechanisms.channels import LABEL
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Mechanism
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
@@ -106,9 +108,9 @@ def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model 
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
-        statistics = tuple(request.mechanism("statistic") for request in asked)
+        statistics = tuple(request.question(VectorQuestion).mechanism for request in asked)
         return Released(embedding, None, None, False, statistics, _curator(arm, channels), channels.answer)
-    public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
+    public_label = channels.teaching and arm.label is None and LABEL.name in experiment.policy.declared
     label = channels.label if channels.teaching and not public_label else None
     if channels.taught is None or channels.taught == channels.text:
         return Released(embedding, channels.text, label, public_label, answer=channels.answer)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.request import MAX_CLASSES, MAX_WIDTH, Request
+from mechanisms.messages.questions import MAX_CLASSES, MAX_WIDTH
+from mechanisms.messages.request import Request
 from mechanisms.privunit import MAX_DIM
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism

@@ -10,8 +10,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from mechanisms.catalogue import CATALOGUE, OWN_KINDS
+from mechanisms.channels import CHANNELS
 from mechanisms.identity import Identity
-from mechanisms.messages.release import CHANNELS
 from mechanisms.plugin import installed
 from server.training.descent import DESCENTS
 from simulations.experiment.arm import Arm

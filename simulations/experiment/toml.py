@@ -11,7 +11,7 @@ from typing import Any
 
 import tomli_w
 
-from mechanisms.messages.release import CHANNELS
+from mechanisms.channels import CHANNELS
 from simulations.errors import UserError, can_be_read, other_encoding
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment

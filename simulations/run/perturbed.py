@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from client.models.tokens import padded_word_ids
+from mechanisms.messages.questions import TextQuestion
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 from server.protocols.drive import Collected
@@ -35,9 +36,9 @@ class CountedUsers:
     def collect(self, request: Request) -> Collected:
         """As the users do."""
         collected = self._users.collect(request)
-        release = collected.batch.channel("text")
+        release = collected.batch.of(TextQuestion)
         if release is not None:
-            self._count(request, release.payload["w"].astype(np.int64))
+            self._count(request, release.values.astype(np.int64))
         return collected
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
@@ -45,7 +46,7 @@ class CountedUsers:
         return self._users.publish(encoder, splits)
 
     def _count(self, request: Request, released: Any) -> None:
-        text: Any = request.mechanism("text")
+        text: Any = request.question(TextQuestion).text
         if getattr(text.word, "moves", False):
             return
         origin, held = self._users.origins[request.stage], self._held

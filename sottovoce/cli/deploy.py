@@ -246,9 +246,11 @@ def shuffler(
     from sottovoce.deployment import shuffler as shuffler_service
 
     shuffler_service.run(
-        folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
-        key=key, port=port, users=users, enrolment_key=enrolment_key, origins=origins, progress=progress_lines(),
-        host=host,
+        shuffler_service.Options(
+            folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
+            key=key, users=users, enrolment_key=enrolment_key, port=port, host=host, origins=origins,
+        ),
+        progress=progress_lines(),
     )  # fmt: skip
 
 

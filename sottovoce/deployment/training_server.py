@@ -35,7 +35,7 @@ from simulations.experiment.result import ArmResult, arm_result
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.progress import Progress
-from simulations.shuffler.shuffle import too_few
+from simulations.shuffler.core import shortfall
 from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.questions import Questions
 from sottovoce.deployment.shuffler_client import Shuffler
@@ -95,9 +95,10 @@ class RemoteShuffler:
             reply, lost = open_batch(got.rows, request, self._keys)
             # A rejected row may have been its user's only row. The server cannot tell, and may only underestimate n.
             dropped, users = lost + dropped, max(0, users - sum(lost.values()))
-        if reply is None or users < request.minimum_users:
+        reason = shortfall(users, request.minimum_users)
+        if reply is None or reason is not None:
             self.places[request.stage] = np.zeros(0, np.int64)
-            batch = Batch((), 0, got.duplicates, too_few(users, request.minimum_users))
+            batch = Batch((), 0, got.duplicates, reason or "no release arrived")
         else:
             self.places[request.stage] = reply.records
             batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)

@@ -13,7 +13,7 @@ from server.declarations import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
-from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 
 _PUBLIC, _TEST = 1000, 1000
 _FILE = "explored.toml"
@@ -91,8 +91,8 @@ class Protocol:
         return [rung.to_dict() for rung in found]
 
     def command(self, classes: int) -> str:
-        """Return the command line that prints this ladder; for a text it needs the saved experiment."""
-        if self.asked("text") is not None:
+        """Return the command line that prints this ladder; a text, or more parameters, need the saved experiment."""
+        if self.asked("text") is not None or self._first.more:
             return f"sottovoce budget ladder {_FILE}"
         first, last = self._first, self.last
         label = None if first.channel in ("label", "statistic") else self.label_epsilon
@@ -146,8 +146,8 @@ class Protocol:
 
     def _arm(self) -> dict[str, Any]:
         first = self._first
-        spec: dict[str, Any] = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim}
-        if first.mechanism == "gaussian":
+        spec = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim, **dict(first.more)}
+        if SLIDERS[first.mechanism].calibrated:
             spec["delta"] = first.delta
         arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
         arm[first.channel] = first.text if first.channel == "text" else spec
@@ -159,7 +159,7 @@ class Protocol:
         if infinite := [channel for channel, epsilon in worst.items() if math.isinf(epsilon)]:
             raise UserError(f"{infinite[0]}: something leaves without protection, which users of a study would refuse")
         limits: dict[str, Any] = {channel: _up(epsilon) for channel, epsilon in worst.items()}
-        if self._first.mechanism == "gaussian":
+        if SLIDERS[self._first.mechanism].calibrated:
             limits["delta"] = self.last.delta
         public = [f"{name}: {why}" for name, why in declared.items()] if self.asked("text") is not None else []
         if self.label_epsilon is None and self._first.channel != "statistic":

@@ -51,7 +51,7 @@ questions = pytest.mark.parametrize("make", list(QUESTIONS.values()), ids=list(Q
 
 
 def cost(asked: Request) -> float:
-    return sum(OPEN.cost(asked.mechanism(channel).guarantee).epsilon for channel in asked.channels)
+    return sum(OPEN.cost(asked.named(channel).mechanism.guarantee).epsilon for channel in asked.channels)
 
 
 def node_of(folder: Path, asked: Request, *, data: int = 0, stand_ins: int = 100) -> Node:
@@ -114,8 +114,9 @@ def test_nor_do_releases_of_a_stage_share_its_streams(tmp_path: Path) -> None:
     asked = statistic_of(stage="two")
     node = node_of(tmp_path, asked)
     users, records, streams = np.arange(8), np.zeros(8, np.int64), SimulationStreams(7)
-    x = values(asked, "statistic", users, records, streams=apart(streams, "stand-in"), step=0)
-    own = draw(asked, "statistic", x, users, records, streams=streams)
+    vector = asked.named("statistic")
+    x = values(vector, users, records, stage=asked.stage, streams=apart(streams, "stand-in"), step=0)
+    own = draw(vector, x, users, records, stage=asked.stage, streams=streams)
     ask(node, statistic_of())
     (stood_for,) = ask(node, asked).releases
     assert (own != stood_for.payload["s"]).any(axis=1).all()
@@ -181,7 +182,7 @@ def test_their_inputs_are_spread_over_all_there_are() -> None:
     users, records, streams = np.arange(n), np.zeros(n, np.int64), SimulationStreams(3)
 
     def spread(asked: Request, channel: str) -> np.ndarray:
-        return values(asked, channel, users, records, streams=streams, step=0)
+        return values(asked.named(channel), users, records, stage=asked.stage, streams=streams, step=0)
 
     def alarms(counts: np.ndarray) -> bool:
         return bool(stats.chisquare(counts).pvalue < ALARM)
@@ -205,8 +206,10 @@ def test_their_inputs_are_spread_over_all_there_are() -> None:
 
 
 def test_pairs_have_two_sides(tmp_path: Path) -> None:
-    asked = text_of(text=text_of().text | {"sides": 2})
-    pairs = values(asked, "text", np.arange(5), np.zeros(5, np.int64), streams=SimulationStreams(1), step=0)
+    asked = text_of(text=text_of().named("text").spec | {"sides": 2})
+    pairs = values(
+        asked.named("text"), np.arange(5), np.zeros(5, np.int64), stage="train", streams=SimulationStreams(1), step=0
+    )
     assert all(len(pair) == 2 and all(pair) for pair in pairs)
 
 

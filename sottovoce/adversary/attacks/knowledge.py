@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.mechanism import parameters
-from mechanisms.messages.request import Request
+from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from server.maps import FILE, Maps
 from server.protocols.models import ASKED, ENCODER, STUDENT
 from server.training.noise import sanitize_public
@@ -138,11 +138,9 @@ def _mechanism(target: Target, dim: int) -> Any:
 
 
 def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:
-    asked = Request(
-        slug(target.arm.name), row.released.stage, row.split, encoder.identity, maps.mean, maps.m1,
-        parameters(mechanism), None, maps.classes, 0,
-    )  # fmt: skip
-    return asked.digest("embedding")
+    projection = Projection(encoder.identity, maps.mean, maps.m1)
+    asked = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
+    return asked.digest(row.split)
 
 
 def values(row: Row, mechanism: Any) -> FloatArray:

@@ -17,7 +17,7 @@ from scipy.special import log_softmax
 from client.draw import draw
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.release import Release
+from mechanisms.messages.questions import Projection, Question
 from mechanisms.messages.request import Request
 from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import KEPT, TEXT_FIELDS, TextMechanism
@@ -93,28 +93,37 @@ class _People:
         people = np.arange(len(self.texts), dtype=np.int64)
         people = people[people % count == index]
         none = np.zeros_like(people)
-        drawn: dict[str, NDArray[Any]] = {}
-        for channel in request.channels:
-            values: Any = self.labels[people]
-            if channel == "text":
-                values = [self.texts[i] for i in people]
-            elif channel == "embedding":
-                values = self.embeddings[people]
-            drawn[channel] = draw(
-                request, channel, values, people, none, streams=self.streams, released=drawn.get("embedding"),
-                masked_lm=self.masked_lm,
+        drawn: dict[Question | None, NDArray[Any]] = {}
+        for question in request.questions:
+            drawn[question] = draw(
+                question, question.values(_Records(self), people, np.arange(len(people) + 1)), people, none,
+                stage=request.stage, streams=self.streams, released=drawn.get(question.given), masked_lm=self.masked_lm,
             )  # fmt: skip
-        releases = tuple(
-            Release(
-                {request.payload_form(channel)[0]: payload}, channel, request.stage,
-                request.mechanism(channel).guarantee, request.digest(channel),
-            )
-            for channel, payload in drawn.items()
-        )  # fmt: skip
+        releases = tuple(request.release(question, drawn[question]) for question in request.questions)
         return Collected(Batch(releases, users=len(people), duplicates=0))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
         raise NotImplementedError("no way that is attacked so publishes an encoder")
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records of these people, as questions read them."""
+
+    people: _People
+
+    def texts(self, rows: IntArray) -> list[Text]:
+        """Return texts."""
+        return [self.people.texts[i] for i in rows]
+
+    def labels(self, rows: IntArray) -> IntArray:
+        """Return labels."""
+        return self.people.labels[rows]
+
+    def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
+        """Return embeddings."""
+        found: NDArray[np.float32] = self.people.embeddings[rows]
+        return found
 
 
 def _filled(records: AttackedRecords, inside: BoolArray, public: Public, study: Experiment, number: int) -> IntArray:

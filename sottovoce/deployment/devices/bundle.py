@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from client.device.bundle import NO_KEYS, Bundle, Keys, write_bundle
+from client.device.bundle import NO_KEYS, Bundle, Keys, Parts, write_bundle
 from client.models.encoder import Encoder
+from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.models import ENCODER
@@ -104,7 +104,7 @@ def bundle_of_run(
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(
         experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
-        teaching="label" in request.channels, asking=True, keys=keys, window=window,
+        teaching=request.find(LabelQuestion) is not None, asking=True, keys=keys, window=window,
     )  # fmt: skip
 
 
@@ -160,15 +160,15 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
         except StopIteration as end:
             request = end.value.question()
     assert isinstance(request, Request)
-    unlabelled = {"label": None, "prior": None} if texts else {}
-    return replace(request, arm="", stage="train", part=(0, 1), **unlabelled)
+    request = replace(request, arm="", stage="train", part=(0, 1))
+    return request.without(LabelQuestion) if texts else request
 
 
 def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
     """Return the digests of requests that a device may answer: for training, and for inference without a label."""
     asked = [replace(request, split="train")] if teaching else []
-    if asking or "text" in request.channels:  # inference releases a text, as training does
-        asked.append(replace(request, split="test", label=None, prior=None))
+    if asking or request.find(TextQuestion) is not None:  # inference releases a text, as training does
+        asked.append(replace(request, split="test").without(LabelQuestion))
     return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
 
 
@@ -181,14 +181,14 @@ def _write(
     policy = replace(policy, window=window, questions=_listed(request, teaching=teaching, asking=asking))
     # a bundle that its own device would refuse is our fault
     policy.check(replace(request, split="train" if teaching else "test"))
-    parts: dict[str, Any] = {}
+    parts = Parts()
     if isinstance(public.rewriter, StudyRewriter):
-        parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
+        parts = Parts(vocabulary=public.rewriter.folder, masked_lm=public.rewriter.masked_lm)
     elif public.encoder is not None:
-        parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
+        parts = Parts(encoder=public.encoder.folder, precision=public.encoder.precision)
     return write_bundle(
         out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        keys=keys, **parts,
+        parts=parts, keys=keys,
     )  # fmt: skip
 
 

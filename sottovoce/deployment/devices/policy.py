@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from client.policy import Policy
 from mechanisms.accounting.privacy_filter import Cost
+from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.release import CHANNELS
+from mechanisms.messages.questions import QUESTIONS, TextQuestion
 from mechanisms.messages.request import Request
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, answer_of, client_policy
@@ -36,7 +37,7 @@ def policy_of(
         UserError: A user may have any number of records, and the study sets no total.
     """
     study = client_policy(experiment, arm)
-    taught = {c: request.mechanism(c) for c in request.channels if teaching}
+    taught = {each.channel: each.mechanism for each in request.questions if teaching}
     asked = _question(study, arm, request)
     mechanisms = [*taught.items(), *asked.items()]
     exposed = {name for _, mechanism in mechanisms for name in mechanism.guarantee.exposes}
@@ -55,7 +56,7 @@ def policy_of(
             )
         return policy
     # A user has one user vector, whatever the number of records.
-    times = [1 if channel == "statistic" else records for channel, _ in priced]
+    times = [1 if QUESTIONS[channel].of_user else records for channel, _ in priced]
     charged = (n * cost.epsilon for n, (channel, cost) in zip(times, priced, strict=True) if channel not in clear)
     return replace(policy, total=min(study.total, sum(charged)), releases=min(study.releases, sum(times)))
 
@@ -63,12 +64,12 @@ def policy_of(
 def _question(policy: Policy, arm: Arm, request: Request) -> Mapping[str, Mechanism]:
     """Return the most expensive mechanism that a user may need for a query of the arm's model."""
     if (answer := answer_of(arm, request.classes)) is not None:
-        return {"answer": answer}
-    if "text" in request.channels:
-        return {"text": request.mechanism("text")}
+        return {ANSWER.name: answer}
+    if (text := request.find(TextQuestion)) is not None:
+        return {text.channel: text.mechanism}
     if arm.embedding is None:
         return {}
-    return {"embedding": max(embeddings_of(arm), key=lambda m: policy.cost(m.guarantee).sums)}
+    return {EMBEDDING.name: max(embeddings_of(arm), key=lambda m: policy.cost(m.guarantee).sums)}
 
 
 def _largest(priced: list[tuple[str, Cost]], channel: str, clear: set[str]) -> float:

@@ -121,8 +121,8 @@ def test_the_number_of_features_is_chosen_before_anyone_is_asked(folder: Path) -
     protocol = protocol_of(made, made.arms[0], public, folder=folder, progress=lambda line: None)
     request = next(protocol)
     assert isinstance(request, Request) and request.channels == ("statistic",)
-    assert request.m1.shape == (public.embeddings.shape[1], 8)
-    assert request.mechanism("statistic") == PrivUnit((CLASSES - 1) * 9, 6.0)
+    assert request.projection.m1.shape == (public.embeddings.shape[1], 8)
+    assert request.named("statistic").mechanism == PrivUnit((CLASSES - 1) * 9, 6.0)
 
 
 def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,9 @@ from simulations.run import centralised, trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
 from simulations.run.evaluation import measures_of
 from simulations.run.references import remarks
-from sottovoce.report import facts, parts
+from sottovoce.report import facts
+from sottovoce.report.page import page_of_plan
+from sottovoce.report.reading import Finished
 from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
 
 READS_ALL = {"name": "centralised, not private", "way": "centralised", "reference": True}
@@ -72,9 +75,10 @@ def test_learns_from_users_and_releases_nothing() -> None:
     cost = facts.worst(line)
     assert cost.epsilon == math.inf and "trusted with everything" in cost.why
     assert facts.kept(line) == ["nothing that this report could vouch for"]
-    said = "".join(parts._leaves(line))
+    plan = {"name": "plan", "seed": 1, "arms": [line], "versions": {}}
+    said = page_of_plan(Finished(Path("plan"), plan, None, None, None, has_run=False))
     assert "learns from the texts and labels as they are, and adds no noise" in said
-    assert "NOT PROTECTED" in parts.named(line) and "NOT FOR USE" in parts.named(line)
+    assert "NOT PROTECTED</span></h4>" in said and "NOT FOR USE</span>" in said
     (spent,) = of_experiment(study)
     assert spent["ladder"] is None and spent["test_ladder"] is None and spent["reference"]
 

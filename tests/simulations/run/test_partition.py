@@ -20,6 +20,7 @@ from simulations.run.partition import hand_out
 from simulations.run.prepare import Holders, Prepared
 from simulations.transport.node_store import NodeStore
 from tests.support.modes import nothing_narrowed, wider
+from tests.support.requests import made
 from tests.support.studies import (
     CLASSES,
     ENCODER,
@@ -61,7 +62,7 @@ def asked(stage: str, part: tuple[int, int]) -> Request:
     """Some users' embeddings, and labels by a prior from them."""
     rng = np.random.default_rng(2)
     m1, prior = (rng.normal(size=(rows, columns)).astype(np.float32) for rows, columns in ((WIDTH, 4), (4, CLASSES)))
-    return Request(
+    return made(
         arm="a", classes=CLASSES, minimum_users=10, stage=stage, split="train", part=part, encoder=ENCODER,
         mean=np.zeros(WIDTH, np.float32), m1=m1, embedding={"mechanism": "purkayastha", "epsilon": 10.0}, label=PRIOR,
         prior=(prior, np.zeros(CLASSES, np.float32)),

@@ -35,6 +35,7 @@ from simulations.experiment.ladder import of_experiment
 from simulations.run.partition import hand_out
 from simulations.run.report import markdown
 from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
+from tests.support.requests import made
 from tests.support.studies import (
     PURKAYASTHA,
     RANDOMIZED,
@@ -122,9 +123,7 @@ def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path, 
 
 def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
     whole = {"name": "no noise", "reference": True, "text": VERBATIM | {"tokens": 16}}
-    study = text_study(
-        shared, whole, population={"users": 240, "users-per-node": 120}, training={"epochs": 8}
-    )
+    study = text_study(shared, whole, population={"users": 240, "users-per-node": 120}, training={"epochs": 8})
     outcomes, _ = run(study, folder, shared)
     assert outcomes["no noise"].line["accuracy"] > 0.75  # chance is a half
 
@@ -200,7 +199,7 @@ def text_request(**changes: Any) -> Request:
         "label": None, "classes": 2, "minimum_users": 0, "text": parameters(text_mechanism(SANTEXT, WORDS)),
         "vocabulary": WORDS,
     }  # fmt: skip
-    return Request(**values | changes)
+    return made(**values | changes)
 
 
 def known(identity: str) -> Any:
@@ -214,9 +213,9 @@ def test_request_round_trip(label: Any) -> None:
     asked = text_request(label=label, part=(1, 2))
     read = request_from_record(request_to_record(asked), known)
     assert read.channels == asked.channels == ("text",) + (("label",) if label else ())
-    assert read.text == asked.text and read.vocabulary is WORDS and read.mean is None and read.m1 is None
+    assert read.named("text").spec == asked.named("text").spec and read.vocabulary is WORDS and read.projection is None
     assert [read.digest(c) for c in read.channels] == [asked.digest(c) for c in asked.channels]
-    assert read.payload_form("text") == ("w", np.dtype(np.int32), (TOKENS,))
+    assert read.named("text").payload_form == ("w", np.dtype(np.int32), (TOKENS,))
     with pytest.raises(ValueError, match="needs a vocabulary"):
         request_from_record(request_to_record(asked))
     with pytest.raises(Refused):
@@ -304,10 +303,8 @@ def test_holes_are_no_fault() -> None:
     asked = text_request()
     w = np.full((2, TOKENS), -1, np.int32)
     w[0, 3] = len(WORDS) - 1
-    text = asked.mechanism("text")
-    release = Release(
-        {"w": w}, "text", "train", text.guarantee, asked.digest("text")
-    )
+    text = asked.named("text").mechanism
+    release = Release({"w": w}, "text", "train", text.guarantee, asked.digest("text"))
     reply = Reply(np.arange(2), np.zeros(2, np.int64), (release,))
     valid, dropped = validate(reply, asked, enrolled=range(2))
     assert len(valid) == 2 and not dropped
@@ -337,7 +334,7 @@ def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, s
     text = text_mechanism(spec | {"tokens": 4}, words)
     reads = "ab" * 32 if text.word.reads else ""
     asked = text_request(text=parameters(text), vocabulary=words, masked_lm=reads)
-    exposes = asked.mechanism("text").guarantee.exposes
+    exposes = asked.named("text").mechanism.guarantee.exposes
     with pytest.raises(Refused) as caught:
         Policy().check(asked)
     # the default policy allows no ε at all; one without limits still refuses what is exposed
@@ -354,7 +351,7 @@ def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, s
             Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in names)).check(asked)
     declared = Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in exposes))
     declared.check(asked)
-    cost = declared.cost(asked.mechanism("text").guarantee).epsilon
+    cost = declared.cost(asked.named("text").mechanism.guarantee).epsilon
     assert math.isfinite(cost)
     if cost == 0:  # words by chance and a length that is public: nothing is left that could cost
         return
@@ -371,7 +368,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
     )  # fmt: skip
     spec = parameters(text_mechanism(SANTEXT | {"length": "kept"}, WORDS))
     asked = text_request(text=spec)
-    one = asked.mechanism("text").guarantee.worst_case(declared=["length"])
+    one = asked.named("text").mechanism.guarantee.worst_case(declared=["length"])
     policy = Policy(text=1.5 * one, accept_unprotected=("length: known",))
     with Ledger(tmp_path / "ledger.sqlite", durable=False) as ledger:
         sanitizer = Sanitizer(policy, ledger, SimulationStreams(1))

@@ -15,8 +15,7 @@ import pytest
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks.run import about
 from sottovoce.cli import main as cli
-from sottovoce.report import facts, glossary
-from sottovoce.report.html import element
+from sottovoce.report import facts, glossary, page
 from sottovoce.report.write import report
 from tests.support.paths import ROOT
 from tests.support.results import demo
@@ -233,7 +232,14 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert not {"b", "i", "u"} & {name for name, _ in page.elements}
     assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;" in text and "alert(1)" not in text
     assert told["runs"][0]["arms"][0]["name"].startswith(name)
-    assert element("p", "<", class_='"') == '<p class="&quot;">&lt;</p>'
+
+
+def test_no_template_turns_escaping_off() -> None:
+    templates = list((ROOT / "sottovoce" / "report" / "templates").iterdir())
+    said = " ".join(path.read_text(encoding="utf-8") for path in templates)
+    assert len(templates) > 5 and not re.search(r"\|\s*safe|autoescape|Markup", said)
+    name = page._templates().from_string("{{ name }} {{ [name] | join }}").render(name="<b>")
+    assert name == "&lt;b&gt; &lt;b&gt;"
 
 
 def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
@@ -346,5 +352,5 @@ def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
     assert {name: " ".join(said.split()) for name, said in found} == glossary.ENTRIES
     assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)
     with pytest.raises(KeyError):
-        glossary.term("no such word")
+        glossary.meaning("no such word")
 

@@ -51,7 +51,7 @@ def test_a_study_is_told_of_by_its_means_figure_and_rows(told: tuple[str, Page, 
     assert text.count("lies below") == 2 + 3  # of each point, and of each of the three runs that are told of
     assert f"users 60: no noise: lies below {ONE}, which are private" in text
     assert "All rows: one a run, arm and metric (" in text
-    assert '<th scope="row" data-value="60">60</th><td data-value="2">2</td>' in text
+    assert '<th scope="row" data-value="60">60</th>\n<td data-value="2">2</td>' in text
     (found,) = label["studies"]
     assert (found["name"], found["runs"], found["axes"]) == ("how many", 4, ["population.users"])
     means = [row for row in found["means"] if (row["arm"], row["metric"]) == (ONE, "accuracy_clean_test")]

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from client.draw import signed_directions
 from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
+from mechanisms.projection import signed_directions
 from mechanisms.streams import SimulationStreams
 from server.training.statistic_head import simplex_codes
 from simulations.corpora.corpus import Corpus, Split
