@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from server.checkpoint_files import resolve
+from server.sentence_layout import read
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
@@ -36,7 +37,7 @@ def encoder_folder(
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 
-    made_from: list[object] = [fingerprint(settings.model), settings.pooling, settings.max_length]
+    made_from: list[object] = [fingerprint(settings.model), pooling_of(settings), settings.max_length]
     if settings.fine_tune_on_public:
         made_from += [
             settings.fine_tune_epochs, settings.fine_tune_lr, batch_size, seed,
@@ -58,13 +59,25 @@ def encoder_folder(
             checkpoint = finetune(
                 settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
                 epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
-                batch_size=batch_size, seed=seed, pooling=settings.pooling,
+                batch_size=batch_size, seed=seed, pooling=pooling_of(settings),
                 max_length=settings.max_length, progress=progress,
             )  # fmt: skip
         progress(f"exporting the encoder {settings.model}")
         export_encoder(checkpoint, folder, **export_settings(settings))
 
     return folder_once(f"encoders/{name}", make, progress=progress)
+
+
+def pooling_of(settings: EncoderSettings) -> str:
+    """Return the pooling of an experiment's encoder (`server.sentence_layout.POOLINGS`).
+
+    Layers side by side are not normalized: that is part of the published embedding alone.
+
+    Raises:
+        ValueError: The checkpoint's files cannot be read.
+    """
+    pooling = read(settings.model).pooling if settings.pooling == "published" else settings.pooling
+    return pooling.partition("-")[0] if settings.layers else pooling
 
 
 def _config(model: str) -> dict[str, Any]:
@@ -108,6 +121,12 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
         raise UserError(
             f"encoder.max-length: must be from 3 to the encoder's {places} places, got {settings.max_length}"
         )
+    longest = read(settings.model).max_length if said else None
+    if longest is not None and settings.max_length > longest:
+        raise UserError(
+            f"encoder.max-length: {settings.max_length} is above the {longest} tokens that "
+            f"{settings.model} was published for"
+        )
     if isinstance(depth, int) and max(settings.layers, default=0) > depth:
         raise UserError(
             f"encoder.layers: {max(settings.layers)} is above the encoder's {depth} layers; choose from these"
@@ -123,7 +142,7 @@ def export_settings(settings: EncoderSettings) -> dict[str, Any]:
     """Return the arguments of `server.export.export_encoder` for the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
-        "pooling": settings.pooling, "max_length": settings.max_length, "layers": settings.layers,
+        "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": settings.layers,
         "precision": settings.precision, "calibration": calibration,
     }  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mechanisms.mechanism import Mechanism
 from server.protocols.protocol import Channels, Conversation, Public, Training
-from simulations.artifacts.encoder import export_settings
+from simulations.artifacts.encoder import export_settings, pooling_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
@@ -91,6 +91,6 @@ def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int
         seed=seed, label_stages=training.label_stages, rounds=training.rounds,
         self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
         bottleneck=None if isinstance(training.bottleneck, str) else training.bottleneck,
-        descent=training.descent, pooling=settings.pooling, max_length=settings.max_length,
+        descent=training.descent, pooling=pooling_of(settings), max_length=settings.max_length,
         export=export_settings(settings),
     )  # fmt: skip

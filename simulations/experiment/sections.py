@@ -251,19 +251,23 @@ class Population(Section):
 
 @dataclass(frozen=True)
 class Encoder(Section):
-    """model: "minilm", a folder, or a hub name, of BERT, RoBERTa, DeBERTa-v3 or their kin: weights are read from
-    safetensors, or from pytorch_model.bin without running what a pickle may hold. layers: whose states stand side
-    by side in an embedding, from 1; none: the last one's. Fine-tuning is on public labelled text, before releases.
-    precision: "int8" is about twice as fast and another public function, declared by an identity of its own on
-    every release.
+    """model: "minilm", "mpnet", "e5-small", "e5-small-en", a folder, or a hub name (encoders.md). Weights are read
+    from safetensors, or from pytorch_model.bin without running what a pickle may hold. pooling: "published" is that
+    of the model's own files, and for "minilm" the mean. layers: whose states stand side by side in an embedding,
+    from 1, without normalization; none: the last one's. Fine-tuning is on public labelled text, before releases.
+    precision: "int8" is about twice as fast, "int4" about a sixth of the size; each is another public function,
+    declared by an identity of its own on every release.
     """
 
     place: ClassVar[str] = "encoder"
     model: str = setting(values.text, "minilm")
-    pooling: str = setting(values.choice("mean", "cls"), "mean")
+    pooling: str = setting(
+        values.choice("published", "mean", "cls", "last", "mean-normalized", "cls-normalized", "last-normalized"),
+        "published",
+    )
     max_length: int = setting(values.whole(2), 128)
     layers: tuple[int, ...] = setting(values.wholes(1), ())
-    precision: str = setting(values.choice("fp32", "int8"), "fp32")
+    precision: str = setting(values.choice("fp32", "int8", "int4"), "fp32")
     fine_tune_on_public: bool = setting(values.flag, False)
     fine_tune_epochs: int = setting(values.whole(1), 4)
     fine_tune_lr: float = setting(values.number(above=True, below=1.0), 5e-5)

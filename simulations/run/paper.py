@@ -22,6 +22,7 @@ from server.model import Pipeline
 from server.protocols.public_maps import dim_of
 from server.training.noise import sanitize_public
 from server.training.paper import train_paper
+from simulations.artifacts.encoder import pooling_of
 from simulations.experiment import Arm, ArmSetup, Encoder, label_of
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.ladder import Spent, of_run
@@ -71,7 +72,7 @@ class PaperArm:
         pipeline = train_paper(
             encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
             dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
-            batch_size=training.batch_size, seed=seed, pooling=encoder.pooling,
+            batch_size=training.batch_size, seed=seed, pooling=pooling_of(encoder),
             max_length=encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
             progress=lambda line: self.progress(f"{arm.name}: {line}"),
         )  # fmt: skip
