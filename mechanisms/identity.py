@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.channels import CHANNELS, Domain
+from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee, unprotected
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
@@ -26,6 +27,10 @@ class Identity:
 
     name: ClassVar[str] = "identity"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        usual={"channel": "embedding", "size": 16}, tried={"channel": ("embedding", "answer", "label"), "size": (5,)},
+        pair=Pair.ANTIPODAL, slider=Absent("which hides nothing"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         known = [c.name for c in CHANNELS.values() if c.domain is not Domain.TEXT]

@@ -88,6 +88,23 @@ class Keys:
 NO_KEYS = Keys()
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Folders that a bundle copies, as far as its request names their content.
+
+    Attributes:
+        encoder: Folder of the encoder.
+        precision: Precision of the encoder, for people.
+        vocabulary: Folder of the vocabulary.
+        masked_lm: Folder of the language model.
+    """
+
+    encoder: Path | None = None
+    precision: str | None = None
+    vocabulary: Path | None = None
+    masked_lm: Path | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """Bundle whose every file matches its manifest.
@@ -223,9 +240,8 @@ def open_bundle(folder: Path | str) -> Bundle:
 
 
 def write_bundle(
-    folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str,
-    encoder: Path | None = None, precision: str | None = None, vocabulary: Path | None = None,
-    masked_lm: Path | None = None, keys: Keys = NO_KEYS,
+    folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str, parts: Parts,
+    keys: Keys = NO_KEYS,
 ) -> Bundle:  # fmt: skip
     """Write a bundle, completely or not at all, into a new or empty folder, and open it.
 
@@ -236,10 +252,7 @@ def write_bundle(
         name: Name of the experiment, for people.
         arm: Arm of the experiment, for people.
         made_by: Origin of the bundle, for people.
-        encoder: Folder of the encoder that the request names by its content.
-        precision: Precision of the encoder, for people.
-        vocabulary: Folder of the vocabulary that the request names by its content.
-        masked_lm: Folder of the language model that the request names by its content.
+        parts: Folders of encoder, vocabulary and language model.
         keys: Keys of the publisher and of the recipients.
 
     Raises:
@@ -255,10 +268,10 @@ def write_bundle(
         _write(draft / "request.json", about)
         _write(draft / "policy.json", policy.to_dict())
         kind = _reads(request)
-        model = None if masked_lm is None or not request.masked_lm else models.part(masked_lm, kind)
+        model = None if parts.masked_lm is None or not request.masked_lm else models.part(parts.masked_lm, kind)
         for part, source, names in (
-            ("encoder", encoder if request.encoder else None, encoders.FILES),
-            ("vocabulary", vocabulary if request.vocabulary is not None else None, _VOCABULARY),
+            ("encoder", parts.encoder if request.encoder else None, encoders.FILES),
+            ("vocabulary", parts.vocabulary if request.vocabulary is not None else None, _VOCABULARY),
             ("masked_lm", model, () if model is None else models.files(model, kind)),
         ):
             if source is not None:
@@ -269,7 +282,7 @@ def write_bundle(
             "made_by": made_by,
             "name": name,
             "arm": arm,
-            "encoder": {"sha256": request.encoder, "precision": precision} if request.encoder else None,
+            "encoder": {"sha256": request.encoder, "precision": parts.precision} if request.encoder else None,
             "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
             "masked_lm": request.masked_lm or None,
             "digests": _digests(request),

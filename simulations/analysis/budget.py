@@ -16,6 +16,7 @@ from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import EMBEDDING, LABEL
+from mechanisms.facts import AboutWords, facts_of
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
 from mechanisms.words.text import KEPT, TextMechanism
@@ -147,10 +148,13 @@ def ladders_of_experiment(experiment: Experiment, *, records: int | None, classe
 def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
     """By the names of the arms that release texts, each one's mechanism with its vocabulary, of an experiment that is
     not run: not to be drawn from. Reads the data only where there is such an arm. Raises UserError."""
-    arms = [arm for arm in experiment.arms if arm.text is not None]
+    arms, seed = [arm for arm in experiment.arms if arm.text is not None], experiment.seed
     if not arms:
         return {}
-    rewriter = rewriter_to_price(experiment, load_split(experiment)[0].public.texts)
+    public = load_split(experiment.data, experiment.population, seed)[0].public
+    rewriter = rewriter_to_price(
+        experiment.setups, experiment.text, public.texts, model=experiment.encoder.model, seed=seed
+    )
     assert rewriter is not None  # some arm releases texts
     return {arm.name: rewriter.mechanism(arm) for arm in arms}
 
@@ -201,7 +205,7 @@ class TextToPlan:
         model: Any = ANY_MODEL
         if not generates or self.words is not None:
             source = self.words or "minilm"
-            vocabulary = load(vocabulary_folder(source, tags="syntax" in mechanism))
+            vocabulary = load(vocabulary_folder(source, tags=AboutWords.TAGS in facts_of(kind).needs))
             among = f"{len(vocabulary):,} words of {source}"
             among += ", which sanitize must be given too, as --words" if generates else ""
         elif self.generator is not None:

@@ -21,7 +21,7 @@ from sottovoce.explore import costs, inference
 from sottovoce.explore.device import Device, Sent, asked_again, told
 from sottovoce.explore.inference import Truth
 from sottovoce.explore.protocol import Protocol, worst_cases
-from sottovoce.explore.settings import ABSENT, MECHANISMS, PARAMETERS, USUAL, Settings
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
 from sottovoce.explore.world import POOL, World, kind_of
 from sottovoce.report.glossary import ENTRIES, plain
 
@@ -107,9 +107,9 @@ class Explorer:
         world = self._loaded
         return {
             "ready": world is not None, "line": self.loading.line, "failed": self.loading.failed,
-            "first": self.first.to_dict(), "least": costs.LEAST, "most": costs.MOST, "absent": ABSENT,
-            "usual": USUAL, "mechanisms": MECHANISMS,
-            "parameters": PARAMETERS,
+            "first": self.first.to_dict(), "mechanisms": MECHANISMS,
+            "sliders": {name: slider_of(name) for name in SLIDERS},
+            "absent": {channel: absent(channel) for channel in MECHANISMS},
             "channels": list(MECHANISMS if world is None else world.channels), "pool": POOL,
             "classes": [] if world is None else list(world.classes),
             "name": "" if world is None else world.name, "study": self.study,

@@ -14,7 +14,8 @@ from server.declarations import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
-from sottovoce.explore.settings import MECHANISMS, Settings
+from simulations.experiment.names import key
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 from sottovoce.explore.world import kind_of
 
 _PUBLIC, _TEST = 1000, 1000
@@ -94,8 +95,8 @@ class Protocol:
         return [rung.to_dict() for rung in found]
 
     def command(self, classes: int) -> str:
-        """Return the command line that prints this ladder; for a text it needs the saved experiment."""
-        if self.asked(TextQuestion) is not None:
+        """Return the command line that prints this ladder; a text, or more parameters, need the saved experiment."""
+        if self.asked("text") is not None or self._first.more:
             return f"sottovoce budget ladder {_FILE}"
         first, last = self._first, self.last
         label = None if kind_of(first).reads_labels else self.label_epsilon
@@ -131,7 +132,7 @@ class Protocol:
         least = base.get("shuffle", {}).get("minimum-users", _TEST // 2)
         table |= {
             "name": "explored", "population": table.get("population", {}) | {"users": last.users},
-            "training": {"way": _trained_on(self._first.channel)},
+            "training": {"protocol": _trained_on(self._first.channel)},
             "shuffle": {"minimum-users": max(1, min(last.users // 2, least)), "delta": last.delta},
             "policy": self._policy(declared, worst), "arm": [arm],
         }  # fmt: skip
@@ -150,11 +151,11 @@ class Protocol:
 
     def _arm(self) -> dict[str, Any]:
         first = self._first
-        spec: dict[str, Any] = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim}
-        if first.mechanism == "gaussian":
+        spec = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim, **dict(first.more)}
+        if SLIDERS[first.mechanism].calibrated:
             spec["delta"] = first.delta
         arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
-        arm[first.channel] = first.text if kind_of(first) is TextQuestion else spec
+        arm[key(first.channel)] = first.text if first.channel == "text" else spec
         if self.label_epsilon is not None:
             arm[LabelQuestion.channel] = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
         return arm
@@ -162,8 +163,8 @@ class Protocol:
     def _policy(self, declared: Mapping[str, str], worst: Mapping[str, float]) -> dict[str, Any]:
         if infinite := [channel for channel, epsilon in worst.items() if math.isinf(epsilon)]:
             raise UserError(f"{infinite[0]}: something leaves without protection, which users of a study would refuse")
-        limits: dict[str, Any] = {channel: _up(epsilon) for channel, epsilon in worst.items()}
-        if self._first.mechanism == "gaussian":
+        limits: dict[str, Any] = {key(channel): _up(epsilon) for channel, epsilon in worst.items()}
+        if SLIDERS[self._first.mechanism].calibrated:
             limits["delta"] = self.last.delta
         public = [f"{name}: {why}" for name, why in declared.items()] if self.asked(TextQuestion) is not None else []
         if self.label_epsilon is None and not kind_of(self._first).reads_labels:

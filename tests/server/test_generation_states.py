@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from client.device.bundle import write_bundle
+from client.device.bundle import Parts, write_bundle
 from client.models import language_models
 from client.models import texts as client_texts
 from client.models import vocabulary as vocabularies
@@ -240,8 +240,8 @@ def test_a_device_gets_both_parts_and_reckons_the_same_noise(bart, tmp_path):
     vocabularies.save(model.vocabulary, tmp_path / "words")
     request, policy = asked(model), Policy(delta=1e-6, text=8.0, total=20.0)
     made = write_bundle(
-        tmp_path / "bundle", request, policy, name="n", arm="a", made_by="m", vocabulary=tmp_path / "words",
-        masked_lm=bart,
+        tmp_path / "bundle", request, policy, name="n", arm="a", made_by="m",
+        parts=Parts(vocabulary=tmp_path / "words", masked_lm=bart),
     )  # fmt: skip
     assert made.masked_lm is not None and (made.masked_lm / "encoder.onnx").is_file()
     assert made.request.digest("text") == request.digest("text") and made.policy == policy

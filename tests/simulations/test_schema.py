@@ -57,7 +57,7 @@ def test_every_key_is_read_and_a_value_of_another_kind_is_refused_by_both(row: t
 @pytest.mark.parametrize(
     "change",
     [
-        {"populaton": {}}, {"population": {"user": 3}}, {"seed": -1}, {"encoder": {"precision": "int4"}},
+        {"populaton": {}}, {"population": {"user": 3}}, {"seed": -1}, {"encoder": {"precision": "int2"}},
         {"shuffle": {"delta": 1.0}}, {"arm": [{"embedding": {"mechanism": "identity"}}]},
     ],
     ids=str,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from client.device.bundle import Bundle, Keys, write_bundle
+from client.device.bundle import Bundle, Keys, Parts, write_bundle
 from client.models import vocabulary as vocabularies
 from client.models.encoder import Encoder
 from client.policy import Policy
@@ -79,7 +79,7 @@ def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, *
     folder = encoder_folder(place)
     request = request_for(Encoder(folder))
     return write_bundle(
-        place / name, request, policy, name="small", arm="a", made_by="tests", encoder=folder, precision="fp32",
+        place / name, request, policy, name="small", arm="a", made_by="tests", parts=Parts(folder, "fp32"),
         keys=Keys(**{"signer": SIGNER} | keys),
     )  # fmt: skip
 
@@ -98,5 +98,5 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
     policy = Policy(text=1000.0, total=1000.0, mechanisms=("santext",))
     return write_bundle(
         place / "text", request, policy, name="small", arm="words", made_by="tests",
-        vocabulary=place / "words", keys=Keys(signer=SIGNER, seal=seal),
+        parts=Parts(vocabulary=place / "words"), keys=Keys(signer=SIGNER, seal=seal),
     )  # fmt: skip

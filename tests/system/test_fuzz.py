@@ -230,7 +230,7 @@ def check_replies(node: Path, n: int, seed: int) -> Counter[str]:
                 check_rows(valid, wanted)
                 kept.append((wanted.stage, valid))
     for stage in {stage for stage, _ in kept}:
-        batch, _ = shuffle([v for s, v in kept if s == stage], minimum_users=0, rng=np.random.default_rng(0))
+        batch = shuffle([v for s, v in kept if s == stage], minimum_users=0, rng=np.random.default_rng(0)).batch
         assert batch.users <= USERS  # however often a user was sent again
     return outcomes
 

@@ -152,7 +152,7 @@ def test_a_new_channel_is_one_file_and_one_registration(kind: Any, tmp_path: Pat
     assert {(row.channel, row.digest, row.epsilon) for row in rows} == {("length", request.digest("length"), EPSILON)}
     valid, dropped = validate(reply, request, enrolled=range(8))
     assert len(valid) == 8 and not dropped
-    batch, _ = shuffle([valid], minimum_users=1, rng=np.random.default_rng(0))
+    batch, *_ = shuffle([valid], minimum_users=1, rng=np.random.default_rng(0))
     decoded = request.question(kind).decode(batch.of(kind).values)
     assert batch.users == 8 and sorted(decoded) == sorted(reply.releases[0].values)
     private, public = generate_keys()

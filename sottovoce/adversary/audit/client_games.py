@@ -390,7 +390,7 @@ def _order_game() -> Game:
         generators = np.random.SeedSequence([seed, side, 1]).spawn(n)
         places = np.empty(n, dtype=np.int64)
         for i, generator in enumerate(generators):
-            batch, _ = shuffle(replies, minimum_users=2, rng=np.random.Generator(np.random.Philox(generator)))
+            batch = shuffle(replies, minimum_users=2, rng=np.random.Generator(np.random.Philox(generator))).batch
             places[i] = int(np.argmax(batch.releases[0].values))
         return places
 
@@ -420,7 +420,7 @@ def _amplified_game(delta: float) -> Game:
                 rng = streams("shuffler", side, labels.size, seed, start=i * _CROWD)
                 y = mechanism.sample(labels.ravel(), rng=rng).reshape(labels.shape)
             reply = _reply(range(_CROWD), y[i % _BATCHES], mechanism.guarantee)
-            batch, _ = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator)))
+            batch = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator))).batch
             rows = batch.releases[0].values
             out[i] = rows[0], rows.sum()
         return out

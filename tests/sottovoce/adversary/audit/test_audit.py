@@ -31,6 +31,7 @@ from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.audit import client_games as audit_client
 from sottovoce.adversary.audit import games as audit_games
 from sottovoce.adversary.audit import run as audit
+from sottovoce.adversary.audit.plugin import games_of, names
 from sottovoce.adversary.audit.run import Audit
 from sottovoce.adversary.estimators import audit as adversary
 from sottovoce.cli.main import main
@@ -138,7 +139,7 @@ def alarms(games, *families, audits=200):
 def test_the_rate_of_false_alarms(audits):
     """Of audits of all sound mechanisms: at the stated 1e-3, and at 0.05 where a count says more, no more alarms than
     that rate explains (at 1e-6)."""
-    games = [game for made in audit_games.GAMES.values() for game in made(1e-3)]
+    games = [game for name in names() for game in games_of(name, 1e-3)]
     families = (audit.FAMILY, 0.05)
     assert (alarms(games, *families, audits=audits) <= stats.binom.isf(1e-6, audits, families)).all()
 
