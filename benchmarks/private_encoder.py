@@ -157,7 +157,7 @@ def main() -> None:
     for name, kind, default in (("seed", int, 1), ("users", int, 20_000), ("epsilon", float, 1.0), ("rank", int, 4)):
         parser.add_argument(f"--{name}", type=kind, default=default)
     given = parser.parse_args()
-    experiment, (public, held, _) = prepared(
+    checkpoint, (public, held, _) = prepared(
         "frontier", given.folder, given.seed, f"population.users={given.users}", "encoder.layers=[6]"
     )
     half = min(given.epsilon, 1e3) / 2
@@ -167,7 +167,7 @@ def main() -> None:
     theirs, known = (frame.project(np.asarray(each[:])) for each in (held.train_embeddings, public.embeddings))
     head = curator.head(theirs, labels, known, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed)
     torch.manual_seed(given.seed)
-    model = Headed(experiment.encoder.model, factored(frame.mean, frame.m1, *head), given.rank)
+    model = Headed(checkpoint, factored(frame.mean, frame.m1, *head), given.rank)
     rows, asked = rows_of(model, texts), rows_of(model, list(held.test.texts))
     print(f"a head alone, ε = {half:g}: {right(model, model.tokenizer, asked, held.test.labels):.4f}", flush=True)
     private = not math.isinf(given.epsilon)

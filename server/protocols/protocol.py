@@ -105,6 +105,7 @@ class Public:
         checkpoint: Checkpoint of the encoder, if its training continues.
         rewriter: Rewriter, if users release texts.
         elsewhere: Whether the texts are of another domain than users' texts.
+        names: Prototypes (K, m) of the classes, from their names under this encoder; None if names say nothing.
     """
 
     texts: Sequence[Text]
@@ -116,6 +117,7 @@ class Public:
     checkpoint: str | Path = ""
     rewriter: PublicRewriter | None = None
     elsewhere: bool = False
+    names: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

@@ -147,10 +147,13 @@ def ladders_of_experiment(experiment: Experiment, *, records: int | None, classe
 def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
     """By the names of the arms that release texts, each one's mechanism with its vocabulary, of an experiment that is
     not run: not to be drawn from. Reads the data only where there is such an arm. Raises UserError."""
-    arms = [arm for arm in experiment.arms if arm.text is not None]
+    arms, seed = [arm for arm in experiment.arms if arm.text is not None], experiment.seed
     if not arms:
         return {}
-    rewriter = rewriter_to_price(experiment, load_split(experiment)[0].public.texts)
+    public = load_split(experiment.data, experiment.population, seed)[0].public
+    rewriter = rewriter_to_price(
+        experiment.setups, experiment.text, public.texts, model=experiment.encoder.model, seed=seed
+    )
     assert rewriter is not None  # some arm releases texts
     return {arm.name: rewriter.mechanism(arm) for arm in arms}
 

@@ -15,8 +15,9 @@ from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import DEFAULT_DIM, Experiment
+from simulations.experiment import DEFAULT_DIM, Arm
 from simulations.experiment import Encoder as EncoderSettings
+from simulations.experiment.sections import Training
 from simulations.progress import Progress
 
 #: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
@@ -27,17 +28,19 @@ _CHECKPOINT = "checkpoint"
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 
-def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
-    """The exported encoder, fine-tuned on the public part first if the experiment says so; made once, then cached."""
+def encoder_folder(
+    settings: EncoderSettings, public: Corpus, *, batch_size: int, seed: int, progress: Progress
+) -> Path:
+    """The exported encoder, fine-tuned on the public part first if the settings say so; made once, then cached.
+    batch_size, seed: of fine-tuning."""
     from server.accelerator import device
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 
-    settings = experiment.encoder
     made_from: list[object] = [fingerprint(settings.model), pooling_of(settings), settings.max_length]
     if settings.fine_tune_on_public:
         made_from += [
-            settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
+            settings.fine_tune_epochs, settings.fine_tune_lr, batch_size, seed,
             list(public.texts), public.labels.tolist(), device().type,
         ]  # fmt: skip
     if settings.layers:
@@ -56,7 +59,7 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
             checkpoint = finetune(
                 settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
                 epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
-                batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=pooling_of(settings),
+                batch_size=batch_size, seed=seed, pooling=pooling_of(settings),
                 max_length=settings.max_length, progress=progress,
             )  # fmt: skip
         progress(f"exporting the encoder {settings.model}")
@@ -91,42 +94,42 @@ def _config(model: str) -> dict[str, Any]:
     return said
 
 
-def width_of(experiment: Experiment) -> int | None:
+def width_of(settings: EncoderSettings) -> int | None:
     """How wide an embedding is, by what a checkpoint on this machine says of itself; None of one on a hub."""
-    width = _config(experiment.encoder.model).get("hidden_size")
-    return width * max(1, len(experiment.encoder.layers)) if isinstance(width, int) else None
+    width = _config(settings.model).get("hidden_size")
+    return width * max(1, len(settings.layers)) if isinstance(width, int) else None
 
 
-def check_trained(experiment: Experiment) -> None:
-    """Raise UserError, naming the setting, where an encoder has no room for what the experiment says.
+def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[Arm]) -> None:
+    """Raise UserError, naming the setting, where an encoder has no room for what an experiment says.
 
     Of a checkpoint on this machine; what a hub has, is looked at before anybody is asked (`server.export`,
     `server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
     """
-    said = _config(experiment.encoder.model)
+    said = _config(settings.model)
     width, places, depth = (
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
     )  # fmt: skip
-    protocol = experiment.training.protocol
-    asked = {"training.bottleneck": experiment.training.bottleneck} if protocol.releases_text else {}
+    protocol = training.protocol
+    asked = {"training.bottleneck": training.bottleneck} if protocol.releases_text else {}
     if protocol.in_halves:
-        asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in experiment.arms}
+        asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in arms}
     for where, dim in asked.items():
         if isinstance(width, int) and isinstance(dim, int) and dim > width:
             raise UserError(f"{where}: {dim} is above the encoder's width {width}; choose at most {width}")
-    if isinstance(places, int) and not 3 <= experiment.encoder.max_length <= places:
+    if isinstance(places, int) and not 3 <= settings.max_length <= places:
         raise UserError(
-            f"encoder.max-length: must be from 3 to the encoder's {places} places, got {experiment.encoder.max_length}"
+            f"encoder.max-length: must be from 3 to the encoder's {places} places, got {settings.max_length}"
         )
-    longest = read(experiment.encoder.model).max_length if said else None
-    if longest is not None and experiment.encoder.max_length > longest:
+    longest = read(settings.model).max_length if said else None
+    if longest is not None and settings.max_length > longest:
         raise UserError(
-            f"encoder.max-length: {experiment.encoder.max_length} is above the {longest} tokens that "
-            f"{experiment.encoder.model} was published for"
+            f"encoder.max-length: {settings.max_length} is above the {longest} tokens that "
+            f"{settings.model} was published for"
         )
-    if isinstance(depth, int) and max(experiment.encoder.layers, default=0) > depth:
+    if isinstance(depth, int) and max(settings.layers, default=0) > depth:
         raise UserError(
-            f"encoder.layers: {max(experiment.encoder.layers)} is above the encoder's {depth} layers; choose from these"
+            f"encoder.layers: {max(settings.layers)} is above the encoder's {depth} layers; choose from these"
         )
 
 

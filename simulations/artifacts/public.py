@@ -21,6 +21,7 @@ from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
+from simulations.experiment.sections import Public as PublicSettings
 from simulations.output.atomic import staged
 from simulations.progress import Progress
 
@@ -64,21 +65,28 @@ class CachedEncoder:
 def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
     """The public part of an experiment's data as its training server has it. Raises UserError and ValueError, in one
     line."""
-    check_trained(experiment)
+    check_trained(experiment.encoder, experiment.training, experiment.arms)
     encoder = None
     if not experiment.training.protocol.releases_text:
-        encoder = CachedEncoder(encoder_folder(experiment, corpus, progress=progress), progress=progress)
-    rewriter = prepare_rewriter(experiment, corpus.texts, progress=progress)
+        place = encoder_folder(
+            experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed,
+            progress=progress,
+        )  # fmt: skip
+        encoder = CachedEncoder(place, progress=progress)
+    rewriter = prepare_rewriter(
+        experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed,
+        progress=progress,
+    )  # fmt: skip
+    labels = _public_labels(experiment.data.public, corpus, experiment.seed)
     return _with_maps(experiment, Public(
-        corpus.texts, _public_labels(experiment, corpus), corpus.classes, encoder, rewriter=rewriter,
+        corpus.texts, labels, corpus.classes, encoder, rewriter=rewriter,
         checkpoint="" if encoder is None else checkpoint_of(experiment.encoder, encoder.folder),
     ))  # fmt: skip
 
 
-def _public_labels(experiment: Experiment, corpus: Corpus) -> NDArray[np.int64] | None:
+def _public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
     """The labels that are public, (n,), -1 for one that is not; None where none is. UserError where more are asked for
     than there are. Fewer are always some of those that are picked where there are more."""
-    public = experiment.data.public
     if not public.any_labels:
         return None
     if public.labelled is None:
@@ -87,13 +95,13 @@ def _public_labels(experiment: Experiment, corpus: Corpus) -> NDArray[np.int64] 
         raise UserError(
             f"data.public.labelled: {public.labelled} were asked for, and there are {len(corpus)} public texts"
         )
-    order = np.random.default_rng([experiment.seed, 8]).permutation(len(corpus))
+    order = np.random.default_rng([seed, 8]).permutation(len(corpus))
     labels = np.full(len(corpus), -1, np.int64)
     labels[order[: public.labelled]] = corpus.labels[order[: public.labelled]]
     return labels
 
 
-def save_public(experiment: Experiment, public: Public, out: Path) -> None:
+def save_public(name: str, public: Public, out: Path) -> None:
     """Writes all that a training server needs into a folder of its own, whole or not at all, for `load_public`."""
     with staged(out) as folder:
         parts = {
@@ -101,12 +109,12 @@ def save_public(experiment: Experiment, public: Public, out: Path) -> None:
             "masked_lm": getattr(public.rewriter, "masked_lm", None),
             "checkpoint": public.checkpoint if Path(public.checkpoint).is_dir() else None,
         }  # fmt: skip
-        for name, place in parts.items():
+        for part, place in parts.items():
             if place is not None:
-                shutil.copytree(place, folder / name)
+                shutil.copytree(place, folder / part)
         about = {
-            "format": FORMAT, "experiment": experiment.name, "classes": list(public.classes),
-            "labels": public.labels is not None, **{name: place is not None for name, place in parts.items()},
+            "format": FORMAT, "experiment": name, "classes": list(public.classes),
+            "labels": public.labels is not None, **{part: place is not None for part, place in parts.items()},
         }  # fmt: skip
         (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         with open(folder / _TEXTS, "w", encoding="utf-8", errors="surrogatepass") as file:
@@ -137,7 +145,10 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         rewriter = None
         if about["vocabulary"]:
             models = folder / "masked_lm" if about["masked_lm"] else None
-            rewriter = saved_rewriter(experiment, folder / "vocabulary", models)
+            rewriter = saved_rewriter(
+                experiment.text, folder / "vocabulary", masked_lm=models, model=experiment.encoder.model,
+                seed=experiment.seed,
+            )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"
@@ -151,7 +162,7 @@ def _with_maps(experiment: Experiment, public: Public) -> Public:
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
-    if all(arm.centralised or experiment.protocol_of(arm).releases_vector for arm in experiment.arms):
+    if all(setup.arm.centralised or setup.protocol.releases_vector for setup in experiment.setups):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(
         embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",

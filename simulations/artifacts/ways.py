@@ -10,8 +10,7 @@ from simulations.artifacts.encoder import export_settings, pooling_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
-    Arm,
-    Experiment,
+    ArmSetup,
     answer_of,
     curator_of,
     embedding_mechanism,
@@ -19,26 +18,28 @@ from simulations.experiment import (
     released_text,
     slug,
 )
+from simulations.experiment import Encoder as EncoderSettings
+from simulations.experiment.sections import Training as TrainingSettings
 from simulations.progress import Progress
 
 
 def protocol_of(
-    experiment: Experiment, arm: Arm, public: Public, *, folder: Path, progress: Progress
+    setup: ArmSetup, training: Training, public: Public, *, folder: Path, progress: Progress
 ) -> Conversation:
     """The arm's protocol, of which nothing has happened yet. folder: of the arm's model, for what it trains on the way.
 
     Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = experiment.protocol_of(arm).conversation()(
-        public, channels_of(experiment, arm, public), training_of(experiment), folder=folder,
-        progress=lambda line: progress(f"{arm.name}: {line}"),
+    protocol: Conversation = setup.protocol.conversation()(
+        public, channels_of(setup, public), training, folder=folder,
+        progress=lambda line: progress(f"{setup.arm.name}: {line}"),
     )  # fmt: skip
     return protocol
 
 
-def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
+def channels_of(setup: ArmSetup, public: Public) -> Channels:
     """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts = experiment.training.protocol.releases_text
+    arm, texts = setup.arm, setup.protocol.releases_text
     text = taught = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -48,26 +49,26 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         arm=slug(arm.name),
         classes=len(public.classes),
         label=label_of(arm, len(public.classes)),
-        embedding=embeddings_of(experiment, arm, public),
+        embedding=embeddings_of(setup, public),
         text=text,
         taught=taught,
-        statistic=experiment.statistic_of(arm),
+        statistic=setup.statistic,
         answer=answer_of(arm, len(public.classes)),
-        curator=curator_of(arm, users=experiment.answering(arm)),
+        curator=curator_of(arm, users=setup.answering),
         features=arm.features,
-        users=experiment.answering(arm),
+        users=setup.answering,
         teaching=not arm.public_only,
         asking=texts or (arm.embedding is not None and arm.answer is None),
-        minimum_users=experiment.shuffle.least,
+        minimum_users=setup.shuffle.least,
     )
 
 
-def embeddings_of(experiment: Experiment, arm: Arm, public: Public) -> tuple[Mechanism, ...]:
+def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
     """The mechanism of the arm's embeddings at each m' that the arm names; () where the way has none.
 
     Raises ValueError for one above the encoder's width.
     """
-    protocol = experiment.training.protocol
+    arm, protocol = setup.arm, setup.protocol
     if protocol.only_texts:
         return ()
     if protocol.in_halves:
@@ -84,11 +85,10 @@ def embeddings_of(experiment: Experiment, arm: Arm, public: Public) -> tuple[Mec
     return tuple(embedding_mechanism(arm.embedding or {"mechanism": "identity"}, dim) for dim in dims)
 
 
-def training_of(experiment: Experiment) -> Training:
-    """How the experiment's server trains."""
-    settings, training = experiment.encoder, experiment.training
+def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
+    """How an experiment's server trains, by its tables [training] and [encoder]."""
     return Training(
-        seed=experiment.seed, label_stages=training.label_stages, rounds=training.rounds,
+        seed=seed, label_stages=training.label_stages, rounds=training.rounds,
         self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
         bottleneck=None if isinstance(training.bottleneck, str) else training.bottleneck,
         descent=training.descent, pooling=pooling_of(settings), max_length=settings.max_length,

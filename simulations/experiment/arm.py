@@ -28,7 +28,7 @@ BOTH = "both"
 #: Default m' of an arm: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
-#: Key of an arm's statistic: the shuffled ε of a user.
+#: Key of an arm's vector: the shuffled ε of a user.
 CENTRAL = "central_epsilon"
 #: Description of a language model for pricing a mechanism without drawing from it. The price depends neither on the
 #: clipping bounds of logits nor on the width of states.
@@ -37,13 +37,13 @@ ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
 
 @dataclass(frozen=True)
 class Arm(Section):
-    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user,
-    "release-once" is there to compare the study's way "statistics" with, and "centralised", of a reference arm, on all
-    texts and labels as they are, at a server that is trusted with them.
+    """One line of the table. Without `label`, labels are sent in clear; protocol "public-only" trains on no user,
+    "release-once" is there to compare the study's protocol "statistics" with, and "centralised", of a reference arm, on
+    all texts and labels as they are, at a server that is trusted with them.
 
-    text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `sides`: of a text where
+    text, embedding, label, vector, answer: mechanism tables as the catalogue reads them. `sides`: of a text where
     data have a second one, 2, or 1, which joins them. `dim`: of an embedding m',
-    and of several the best on public data; of a statistic d, the number of features, chosen where it is not given.
+    and of several the best on public data; of a vector d, the number of features, chosen where it is not given.
     answer: of the class that a device finds by itself, where test users release that in place of an embedding.
     curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum
     ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta. In "local-dp-sgd" it
@@ -80,11 +80,11 @@ class Arm(Section):
         for taught in ("label", "statistic"):
             if self.public_only and getattr(self, taught) is not None:
                 raise UserError(
-                    f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {taught} from users; remove it'
+                    f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {key(taught)} from users; remove it'
                 )
         if not self.public_only and self.embedding is None and self.text is None and self.statistic is None:
             raise UserError(
-                f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
+                f'{self._where("embedding")}: is missing; name a mechanism, or protocol = "{PUBLIC_ONLY}"'
             )
         if self.embedding and self.embedding["mechanism"] != "identity" and "dim" not in self.embedding:
             raise UserError(
@@ -277,7 +277,7 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
         return None
     where = f'arm "{arm.name}": curator'
     if not arm.reference or (arm.statistic or {}).get("mechanism") != "identity":
-        raise UserError(f'{where}: stands with reference = true and statistic = {{ mechanism = "identity" }}')
+        raise UserError(f'{where}: stands with reference = true and vector = {{ mechanism = "identity" }}')
     known = {"gaussian", *DESCENTS}
     if arm.curator["mechanism"] not in known or not {"epsilon", "delta"} <= arm.curator.keys():
         raise UserError(
@@ -303,7 +303,7 @@ def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) ->
     """Return the table with the ε0 and p of least error for the arm's central ε. They hardly depend on D."""
     from mechanisms.accounting.planner import privunit_of  # takes its time to load
 
-    where, central = f'arm "{arm.name}": statistic.{key(CENTRAL)}', spec[CENTRAL]
+    where, central = f'arm "{arm.name}": vector.{key(CENTRAL)}', spec[CENTRAL]
     if spec["mechanism"] != PrivUnit.name or {"epsilon", "cap_probability"} & spec.keys():
         raise UserError(f'{where}: stands in place of epsilon and cap_probability, with mechanism = "privunit" alone')
     if users is None:
@@ -343,7 +343,7 @@ def stand_in() -> Vocabulary:
 
 def _about(arm: Arm, channel: str, error: ValueError) -> str:
     """Return the error message for a mechanism of an arm; some errors of the catalogue already name the channel."""
-    return f'arm "{arm.name}": {channel}: {str(error).removeprefix(f"{channel}: ")}'
+    return f'arm "{arm.name}": {key(channel)}: {str(error).removeprefix(f"{channel}: ")}'
 
 
 def _refuse_dim(arm: Arm, channel: str) -> None:

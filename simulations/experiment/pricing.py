@@ -17,6 +17,7 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment.arm import Arm, answer_of, embeddings_of, label_of, trial_text_of
+from simulations.experiment.names import key
 
 #: Number of coordinates of a user vector for pricing: the price does not depend on it.
 _ANY = 8
@@ -85,8 +86,8 @@ def _check_costs(policy: Policy, arm: Arm, costs: dict[str, Cost]) -> None:
         if refusal == "channel":
             limit = getattr(policy, channel)
             raise UserError(
-                f'arm "{arm.name}": {channel}: worst-case ε {cost.epsilon:.4g} is above '
-                f"policy.{channel} = {limit:g}, so its users refuse; raise the limit or lower epsilon"
+                f'arm "{arm.name}": {key(channel)}: worst-case ε {cost.epsilon:.4g} is above '
+                f"policy.{key(channel)} = {limit:g}, so its users refuse; raise the limit or lower epsilon"
             )
         record = record.plus(FREE if channel in policy.unprotected else cost, np.ones(1, np.int64))
     if not policy.allows_number(record)[0]:
@@ -111,10 +112,10 @@ def _over(policy: Policy, record: Account) -> str:
 
 def _unprotected(arm: Arm, channel: str) -> str:
     spec = getattr(arm, channel)
-    mend = f"name a {channel} mechanism" if spec is None else "choose another mechanism"
+    mend = f"name a {key(channel)} mechanism" if spec is None else "choose another mechanism"
     if spec is not None and spec["mechanism"] in ("gaussian", "dp-bart"):
         mend = "set policy.delta above 0"
     return (
-        f'arm "{arm.name}": its {channel}s are sent unprotected (worst-case ε = ∞); {mend}, '
+        f'arm "{arm.name}": its {key(channel)}s are sent unprotected (worst-case ε = ∞); {mend}, '
         f'or give a reason in policy.accept-unprotected = ["{channel}: ..."], or set reference = true'
     )

@@ -1,4 +1,4 @@
-"""Experiment file as JSON Schema for editors, and key by key for people, both generated from the sections."""
+"""JSON Schema of experiment files for editors, and their keys for people, both generated from the sections."""
 
 from __future__ import annotations
 

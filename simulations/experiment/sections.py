@@ -279,9 +279,9 @@ _BOTTLENECK = 16
 
 @dataclass(frozen=True)
 class Training(Section):
-    """way: "release-once", "statistics" (how features go with labels), "sanitized-text", "text-then-embeddings" (half
-    of the users release texts, on which the encoder is trained under which the others release embeddings), or "paper",
-    which is not private and must be acknowledged.
+    """protocol: "release-once", "statistics" (how features go with labels), "sanitized-text", "text-then-embeddings"
+    (half of the users release texts, on which the encoder is trained under which the others release embeddings), or
+    "paper", which is not private and must be acknowledged.
 
     epochs, batch_size, lr, weight_decay (of the encoder), warm_up (the share of steps in which learning rates rise) and
     schedule (behind that they fall to 0, or stay): of a training end to end, on texts. bottleneck: the coordinates
@@ -289,7 +289,7 @@ class Training(Section):
     maps: how M1 is found on public data; learned, if it has labels.
     label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
     the model of the stage before.
-    rounds: in how many groups, of disjoint users, statistics are released. self_training: whether what a group has
+    rounds: in how many groups, of disjoint users, vectors are released. self_training: whether what a group has
     taught labels public text, on which the encoder is trained for the next group, and at last for the model.
     """
 
@@ -322,14 +322,14 @@ class Training(Section):
 
     @property
     def protocol(self) -> TrainingProtocol:
-        """Return the protocol that `way` names."""
+        """Return the protocol that the file names."""
         return PROTOCOLS[self.way]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.protocol.private and not self.acknowledge_not_private:
             raise UserError(
-                f'training.way: "{self.way}" is not private (its gradients depend on raw text), only a trusted '
+                f'training.protocol: "{self.way}" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
         self._check_options()
@@ -344,7 +344,7 @@ class Training(Section):
         for other in map(PROTOCOLS.__getitem__, WAYS):
             for option in sorted(other.options - self.protocol.options, reverse=True):
                 if getattr(self, option) != usual[option]:
-                    raise UserError(f'training.{key(option)}: goes with way = "{other.name}"; remove it')
+                    raise UserError(f'training.{key(option)}: goes with protocol = "{other.name}"; remove it')
 
 
 #: Placeholder of the private text in a prompt.
@@ -399,10 +399,10 @@ class Shuffle(Section):
 
 @dataclass(frozen=True)
 class Policy(Section):
-    """What every client accepts: the largest ε of a record by channel (a statistic: of all that a user has) and of a
-    user in total, the δ of all that, and the number of a user's releases. stand-ins: how often something that says
-    nothing of a user is released in place of what they can pay no more. delta: at which a release that needs one is
-    priced (`client.policy.Policy`).
+    """What every client accepts: the largest ε of a record by channel (a user vector: of all that a user has) and of a
+    user in total, the δ of all that, and the number of a user's releases. dummy-releases: how often something that
+    says nothing of a user is released in place of what they can pay no more. delta: at which a release that needs one
+    is priced (`client.policy.Policy`).
     """
 
     place: ClassVar[str] = "policy"

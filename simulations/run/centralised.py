@@ -18,12 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from server.declarations import CENTRALISED
 from server.protocols.protocol import Public
-from simulations.experiment import Arm, Experiment
+from simulations.experiment import Arm
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
+from simulations.experiment.sections import Data
 from simulations.progress import Progress
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, beside, guessed, measures_of, on_device, score
+from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
 from simulations.run.prepare import Held, Prepared
 
 FloatArray = NDArray[np.float64]
@@ -101,9 +102,10 @@ class CentralisedArm:
     """An arm to be trained on the texts and labels that users hold, and the public ones, and scored on clean test
     sentences; nobody asks it in private."""
 
-    experiment: Experiment
     arm: Arm
+    data: Data
     prepared: Prepared
+    seed: int
     progress: Progress = lambda line: None
 
     def run(self, users: object) -> Finished:
@@ -114,29 +116,21 @@ class CentralisedArm:
         self.progress(f"{self.arm.name}: training on every text as it is")
         h, y = _rows(public, held)
         with threadpool_limits(1, user_api="blas"):
-            model = logistic_regression(h, y, classes=len(public.classes), seed=self.experiment.seed)
+            model = logistic_regression(h, y, classes=len(public.classes), seed=self.seed)
             scores = model.scores(np.asarray(held.test_embeddings))
         classes = scores.argmax(axis=1)
         said = {"sanitized": [], "on_device": guessed(held, classes)}
         answers = Answers(on_device(held, None), on_device(held, classes))
-        data, rows, seed = self.experiment.data, np.arange(len(held.test)), self.experiment.seed
-        names = measures_of(data, held.test)
-        measures = {
-            where: beside(names, held, rated, there, seed=seed, numbers=data.numbers)
-            for where, rated, there in (("sanitized", None, rows[:0]), ("on_device", scores, rows))
-        }
-        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=measures, guessed=said)
+        every = Scored(scores, np.arange(len(held.test)))
+        found = measures(self.data, held, seed=self.seed, sanitized=None, on_device=every)
+        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=found, guessed=said)
         return Finished(result.scored(None, score(answers.device)), None, answers)
 
     def _result(self, width: int, seconds: float) -> ArmResult:
-        none = dict.fromkeys(
-            ("mechanism", "label_mechanism", "epsilon", "label_epsilon", "accuracy", "accuracy_se",
-             "accuracy_clean_test", "accuracy_clean_test_se", "bytes_per_user")
-        )  # fmt: skip
         people = self.prepared.held.holders.people
         return ArmResult(
-            **none, name=self.arm.name, dim=width, users=people, delivered=people, dropped={}, errors={},
-            seconds=seconds, reference=True, way=CENTRALISED.name,
+            name=self.arm.name, dim=width, users=people, delivered=people, seconds=seconds, reference=True,
+            way=CENTRALISED.name,
             budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
         )  # fmt: skip
 

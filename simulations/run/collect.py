@@ -19,7 +19,7 @@ from server.protocols.drive import Collected
 from server.query import ask
 from server.validation import validate
 from simulations.artifacts.public import CachedEncoder
-from simulations.experiment import Experiment
+from simulations.experiment.sections import Population
 from simulations.progress import Progress
 from simulations.run.population import late
 from simulations.shuffler.core import LATE
@@ -36,18 +36,20 @@ class FlowerUsers:
 
     Args:
         grid: Flower's grid.
-        experiment: The experiment.
+        people: Table [population] of the experiment.
+        seed: Seed of the run.
         tests: Number of test users.
         nodes: Folder of the nodes' folders.
         progress: Function that receives lines of progress.
     """
 
     def __init__(
-        self, grid: Any, experiment: Experiment, *, tests: int, nodes: Path, progress: Progress = lambda line: None
-    ) -> None:
-        users = experiment.population.users
+        self, grid: Any, people: Population, *, seed: int, tests: int, nodes: Path,
+        progress: Progress = lambda line: None,
+    ) -> None:  # fmt: skip
+        users = people.users
         self._grid = grid
-        self._experiment = experiment
+        self._people, self._seed = people, seed
         self._enrolled = {"train": range(users), "test": range(users, users + tests)}
         self._nodes = nodes
         self._progress = progress
@@ -62,7 +64,7 @@ class FlowerUsers:
         replies = []
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
-        for answer in ask(self._grid, request, timeout=self._experiment.population.timeout):
+        for answer in ask(self._grid, request, timeout=self._people.timeout):
             if answer.error == _STORAGE:
                 raise OSError(errno.ENOSPC, "a node cannot write its ledger")
             if answer.reply is None:
@@ -71,8 +73,8 @@ class FlowerUsers:
             valid, faults = validate(answer.reply, request, enrolled=self._enrolled[request.split])
             dropped.update(faults)
             replies.append(valid)
-        rng = np.random.default_rng([self._experiment.seed, 2, *request.stage.encode()])
-        probability, seed = self._experiment.population.late, self._experiment.seed
+        rng = np.random.default_rng([self._seed, 2, *request.stage.encode()])
+        probability, seed = self._people.late, self._seed
         clock = partial(late, probability=probability, stage=request.stage, seed=seed) if probability else None
         batch, origin, gone = shuffle(replies, minimum_users=request.minimum_users, rng=rng, late=clock)
         self.origins[request.stage] = origin

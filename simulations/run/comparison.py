@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from simulations.experiment import Arm, Experiment
+from simulations.experiment import Arm
+from simulations.experiment.result import SPLITS, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run.evaluation import Answers, difference
 
 Results = Mapping[str, Any]
 Cell = Callable[[str, str, str], str]
 
-#: What arms are compared by: the key in results.json, and that of an arm's accuracy.
-KINDS = {"sanitized": "accuracy", "on_device": "accuracy_clean_test"}
-
 _HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the device"}
 
 
-def baseline(experiment: Experiment, arm: Arm) -> Arm | None:
+def baseline(arms: Sequence[Arm], arm: Arm) -> Arm | None:
     """The public-only arm whose test users ask in the same way, down to the last parameter: what its accuracy lacks is
     what users added. None where there is none, and of a public-only arm."""
     if arm.public_only:
         return None
-    alone = (other for other in experiment.arms if other.public_only)
+    alone = (other for other in arms if other.public_only)
     return next((other for other in alone if _asks(other) == _asks(arm)), None)
 
 
@@ -33,17 +31,17 @@ def _asks(arm: Arm) -> tuple[Any, ...]:
     return arm.embedding, arm.text, arm.answer, arm.perturb == "train"  # whose askers send their texts in clear
 
 
-def differences(experiment: Experiment, answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
+def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
     """Each pair of the arms that have answered once: {"arm", "less", "users_added", "sanitized", "on_device"}, the last
     two {"difference", "error"} or None. users_added: whether `less` is the arm's baseline; elsewhere the later arm
     stands first."""
-    added = {(arm.name, base.name) for arm in experiment.arms if (base := baseline(experiment, arm)) is not None}
+    added = {(arm.name, base.name) for arm in arms if (base := baseline(arms, arm)) is not None}
     found = []
-    for earlier, later in combinations([arm.name for arm in experiment.arms if arm.name in answers], 2):
+    for earlier, later in combinations([arm.name for arm in arms if arm.name in answers], 2):
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         one, other = (answers[name] for name in pair)
         gaps = difference(one.sanitized, other.sanitized), difference(one.device, other.device)
-        said = {kind: None if gap is None else asdict(gap) for kind, gap in zip(KINDS, gaps, strict=True)}
+        said = {kind: None if gap is None else asdict(gap) for kind, gap in zip(SPLITS, gaps, strict=True)}
         found.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | said)
     return found
 
@@ -79,7 +77,7 @@ def matrices(results: Results, *, most: int, cell: Cell | None = None) -> list[t
     cell = cell or (lambda arm, less, kind: shown(gap(results, arm, less, kind)))
     found = []
     for kind, heading in _HEADINGS.items():
-        names = [arm["name"] for arm in results["arms"] if is_finite(arm.get(KINDS[kind]))]
+        names = [arm.name for arm in arms_of(results) if arm.score(kind) is not None]
         if not 2 <= len(names) <= most or not results.get("differences"):
             continue
         rows = [["less", *map(str, range(1, len(names)))]]

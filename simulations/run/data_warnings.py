@@ -15,18 +15,17 @@ from simulations.corpora.classes import listed
 from simulations.corpora.columns import shown
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.names import alike, folded, spelled
-from simulations.experiment import Experiment
+from simulations.experiment.sections import Data
 
 #: Share of a part's rows that is much for one user: accuracy moves by as much where this person stays away, more than
 #: arms differ by. And how many times an equal share it has to be, as of five users each has a fifth.
 _LARGE, _TIMES = 0.1, 2
 
 
-def unknown_words(experiment: Experiment, split: Split, texts: Mapping[str, TextMechanism]) -> list[dict[str, Any]]:
+def unknown_words(model: str, split: Split, texts: Mapping[str, TextMechanism]) -> list[dict[str, Any]]:
     """The share of the users' words that the encoder, and the vocabulary of text mechanisms, do not have: {"where",
-    "share"} each; none of an encoder that is not on this machine."""
-    said, model = [*split.train.texts, *split.test.texts], experiment.encoder.model
-    found = []
+    "share"} each; none of an encoder, `model`, that is not on this machine."""
+    said, found = [*split.train.texts, *split.test.texts], []
     try:
         if Path(resolve(model)).is_dir():
             found.append({"where": f"encoder.model {model}", "share": unknown_share(model, said)})
@@ -39,7 +38,7 @@ def unknown_words(experiment: Experiment, split: Split, texts: Mapping[str, Text
     return found
 
 
-def data_warnings(experiment: Experiment, split: Split, about: Mapping[str, Any]) -> list[str]:
+def data_warnings(data: Data, split: Split, about: Mapping[str, Any]) -> list[str]:
     """Return a line for each class that a limit left without a row, for each group of classes that may be one, and for
     each user who holds a large share of a part."""
     lines = []
@@ -47,7 +46,7 @@ def data_warnings(experiment: Experiment, split: Split, about: Mapping[str, Any]
         lines.append(f"data.test-limit: no row is left of {listed(untested)}: accuracy says nothing of it; raise it")
     for group in alike(split.train.classes, folded):
         lines.append(f"data.label: classes {listed(list(map(spelled, group)))} differ in case or width alone")
-    if experiment.data.user is not None:
+    if data.user is not None:
         for name in ("train", "test"):
             lines += _large(name, getattr(split, name))
     return lines

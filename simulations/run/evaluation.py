@@ -8,19 +8,18 @@ often it is answered.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment.result import Score
 from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
-from simulations.run.measures import measured
+from simulations.run.measures import Guesses, measured, measures_of
 from simulations.run.prepare import Held
 from simulations.shuffler.shuffle import Origin
 
@@ -75,30 +74,39 @@ def asked(held: Held, origin: Origin) -> IntArray:
     return np.array([rows.get(key, -1) for key in whose], dtype=np.int64)
 
 
-def beside(
-    names: Sequence[str], held: Held, scores: FloatArray | None, sentences: IntArray, *, seed: int,
-    numbers: Sequence[float] | None = None,
-) -> dict[str, dict[str, float] | None]:
-    """Measures beside accuracy of the scores (n, K) for test sentences (n,); see `simulations.run.measures`."""
-    known = sentences >= 0
-    sentences = sentences[known]
-    rated = None if scores is None else scores[known]
-    truth, texts = held.test.labels[sentences], held.test_texts[sentences]
-    return measured(names, rated, truth, texts, seed=seed, numbers=numbers)
+class Scored(NamedTuple):
+    """Scores (n, K) of a model for test sentences (n,), -1 for a record that nobody was asked about.
 
-
-def measures_of(data: Data, test: Corpus) -> tuple[str, ...]:
-    """Return what is measured beside accuracy: what the experiment asks for, and macro F1 where one class dominates."""
-    wanted = dominates(chance(test.labels), len(test.classes)) and data.numbers is None
-    return tuple(dict.fromkeys([*data.measures, *(["macro-f1"] if wanted else [])]))
-
-
-def dominates(share: float, classes: int) -> bool:
-    """Return whether a class of this share makes accuracy say little: more than halfway from an equal share to all.
-
-    That is .75 of two classes, .67 of three, and .54 of twelve.
+    users: who asked, (n,); None where each sentence is that of the user who holds it.
     """
-    return share > (1 + 1 / classes) / 2
+
+    scores: FloatArray
+    sentences: IntArray
+    users: IntArray | None = None
+
+
+def measures(
+    data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
+) -> dict[str, dict[str, Any]]:
+    """Return what is measured beside accuracy, by split; see `simulations.run.measures`. None: there is no model."""
+    names = measures_of(data, held.test)
+    found = {"sanitized": sanitized, "on_device": on_device}
+    return {
+        split: measured(names, None if scored is None else _guesses(data, seed, held, scored))
+        for split, scored in found.items()
+    }
+
+
+def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
+    known = scored.sentences >= 0
+    sentences = scored.sentences[known]
+    holder = np.full(len(held.test), -1)
+    holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
+    users = holder[sentences] if scored.users is None else scored.users[known]
+    return Guesses(
+        scored.scores[known], held.test.labels[sentences], held.test_texts[sentences], users, held.test.classes,
+        data.numbers, seed,
+    )  # fmt: skip
 
 
 def guessed(held: Held, guesses: IntArray | None) -> list[int]:
@@ -173,11 +181,6 @@ def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:
         return math.nan
     texts += len(residuals) - len(there)
     return math.sqrt(texts / (texts - 1) * float(np.sum(residuals**2)))
-
-
-def chance(labels: IntArray) -> float:
-    """Accuracy of always guessing the most frequent label."""
-    return float(np.bincount(labels).max() / len(labels))
 
 
 def write_answers(path: Path, held: Held, answers: Answers) -> None:

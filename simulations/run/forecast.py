@@ -62,24 +62,28 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
     as `simulations.experiment.ladder.of_experiment` has them. estimate: seconds and bytes, how that was found; None
     where the encoder is not on this machine. Reads the data; raises UserError where a run would.
     """
-    check_trained(experiment)
+    check_trained(experiment.encoder, experiment.training, experiment.arms)
     split, holders, about = parts(experiment, progress=progress)
-    rewriter = rewriter_to_price(experiment, split.public.texts)
+    rewriter = rewriter_to_price(
+        experiment.setups, experiment.text, split.public.texts, model=experiment.encoder.model, seed=experiment.seed
+    )
     texts = {arm.name: rewriter.mechanism(arm) for arm in experiment.arms if rewriter and arm.text is not None}
     classes = len(split.train.classes)
     progress("counting tokens")
-    lengths = _lengths(experiment, split)
+    lengths = _lengths(experiment.encoder.model, split)
     shown = {name: getattr(split, name) for name in ("public", "train", "test")}
-    asked, least = check_asked(experiment, split.test)[1], experiment.shuffle.least
+    asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]
+    least = experiment.shuffle.least
     found: dict[str, Any] = {
         "name": experiment.name, "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
         "repeated": about["repeated"], "dropped": about.get("dropped", 0), "untested": about.get("untested", []),
         "crowds": {
-            "train": {"users": min(map(experiment.answering, experiment.arms)), "least": least},
+            "train": {"users": min(setup.answering for setup in experiment.setups), "least": least},
             "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},
         },
-        "cut": _cuts(experiment, lengths, split, texts), "unknown": unknown_words(experiment, split, texts),
+        "cut": _cuts(experiment.encoder.max_length, lengths, split, texts),
+        "unknown": unknown_words(experiment.encoder.model, split, texts),
         "arms": of_experiment(
             experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people,
             public=len(split.public), classes=classes,
@@ -88,17 +92,16 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
             experiment, lengths, len(split.public), len(split.test), texts, classes
         ),
     }  # fmt: skip
-    return found | {"warnings": [*data_warnings(experiment, split, about), *_warnings(found)]}
+    return found | {"warnings": [*data_warnings(experiment.data, split, about), *_warnings(found)]}
 
 
 def _classes(part: Corpus) -> dict[str, int]:
     return dict(zip(part.classes, np.bincount(part.labels, minlength=len(part.classes)).tolist(), strict=True))
 
 
-def _lengths(experiment: Experiment, split: Split) -> NDArray[np.int64] | None:
+def _lengths(model: str, split: Split) -> NDArray[np.int64] | None:
     """Of each text that a run would embed or train on, in tokens: public, training, test; None where nothing here can
     tell."""
-    model = experiment.encoder.model
     try:
         if not Path(resolve(model)).is_dir():
             return None
@@ -108,10 +111,9 @@ def _lengths(experiment: Experiment, split: Split) -> NDArray[np.int64] | None:
 
 
 def _cuts(
-    experiment: Experiment, lengths: NDArray[np.int64] | None, split: Split, texts: dict[str, TextMechanism]
+    most: int, lengths: NDArray[np.int64] | None, split: Split, texts: dict[str, TextMechanism]
 ) -> list[dict[str, Any]]:
     """What each limit on a text's length cuts: the encoder's in its tokens, a text mechanism's in its words."""
-    most = experiment.encoder.max_length
     cuts = [] if lengths is None else [_cut("encoder.max-length", most, "tokens", lengths)]
     alike: dict[tuple[int, int, bytes], list[str]] = {}  # arms of one limit, that leave the same words out
     for name, text in texts.items():
@@ -300,7 +302,7 @@ def _regressed(experiment: Experiment, parts: Parts, model: Transformer, classes
 
 def _self_taught(experiment: Experiment) -> int:
     """How many arms train an encoder on public text that their users' statistics label."""
-    return sum(experiment.protocol_of(arm).releases_vector for arm in experiment.arms)
+    return sum(setup.protocol.releases_vector for setup in experiment.setups)
 
 
 def _warnings(found: dict[str, Any]) -> list[str]:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.run import trust
 from simulations.run.figures import over_seeds
-from simulations.run.over_runs import moments
+from simulations.run.over_runs import accuracies, moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
-Arm = Mapping[str, Any]
 #: ε (the dearest run's), mean accuracy, its standard error over runs (or, of one run, by test text).
 Point = tuple[float, float, float]
 
@@ -35,7 +35,7 @@ def frontier_figure(runs: Sequence[Results]) -> Figure:
     worst-case ε of all that they release, labels too. Arms whose names differ in ε alone share a line. Lines across:
     arms without any ε, references and public text alone.
     """
-    arms = list(zip(*(run["arms"] for run in runs), strict=True))
+    arms = list(zip(*map(arms_of, runs), strict=True))
     return priced_figure(arms, over_seeds(runs), _PANELS)
 
 
@@ -49,7 +49,7 @@ _OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)"
 _FRONT = "Pareto front"
 
 
-def study_figure(arms: Sequence[Sequence[Arm]], title: str) -> Figure:
+def study_figure(arms: Sequence[Sequence[ArmResult]], title: str) -> Figure:
     """The same of many arms, each with its lines of results over seeds, in three panels: by metric ε too; and over the
     private arms of each panel the Pareto front, what is as accurate as any at that ε or less."""
     panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # lines may share no ε by chance
@@ -68,7 +68,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def priced_figure(
-    arms: Sequence[Sequence[Arm]], title: str, panels: Sequence[Panel], *, front: bool = False
+    arms: Sequence[Sequence[ArmResult]], title: str, panels: Sequence[Panel], *, front: bool = False
 ) -> Figure:
     """A panel beside another for each price; see `frontier_figure`."""
     figure, _ = new_figure(3.6 * len(panels), 3.9)
@@ -94,8 +94,9 @@ def priced_figure(
 
 
 def _draw(
-    axes: Axes, arms: Sequence[Sequence[Arm]], names: Sequence[str], price: Callable[..., float | None], apart: float
-) -> None:
+    axes: Axes, arms: Sequence[Sequence[ArmResult]], names: Sequence[str], price: Callable[..., float | None],
+    apart: float,
+) -> None:  # fmt: skip
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -131,17 +132,17 @@ def _draw(
             axes.axhline(accuracy[0], label=trust.marked(*same), **style)
 
 
-def _draw_front(axes: Axes, arms: Sequence[Sequence[Arm]], price: Callable[..., float | None]) -> None:
+def _draw_front(axes: Axes, arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> None:
     points = [
         (paid, accuracy[0]) for same in arms
-        if not same[0].get("reference") and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
+        if not same[0].reference and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
     ]  # fmt: skip
     if points:
         x, y = zip(*(points[i] for i in pareto(points)), strict=True)
         axes.step(x, y, where="post", color="#999999", linewidth=4.0, alpha=0.5, zorder=0, label=_FRONT)
 
 
-def _paid(same: Sequence[Arm]) -> bool:
+def _paid(same: Sequence[ArmResult]) -> bool:
     """Whether an arm has a price to be drawn at; what costs next to nothing less than everything has none."""
     central = trust.central(*same)[0]
     return trust.local(*same) is not None or (central is not None and central < _NO_PRICE)
@@ -151,20 +152,21 @@ def _paid(same: Sequence[Arm]) -> bool:
 _NO_PRICE = 100.0
 
 
-def _series(arm: Arm) -> str:
-    name = _SAYS_EPSILON.sub("", arm["name"]).rstrip(": ")
+def _series(arm: ArmResult) -> str:
+    name = _SAYS_EPSILON.sub("", arm.name).rstrip(": ")
     return f"{name}, labels public" if trust.public_labels(arm) else name
 
 
-def _trusts(arms: Sequence[Sequence[Arm]], name: str) -> str:
+def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
     """Whom the central ε of some arm of a line needs; nobody where none has one."""
     said = [trust.central(*same) for same in arms if _series(same[0]) == name]
     whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
     return f"trusting {' or '.join(whom) or 'nobody'}"
 
 
-def _accuracy(same: Sequence[Arm]) -> tuple[float, float] | None:
+def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
     """Mean and standard error of one arm's accuracy on the device, 0 where it is not known; None where a run has
     none."""
-    found = moments([arm.get("accuracy_clean_test") for arm in same], same[0].get("accuracy_clean_test_se"))
+    score = same[0].score("on_device")
+    found = moments(accuracies(same, "on_device"), score and score.error)
     return None if found is None else (found[0], found[1] or 0.0)

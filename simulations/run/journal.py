@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
 from simulations.errors import Interrupted, Terminated, UserError, comes_again
-from simulations.experiment import Experiment, load, to_toml
+from simulations.experiment import Encoder
+from simulations.experiment.sections import Training
 from simulations.output.atomic import followed, refuse_taken, whole
 
 if TYPE_CHECKING:
+    from server.declarations import TrainingProtocol
     from server.protocols.protocol import Public
     from simulations.run.prepare import Held
 
@@ -41,13 +43,13 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
-def trained_on(experiment: Experiment) -> str | None:
+def trained_on(encoder: Encoder, training: Training) -> str | None:
     """Where models are trained here, "cpu" or "cuda" (`server.accelerator`); None where a run may train none that would
     go to a GPU, so that its result is the same with one. ValueError where the environment names what is not there."""
     from server.accelerator import device  # torch
 
     here = device().type
-    return here if experiment.training.protocol.trains_encoder or experiment.encoder.fine_tune_on_public else None
+    return here if training.protocol.trains_encoder or encoder.fine_tune_on_public else None
 
 
 class Journal:
@@ -84,9 +86,9 @@ class Journal:
                 "started, or run the experiment anew into another folder"
             )
 
-    def check_data(self, experiment: Experiment, public: Public, held: Held) -> None:
+    def check_data(self, protocol: TrainingProtocol, public: Public, held: Held) -> None:
         """As `check_code`, of what the experiment was found to work on."""
-        now = _data(experiment, public, held)
+        now = _data(protocol, public, held)
         known = _read(self.folder / "data.json")
         if known is None:
             _write(self.folder / "data.json", now)
@@ -144,11 +146,10 @@ class Journal:
 
 
 @contextmanager
-def started(
-    out: Path, experiment: Experiment, *, in_place: bool = False, hint: str | None = None
-) -> Iterator[Path]:
-    """The folder of a run that begins; it becomes `out` when the block ends well. in_place: it is `out` already, for
-    nodes that were told its name. hint: how it is continued, where that is by another name.
+def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | None = None) -> Iterator[Path]:
+    """The folder of a run that begins; it becomes `out` when the block ends well. experiment: the text of its file.
+    in_place: it is `out` already, for nodes that were told its name. hint: how it is continued, where that is by
+    another name.
 
     Where the block fails before anything is worth keeping, nothing is left. Otherwise the folder stays, and what is
     raised says how to go on. Raises UserError where `out` is there already and is not an empty folder, or a run into
@@ -169,7 +170,7 @@ def started(
     try:
         with _at_work(part, out):
             with _saying_how_to_go_on(part, out, hint or _continue(out)):
-                (part / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
+                (part / "experiment.toml").write_text(experiment, encoding="utf-8")
                 yield part
             _whole(part, out)
     except BaseException:
@@ -182,8 +183,8 @@ def started(
 
 
 @contextmanager
-def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Experiment]]:
-    """The folder and the experiment of a run into `out` that was stopped; as `started` in all else.
+def resumed(out: Path, *, hint: str | None = None) -> Iterator[Path]:
+    """The folder of a run into `out` that was stopped; as `started` in all else.
 
     The block runs in the working folder of the command that started the run, where its data's relative paths lead
     somewhere. Raises UserError, one line, where there is nothing to go on with.
@@ -201,7 +202,6 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Exper
     known = _read(part / UNFINISHED / "code.json")
     if known is None or not (part / "experiment.toml").is_file():
         raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
-    experiment = load(part / "experiment.toml")
     hint = hint or _continue(out)  # from where the user is
     try:
         where = chdir(known["cwd"])
@@ -211,7 +211,7 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[tuple[Path, Exper
     try:
         with _at_work(part, out):
             with _saying_how_to_go_on(part, out, hint):
-                yield part, experiment
+                yield part
             _whole(part, out)
     finally:
         where.__exit__(None, None, None)
@@ -313,7 +313,7 @@ def _whole(part: Path, out: Path) -> None:
     shutil.rmtree(gone)
 
 
-def _data(experiment: Experiment, public: Public, held: Held) -> dict[str, Any]:
+def _data(protocol: TrainingProtocol, public: Public, held: Held) -> dict[str, Any]:
     """What the result depends on beside the experiment and the code: by name, digests and numbers."""
     about: dict[str, Any] = {}
     for name, texts, labels in (
@@ -332,7 +332,7 @@ def _data(experiment: Experiment, public: Public, held: Held) -> dict[str, Any]:
         about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
     about["the encoder"] = None if public.encoder is None else public.encoder.identity
     about["the vocabulary"] = None if public.rewriter is None else public.rewriter.vocabulary.identity
-    if experiment.training.protocol.trains_encoder:
+    if protocol.trains_encoder:
         import torch
 
         about["the number of threads (OMP_NUM_THREADS)"] = torch.get_num_threads()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from simulations.experiment.result import ArmResult
 from simulations.output.numbers import is_finite
 
 NONE = "–"
@@ -34,10 +35,16 @@ def mean_said(found: tuple[float, float | None] | None) -> str:
     return f"{mean:.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 
-def mean_accuracy(arms: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Of one arm in each run, its accuracy of this name; NONE where a run lacks it."""
-    values = [arm[key] for arm in arms]
-    return NONE if any(value is None for value in values) else _mean(values, [arm.get(f"{key}_se") for arm in arms])
+def accuracies(arms: Iterable[ArmResult], split: str) -> list[float | None]:
+    """The accuracy on a split of one arm in each run; None of a run that lacks it."""
+    scores = [arm.score(split) for arm in arms]
+    return [None if score is None else score.accuracy for score in scores]
+
+
+def mean_accuracy(arms: Sequence[ArmResult], split: str) -> str:
+    """Of one arm in each run, its accuracy on a split; NONE where a run lacks it."""
+    found = [score for arm in arms if (score := arm.score(split)) is not None]
+    return NONE if len(found) < len(arms) else _mean([each.accuracy for each in found], [each.error for each in found])
 
 
 def mean_difference(pairs: Sequence[Mapping[str, float] | None]) -> str:

@@ -19,6 +19,7 @@ from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
+from simulations.experiment.sections import Data, Population, Shuffle, Training
 from simulations.progress import Progress
 from simulations.run import population
 
@@ -79,26 +80,26 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
     """The data as they are read, divided, handed out to training users and limited: all that a study works on, and
     words about it. Raises UserError where something in them would make a figure mean less than it says."""
     data = experiment.data
-    split, about = load_split(experiment)
-    split, holders = _hand_out(experiment, split)
+    split, about = load_split(data, experiment.population, experiment.seed)
+    split, holders = _hand_out(experiment.population, split, experiment.seed)
     if data.test_limit is not None:
         rows = stratified(split.test.labels, data.test_limit, experiment.seed)
         whole, split = split.test, Split(split.public, split.train, split.test.take(rows))
         if lost := np.setdiff1d(whole.labels, split.test.labels).tolist():
             about["untested"] = [whole.classes[label] for label in lost]
     _check_test_classes(split.test)
-    _check_public(experiment, split.public)
-    for arm in experiment.arms:
-        experiment.check_requests(arm, classes=len(split.train.classes), width=width_of(experiment))
+    _check_public(experiment.training, split.public)
+    for setup in experiment.setups:
+        setup.check_requests(classes=len(split.train.classes), width=width_of(experiment.encoder))
     progress("looking for what public, train and test have in common")
-    return split, holders, about | _in_common(experiment, split)
+    return split, holders, about | _in_common(data, split)
 
 
 def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
     """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
     data = experiment.data
     split, holders, about = parts(experiment, progress=progress)
-    test_rows, test_holders = check_asked(experiment, split.test)
+    test_rows, test_holders = check_asked(data, experiment.population, experiment.shuffle, split.test)
     public = prepare_public(experiment, split.public, progress=progress)
     train_embeddings = test_embeddings = None
     if isinstance(public.encoder, CachedEncoder):
@@ -116,31 +117,32 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
     return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})
 
 
-def check_asked(experiment: Experiment, test: Corpus) -> tuple[NDArray[np.int64], Holders]:
+def check_asked(
+    data: Data, people: Population, shuffler: Shuffle, test: Corpus
+) -> tuple[NDArray[np.int64], Holders]:
     """The test sentence of each row that test users hold, and who holds it. UserError where they are too few for a
     batch."""
-    rows = np.tile(np.arange(len(test), dtype=np.int64), experiment.data.test_repeats)
-    holders = _test_holders(experiment, test, len(rows))
-    tests, least = holders.people, experiment.shuffle.minimum_users
-    if experiment.shuffle.enabled and tests < least:
+    rows = np.tile(np.arange(len(test), dtype=np.int64), data.test_repeats)
+    holders = _test_holders(data, people, test, len(rows))
+    tests, least = holders.people, shuffler.minimum_users
+    if shuffler.enabled and tests < least:
         raise UserError(
             f"shuffle.minimum-users: {least} is more than the {tests} test users, whose batch would be discarded; "
-            f"lower it, or {_more_tests(experiment)}"
+            f"lower it, or {_more_tests(data)}"
         )
     return rows, holders
 
 
-def _more_tests(experiment: Experiment) -> str:
+def _more_tests(data: Data) -> str:
     """Advise how there are more test users, in a way that the experiment would not refuse."""
-    if experiment.data.user is not None:
-        return "raise data.test-limit" if experiment.data.test_limit is not None else "give texts of more test users"
+    if data.user is not None:
+        return "raise data.test-limit" if data.test_limit is not None else "give texts of more test users"
     return "raise data.test-repeats"
 
 
-def _in_common(experiment: Experiment, split: Split) -> dict[str, Any]:
+def _in_common(data: Data, split: Split) -> dict[str, Any]:
     """What two parts share and what one repeats, for the results. Raises UserError where nobody has said why it may be:
     the built-in corpus' parts share no sentence, and may come near each other by chance."""
-    data = experiment.data
     found, repeated = compared(split, people=data.user is not None)
     shared = [each for each in found if each]
     people = next(each.users for each in found if (each.of, each.within) == ("test", "train"))
@@ -161,10 +163,10 @@ def _in_common(experiment: Experiment, split: Split) -> dict[str, Any]:
     return {"overlap": counts, "overlap_reason": data.overlap, "repeated": repeated}
 
 
-def _test_holders(experiment: Experiment, test: Corpus, rows: int) -> Holders:
+def _test_holders(data: Data, people: Population, test: Corpus, rows: int) -> Holders:
     """Who holds each of the rows, users counted on from those who train: those that the data name, or one for each."""
-    first = experiment.population.users
-    if experiment.data.user is None or test.users is None:
+    first = people.users
+    if data.user is None or test.users is None:
         return Holders(first + np.arange(rows, dtype=np.int64), np.zeros(rows, np.int64))
     users, records = population.numbered(test.users)
     return Holders(first + users, records)
@@ -178,18 +180,17 @@ def _check_test_classes(test: Corpus) -> None:
         raise UserError(f"data.test: {said if len(there) else 'there are none'}; give test texts of two classes")
 
 
-def _check_public(experiment: Experiment, public: Corpus) -> None:
+def _check_public(training: Training, public: Corpus) -> None:
     """Raise UserError where there are too few public texts for maps to be learned on."""
-    if experiment.training.protocol.fits_maps and len(public) < 2:
+    if training.protocol.fits_maps and len(public) < 2:
         texts = f"{len(public)} public text{'s' * (len(public) != 1)}"
         raise UserError(f"data.public: there is {texts}, and maps are learned on two or more; make more texts public")
 
 
-def _hand_out(experiment: Experiment, split: Split) -> tuple[Split, Holders]:
+def _hand_out(people: Population, split: Split, seed: int) -> tuple[Split, Holders]:
     """The rows that the experiment's users hold, and who holds them; the rest of the rows is left out."""
-    people = experiment.population
     rows, users, records = population.assign(
-        split.train, users=people.users, assignment=people.assignment, alpha=people.alpha, seed=experiment.seed
+        split.train, users=people.users, assignment=people.assignment, alpha=people.alpha, seed=seed
     )
     if len(np.unique(users)) < people.users:
         raise UserError(

@@ -28,8 +28,8 @@ from simulations.corpora.parts import load_split
 from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load, slug
-from simulations.experiment.commented import commented
 from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
+from simulations.experiment.toml import commented
 from simulations.output.atomic import staged, whole
 
 #: Shares of the rows: asked about at the end, and public of the rest. Of fewer rows than LEAST nothing can be learned
@@ -151,7 +151,7 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
         population=Population(users=1), shuffle=Shuffle(minimum_users=1),
     )  # fmt: skip
     try:
-        split, _ = load_split(experiment)
+        split, _ = load_split(experiment.data, experiment.population, experiment.seed)
     except UserError as error:  # of the copies, which nobody has seen yet
         raise UserError(str(error).replace(str(part), str(out))) from None
     users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
@@ -167,7 +167,7 @@ def _sweep(experiment: Experiment, out: Path) -> str:
     *references, taught = (arm.name for arm in experiment.arms[:3])
     about = {
         "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
-        "arms": [*references, taught], "grid": {f"arm.{taught}.statistic.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
+        "arms": [*references, taught], "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
     }  # fmt: skip
     said = f"# Accuracy against ε: sottovoce study {out / SWEEP}"
     return f"{said}\n{tomli_w.dumps(about)}"

@@ -23,7 +23,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from simulations.errors import UserError
-from simulations.experiment import Experiment, slug
+from simulations.experiment import slug
 from simulations.output.remote import Remote, here, is_url
 from simulations.run.journal import UNFINISHED, Journal, begun, resumed, started
 
@@ -86,7 +86,7 @@ class Published:
 
 
 @contextmanager
-def started_at(url: str, experiment: Experiment) -> Iterator[tuple[Path, Published]]:
+def started_at(url: str, experiment: str) -> Iterator[tuple[Path, Published]]:
     """As `journal.started`, of a run whose folder is behind a URL."""
     remote = Remote(url)
     if remote.exists(_RESULTS) or (remote.files() and not remote.exists(_CODE)):
@@ -107,7 +107,7 @@ def started_at(url: str, experiment: Experiment) -> Iterator[tuple[Path, Publish
 
 
 @contextmanager
-def resumed_at(url: str) -> Iterator[tuple[Path, Experiment, Published]]:
+def resumed_at(url: str) -> Iterator[tuple[Path, Published]]:
     """As `journal.resumed`, of a run whose folder is behind a URL: from what this machine has of it, if nobody has gone
     on with it since, or else from what the URL has, in the folder where the command runs."""
     remote = Remote(url)
@@ -123,12 +123,12 @@ def resumed_at(url: str) -> Iterator[tuple[Path, Experiment, Published]]:
         raise UserError(
             f"--resume {url}: another process has gone on with the run since it worked in {part}; delete that folder"
         )
-    with resumed(folder, hint=_continue(url)) as (part, experiment):
+    with resumed(folder, hint=_continue(url)) as part:
         mark = {"url": url, "mark": secrets.token_hex(8)}
         (part / _MARK).write_text(json.dumps(mark), encoding="utf-8")
         remote.upload(_MARK, part / _MARK)
         with _publishing(remote, part) as published:
-            yield part, experiment, published
+            yield part, published
     shutil.rmtree(folder)
 
 

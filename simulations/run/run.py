@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,23 @@ from threadpoolctl import threadpool_limits
 
 from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
+from simulations.artifacts.ways import embeddings_of, training_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
-from simulations.run.evaluation import Answers, chance, measures_of, read_answers, write_answers
+from simulations.run.evaluation import Answers, read_answers, write_answers
 from simulations.run.journal import Journal, trained_on, versions
+from simulations.run.measures import chance, measures_of
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Prepared, prepare
 from simulations.transport.engine import run_on_flower
 
 Engine = Callable[..., Any]
+#: Source of the users' noise in a simulation.
+SIMULATED = "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage"
 #: An arm's result as results.json has it, but for infinity.
 Line = Mapping[str, Any]
 
@@ -44,11 +49,11 @@ def run(
     """
     start = time.perf_counter()
     journal = Journal(out, publish)
-    processor = trained_on(experiment)
+    processor = trained_on(experiment.encoder, experiment.training)
     journal.check_code(processor)
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
     prepared = prepare(experiment, progress=progress)
-    journal.check_data(experiment, prepared.public, prepared.held)
+    journal.check_data(experiment.training.protocol, prepared.public, prepared.held)
     lines = {arm.name: line for arm in experiment.arms if (line := journal.finished(slug(arm.name))) is not None}
     if lines:
         progress(f"finished before: {', '.join(lines)}")
@@ -78,23 +83,32 @@ def _run_arms(
             place = models / slug(each.arm.name)
             shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
             result, model, answers = each.run(users)
-            line = result.to_dict()
             if not each.arm.centralised:  # which is a line to measure by: no model of it is left to be handed on
-                line |= {"model": str(place.relative_to(out))}
-                save_model(place, model, prepared.public, line)
+                result = replace(result, model=str(place.relative_to(out)))
+                save_model(place, model, prepared.public, result)
             write_answers(_answers(out, each.arm), prepared.held, answers)
-            lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
+            lines[each.arm.name] = journal.finish(slug(each.arm.name), result.to_dict())
         return lines
 
     if not experiment.training.protocol.private:
-        from simulations.run.paper import paper_arms  # torch
+        from simulations.run.paper import PaperArm  # torch
 
-        runs: Any = paper_arms(experiment, arms, prepared, progress=progress)
+        runs: Any = [
+            PaperArm(
+                setup, experiment.data, experiment.encoder, experiment.training, experiment.seed, prepared.held,
+                embeddings_of(setup, prepared.public)[0], progress,
+            )
+            for setup in map(experiment.setup, arms)
+        ]  # fmt: skip
         return job(None)
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
+    training = training_of(experiment.training, experiment.encoder, experiment.seed)
     runs = [
-        CentralisedArm(experiment, arm, prepared, progress) if arm.centralised
-        else ArmRun(experiment, arm, prepared, models=models, journal=journal, progress=progress)
+        CentralisedArm(arm, experiment.data, prepared, experiment.seed, progress) if arm.centralised
+        else ArmRun(
+            experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal,
+            progress=progress,
+        )
         for arm in arms
     ]  # fmt: skip
 
@@ -103,7 +117,9 @@ def _run_arms(
         # matrices here are small, and one thread also keeps results from depending on the cores.
         tests = prepared.held.test_holders.people
         with threadpool_limits(1, user_api="blas"):
-            return job(FlowerUsers(grid, experiment, tests=tests, nodes=folder, progress=progress))
+            return job(FlowerUsers(
+                grid, experiment.population, seed=experiment.seed, tests=tests, nodes=folder, progress=progress
+            ))
 
     progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
     lines: dict[str, Line] = engine(on_flower, nodes=nodes, folder=folder)
@@ -118,7 +134,9 @@ def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path
     """
     draft = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    nodes = hand_out(experiment, public, held, draft, nodes=journal.nodes())
+    nodes = hand_out(
+        experiment.setups, experiment.population, public, held, draft, seed=experiment.seed, nodes=journal.nodes()
+    )
     journal.keep_nodes(nodes)
     if not folder.exists():
         draft.rename(folder)
@@ -131,10 +149,11 @@ def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path
 
 
 def results(
-    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float
-) -> dict[str, Any]:
+    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float,
+    randomness: str = SIMULATED,
+) -> dict[str, Any]:  # fmt: skip
     """The results object: what `--json` prints and results.json keeps. answers: of every arm, by its name. seconds:
-    since the run began, or went on."""
+    since the run began, or went on. randomness: the source of the users' noise, in words."""
     public, held = prepared.public, prepared.held
     protocol, rewriter = experiment.training.protocol, public.rewriter
     sentence = None
@@ -150,7 +169,7 @@ def results(
         "chance": chance(held.test.labels),
         "classes": list(public.classes),
         "arms": lines,
-        "differences": differences(experiment, answers),
+        "differences": differences(experiment.arms, answers),
         "label_range": experiment.data.label_range,
         "measures": list(measures_of(experiment.data, held.test)),
         "seconds": seconds,
@@ -163,6 +182,6 @@ def results(
         "vocabulary": None if rewriter is None else {
             "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,
         },
-        "randomness": "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage",
+        "randomness": randomness,
         "versions": versions(),
     }

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from client.node import NODE
 from client.store.durable import private_file
 from simulations.errors import UserError
-from simulations.experiment import load
+from simulations.experiment import load, to_toml
 
 # All imports stand here and none in `main`: Flower loads the two apps one after the other, but runs `main` in a
 # thread while it loads the client's, and two threads that import the same packages may see them half-made.
@@ -59,6 +59,6 @@ def main(grid: Grid, context: Context) -> None:
         print(line, file=sys.stderr, flush=True)
 
     # The nodes read their shards from this folder while the run goes on, so it is not renamed at the end.
-    with resume.started(out, experiment, in_place=True):
+    with resume.started(out, to_toml(experiment), in_place=True):
         write(run(experiment, out, progress=progress, engine=engine), out)
     progress(f"results are in {out}")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from simulations.experiment import Experiment, load
+from simulations.experiment import Experiment, load, to_toml
 from simulations.output.remote import is_url
 from simulations.progress import Progress
 from simulations.run.journal import begun, resumed, started
@@ -38,9 +38,9 @@ def simulate(
     engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     if is_url(out):
-        with started_at(str(out), study) as (part, publish):
+        with started_at(str(out), to_toml(study)) as (part, publish):
             return _results(study, part, progress, engine, publish)
-    with started(Path(out), study) as part:
+    with started(Path(out), to_toml(study)) as part:
         return _results(study, part, progress, engine)
 
 
@@ -57,10 +57,10 @@ def resume(
         check_address(ray_address)
     engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
     if (url := url_of(out)) is not None:
-        with resumed_at(url) as (part, study, publish):
-            return _results(study, part, progress, engine, publish)
-    with resumed(Path(out)) as (part, study):
-        return _results(study, part, progress, engine)
+        with resumed_at(url) as (part, publish):
+            return _results(load(part / "experiment.toml"), part, progress, engine, publish)
+    with resumed(Path(out)) as part:
+        return _results(load(part / "experiment.toml"), part, progress, engine)
 
 
 def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) -> dict[str, Any]:

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 from simulations.errors import UserError
 from simulations.experiment import slug
 from simulations.experiment.names import nearest
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
+from simulations.run.table import estimates
 
 Results = Mapping[str, Any]
 
@@ -119,8 +121,8 @@ def tracker(where: str) -> Tracker:
 
 def track(trackers: Sequence[Tracker], results: Results) -> None:
     """Tell of every arm of a run. Raises UserError, in one line, where a tracker does not take it."""
-    for arm in results["arms"]:
-        name, settings, figures = f"{arm['name']}, seed {results['seed']}", _settings(results, arm), _figures(arm)
+    for arm in arms_of(results):
+        name, settings, figures = f"{arm.name}, seed {results['seed']}", _settings(results, arm), _figures(arm)
         for each in trackers:
             try:
                 each.run(str(results["name"]), name, settings=settings, figures=figures)
@@ -129,25 +131,20 @@ def track(trackers: Sequence[Tracker], results: Results) -> None:
                 raise UserError(f"--track: the results are kept, but {each} does not take them: {said}") from error
 
 
-def _settings(results: Results, arm: Mapping[str, Any]) -> dict[str, str]:
+def _settings(results: Results, arm: ArmResult) -> dict[str, str]:
     """What tells the arm from others; `protected` says whether all that its users release is."""
     about = {
-        "arm": arm["name"], "seed": results["seed"], "way": arm["way"], "reference": bool(arm["reference"]),
-        "protected": not trust.unprotected(arm), "mechanism": arm.get("mechanism"),
+        "arm": arm.name, "seed": results["seed"], "way": arm.way, "reference": arm.reference,
+        "protected": not trust.unprotected(arm), "mechanism": arm.mechanism,
         "encoder": (results.get("encoder") or {}).get("model"),
     }  # fmt: skip
-    return {key: str(value) for key, value in {**about, **(arm.get("parameters") or {})}.items() if value is not None}
+    return {key: str(value) for key, value in {**about, **arm.parameters}.items() if value is not None}
 
 
-def _figures(arm: Mapping[str, Any]) -> dict[str, float]:
+def _figures(arm: ArmResult) -> dict[str, float]:
     """Those that are finite; an ε that is infinite is none, and `protected` says so."""
-    prices = {
-        "local_epsilon": trust.local(arm), "local_epsilon_test_user": trust.asking(arm),
-        "central_epsilon": trust.central(arm)[0], "metric_epsilon": trust.metric(arm),
-    }  # fmt: skip
-    names = (
-        "accuracy", "accuracy_se", "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered",
-        "bytes_per_user", "seconds",
-    )  # fmt: skip
-    every = {**{name: arm.get(name) for name in names}, **prices}
-    return {key: float(value) for key, value in every.items() if value is not None and is_finite(value)}
+    found: dict[str, float | None] = {}
+    for metric, split, value, error, _ in estimates(arm):
+        name = metric + "_clean_test" * (split == "on_device")
+        found |= {name: value, f"{name}_se": error}
+    return {name: value for name, value in found.items() if value is not None and is_finite(value)}

@@ -61,7 +61,7 @@ def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[b
         experiment = load(str(place / "experiment.toml"), [])
     except UserError:
         raise UserError(f"{place}: holds no finished run; name the folder that `simulate` or `deploy` left") from None
-    arm = chosen(experiment, arm_name)
+    arm = chosen(experiment, arm_name).arm
     if not arm.embedding or arm.answer:
         what = "release texts" if arm.text else "run all of it on their devices"
         raise UserError(f"{place}: users of {arm.name} {what}, and a sentence is asked about by its embedding")

@@ -13,6 +13,7 @@ from server.declarations import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
+from simulations.experiment.names import key
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 
 _PUBLIC, _TEST = 1000, 1000
@@ -127,7 +128,7 @@ class Protocol:
         least = base.get("shuffle", {}).get("minimum-users", _TEST // 2)
         table |= {
             "name": "explored", "population": table.get("population", {}) | {"users": last.users},
-            "training": {"way": _trained_on(self._first.channel)},
+            "training": {"protocol": _trained_on(self._first.channel)},
             "shuffle": {"minimum-users": max(1, min(last.users // 2, least)), "delta": last.delta},
             "policy": self._policy(declared, worst), "arm": [arm],
         }  # fmt: skip
@@ -150,7 +151,7 @@ class Protocol:
         if SLIDERS[first.mechanism].calibrated:
             spec["delta"] = first.delta
         arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
-        arm[first.channel] = first.text if first.channel == "text" else spec
+        arm[key(first.channel)] = first.text if first.channel == "text" else spec
         if self.label_epsilon is not None:
             arm["label"] = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
         return arm
@@ -158,7 +159,7 @@ class Protocol:
     def _policy(self, declared: Mapping[str, str], worst: Mapping[str, float]) -> dict[str, Any]:
         if infinite := [channel for channel, epsilon in worst.items() if math.isinf(epsilon)]:
             raise UserError(f"{infinite[0]}: something leaves without protection, which users of a study would refuse")
-        limits: dict[str, Any] = {channel: _up(epsilon) for channel, epsilon in worst.items()}
+        limits: dict[str, Any] = {key(channel): _up(epsilon) for channel, epsilon in worst.items()}
         if SLIDERS[self._first.mechanism].calibrated:
             limits["delta"] = self.last.delta
         public = [f"{name}: {why}" for name, why in declared.items()] if self.asked("text") is not None else []

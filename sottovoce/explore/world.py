@@ -28,7 +28,7 @@ from simulations.artifacts.vocabulary import counted, vocabulary_folder
 from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
-from simulations.experiment import Experiment, load
+from simulations.experiment import Encoder, load
 from simulations.experiment.toml import document
 from simulations.progress import Progress
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
@@ -150,7 +150,8 @@ def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
 def builtin_world(progress: Progress) -> World:
     """Return the built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
     corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
-    return _world("built-in reviews", corpus, load("demo", []), progress)
+    folder = encoder_folder(Encoder(), corpus, batch_size=1, seed=1, progress=progress)  # is not fine-tuned
+    return _world("built-in reviews", corpus, folder, progress)
 
 
 def run_world(run: Path, progress: Progress) -> World:
@@ -165,7 +166,11 @@ def run_world(run: Path, progress: Progress) -> World:
     """
     place = str(run / "experiment.toml")
     experiment = load(place, [])
-    made = _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    corpus = load_split(experiment.data, experiment.population, experiment.seed)[0].public
+    folder = encoder_folder(
+        experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed, progress=progress
+    )
+    made = _world(experiment.name, corpus, folder, progress)
     return replace(made, table=document(place))
 
 
@@ -206,8 +211,7 @@ def settings_of(request: Request) -> Settings:
     return Settings.of({"channel": question.channel, "mechanism": name, "label_epsilon": label, "users": users} | given)
 
 
-def _world(name: str, corpus: Corpus, experiment: Experiment, progress: Progress) -> World:
-    folder = encoder_folder(experiment, corpus, progress=progress)
+def _world(name: str, corpus: Corpus, folder: Path, progress: Progress) -> World:
     rows = np.arange(min(PUBLIC, len(corpus)))
     texts = [joined(corpus.texts[i]) for i in rows.tolist()]
     embeddings = np.asarray(embed(encoders.load(folder), texts, progress=progress))

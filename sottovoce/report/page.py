@@ -17,21 +17,21 @@ from markupsafe import Markup
 from server.declarations import CENTRALISED, PAPER, releases
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.analysis.attack_results import figures as drawn_attacks
+from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
 from simulations.run import trust
-from simulations.run.figures import accuracy_figure, spent_figure
+from simulations.run.figures import accuracy_figure, accuracy_said, spent_figure
 from simulations.run.frontier import frontier_figure
 from simulations.run.references import remarks
 from simulations.run.report import notes
+from simulations.run.table import beside
 from sottovoce.report import facts, glossary
 from sottovoce.report.reading import Finished
 from sottovoce.report.studies import Study, view
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Arm = Mapping[str, Any]
 
 
 def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
@@ -58,7 +58,7 @@ def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **m
     """Return a page of a template that extends base.html."""
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
-    bare = dict.fromkeys(f"“{arm['name']}”" for arm in arms if facts.unprotected(arm))
+    bare = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
     said = _left(private, len(arms)), _paid(private), _got(runs, private)
     templates = _templates()
     script = Markup(templates.get_template("sort.js").render())
@@ -81,7 +81,8 @@ def _templates() -> Environment:
         "facts": facts, "meaning": glossary.meaning, "count": count, "share": share, "is_finite": is_finite,
         "infinity": math.inf, "price": _price, "guess": _guess, "strongest": _strongest_of, "why_trusted": _why_trusted,
         "about": _about, "attack_notes": _attack_notes, "ALLOWED": ALLOWED, "attack_figures": _attack_figures,
-        "accuracy_figures": _figures, "remarked": _remarked, "versions": _versions,
+        "accuracy_figures": _figures, "accuracy_said": accuracy_said, "measured": lambda run: beside([run.results]),
+         "remarked": _remarked, "versions": _versions,
     }  # fmt: skip
     return made
 
@@ -112,11 +113,11 @@ def _guess(cost: facts.Cost) -> str:
     return f"at most {math.ceil(chance * 1e4) / 100:.2f} in 100 guesses are right, where a coin has 50"
 
 
-def _why_trusted(arm: Arm) -> str | None:
+def _why_trusted(arm: ArmResult) -> str | None:
     """Return why the server must be trusted with everything; None if it need not be."""
-    if arm["way"] == PAPER.name:
+    if arm.way == PAPER.name:
         return "gradients depend on the raw text"
-    if arm["way"] == CENTRALISED.name:
+    if arm.way == CENTRALISED.name:
         return "it learns from the texts and labels as they are, and adds no noise"
     return "the server adds the noise" if facts.server_is_trusted(arm) else None
 
@@ -127,7 +128,7 @@ def _why_trusted(arm: Arm) -> str | None:
 def _left(private: Sequence[Any], arms: int) -> str:
     if not private:
         return "In no arm is everything that leaves protected: see below, arm by arm."
-    texts = any(releases(arm["way"], "text") for arm in private)
+    texts = any(releases(arm.way, "text") for arm in private)
     noisy = "numbers or labels with noise added to them"
     what = "rewritten texts, whose words were drawn at random" if texts else noisy
     rest = " For the others see the warning, and below." if len(private) < arms else ""
@@ -136,7 +137,7 @@ def _left(private: Sequence[Any], arms: int) -> str:
 
 def _paid(private: Sequence[Any]) -> str:
     costs = [(facts.worst(arm), arm) for arm in private]
-    known = sorted(((cost.epsilon, arm["name"], cost) for cost, arm in costs if is_finite(cost.epsilon)),
+    known = sorted(((cost.epsilon, arm.name, cost) for cost, arm in costs if is_finite(cost.epsilon)),
                    key=lambda found: found[0])  # fmt: skip
     if not known:
         return "No arm promises a finite ε for everything that one user has."
@@ -150,7 +151,7 @@ def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
         return "Nothing has run, so nobody was attacked. What is promised holds against every attack."
     if all(run.attacks is None for run in runs):
         return "Not tried. What is promised holds against every attack; what a real one gets was not measured here."
-    names = {arm["name"] for arm in private}
+    names = {arm.name for arm in private}
     entries = [entry for run in runs if run.attacks is not None for entry in run.attacks["entries"]]
     best = [entry for name in names if (entry := facts.strongest(entries, name)) is not None]
     if not best:
@@ -172,9 +173,9 @@ def _strongest(entry: Any) -> str:
     )
 
 
-def _strongest_of(run: Finished, arm: Arm) -> str:
+def _strongest_of(run: Finished, arm: ArmResult) -> str:
     """Return the attack on an arm that got most, in words."""
-    entry = None if run.attacks is None else facts.strongest(run.attacks["entries"], arm["name"])
+    entry = None if run.attacks is None else facts.strongest(run.attacks["entries"], arm.name)
     return "not tried" if entry is None else _strongest(entry)
 
 

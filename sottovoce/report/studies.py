@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
 from simulations.errors import UserError
 from simulations.output.figures import inline
 from simulations.output.numbers import is_finite
+from simulations.run.table import records
 from simulations.sweep import tables
 from sottovoce.report.reading import Finished, read
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 #: Most rows of a table in the page; longer tables are in the study's folder alone.
 MOST_ROWS = 3000
@@ -84,23 +88,22 @@ def view(study: Study) -> dict[str, Any]:
         "seeds": ", ".join(str(results["seed"]) for results in found.points[0].results),
         "headings": headings, "rows": [[_cell(text) for text in row] for row in rows],
         "remarks": tables.remarked(found.points), "drawn": Markup(drawn),
-        "differences": _long(list(tables.differences(found.points)), study.folder / "differences.csv"),
-        "tidy": _long(list(tables.tidy(found)), study.folder / "tidy.csv"),
+        "differences": _long(tables.differences(found.points), study.folder / "differences.csv"),
+        "tidy": _long(tables.tidy(found), study.folder / "tidy.csv"),
     }  # fmt: skip
 
 
 def told(study: Study) -> dict[str, Any]:
     """Return its entry in the label."""
-    found = study.found
-    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": list(tables.means(found.points))}
+    found, means = study.found, records(tables.means(study.found.points))
+    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": means}
 
 
-def _long(rows: Sequence[Mapping[str, Any]], file: Path) -> dict[str, Any]:
+def _long(table: DataFrame, file: Path) -> dict[str, Any]:
     """Return a table, without its rows if they are too many for the page."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    shown = rows if len(rows) <= MOST_ROWS else ()
-    cells = [[_value(row.get(name)) for name in names] for row in shown]
-    return {"count": len(rows), "file": file, "headings": names, "rows": cells}
+    shown = records(table) if len(table) <= MOST_ROWS else ()
+    cells = [[_value(value) for value in row.values()] for row in shown]
+    return {"count": len(table), "file": file, "headings": list(table.columns), "rows": cells}
 
 
 def _value(value: Any) -> Cell:

@@ -27,7 +27,6 @@ from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
 from server.validation import validate
-from simulations.experiment import client_policy
 from tests.client.test_answer import asked as answer_of
 from tests.client.test_statistic import asked as statistic_of
 from tests.support.clients import ENCODER, M, make_node, request, with_prior
@@ -228,8 +227,8 @@ def test_a_device_says_how_many_there_were(tmp_path: Path) -> None:
 def test_an_experiment_gives_them_to_its_clients() -> None:
     from simulations.experiment import load
 
-    study = load("labelled-demo", ["policy.stand-ins=3"])
-    assert [client_policy(study, arm).stand_ins for arm in study.arms] == [0 if a.reference else 3 for a in study.arms]
+    study = load("labelled-demo", ["policy.dummy-releases=3"])
+    assert [setup.policy.stand_ins for setup in study.setups] == [0 if a.reference else 3 for a in study.arms]
 
 
 def test_no_arm_shares_a_ledger_with_the_stand_ins_of_another(tmp_path: Path) -> None:

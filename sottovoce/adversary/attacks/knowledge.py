@@ -109,8 +109,8 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         embeddings = encoder.embed(public.texts)
     else:
         assert isinstance(public.encoder, CachedEncoder) and public.embeddings is not None
-        encoder, checkpoint, embeddings = public.encoder, target.study.encoder.model, public.embeddings
-        if target.study.encoder.fine_tune_on_public:
+        encoder, checkpoint, embeddings = public.encoder, target.encoder.model, public.embeddings
+        if target.encoder.fine_tune_on_public:
             checkpoint = encoder.folder / "checkpoint"
     mechanism = None
     for maps in maps_sent(folder):
@@ -118,7 +118,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
                 list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
-                target.study.seed,
+                target.seed,
             )
     if mechanism is None:
         raise UserError(f"{folder}: holds no maps; this arm's model is gone")

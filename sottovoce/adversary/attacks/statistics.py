@@ -163,7 +163,7 @@ class _Vectors:
 
     @property
     def _attributes(self) -> list[str]:
-        named = self.target.attributes or attributes.of_corpus(self.target.study)
+        named = self.target.attributes or attributes.of_corpus(self.target.data)
         return list(dict.fromkeys(["label", *named]))
 
     def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class _Vectors:
         labels = self._public_labels
         if attribute == "label":
             return Pool(self._public, labels), alone, self.people.labels[records], self._classes
-        about = attributes.column(self.target.study, self.ready.held, attribute)
+        about = attributes.column(self.target, self.ready.held, attribute)
         found = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in records])
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
@@ -233,7 +233,7 @@ class _Vectors:
 
     @property
     def _seed(self) -> int:
-        return self.target.study.seed
+        return self.target.seed
 
     @property
     def _epsilon(self) -> float:
@@ -298,9 +298,9 @@ def _question(
 
     With several rounds, they are those of the last request. Raise Skipped if the run no longer holds them.
     """
-    build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
+    build, folder = target.setup.statistic, target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
-    codes = codes_asked(ready.public, target.study.training.self_training)
+    codes = codes_asked(ready.public, target.training.self_training)
     trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     digests = {row.released.digest for row in rows}
     for maps in maps_sent(folder):

@@ -17,8 +17,8 @@ from simulations.corpora.overlap import NEARLY, SHINGLE, nearly, normalized
 from simulations.corpora.overlap import near_another as left_out
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
-from simulations.experiment.commented import commented
 from simulations.experiment.schema import keys
+from simulations.experiment.toml import commented
 from simulations.run.prepare import parts
 from simulations.run.proposal import propose
 from simulations.sweep.definition import load_study

@@ -32,7 +32,6 @@ from simulations.artifacts.text_channel import StudyRewriter
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
 from simulations.experiment.ladder import of_experiment
-from simulations.run.partition import hand_out
 from simulations.run.report import markdown
 from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
 from tests.support.requests import made
@@ -44,6 +43,7 @@ from tests.support.studies import (
     LocalGrid,
     Ran,
     ledger_rows,
+    placed,
     run_arms,
     use_folder,
 )
@@ -54,7 +54,7 @@ from tests.system.test_simulation import finish, own_cache, table
 pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
 
 ARMS = {
-    "public-only": {"way": "public-only", "text": SANTEXT},
+    "public-only": {"protocol": "public-only", "text": SANTEXT},
     "no noise": {"reference": True, "text": VERBATIM},
     "santext": {"text": SANTEXT},
     "random": {"text": RANDOM, "label": RANDOMIZED},
@@ -83,7 +83,7 @@ def run(study: Experiment, folder: Path, shared: Path, **grid: Any) -> tuple[dic
     """Every arm of the study; nodes are handed out where there are none yet."""
     ready = text_prepared(study, shared)
     there = folder.exists()
-    nodes = len(list(folder.glob("*"))) if there else hand_out(study, ready.public, ready.held, folder)
+    nodes = len(list(folder.glob("*"))) if there else placed(study, ready, folder)
     local = LocalGrid(nodes, **grid)
     return run_arms(study, local, ready=ready, models=folder.parent / "models", nodes=folder), local
 
@@ -130,7 +130,7 @@ def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
 
 def test_half_of_the_users_train_the_encoder_of_the_others(folder: Path, shared: Path) -> None:
     both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
-    study = text_study(shared, both, training={"way": "text-then-embeddings"})
+    study = text_study(shared, both, training={"protocol": "text-then-embeddings"})
     outcomes, grid = run(study, folder, shared)
     line, rows = outcomes["both"].line, ledger_rows(folder, "both")
     assert set(line) == FIELDS and line["dropped"] == line["errors"] == {} and line["delivered"] == USERS
@@ -386,7 +386,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
 def test_a_node_answers_about_its_own_vocabulary_only(folder: Path, shared: Path) -> None:
     study = text_study(shared, arm("random"), training={"epochs": 1})
     ready = text_prepared(study, shared)
-    hand_out(study, ready.public, ready.held, folder)
+    placed(study, ready, folder)
     for path in folder.glob("*/node.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": None}))
     outcomes, _ = run(study, folder, shared)
@@ -424,7 +424,7 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
     ("arms", "sections", "words"),
     [
         ({"text": SANTEXT, "embedding": {"mechanism": "identity"}}, {}, "embedding: none is released"),
-        ({"text": SANTEXT}, {"training": {"way": "release-once"}}, "does not go with training.way"),
+        ({"text": SANTEXT}, {"training": {"protocol": "release-once"}}, "does not go with training.protocol"),
         ({"embedding": {"mechanism": "identity"}}, {}, "text: is missing"),
         ({"text": SANTEXT | {"epsilom": 1.0}}, {}, "did you mean 'epsilon'"),
         ({"text": SANTEXT | {"dim": 4}}, {}, "text.dim"),
@@ -433,7 +433,7 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
         ({"text": SANTEXT}, {"training": {"label-stages": 2}}, "label-stages"),
         ({"text": SANTEXT}, {"encoder": {"fine-tune-on-public": True}}, "fine-tune-on-public"),
         ({"text": SANTEXT, "label": {"mechanism": "randomized-response-prior", "epsilon": 1.0}}, {}, "an embedding"),
-        ({"text": SANTEXT, "way": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
+        ({"text": SANTEXT, "protocol": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
         ({"text": SANTEXT}, {"policy": {"accept-unprotected": ["label: x", "lengths: x"]}}, "each entry"),
     ],
 )
@@ -446,7 +446,7 @@ def test_studies_that_make_no_sense(arms: dict, sections: dict, words: str, shar
 def test_a_worst_case_above_the_policy_is_said_before_anything_starts(shared: Path) -> None:
     study = text_study(shared, arm("santext"), policy={"text": 10.0})
     with pytest.raises(UserError, match=r'arm "santext": text: worst-case ε [\d.]+ is above policy.text = 10'):
-        study.check_text(study.arms[0], text_mechanism(SANTEXT, WORDS))
+        study.setups[0].check_text(text_mechanism(SANTEXT, WORDS))
 
 
 def test_every_exposure_is_known_to_the_policy() -> None:
@@ -459,7 +459,7 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
     with own_cache(shared / "cache"):
         study = table(
             text_study(shared, arm("random")).encoder.model, arm=[arm("no noise"), arm("santext")],
-            training={"way": "sanitized-text", "label-stages": 1, "epochs": 1},
+            training={"protocol": "sanitized-text", "label-stages": 1, "epochs": 1},
             policy={"text": 1e4, "accept-unprotected": DECLARED},
         )  # fmt: skip
         finished = finish(tmp_path / "out", study)
@@ -483,7 +483,7 @@ def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None
     with own_cache(shared / "cache"):
         study = table(
             text_study(shared, arm("random")).encoder.model, arm=[both],
-            training={"way": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
+            training={"protocol": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
         )  # fmt: skip
         finished = finish(tmp_path / "out", study)
         line = finished.arm("both")

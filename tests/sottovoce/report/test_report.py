@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks.run import about
 from sottovoce.cli import main as cli
@@ -183,16 +184,20 @@ def test_what_is_not_known_of_one_user_is_not_known_of_the_dearest(tmp_path: Pat
     assert found["nobody"]["why"] == "unknown how many records a user holds" and found["with_trust"] is None
 
 
+def worst(arm: dict[str, Any]) -> facts.Cost:
+    return facts.worst(ArmResult.from_dict(arm))
+
+
 def test_a_delta_that_one_user_needs_holds_of_all(tmp_path: Path) -> None:
     noise = rung("user", 3.0, math.inf, delta=1e-5)
     arm = results()["arms"][1] | {"test_ladder": [rung("embedding", 3.0, math.inf, delta=1e-5), noise]}
-    assert facts.worst(arm) == facts.Cost(4.0, 1e-5, whose="training user")
+    assert worst(arm) == facts.Cost(4.0, 1e-5, whose="training user")
 
 
 def test_a_public_arm_is_of_those_who_ask_alone() -> None:
     arm = results()["arms"][1] | {"way": "public-only", "ladder": None}
-    assert facts.worst(arm) == facts.Cost(2.0, 0.0, whose="test user")
-    assert facts.worst(arm | {"test_ladder": None}) == facts.Cost(None, 0.0, "nothing is released")
+    assert worst(arm) == facts.Cost(2.0, 0.0, whose="test user")
+    assert worst(arm | {"test_ladder": None}) == facts.Cost(None, 0.0, "nothing is released")
 
 
 @pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])

@@ -257,11 +257,11 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     """Before a run the question is of the vector, after it of the model that the run was left with. A device of those
     who are there before it answers both."""
     arm = {
-        "name": "private", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "name": "private", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
     }  # fmt: skip
-    policy = {"statistic": 6.0, "answer": 4.0}
-    taught = study(shared, training={"way": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
+    policy = {"vector": 6.0, "answer": 4.0}
+    taught = study(shared, training={"protocol": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
     run = a_run(shared, tmp_path / "run", taught)
     first = open_bundle(run / "first")
     assert first.request.channels == ("statistic",) and first.policy.mechanisms == ("privunit", "randomized-response")
@@ -281,7 +281,7 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     for bundle in (first, made):
         (release,) = reply_from_record(answer(request_to_record(bundle.request), node)).releases
         assert len(release) == len(SENTENCES) and release.channel == bundle.request.channels[0]
-    alone = study(shared, training={"way": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
+    alone = study(shared, training={"protocol": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
                   policy=policy, shuffle={"enabled": False})  # fmt: skip
     unasked = a_run(shared, tmp_path / "unasked", alone)
     with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
@@ -294,7 +294,7 @@ LABEL = {"policy": {"text": 1000.0, "accept-unprotected": ["label: a test"]}}
 
 @pytest.mark.usefixtures("cache")
 def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
-    texts = study(shared, training={"way": "sanitized-text"}, arm=[TEXT_ARM], **LABEL)
+    texts = study(shared, training={"protocol": "sanitized-text"}, arm=[TEXT_ARM], **LABEL)
     made = device.bundle_of_experiment(texts, None, tmp_path / "b", progress=quiet)
     assert made.request.channels == ("text", "label") and made.encoder is None and made.masked_lm is None
     assert made.manifest["vocabulary"] == made.request.vocabulary.identity

@@ -102,7 +102,8 @@ def test_what_is_known_when_a_bundle_is_made_is_listed_and_nothing_else(shared: 
     policy.check(replace(request, stage="any"))
     for other in (changed(request, split="test", label=None), changed(request, m1=-request.projection.m1)):
         assert refusal(policy, other) == "question"
-    alone = {"name": "alone", "way": "public-only", "embedding": {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}}
+    embedding = {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}
+    alone = {"name": "alone", "protocol": "public-only", "embedding": embedding}
     request, policy = made(shared, tmp_path / "b", "alone", arm=[alone])
     policy.check(replace(request, split="test", stage="test", minimum_users=10))
     assert refusal(policy, replace(request, split="train")) == "question"
@@ -123,8 +124,8 @@ def test_users_of_many_records_say_how_many(shared: Path, tmp_path: Path) -> Non
 
 
 def test_a_vector_is_of_a_user_however_many_records_they_have(shared: Path, tmp_path: Path) -> None:
-    arm = {"name": "vector", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4}}
-    taught = {"training": {"way": "statistics"}, "arm": [arm], "policy": {"statistic": 9.0}}
+    arm = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4}}
+    taught = {"training": {"protocol": "statistics"}, "arm": [arm], "policy": {"vector": 9.0}}
     experiment = study(shared, **taught)
     policy = device.bundle_of_experiment(experiment, None, tmp_path / "a", records=5, progress=quiet).policy
     assert policy.statistic == policy.total == pytest.approx(6.0) and policy.releases == 1
@@ -136,7 +137,7 @@ def test_what_texts_show_is_exempted_where_the_arm_shows_it(shared: Path, tmp_pa
     names = ["length: they are short", "label: shown", "tag: not by this mechanism"]
     arm = {"name": "words", "text": {"mechanism": "santext", "epsilon": 1.0, "tokens": 8, "length": "kept"}}
     texts = study(
-        shared, training={"way": "sanitized-text"}, arm=[arm], policy={"text": 1000.0, "accept-unprotected": names}
+        shared, training={"protocol": "sanitized-text"}, arm=[arm], policy={"text": 1000.0, "accept-unprotected": names}
     )
     bundle = device.bundle_of_experiment(texts, None, tmp_path / "a", progress=quiet)
     assert bundle.policy.accept_unprotected == tuple(names[:2])
