@@ -41,7 +41,6 @@ class Segments:
     Attributes:
         folder: Folder.
         width: m, the number of values in a row.
-        progress: Function that is told of a segment that was set aside.
     """
 
     folder: Path
