@@ -63,8 +63,12 @@ class CachedEncoder:
 
 
 def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
-    """The public part of an experiment's data as its training server has it. Raises UserError and ValueError, in one
-    line."""
+    """Return the public part of an experiment's data, as its training server has it.
+
+    Raises:
+        UserError: A setting does not fit the data or the encoder.
+        ValueError: The encoder cannot be made.
+    """
     check_trained(experiment.encoder, experiment.training, experiment.arms)
     encoder = None
     if not experiment.training.protocol.releases_text:
@@ -85,8 +89,13 @@ def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress
 
 
 def _public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
-    """The labels that are public, (n,), -1 for one that is not; None where none is. UserError where more are asked for
-    than there are. Fewer are always some of those that are picked where there are more."""
+    """Return the public labels, (n,), -1 for a label that is not public; None if no label is public.
+
+    A smaller number of labels is always a subset of a larger one.
+
+    Raises:
+        UserError: The experiment names more labels than there are texts.
+    """
     if not public.any_labels:
         return None
     if public.labelled is None:
@@ -102,7 +111,7 @@ def _public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray
 
 
 def save_public(name: str, public: Public, out: Path) -> None:
-    """Writes all that a training server needs into a folder of its own, whole or not at all, for `load_public`."""
+    """Write the public part of a training server into a folder for `load_public`, completely or not at all."""
     with staged(out) as folder:
         parts = {
             "encoder": getattr(public.encoder, "folder", None), "vocabulary": getattr(public.rewriter, "folder", None),
@@ -126,7 +135,11 @@ def save_public(name: str, public: Public, out: Path) -> None:
 
 
 def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> Public:
-    """What `save_public` has written for the experiment. Raises UserError, in one line, for anything else."""
+    """Return the public part that `save_public` wrote for the experiment.
+
+    Raises:
+        UserError: The folder holds no public part of this experiment.
+    """
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         with open(folder / _TEXTS, encoding="utf-8", errors="surrogatepass") as file:
@@ -157,7 +170,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
 
 
 def _with_maps(experiment: Experiment, public: Public) -> Public:
-    """The same with embeddings of the texts, where users have an encoder, and what learns their maps from these."""
+    """Return the public part with its embeddings and the learning of maps, if users have an encoder."""
     public = replace(public, elsewhere=experiment.data.elsewhere)
     if public.encoder is None:
         return public
