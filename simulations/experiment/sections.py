@@ -100,6 +100,8 @@ class Data(Section):
     label_range: where a label is a number, the lowest and the highest that there may be; it is rounded to the nearest
     of so many equally spaced levels (21), which are the classes then. "pearson" and "spearman" are of the number that a
     model expects.
+    class_descriptions: texts that describe each class to the encoder, at no cost of privacy. "names": the classes' own
+    names, where all are words; a table gives one text or several for each class; "none": nothing.
     measures: what is said of a model beside accuracy; "auroc" and "auprc" of the second of two classes, or, of more, on
     average over each against the rest.
     """
@@ -122,6 +124,7 @@ class Data(Section):
     test_limit: int | None = setting(values.whole(1))
     held_out: float | None = setting(values.number(above=True, below=1.0))
     test_repeats: int = setting(values.whole(1), 1)
+    class_descriptions: Any = setting(values.descriptions, "names")
     measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
 
