@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from mechanisms import plugin
+from mechanisms.channels import CHANNELS, Domain
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.piecewise import Piecewise
@@ -144,7 +145,8 @@ def rebuild(
     if known_kind is None:
         raise ValueError(f"{channel}: unknown mechanism {name!r}; {nearest(name, CATALOGUE)}")
     kind = OWN_KINDS.get((name, channel), known_kind)
-    texts = channel == TextMechanism.channel
+    domain = CHANNELS[channel].domain
+    texts = domain is Domain.TEXT
     of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if texts else {}
 
     known = {f.name for f in fields(kind)}
@@ -156,7 +158,7 @@ def rebuild(
             raise ValueError(f"{name}: names another vocabulary than the one that is there")
         sizes["vocabulary"] = vocabulary
     if kind is Identity:
-        key = "classes" if channel in ("label", "answer") else "dim"
+        key = "classes" if domain is Domain.CLASSES else "dim"
         if key in given:
             given.setdefault("size", given.pop(key))
         given.setdefault("channel", channel)

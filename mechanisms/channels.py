@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Domain(Enum):
@@ -16,7 +17,7 @@ class Domain(Enum):
 
     @property
     def vectors(self) -> bool:
-        """Whether an input is a row of coordinates."""
+        """Return True if an input is a row of coordinates."""
         return self in (Domain.SPHERE, Domain.BALL)
 
 
@@ -74,3 +75,8 @@ LABEL = Channel(
 #: The channels that this process knows, in their order in a request. Another one is added by
 #: `mechanisms.messages.questions.register`.
 CHANNELS: dict[str, Channel] = {c.name: c for c in (TEXT, EMBEDDING, VECTOR, ANSWER, LABEL)}
+
+
+def domain_of(mechanism: Any) -> Domain:
+    """Return the inputs of a mechanism, or of a class of mechanisms."""
+    return CHANNELS[mechanism.channel].domain

@@ -1,4 +1,4 @@
-"""What a server may ask of a client: public parameters only, checked before anything else looks at them."""
+"""Requests of a server to its clients: public parameters only, checked before anything else looks at them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Request:
 
     @property
     def of_users(self) -> bool:
-        """Whether a user's records are released together, as one row."""
+        """Return True if a user's records are released together, as one row."""
         return self.questions[0].of_user
 
     @property

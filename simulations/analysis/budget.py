@@ -15,6 +15,7 @@ from mechanisms import catalogue, checks
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.shuffle import amplify
+from mechanisms.channels import EMBEDDING, LABEL
 from mechanisms.facts import AboutWords, facts_of
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
@@ -54,7 +55,7 @@ class Release:
         """The embedding's or label's mechanism, then the label's beside it. ValueError as `catalogue.build`; UserError
         for a label beside a label."""
         name = self.mechanism
-        channel = "embedding" if name == "identity" else catalogue.admit(name).channel
+        channel = EMBEDDING.name if name == "identity" else catalogue.admit(name).channel
         spec: dict[str, Any] = {"mechanism": name}
         spec |= {k: v for k, v in (("epsilon", self.epsilon), ("sigma", self.sigma)) if v is not None}
         if self.raw:
@@ -63,10 +64,10 @@ class Release:
             spec["delta"] = self.delta
         released = [catalogue.build(spec, channel=channel, dim=self.dim, classes=self.classes)]
         if self.label_epsilon is not None:
-            if channel == "label":
+            if channel == LABEL.name:
                 raise UserError(f"--label-epsilon: {name} is a label mechanism already; leave it out")
             label = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
-            released.append(catalogue.build(label, channel="label", classes=self.classes))
+            released.append(catalogue.build(label, channel=LABEL.name, classes=self.classes))
         return released
 
     def with_losses(self) -> list[Mechanism]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from simulations.artifacts.encoder import encoder_folder
 from simulations.corpora.cleaned import chosen, cleaned
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import load
+from simulations.experiment import Encoder as EncoderSettings
 from simulations.progress import Progress
 
 if TYPE_CHECKING:
@@ -120,9 +119,8 @@ def compare(
     for name in names:
         progress(f"{name}: preparing")
         length = min(LENGTH, read(name).max_length or LENGTH)
-        settings = {"model": json.dumps(name), "precision": json.dumps(precision), "max-length": length}
-        experiment = load("demo", [f"encoder.{key}={value}" for key, value in settings.items()])
-        folder = encoder_folder(experiment, corpus, progress=progress)
+        settings = EncoderSettings(model=name, precision=precision, max_length=length)
+        folder = encoder_folder(settings, corpus, batch_size=1, seed=seed, progress=progress)  # is not fine-tuned
         encoder = Encoder(folder, threads=1)
         milliseconds = _milliseconds(encoder, texts[:TIMED])
         embeddings = np.asarray(embed(Encoder(folder), texts, progress=progress))

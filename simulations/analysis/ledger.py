@@ -16,18 +16,10 @@ from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from mechanisms.accounting.ladder import ledger_rung
 from mechanisms.accounting.privacy_filter import THEOREM
+from mechanisms.channels import CHANNELS
 from simulations.errors import UserError
 
 _NOTE = "from the ledger: worst cases of all releases, added; a ledger keeps theorems, not loss distributions"
-_NEIGHBOURS = {
-    "text": "any two texts",
-    "embedding": "any two texts",
-    "label": "any two labels",
-    "statistic": "any two users' data",
-    "answer": "any two texts",
-}
-#: Channels that have a rung wherever there is a ledger; others only where the ledger has them.
-_ALWAYS = ("text", "embedding", "label")
 
 
 def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str, Any]:
@@ -70,10 +62,10 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     rungs = [
         ledger_rung(
             channel, (r.guarantee for r in record if r.channel == channel), delta=delta, unit=channel,
-            neighbours=neighbours, note=note, public=public,
+            neighbours=about.neighbours, note=note, public=public,
         )
-        for channel, neighbours in _NEIGHBOURS.items()
-        if channel in _ALWAYS or any(r.channel == channel for r in record)
+        for channel, about in CHANNELS.items()
+        if about.always or any(r.channel == channel for r in record)
     ]  # fmt: skip
     every = (r.guarantee for r in record)
     rungs.append(

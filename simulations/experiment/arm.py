@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms import catalogue
+from mechanisms.channels import ANSWER, EMBEDDING, LABEL, TEXT, VECTOR
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
@@ -77,7 +78,7 @@ class Arm(Section):
         if self.centralised:
             self._check_centralised()
             return
-        for taught in ("label", "statistic"):
+        for taught in (LABEL.name, VECTOR.name):
             if self.public_only and getattr(self, taught) is not None:
                 raise UserError(
                     f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {key(taught)} from users; remove it'
@@ -149,7 +150,7 @@ def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
     Raises:
         ValueError: `catalogue.build` raises it.
     """
-    return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel="embedding", dim=dim)
+    return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel=EMBEDDING.name, dim=dim)
 
 
 def text_mechanism(
@@ -168,7 +169,7 @@ def text_mechanism(
     """
     takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
     given = {name: value for name, value in (model or {}).items() if name in takes}
-    built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
+    built: TextMechanism = catalogue.build(given | spec, channel=TEXT.name, vocabulary=vocabulary)
     return built
 
 
@@ -205,7 +206,7 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
     """
     _refuse_dim(arm, "label")
     try:
-        built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
+        built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel=LABEL.name, classes=classes)
     except ValueError as error:
         raise UserError(_about(arm, "label", error)) from error
     if arm.label is not None and built.name != "identity" and not hasattr(built, "log_prob"):
@@ -223,7 +224,7 @@ def answer_of(arm: Arm, classes: int) -> Mechanism | None:
         return None
     _refuse_dim(arm, "answer")
     try:
-        built: Mechanism = catalogue.build(arm.answer, channel="answer", classes=classes)
+        built: Mechanism = catalogue.build(arm.answer, channel=ANSWER.name, classes=classes)
     except ValueError as error:
         raise UserError(_about(arm, "answer", error)) from error
     return built
@@ -250,7 +251,7 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
         spec = _planned(arm, spec, users, delta)
 
     def built(size: int) -> Mechanism:
-        mechanism: Mechanism = catalogue.build(spec, channel="statistic", dim=size)
+        mechanism: Mechanism = catalogue.build(spec, channel=VECTOR.name, dim=size)
         return mechanism
 
     try:
@@ -291,7 +292,7 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
         if unknown := spec.keys() - {"mechanism", *names}:
             raise ValueError(f"{spec['mechanism']}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
         if kind is None:
-            noise: Gaussian = catalogue.build(spec, channel="embedding", dim=1)
+            noise: Gaussian = catalogue.build(spec, channel=EMBEDDING.name, dim=1)
             return noise
         crowd = {"users": users} if kind is LocalDPSGD else {}
         return kind(**{name: value for name, value in spec.items() if name != "mechanism"}, **crowd)

@@ -105,7 +105,7 @@ class Experiment:
                 f'encoder.layers: does not go with training.protocol = "{protocol}", which trains the last one\'s '
                 "states; remove it"
             )
-        encode = protocol.private and protocol.trains_on & {"embedding", "statistic"}
+        encode = protocol.private and (protocol.releases_embedding or protocol.releases_vector)
         if not encode and self.encoder.precision != "fp32":
             raise UserError(
                 f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.protocol = '

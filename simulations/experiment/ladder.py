@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mechanisms.accounting.ladder import Rung, ladder, widest
+from mechanisms.channels import EMBEDDING, TEXT
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
@@ -238,7 +239,7 @@ def _halves(
     second = _widest(embeddings, notes, text=None, **arguments)
     rungs = []
     for one, other in zip(first, second, strict=True):
-        own = one if one.name in ("token", "text") else other if one.name == "embedding" else None
+        own = one if one.name in ("token", TEXT.name) else other if one.name == EMBEDDING.name else None
         rungs.append(own or widest([(one,), (other,)], either)[0])
     return tuple(rungs)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mechanisms.channels import CHANNELS, EMBEDDING, TEXT
 from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table
@@ -185,9 +186,9 @@ def experiment_of(
 
 
 def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
-    channel = "text" if "text" in arm else "embedding"
+    channel = (TEXT if TEXT.name in arm else EMBEDDING).name
     spec = dict(arm[channel])
-    if channel == "text":
+    if CHANNELS[channel] is TEXT:
         spec |= {"tokens": 32, "length": "kept"}  # no published mechanism hides it
     perturb = arm.get("perturb", BOTH)
     clear = spec["mechanism"] == "identity" or perturb != BOTH

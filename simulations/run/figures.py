@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.channels import EMBEDDING, LABEL
 from server.declarations import PUBLIC_ONLY, releases
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import SPLITS, ArmResult, Score, arms_of
@@ -109,7 +110,7 @@ def accuracy_figure(results: Results) -> Figure:
     axis = f"metric ε of {of} (each in its own metric)"
     if releases(results["way"], "statistic"):
         axis = "ε of a user's one vector (any two users' data)"
-    axes.set_xlabel("label ε" if channel == "label" else axis)
+    axes.set_xlabel("label ε" if channel == LABEL.name else axis)
     axes.set_ylabel("test accuracy")
     axes.set_title(_heading(results), loc="left", fontsize=9)
     handles, labels = axes.get_legend_handles_labels()
@@ -137,7 +138,7 @@ def spent_figure(results: Results) -> Figure:
         for k, (channel, label, colour) in enumerate(channels):
             value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
             if value is None:
-                none = "declared public" if channel == "label" and trust.public_labels(arm) else "none sent"
+                none = "declared public" if channel == LABEL.name and trust.public_labels(arm) else "none sent"
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
             elif math.isinf(value):
                 axes.barh(
@@ -153,7 +154,7 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
                 axes.barh(y, value, height=0.9 * width, color=colour)
-                said = worst_said(arm.budget) if channel == "embedding" else epsilon(value)
+                said = worst_said(arm.budget) if channel == EMBEDDING.name else epsilon(value)
                 tell(axes, [0, value], [y, y], f"{arm.name}, {label}: ε = {said}")
                 axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
     for _, kind, colour in channels:
@@ -225,7 +226,7 @@ _PARAMETERS = {"embedding.dim": "m'", "statistic.dim": "features", "way": "way"}
 def _others(arm: ArmResult, channel: str) -> dict[str, Any]:
     """What an arm is, but for the ε on the axis and what its name says."""
     given = arm.parameters
-    if channel == "label":
+    if channel == LABEL.name:
         axis: tuple[str, ...] = ("label",)
     else:
         axis = ("statistic",) if any(key.startswith("statistic.") for key in given) else ("text", "embedding")
@@ -235,7 +236,7 @@ def _others(arm: ArmResult, channel: str) -> dict[str, Any]:
 
 def _kind(arm: ArmResult, channel: str) -> str:
     spent = _spent(arm)
-    if channel == "label":
+    if channel == LABEL.name:
         return arm.label_mechanism or f"randomized labels, {arm.mechanism}"
     public = "public-only, " if arm.way == PUBLIC_ONLY.name else ""
     labels = f", label ε = {epsilon(spent['label'])}" if is_finite(spent["label"]) else ""

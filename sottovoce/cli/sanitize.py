@@ -199,14 +199,15 @@ def _rewriter(
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
     from mechanisms.catalogue import admit
+    from mechanisms.channels import TEXT
     from mechanisms.facts import AboutWords, facts_of
     from mechanisms.mechanism import parameters
     from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 
     name = spec["mechanism"]
     kind = admit(name)
-    channel = getattr(kind, "channel", "text")
-    if not isinstance(channel, str) or channel != "text":
+    channel = getattr(kind, "channel", TEXT.name)
+    if channel != TEXT.name:
         raise UserError(f"{name}: sanitizes the {channel}, not texts")
     reads, needs = getattr(kind, "reads", ()), facts_of(kind).needs
     generates = bool(reads) and language_models.kind_of(kind) != language_models.MASKED_LM

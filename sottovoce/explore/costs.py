@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from mechanisms.accounting.ladder import ladder
+from mechanisms.channels import Domain, domain_of
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -42,7 +43,7 @@ def rungs_of(
         declared: Exposures declared public, with their reasons.
     """
     made = settings.mechanisms(classes, vocabulary)
-    if settings.channel != "text":
+    if domain_of(settings) is not Domain.TEXT:
         answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
         rungs: list[dict[str, Any]] = answer["ladder"]
         return rungs
@@ -121,7 +122,7 @@ def crowd(settings: Settings, classes: int) -> dict[str, Any]:
 
     ε is None for a text.
     """
-    if settings.channel == "text":
+    if domain_of(settings) is Domain.TEXT:
         said = "What a crowd adds to a text: see the ladder of a protocol, below."
         return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
     return dict(_crowd(tuple(settings.mechanisms(classes, None)), settings.users, settings.delta))
@@ -173,7 +174,7 @@ def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> 
 def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
     """Return the bound of a guess of a word, a class, or which of POOL sentences it was."""
     first: Any = made[0]
-    if settings.channel == "text":
+    if domain_of(settings) is Domain.TEXT:
         return word_limit(first)
     # a label beside it may reveal the sentence too
     beside = sum(label.guarantee.worst_case() for label in made[1:])
@@ -182,7 +183,7 @@ def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
 
 def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
     """Return the share of right guesses without any release."""
-    if settings.channel == "text" and vocabulary is not None:
+    if domain_of(settings) is Domain.TEXT and vocabulary is not None:
         return float(unigram(vocabulary).max())
     return 1 / _candidates(settings, classes)[0]
 
@@ -219,7 +220,7 @@ def _words(settings: Settings, worst: float, local: float, most: float, classes:
         )
     else:
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
-    if settings.channel != "text":
+    if domain_of(settings) is not Domain.TEXT:
         among = _candidates(settings, classes)[1]
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."

@@ -22,7 +22,7 @@ from sottovoce.explore.device import Device, Sent, asked_again, told
 from sottovoce.explore.inference import Truth
 from sottovoce.explore.protocol import Protocol, worst_cases
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
-from sottovoce.explore.world import POOL, World
+from sottovoce.explore.world import POOL, World, kind_of
 from sottovoce.report.glossary import ENTRIES, plain
 
 #: Draws beside a release, most draws of a histogram, and most characters of a sentence.
@@ -132,9 +132,9 @@ class Explorer:
         self.loading.begin()
         found["blind"] = costs.blind(settings, classes, words)
         found["draws"] = found["outputs"] = None
-        if world is not None and settings.channel == "text":
+        if world is not None and kind_of(settings) is TextQuestion:
             found["outputs"] = self._outputs(settings, world, text, drawn=False)
-        if world is not None and text.strip() and settings.channel in ("embedding", "statistic"):
+        if world is not None and text.strip() and issubclass(kind_of(settings), MappedQuestion):
             request, truth = self._asked(world, settings, text, label)
             question = request.named(settings.channel)
             drawn = inference.others(question, truth, OTHERS, stage=request.stage)
@@ -171,11 +171,11 @@ class Explorer:
             settings: Settings of the page.
             text: The sentence.
         """
-        world = self._world if settings.channel == "text" else self._loaded
+        world = self._world if kind_of(settings) is TextQuestion else self._loaded
         classes, words = self._sizes(world)
         found = costs.loss(settings, classes, words, self.device.policy.declared)
         found["outputs"] = None
-        if world is not None and settings.channel == "text":
+        if world is not None and kind_of(settings) is TextQuestion:
             found["outputs"] = self._outputs(settings, world, text, drawn=True)
         return found
 
@@ -188,7 +188,7 @@ class Explorer:
         """
         world = self._world
         mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
-        if settings.channel != "text" or not all(0 <= y < len(mechanism.vocabulary) for y in released):
+        if kind_of(settings) is not TextQuestion or not all(0 <= y < len(mechanism.vocabulary) for y in released):
             raise UserError("guesses: must be numbers of released words")
         return {
             "guesses": inference.of_words(mechanism, np.array(released, np.int64)),
@@ -201,7 +201,7 @@ class Explorer:
 
     def curve(self, settings: Settings) -> dict[str, Any]:
         """Return the known part of the theorem's curve; later calls return more."""
-        sizes = self._sizes(self._world if settings.channel == "text" else self._loaded)
+        sizes = self._sizes(self._world if kind_of(settings) is TextQuestion else self._loaded)
         return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
 
     def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from mechanisms.catalogue import CATALOGUE, build
+from mechanisms.channels import Domain, domain_of
 from mechanisms.facts import Absent, Slider, facts_of, usual
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
@@ -122,9 +123,9 @@ class Settings:
 
         It is m' for an embedding, and D = (K - 1)·(d + 1) for a user vector with simplex codes.
         """
-        if self.channel == "statistic":
+        if domain_of(self) is Domain.BALL:
             return (classes - 1) * (self.dim + 1)
-        return self.dim if self.channel == "embedding" else None
+        return self.dim if domain_of(self) is Domain.SPHERE else None
 
     def mechanisms(self, classes: int, vocabulary: Vocabulary | None) -> list[Mechanism]:
         """Return the mechanisms, the label's last, by the functions of the command line.
@@ -137,7 +138,7 @@ class Settings:
             UserError: The words are not loaded yet. The message is one line.
             ValueError: A parameter is out of its range. The message is one line.
         """
-        if self.channel == "text":
+        if domain_of(self) is Domain.TEXT:
             if vocabulary is None:
                 raise UserError("the words are not loaded yet; wait a moment")
             made = [build(self.text, channel="text", vocabulary=vocabulary)]

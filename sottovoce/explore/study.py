@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechanisms.channels import CHANNELS
 from sottovoce.explore.settings import MECHANISMS, Settings
 from sottovoce.report.reading import read
 
@@ -48,7 +49,7 @@ def _first(arms: list[dict[str, Any]]) -> Settings:
     for arm in arms:
         if arm["channel"] is not None and isinstance(arm["epsilon"], int | float):
             given = {"channel": arm["channel"], "mechanism": arm["mechanism"], "epsilon": float(arm["epsilon"])}
-            if arm["channel"] in ("embedding", "statistic") and 2 <= (arm["dim"] or 0) <= 64:
+            if CHANNELS[arm["channel"]].domain.vectors and 2 <= (arm["dim"] or 0) <= 64:
                 given["dim"] = arm["dim"]
             return Settings.of(given)
     return Settings()

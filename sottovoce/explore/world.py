@@ -17,7 +17,7 @@ from client.models import vocabulary as vocabularies
 from client.models.tokens import joined
 from client.policy import Policy
 from mechanisms.mechanism import parameters
-from mechanisms.messages.questions import QUESTIONS, LabelQuestion, Projection, TextQuestion, VectorQuestion
+from mechanisms.messages.questions import QUESTIONS, LabelQuestion, Projection, Question, TextQuestion, VectorQuestion
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.vocabulary import Vocabulary
 from server.training.principal import pca_maps
@@ -130,7 +130,7 @@ class World:
             "classes": lambda: len(self.classes), "vocabulary": lambda: self.vocabulary, "codes": self.codes,
             "projection": lambda: self._projection(settings.dim),
         }  # fmt: skip
-        kind: Any = QUESTIONS[settings.channel]
+        kind: Any = kind_of(settings)
         given = {part.name: parts[part.name]() for part in fields(kind) if part.name in parts}
         labels = [LabelQuestion(parameters(label), classes=len(self.classes)) for label in beside]
         request = Request(
@@ -139,6 +139,11 @@ class World:
         )  # fmt: skip
         both = [replace(request, split=split) for split in SPLITS]
         return next((one for one in both if policy.lists(one)), both[0])
+
+
+def kind_of(settings: Settings) -> type[Question]:
+    """Return the class of questions that the settings are of."""
+    return QUESTIONS[settings.channel]
 
 
 @lru_cache(maxsize=4)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR
 from server.card import PAYERS, Price, dearest, price_of
 from server.declarations import CENTRALISED, PAPER, PUBLIC_ONLY
 from simulations.experiment.result import ArmResult
@@ -16,26 +17,8 @@ from simulations.run import trust
 
 Rungs = Sequence[Mapping[str, Any]]
 
-#: Description of a protected release, by channel.
-_WHAT = {
-    "statistic": "one vector of numbers that sums up all of the user's texts and labels, with random noise added on "
-    "the device before it leaves",
-    "text": "for each text, a rewritten one: a random mechanism on the device has drawn its words",
-    "embedding": "for each text, a short list of numbers computed from it, with random noise added on the device "
-    "before it leaves",
-    "label": "for each text, its label, which the device has exchanged at random with a known probability",
-    "answer": "for each text asked about, one class, computed on the device and exchanged there at random with a known "
-    "probability",
-}
-#: Description of an unprotected release, by channel.
-_TRUE = {
-    "statistic": "the exact vector that sums up the user's texts and labels",
-    "text": "the words of each text as they were written",
-    "embedding": "the exact numbers computed from each text, from which much of it can be guessed",
-    "label": "the true label of each text",
-    "answer": "the exact answer of the model to each text",
-    "gradients": "gradients computed from the raw texts",
-}
+#: Description of an unprotected release that is of no channel.
+_GRADIENTS = {"gradients": "gradients computed from the raw texts"}
 #: Rungs that are sums of other rungs.
 _SUMS = ("token", "record", "user", "shuffled")
 _PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
@@ -77,15 +60,19 @@ def _side(who: str, rungs: Rungs) -> Side:
         if name in _SUMS:
             continue
         if rung["epsilon"] == math.inf:
-            bare.append(_TRUE.get(name, name))
+            bare.append(_bare(name))
         elif rung["epsilon"] is not None:
-            protected.append(_WHAT.get(name, name))
+            protected.append(CHANNELS[name].released if name in CHANNELS else name)
         elif rung["assumption"].startswith("declared public"):
-            exposed.append(f"{_TRUE.get(name, name)} ({rung['assumption']})")
+            exposed.append(f"{_bare(name)} ({rung['assumption']})")
     user = next((rung for rung in rungs if rung["rung"] == "user"), None)
     agreed = [] if user is None else _PUBLIC.findall(user["neighbours"])
-    exposed += [f"{said} of each text, declared public" for said in agreed if said != "label"]
+    exposed += [f"{said} of each text, declared public" for said in agreed if said != LABEL.name]
     return Side(who, rungs, protected, bare, exposed)
+
+
+def _bare(name: str) -> str:
+    return CHANNELS[name].bare if name in CHANNELS else _GRADIENTS.get(name, name)
 
 
 def unprotected(arm: ArmResult) -> bool:
@@ -108,10 +95,10 @@ def kept(arm: ArmResult) -> list[str]:
     if arm.way == PAPER.name or server_is_trusted(arm):
         return ["nothing that this report could vouch for"]
     bare = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
-    said = [] if any(text.startswith(_TRUE["text"]) for text in bare) else ["the texts as they were written"]
-    if not any(text.startswith((_TRUE["label"], _TRUE["statistic"])) for text in bare):
+    said = [] if any(text.startswith(TEXT.bare) for text in bare) else ["the texts as they were written"]
+    if not any(text.startswith((LABEL.bare, VECTOR.bare)) for text in bare):
         said.append("the true labels, or which class a text belongs to")
-    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"], _TRUE["text"])) for text in bare):
+    if not any(text.startswith((EMBEDDING.bare, VECTOR.bare, TEXT.bare)) for text in bare):
         said.append("the exact numbers that a text is turned into, before noise")
     return said or ["nothing that is of weight"]
 

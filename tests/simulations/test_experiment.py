@@ -167,7 +167,7 @@ def test_overrides(tmp_path: Path) -> None:
         ("data.public.labels=1", "true or false"),
         ("data.task=topic", '"sentiment", "genre"'),
         ("encoder.pooling=max", '"mean", "cls"'),
-        ("encoder.precision=int4", '"fp32", "int8"'),
+        ("encoder.precision=int2", '"fp32", "int8"'),
         ("encoder.fine-tune-lr=0.0", "above 0"),
         ("training.protocol=papers", 'did you mean "paper"'),
         ("training.protocol=paper", "acknowledge-not-private"),

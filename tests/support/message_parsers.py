@@ -133,7 +133,10 @@ def _replies() -> Target:
     seeds = [bytes([i]) + record_to_bytes(reply_to_record(honest(r, 2))) for i, r in enumerate(talks)]
     return Target(
         "replies", run, seeds, tokens=TOKENS, changes=(behind(1, of_records),),
-        visits=("reply_from_record", "_validate", "_sphere_rows", "_class_rows", "_text_rows", "Guarantee.from_dict"),
+        visits=(
+            "reply_from_record", "_validate", "VectorRelease.checks", "ClassRelease.checks", "TextQuestion.checks",
+            "Guarantee.from_dict",
+        ),
     )  # fmt: skip
 
 
@@ -166,7 +169,7 @@ def _batches() -> Target:
         seeds += [bytes([i, 0]) + rows, bytes([i, 64]) + rows, bytes([i, 1]) + bytes(3 * sealed_bytes(wanted))]
     return Target(
         "batches", run, seeds, tokens=(bytes(64), b"\xff" * 64),
-        visits=("open_batch", "unseal", "_first", "_validate", "_sphere_rows", "_text_rows"),
+        visits=("open_batch", "unseal", "_first", "_validate", "VectorRelease.checks", "TextQuestion.checks"),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mechanisms.catalogue import OWN_KINDS
 from mechanisms.channels import CHANNELS
 from mechanisms.messages.questions.answer import AnswerQuestion
 from mechanisms.messages.questions.embedding import EmbeddingQuestion
@@ -18,11 +19,14 @@ QUESTIONS: dict[str, type[Question]] = {kind.channel: kind for kind in LISTED}
 
 
 def register(kind: type[Question]) -> None:
-    """Add the channel of a question class to those that this process reads. Raise ValueError for a name that is
-    taken.
+    """Add the channel of a question class, with its own mechanisms, to those that this process reads.
+
+    Raises:
+        ValueError: The name is taken.
     """
     if (QUESTIONS.setdefault(kind.channel, kind), CHANNELS.setdefault(kind.channel, kind.about)) != (kind, kind.about):
         raise ValueError(f"channel {kind.channel!r}: is registered already")
+    OWN_KINDS.update({(mechanism.name, kind.channel): mechanism for mechanism in kind.mechanisms})
 
 
 __all__ = [

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.channels import LABEL
-from mechanisms.messages.questions import question as base
 from mechanisms.messages.questions.embedding import EmbeddingQuestion
-from mechanisms.messages.questions.question import Lent, Question, Received, Records, require
+from mechanisms.messages.questions.question import ClassRelease, Lent, Received, Records, require
 from mechanisms.projection import softmax
 
 
@@ -31,7 +30,7 @@ class Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelQuestion(Question):
+class LabelQuestion(ClassRelease):
     """Label of each record. classes: of the label. prior: goes with a mechanism that needs one."""
 
     classes: int = field(kw_only=True)
@@ -50,31 +49,26 @@ class LabelQuestion(Question):
             require(len(self.prior.weights[1]) == self.classes, "prior does not fit classes")
 
     @property
-    def sizes(self) -> dict[str, Any]:
-        """K."""
-        return {"classes": self.classes}
-
-    @property
     def given(self) -> EmbeddingQuestion | None:
-        """The embedding that the prior reads."""
+        """Return the embedding that the prior reads."""
         return None if self.prior is None else self.prior.embedding
 
     def public(self, split: str) -> dict[str, Any]:
-        """Classes, and the prior with the embedding that it reads."""
+        """Return classes, and the prior with the embedding that it reads."""
         public: dict[str, Any] = {"classes": self.classes}
         if self.prior is not None:
             public |= {"prior": list(self.prior.weights), "embedding": self.prior.embedding.digest(split)}
         return public
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The prior."""
+        """Return the prior."""
         if self.prior is None:
             return {}
         return {"prior_w": self.prior.weights[0], "prior_b": self.prior.weights[1]}
 
     @classmethod
     def read(cls, spec: dict[str, Any], wire: Received) -> LabelQuestion:
-        """Question of a request's wire."""
+        """Return the question of a request's wire."""
         weights, prior = wire.pair("prior"), None
         if weights is not None:
             embeddings = [each for each in wire.before if isinstance(each, EmbeddingQuestion)]
@@ -83,47 +77,27 @@ class LabelQuestion(Question):
         return cls(spec, classes=wire.classes, prior=prior)
 
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Labels (n,)."""
+        """Return labels (n,)."""
         return records.labels(rows)
 
     def draw(self, values: NDArray[np.int64], lent: Lent) -> NDArray[Any]:
-        """Classes (n,). An invalid label counts as class 0."""
-        mechanism: Any = self.mechanism
+        """Draw classes (n,). An invalid label counts as class 0."""
         given = {}
         if self.prior is not None:
             assert lent.released is not None
             given["prior"] = softmax(self.prior.embedding.decode(lent.released), *self.prior.weights)
-        drawn: NDArray[Any] = mechanism.sample(base.inside_classes(values, self.classes), rng=lent.rng(), **given)
-        return drawn
+        return self.sampled(values, lent.rng(), **given)
 
     @property
     def uniforms_of_dummy(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Uniform classes."""
+        """Return uniform classes."""
         return np.floor(uniforms[:, 0] * self.classes).astype(np.int64)
 
     @property
-    def bytes_in_draw(self) -> int:
-        """A number for each class."""
-        return 8 * self.classes
-
-    @property
-    def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """A class."""
-        return self.array, np.dtype(np.int16), ()
-
-    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
-        """One of the classes."""
-        return base.class_checks(self, payload)
-
-    def decode(self, payload: NDArray[Any]) -> NDArray[np.int64]:
-        """Classes (n,)."""
-        return payload.astype(np.int64)
-
-    @property
     def content(self) -> str:
-        """What a release tells of a record, in words."""
+        """Return the content of a release, in words."""
         return "its label"

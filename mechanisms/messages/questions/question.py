@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from mechanisms.catalogue import rebuild
 from mechanisms.channels import Channel
@@ -63,20 +64,24 @@ class Projection:
 
     @property
     def width(self) -> int:
-        """m, the number of coordinates of an embedding."""
+        """Return m, the number of coordinates of an embedding."""
         return len(self.mean)
 
     @property
     def dim(self) -> int:
-        """m', the number of coordinates of a mapped one."""
+        """Return m', the number of coordinates of a mapped one."""
         return int(self.m1.shape[1])
 
     def apply(self, embeddings: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-        """Embeddings (n, m) to unit rows (n, m')."""
+        """Map embeddings (n, m) to unit rows (n, m')."""
         return project(embeddings, self.mean, self.m1)
 
     def linear(self, pair: object, name: str) -> int:
-        """Number of classes of a linear model (W (m', K), b (K,)) on mapped embeddings. Raise ValueError on others."""
+        """Return the number of classes of a linear model (W (m', K), b (K,)) on mapped embeddings.
+
+        Raises:
+            ValueError: It is no such model.
+        """
         if not (isinstance(pair, tuple) and len(pair) == 2):
             raise ValueError(f"request: {name} is not a pair")
         weight, bias = require_array(pair[0], 2, name), require_array(pair[1], 1, name)
@@ -89,21 +94,21 @@ class Records(Protocol):
     """Private records of a node, as a question reads them by their rows."""
 
     def texts(self, rows: NDArray[np.int64]) -> list[Text]:
-        """Texts or pairs."""
+        """Return texts or pairs."""
         ...
 
     def labels(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Labels (n,), which may be invalid."""
+        """Return labels (n,), which may be invalid."""
         ...
 
     def embeddings(self, rows: NDArray[np.int64], projection: Projection) -> NDArray[np.float32]:
-        """Embeddings (n, m) by the encoder of the projection. It raises where the node has none of that width."""
+        """Return embeddings (n, m) by the encoder of the projection; raise if the node has none of that width."""
         ...
 
 
 @dataclass(frozen=True)
 class Lent:
-    """What the caller of a draw lends it.
+    """Functions and data that the caller of a draw lends it.
 
     rng: opens the rows' random stream.
     texts: draws texts, by the tokenizers and language models of the device: (mechanism, texts) -> word ids.
@@ -132,7 +137,7 @@ class Received:
     before: tuple[Question, ...]
 
     def pair(self, name: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
-        """The arrays of a linear model; None where there are none."""
+        """Return the arrays of a linear model; None if there are none."""
         if f"{name}_w" not in self.arrays or f"{name}_b" not in self.arrays:
             return None
         return self.arrays[f"{name}_w"], self.arrays[f"{name}_b"]
@@ -159,6 +164,8 @@ class Question:
     of_user: ClassVar[bool] = False
     alone: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
+    #: Mechanisms that this channel has of its own, beside those that state it as theirs: what names stand for on it.
+    mechanisms: ClassVar[tuple[type[Any], ...]] = ()
     #: Whether the draw runs a model that the request carries.
     has_model: ClassVar[bool] = False
 
@@ -175,36 +182,36 @@ class Question:
 
         @property
         def classes(self) -> int:
-            """Number of classes of the task."""
+            """Return the number of classes of the task."""
 
         @property
         def projection(self) -> Projection | None:
-            """Public maps that the draw applies; None where it applies none."""
+            """Return the public maps that the draw applies, if any."""
 
         @property
         def vocabulary(self) -> Vocabulary | None:
-            """Words of a text, which do not travel: each side has its own."""
+            """Return the words of a text, which do not travel: each side has its own."""
 
         @property
         def masked_lm(self) -> str:
-            """SHA-256 (hex) of the language model that the draw reads; "" where it reads none."""
+            """Return the SHA-256 (hex) of the language model that the draw reads; "" if it reads none."""
 
     else:
         projection, vocabulary, masked_lm = None, None, ""
 
     @property
     def sizes(self) -> Mapping[str, Any]:
-        """Sizes of the mechanism's domain, for `mechanisms.catalogue.rebuild`."""
+        """Return sizes of the mechanism's domain, for `mechanisms.catalogue.rebuild`."""
         raise NotImplementedError
 
     @property
     def given(self) -> Question | None:
-        """The question of the same request whose release the draw reads; None where it reads none."""
+        """Return the question of the same request whose release the draw reads, if any."""
         return None
 
     @cached_property
     def mechanism(self) -> Mechanism:
-        """The mechanism."""
+        """Return the mechanism."""
         try:
             built: Mechanism = rebuild(self.spec, channel=self.channel, **self.sizes)
         except (TypeError, KeyError, OverflowError):
@@ -212,12 +219,13 @@ class Question:
         return built
 
     def public(self, split: str) -> dict[str, Any]:
-        """Public parameters that the draw depends on, beside its mechanism."""
+        """Return public parameters that the draw depends on, beside its mechanism."""
         raise NotImplementedError
 
     def digest(self, split: str) -> str:
-        """SHA-256 (hex) of every public parameter that the draw depends on, but for the stage, which is a part of a
-        release's key beside it.
+        """Return the SHA-256 (hex) of every public parameter that the draw depends on.
+
+        It leaves out the stage, which is a part of a release's key beside it.
         """
         return digest({
             "channel": self.channel, "split": split, "mechanism": parameters(self.mechanism),
@@ -225,64 +233,67 @@ class Question:
         } | self.public(split))  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Its own arrays on the wire."""
+        """Return its own arrays on the wire."""
         return {}
 
     @classmethod
     def read(cls, spec: dict[str, Any], wire: Received) -> Question:
-        """Question of a request's wire. Raise ValueError on an invalid one."""
+        """Return the question of a request's wire. Raise ValueError if it is invalid."""
         raise NotImplementedError
 
     # What a device does.
 
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> Any:
-        """Private inputs of the draws: input i is made of rows[starts[i]:starts[i + 1]], one unless the release is
-        `of_user`. A record's content never raises.
+        """Return private inputs of the draws; a record's content never raises.
+
+        Input i is made of rows[starts[i]:starts[i + 1]]: one row, unless the release is `of_user`.
         """
         raise NotImplementedError
 
     def draw(self, values: Any, lent: Lent) -> NDArray[Any]:
-        """One draw for each of n inputs, in the form of the payload. Each row depends on its own values and stream
-        alone.
+        """Draw once for each of n inputs, in the form of the payload.
+
+        Each row depends on its own values and stream alone.
         """
         raise NotImplementedError
 
     @property
     def uniforms_of_dummy(self) -> int:
-        """Uniforms that a random input takes."""
+        """Return the number of uniforms that a random input takes."""
         raise NotImplementedError
 
     def dummy(self, uniforms: NDArray[np.float64]) -> Any:
-        """Random inputs (`values`) from uniforms (n, `uniforms_of_dummy`) and public parameters alone."""
+        """Return random inputs (`values`) from uniforms (n, `uniforms_of_dummy`) and public parameters alone."""
         raise NotImplementedError
 
     @property
     def bytes_in_draw(self) -> int:
-        """Bytes that the draw of a row holds beside its payload, at least."""
+        """Return the bytes that the draw of a row holds beside its payload, at least."""
         return 0
 
     # What a server does.
 
     @property
     def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """Name, dtype and shape of one row of the payload."""
+        """Return name, dtype and shape of one row of the payload."""
         raise NotImplementedError
 
     def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
-        """Masks (n,) of the rows of a payload of that form that may be releases, by the reason why the others are
-        not.
+        """Return masks (n,) of rows that may be releases, by the reason why the others are not.
+
+        The payload is of the right form (`payload_form`).
         """
         raise NotImplementedError
 
     def decode(self, payload: NDArray[Any]) -> Any:
-        """Released values as a server computes with them."""
+        """Return released values as a server computes with them."""
         raise NotImplementedError
 
     # What people read.
 
     @property
     def content(self) -> str:
-        """What a release tells of a record, in words."""
+        """Return the content of a release, in words."""
         raise NotImplementedError
 
 
@@ -297,66 +308,125 @@ class MappedQuestion(Question):
         super().__post_init__()
 
     def public(self, split: str) -> dict[str, Any]:
-        """Encoder, maps and grid."""
+        """Return encoder, maps and grid."""
         grid, maps = self.mechanism.grid, self.projection
         return {
             "encoder": maps.encoder, "mean": maps.mean, "m1": maps.m1,
             "grid": None if grid is None else {"bits": grid.bits, "step": grid.step},
         }  # fmt: skip
 
+    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
+        """Return embeddings (n, m) of the encoder's full width."""
+        return records.embeddings(rows, self.projection)
 
-def vector_form(question: Question, size: int) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-    """Payload form of a vector: grid integers, float32 where the mechanism names no grid."""
-    grid = question.mechanism.grid
-    return question.array, np.dtype(np.float32) if grid is None else grid.dtype, (size,)
+    @property
+    def uniforms_of_dummy(self) -> int:
+        """Return m: one for each coordinate of an embedding."""
+        return self.projection.width
+
+    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[Any]:
+        """Return embeddings in uniform directions."""
+        return random_directions(uniforms).astype(np.float32)
 
 
-def encoded(mechanism: Mechanism, x: NDArray[np.float64], rng: Uniforms) -> NDArray[Any]:
-    """Draws of vectors, in the form of the payload."""
-    y = mechanism.sample(x, rng=rng)
-    drawn: NDArray[Any] = y.astype(np.float32) if mechanism.grid is None else mechanism.grid.encode(y)
-    return drawn
+@dataclass(frozen=True, eq=False)
+class VectorRelease(Question):
+    """Question whose release is a vector of `dim` coordinates."""
+
+    #: Whether a vector in clear may be shorter than 1.
+    inside: ClassVar[bool] = False
+
+    @property
+    def dim(self) -> int:
+        """Return the number of coordinates."""
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Return the number of coordinates."""
+        return {"dim": self.dim}
+
+    @property
+    def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """Return the form of grid integers, or of float32 if the mechanism names no grid."""
+        grid = self.mechanism.grid
+        return self.array, np.dtype(np.float32) if grid is None else grid.dtype, (self.dim,)
+
+    def sampled(self, x: NDArray[np.float64], rng: Uniforms) -> NDArray[Any]:
+        """Draw vectors, in the form of the payload."""
+        y, grid = self.mechanism.sample(x, rng=rng), self.mechanism.grid
+        drawn: NDArray[Any] = y.astype(np.float32) if grid is None else grid.encode(y)
+        return drawn
+
+    def decode(self, payload: NDArray[Any]) -> NDArray[np.float64]:
+        """Return released vectors (n, dim) as numbers."""
+        return decoded(self.mechanism, payload)
+
+    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+        """Check that vectors are on the grid, finite, and of length 1 up to rounding."""
+        channel, grid = self.channel, self.mechanism.grid
+        if grid is None:  # a mechanism without a quantizer releases float32 unit vectors
+            finite = np.isfinite(payload).all(axis=1)
+            values = np.where(finite[:, None], payload, 0).astype(np.float64)
+            checks = {f"{channel}: not finite": finite}
+            step = float(np.finfo(np.float32).eps)
+        else:
+            checks = {f"{channel}: off the grid": (np.abs(payload.astype(np.int64)) <= grid.limit).all(axis=1)}
+            values, step = grid.decode(payload), grid.step
+        if grid != SPACE:
+            shorter = self.inside and isinstance(self.mechanism, Identity)
+            slack = np.sqrt(payload.shape[1]) * step / 2 + 1e-9  # each coordinate is off by at most half a step
+            length = np.linalg.norm(values, axis=1)
+            checks[f"{channel}: off the sphere"] = (length <= 1.0 + slack) & (shorter | (length >= 1.0 - slack))
+        return checks
+
+
+@dataclass(frozen=True, eq=False)
+class ClassRelease(Question):
+    """Question whose release is one of K classes."""
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Return K."""
+        return {"classes": self.classes}
+
+    @property
+    def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """Return the form of a class."""
+        return self.array, np.dtype(np.int16), ()
+
+    @property
+    def bytes_in_draw(self) -> int:
+        """Return the bytes of a number for each class."""
+        return 8 * self.classes
+
+    def sampled(self, classes: NDArray[np.int64], rng: Uniforms, **given: Any) -> NDArray[Any]:
+        """Draw classes (n,); an invalid one counts as class 0, inside the mechanism's domain."""
+        mechanism: Any = self.mechanism
+        drawn: NDArray[Any] = mechanism.sample(inside_classes(classes, self.classes), rng=rng, **given)
+        return drawn
+
+    def decode(self, payload: NDArray[Any]) -> NDArray[np.int64]:
+        """Return classes (n,)."""
+        return payload.astype(np.int64)
+
+    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+        """Check that rows are classes."""
+        return {f"{self.channel}: out of range": (payload >= 0) & (payload < self.classes)}
 
 
 def decoded(mechanism: Mechanism, payload: NDArray[Any]) -> NDArray[np.float64]:
-    """Released vectors (n, D) as numbers."""
+    """Return released vectors (n, D) as numbers."""
     return payload.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(payload)
 
 
-def random_directions(normal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows of normal numbers, scaled to length 1."""
+def random_directions(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows of length 1 in uniform directions, from uniforms of the same shape."""
+    normal = ndtri(uniforms)
     unit: NDArray[np.float64] = normal / np.sqrt(np.einsum("ij,ij->i", normal, normal))[:, None]
     return unit
 
 
-def vector_checks(question: Question, codes: NDArray[Any], *, inside: bool) -> dict[str, NDArray[np.bool_]]:
-    """Checks of rows of vectors: on the grid, finite, and of length 1 up to rounding.
-
-    inside: whether a vector in clear may be shorter.
-    """
-    channel, mechanism = question.channel, question.mechanism
-    grid = mechanism.grid
-    if grid is None:  # a mechanism without a quantizer releases float32 unit vectors
-        finite = np.isfinite(codes).all(axis=1)
-        values = np.where(finite[:, None], codes, 0).astype(np.float64)
-        checks = {f"{channel}: not finite": finite}
-        step = float(np.finfo(np.float32).eps)
-    else:
-        checks = {f"{channel}: off the grid": (np.abs(codes.astype(np.int64)) <= grid.limit).all(axis=1)}
-        values, step = grid.decode(codes), grid.step
-    if grid != SPACE:
-        shorter = inside and isinstance(mechanism, Identity)
-        slack = np.sqrt(codes.shape[1]) * step / 2 + 1e-9  # each coordinate is off by at most half a step
-        length = np.linalg.norm(values, axis=1)
-        checks[f"{channel}: off the sphere"] = (length <= 1.0 + slack) & (shorter | (length >= 1.0 - slack))
-    return checks
-
-
-def class_checks(question: Question, y: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
-    """Checks of rows of classes."""
-    return {f"{question.channel}: out of range": (y >= 0) & (y < question.classes)}
-
-
 def inside_classes(values: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """The classes; an invalid one counts as class 0, inside the mechanism's domain."""
+    """Return the classes, with class 0 for an invalid one."""
     return np.where((values >= 0) & (values < classes), values, 0)

@@ -50,23 +50,23 @@ class TextQuestion(Question):
 
     @property
     def text(self) -> TextMechanism:
-        """The mechanism, of its own class."""
+        """Return the mechanism, of its own class."""
         mechanism: Any = self.mechanism
         assert isinstance(mechanism, TextMechanism)
         return mechanism
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The vocabulary."""
+        """Return the vocabulary."""
         return {"vocabulary": self.vocabulary}
 
     def public(self, split: str) -> dict[str, Any]:
-        """The language model; the mechanism names the vocabulary."""
+        """Return the language model; the mechanism names the vocabulary."""
         return {"masked_lm": self.masked_lm}
 
     @classmethod
     def read(cls, spec: dict[str, Any], wire: Received) -> TextQuestion:
-        """Question of a request's wire."""
+        """Return the question of a request's wire."""
         identity = spec.get("vocabulary")
         require(wire.vocabulary is not None, "a text needs a vocabulary")
         if wire.vocabulary is None or not is_hex(identity):
@@ -74,20 +74,20 @@ class TextQuestion(Question):
         return cls(spec, classes=wire.classes, vocabulary=wire.vocabulary(identity), masked_lm=wire.masked_lm)
 
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> list[Text]:
-        """Texts or pairs."""
+        """Return texts or pairs."""
         return records.texts(rows)
 
     def draw(self, values: list[Text], lent: Lent) -> NDArray[np.int32]:
-        """Word ids (n, L)."""
+        """Draw word ids (n, L)."""
         return lent.texts(self.text, values)
 
     @property
     def uniforms_of_dummy(self) -> int:
-        """One for the length of each side, and one for each of its words."""
+        """Return one for the length of each side, and one for each of its words."""
         return self.text.sides * (1 + _WORDS)
 
     def dummy(self, uniforms: NDArray[np.float64]) -> list[Text]:
-        """Texts of words of the vocabulary, up to 32 on each side."""
+        """Return texts of words of the vocabulary, up to 32 on each side."""
         words, most = self.vocabulary.words, min(_WORDS, self.text.tokens)
         sides = uniforms.reshape(len(uniforms), self.text.sides, 1 + _WORDS)
         lengths = 1 + np.floor(sides[..., 0] * most).astype(np.int64)
@@ -100,19 +100,19 @@ class TextQuestion(Question):
 
     @property
     def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """Word ids (L,), of a pair (2L,)."""
+        """Return the form of word ids (L,), of a pair (2L,)."""
         return self.array, np.dtype(np.int32), (self.text.positions,)
 
     def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
-        """Words of the vocabulary."""
+        """Check that rows are words of the vocabulary."""
         outside = (payload < NOTHING) | (payload >= len(self.vocabulary))
         return {"text: no word of the vocabulary": np.asarray(~outside.any(axis=1))}
 
     def decode(self, payload: NDArray[Any]) -> list[Text]:
-        """Words with spaces between."""
+        """Return words with spaces between."""
         return self.text.texts(payload)
 
     @property
     def content(self) -> str:
-        """What a release tells of a record, in words."""
+        """Return the content of a release, in words."""
         return "the text, word by word"

@@ -7,17 +7,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from mechanisms.channels import VECTOR
 from mechanisms.identity import Identity
-from mechanisms.messages.questions import question as base
-from mechanisms.messages.questions.question import Lent, MappedQuestion, Received, Records, require, require_array
+from mechanisms.messages.questions.question import (
+    Lent,
+    MappedQuestion,
+    Received,
+    Records,
+    VectorRelease,
+    inside_classes,
+    random_directions,
+    require,
+    require_array,
+)
 from mechanisms.projection import signed_directions, statistic_vectors, user_means
 
 
 @dataclass(frozen=True, eq=False)
-class VectorQuestion(MappedQuestion):
+class VectorQuestion(VectorRelease, MappedQuestion):
     """One vector of each user, who has put all records and their labels into it. It belongs to their record 0.
 
     codes: (K, c) float32, of length 1 each: what a class stands for in a vector
@@ -30,6 +38,7 @@ class VectorQuestion(MappedQuestion):
     channel: ClassVar[str] = VECTOR.name
     array: ClassVar[str] = "s"
     of_user: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
     alone: ClassVar[bool] = True
     reads_labels: ClassVar[bool] = True
 
@@ -42,30 +51,25 @@ class VectorQuestion(MappedQuestion):
 
     @property
     def classes(self) -> int:
-        """K, the number of codes."""
+        """Return K, the number of codes."""
         return len(self.codes)
 
     @property
     def dim(self) -> int:
-        """D = c·(d + 1), the number of coordinates of a vector of d features."""
+        """Return D = c·(d + 1), the number of coordinates of a vector of d features."""
         return int(self.codes.shape[1]) * (self.projection.dim + 1)
 
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """D."""
-        return {"dim": self.dim}
-
     def public(self, split: str) -> dict[str, Any]:
-        """Encoder, maps, grid and codes."""
+        """Return encoder, maps, grid and codes."""
         return super().public(split) | {"codes": self.codes, "classes": self.classes}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The codes."""
+        """Return the codes."""
         return {"codes": self.codes}
 
     @classmethod
     def read(cls, spec: dict[str, Any], wire: Received) -> VectorQuestion:
-        """Question of a request's wire."""
+        """Return the question of a request's wire."""
         projection = wire.projection()
         require("codes" in wire.arrays, "codes go with a statistic")
         return cls(spec, projection=projection, codes=wire.arrays["codes"])
@@ -73,48 +77,35 @@ class VectorQuestion(MappedQuestion):
     def means(
         self, embeddings: NDArray[np.float32], labels: NDArray[np.int64], starts: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Vectors of u users before randomization (u, D): the mean of label code ⊗ features over their records.
+        """Return vectors of u users before randomization (u, D): the mean of label code ⊗ features over their records.
 
         embeddings: (n, m), of the users' records, contiguous for each user. labels: (n,), of the same records; an
         invalid one counts as class 0. starts: (u + 1,), the start of each user, and the end of the last.
         """
-        labels = base.inside_classes(labels, self.classes)
+        labels = inside_classes(labels, self.classes)
         return user_means(statistic_vectors(self.projection.apply(embeddings), labels, self.codes), starts)
 
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Users' means (u, D), of length 1 at most."""
+        """Return users' means (u, D), of length 1 at most."""
         return self.means(records.embeddings(rows, self.projection), records.labels(rows), starts)
 
     def draw(self, values: NDArray[np.float64], lent: Lent) -> NDArray[Any]:
-        """Grid integers (u, D), drawn from unit vectors whose expectations are the means."""
+        """Draw vectors (u, D) from unit vectors whose expectations are the means."""
         rng = lent.rng()
         if not isinstance(self.mechanism, Identity):
             values = signed_directions(values, rng.uniform(len(values), 1)[:, 0])
-        return base.encoded(self.mechanism, values, rng)
+        return self.sampled(values, rng)
 
     @property
     def uniforms_of_dummy(self) -> int:
-        """One for each coordinate."""
+        """Return D: one for each coordinate."""
         return self.dim
 
     def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Uniform directions."""
-        return base.random_directions(ndtri(uniforms))
-
-    @property
-    def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """Coordinates (D,)."""
-        return base.vector_form(self, self.dim)
-
-    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
-        """On the grid, and on the sphere or, in clear, inside it."""
-        return base.vector_checks(self, payload, inside=True)
-
-    def decode(self, payload: NDArray[Any]) -> NDArray[np.float64]:
-        """Coordinates (u, D)."""
-        return base.decoded(self.mechanism, payload)
+        """Return uniform directions."""
+        return random_directions(uniforms)
 
     @property
     def content(self) -> str:
-        """What a release tells of a user, in words."""
+        """Return the content of a release, in words."""
         return f"how texts go with labels, in {self.dim} coordinates"

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.tokens import padded_word_ids
+from mechanisms.channels import LABEL
 from mechanisms.identity import Identity
 from mechanisms.words.text import TextMechanism
 from server.protocols.decoding import log_transition
@@ -291,8 +292,8 @@ class _Membership:
         worst = data.guarantee.worst_case(declared=tuple(public))
         # a text's draws compose more tightly than the text's own theorem, which alone knows what it exposes
         parts = list(data.parts()) if arm.text is not None and not exposes else [(data, 1)]
-        if arm.label is None and "label" in declared:
-            public.append("label")
+        if arm.label is None and LABEL.name in declared:
+            public.append(LABEL.name)
         else:
             worst += label.guarantee.worst_case()
             parts.append((label, 1))

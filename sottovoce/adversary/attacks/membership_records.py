@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import EMBEDDING, LABEL, TEXT
 from simulations.corpora.corpus import Corpus, Text
 from simulations.experiment import embedding_mechanism
 from simulations.experiment.result import arms_of
@@ -91,16 +92,15 @@ def delivered(target: Target) -> Delivered | None:
     arm = target.arm
     if not target.setup.protocol.private:
         return None
-    channel = "embedding" if arm.text is None else "text"
-    rows = arrived(target, channel)
+    rows = arrived(target, (EMBEDDING if arm.text is None else TEXT).name)
     w = z = y = None
-    if channel == "text":
+    if arm.text is not None:
         w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)
     else:
         assert arm.embedding is not None
         mechanism = embedding_mechanism(arm.embedding, 2)  # the encoding of numbers does not depend on m'
         z = np.stack([values(row, mechanism) for row in rows])
-    labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, "label")}
+    labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, LABEL.name)}
     if all((row.key, row.released.stage) in labels for row in rows):
         said = b"".join(labels[row.key, row.released.stage] for row in rows)
         y = np.frombuffer(said, dtype="<i2").astype(np.int64)

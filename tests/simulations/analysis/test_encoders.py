@@ -63,8 +63,8 @@ def test_what_a_bundle_and_a_model_weigh(sample: Path, tmp_path: Path, monkeypat
         progress=lambda line: None,
     ).encoders  # fmt: skip
     folder = encoders.encoder_folder(
-        encoders.load("demo", [f'encoder.model="{bert}"', 'encoder.precision="int8"', "encoder.max-length=64"]),
-        Corpus(["a", "b"], np.array([0, 1]), ("no", "yes")), progress=lambda line: None,
+        encoders.EncoderSettings(model=str(bert), precision="int8", max_length=64),
+        Corpus(["a", "b"], np.array([0, 1]), ("no", "yes")), batch_size=1, seed=1, progress=lambda line: None,
     )  # fmt: skip
     assert Encoder(folder).precision == "int8"
     assert made.bundle == sum((folder / name).stat().st_size for name in FILES)

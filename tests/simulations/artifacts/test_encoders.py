@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import struct
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,10 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
     assert pooling_of(Encoder(model="mpnet", layers=(1, 2))) == "cls"
     assert pooling_of(Encoder(model="mpnet", pooling="mean")) == "mean"
     assert pooling_of(Encoder()) == "mean"
-    changes = ["encoder.model=\"mpnet\"", "encoder.max-length={}"]
-    check_trained(load_experiment("demo", [changes[0], changes[1].format(40)]))
+    demo = load_experiment("demo", ['encoder.model="mpnet"'])
+    check_trained(replace(demo.encoder, max_length=40), demo.training, demo.arms)
     with pytest.raises(ValueError, match=r"encoder\.max-length: 41 is above the 40 tokens that mpnet was published"):
-        check_trained(load_experiment("demo", [changes[0], changes[1].format(41)]))
+        check_trained(replace(demo.encoder, max_length=41), demo.training, demo.arms)
 
 
 def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,8 +253,6 @@ BAD = {
     "vocabulary": [None, "words"],
     "masked_lm": ["ab" * 32, "x", None],
     "label": [{"mechanism": "randomized-response-prior", "epsilon": 1.0}],
-    "mean": [np.zeros(4, np.float32)],
-    "encoder": ["ab" * 32],
     "embedding": [{"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}],
 }  # fmt: skip
 
@@ -263,6 +261,15 @@ BAD = {
 def test_bad_requests_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         text_request(**{field: value})
+
+
+def test_an_encoder_that_no_question_reads_is_refused() -> None:
+    arrays, about = text_request().parts()
+    assert Request.from_parts(arrays, about, known).encoder == ""
+    maps = {"mean": np.zeros(4, np.float32), "m1": np.eye(4, 2, dtype=np.float32)}
+    for other, said in ((arrays | maps, about), (arrays, about | {"encoder": "ab" * 32})):
+        with pytest.raises(ValueError, match=r"^request: [^\n]+$"):
+            Request.from_parts(other, said, known)
 
 
 def test_a_mechanism_that_reads_a_language_model_names_it() -> None:

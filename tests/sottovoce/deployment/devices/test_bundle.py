@@ -314,7 +314,7 @@ def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
         (["--run", "nowhere", "--set", "seed=1"], "a run is as it was"),
         (["--experiment", "nowhere.toml"], "nowhere.toml"),
         (["--experiment", "sst2-paper", "--data", "x"], "trusted simulation"),
-        (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int4"], "encoder.precision"),
+        (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int2"], "encoder.precision"),
     ],
 )
 def test_bad_input_ends_in_one_line(
