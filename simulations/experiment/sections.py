@@ -124,7 +124,7 @@ class Data(Section):
     test_limit: int | None = setting(values.whole(1))
     held_out: float | None = setting(values.number(above=True, below=1.0))
     test_repeats: int = setting(values.whole(1), 1)
-    class_descriptions: Any = setting(values.descriptions, "names")
+    class_descriptions: Any = setting(values.descriptions, "names")  # noqa: RUF009 - a field, like its neighbours
     measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
 
