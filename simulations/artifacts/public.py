@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from client.models.encoder import Encoder
 from server.protocols.protocol import Public, Text
 from server.protocols.public_maps import PublicMaps
+from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.cache import CachedEmbeddings, embed
 from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_folder
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
+from simulations.corpora.classes import described, listed
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
@@ -169,12 +171,38 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
     return _with_maps(experiment, Public(texts, labels, classes, encoder, rewriter=rewriter, checkpoint=checkpoint))
 
 
+def _names(experiment: Experiment, public: Public) -> NDArray[np.float64] | None:
+    """Return the classes' prototypes (K, m) from their descriptions; None if they have none.
+
+    Raises:
+        UserError: An arm trains on public text alone, which has neither labels nor described classes.
+    """
+    data, encoder = experiment.data, public.encoder
+    assert encoder is not None
+    texts = described(
+        public.classes, data.class_descriptions, numbers=data.label_range is not None,
+        pairs=data.second_text is not None,
+    )  # fmt: skip
+    if texts is None:
+        alone = next((arm.name for arm in experiment.arms if arm.public_only), None)
+        if alone is not None and public.labels is None:
+            raise UserError(
+                f'arm "{alone}": public text has no labels, and the classes {listed(public.classes)} do not say what '
+                "they are; describe them with data.class-descriptions, or remove the arm"
+            )
+        return None
+    sentences = sentences_of(texts)
+    embedded = encoder.embed([sentence for several in sentences for sentence in several])
+    return prototypes_of(np.split(embedded, np.cumsum([len(several) for several in sentences])[:-1]))
+
+
 def _with_maps(experiment: Experiment, public: Public) -> Public:
     """Return the public part with its embeddings and the learning of maps, if users have an encoder."""
     public = replace(public, elsewhere=experiment.data.elsewhere)
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
+    public = replace(public, names=_names(experiment, public))
     if all(setup.arm.centralised or setup.protocol.releases_vector for setup in experiment.setups):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(

@@ -116,6 +116,8 @@ class Data(Section):
         held-out: Share of the users' data that becomes the test part in place of the file's. It is set aside after the
             public part, by the same rule. Use it for a final measurement.
         test-repeats: Number of times that the test texts are sanitized, each time by new users.
+        class-descriptions: Texts that describe each class to the encoder, at no cost of privacy. "names" are the classes'
+            own names, where all are words. A table gives one text or several for each class. "none": nothing.
         measures: Measures beside accuracy. "auroc" and "auprc" are of the second of two classes, or the mean over each
             class against the rest. "pearson" and "spearman" are of the expected number.
     """
@@ -138,6 +140,7 @@ class Data(Section):
     test_limit: int | None = setting(values.whole(1))
     held_out: float | None = setting(values.number(above=True, below=1.0))
     test_repeats: int = setting(values.whole(1), 1)
+    class_descriptions: Any = setting(values.descriptions, "names")  # noqa: RUF009 - a field, like its neighbours
     measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
 
