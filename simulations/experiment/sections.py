@@ -116,8 +116,8 @@ class Data(Section):
         held-out: Share of the users' data that becomes the test part in place of the file's. It is set aside after the
             public part, by the same rule. Use it for a final measurement.
         test-repeats: Number of times that the test texts are sanitized, each time by new users.
-        class-descriptions: Texts that describe each class to the encoder, at no cost of privacy. "names" are the classes'
-            own names, where all are words. A table gives one text or several for each class. "none": nothing.
+        class-descriptions: Texts that describe each class to the encoder, at no cost of privacy. "names" are the
+            classes' own names, where all are words. A table gives one text or several for each class. "none": nothing.
         measures: Measures beside accuracy. "auroc" and "auprc" are of the second of two classes, or the mean over each
             class against the rest. "pearson" and "spearman" are of the expected number.
     """
