@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from server.declarations import CENTRALISED
 from simulations.artifacts.lengths import token_lengths
+from simulations.corpora.classes import described
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
 from simulations.corpora.headers import USERS, is_name, is_position
 from simulations.corpora.overlap import normalized
@@ -87,7 +88,8 @@ def propose(
     with staged(out, private=True) as part:
         _write(part / TESTED, called, table, np.flatnonzero(tested))
         _write(part / TRAIN, called, table, np.flatnonzero(~tested))
-        experiment = _experiment(out, part, called, seed, cut)
+        named = described(table.classes, "names", numbers=False, pairs=False) is not None
+        experiment = _experiment(out, part, called, seed, cut, named=named)
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
         (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
         (part / SWEEP).write_text(_sweep(experiment, out), encoding="utf-8")
@@ -153,11 +155,11 @@ def _write(path: Path, called: Sequence[str], table: Cleaned, rows: NDArray[np.i
             writer.writerow([table.texts[row], table.classes[table.labels[row]], *owner])
 
 
-def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: int) -> Experiment:
+def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: int, *, named: bool) -> Experiment:
     """Return the demo's arms and policy, with a centralised arm, on the rows in `part`, which becomes `out`."""
     demo, owned = load("demo"), len(called) == 3
-    first, *others = demo.arms
-    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), first, *others)
+    known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
+    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
     data = Data(
         source="files", path=str(part), train=TRAIN, test=TESTED, text=called[0], label=called[1],
         user=called[2] if owned else None,
@@ -181,7 +183,9 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
 
 def _sweep(experiment: Experiment, out: Path) -> str:
     """Return a sweep of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
-    *references, taught = (arm.name for arm in experiment.arms[:3])
+    names = [arm.name for arm in experiment.arms]
+    taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
+    references = names[: names.index(taught)]
     about = {
         "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
         "arms": [*references, taught], "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
