@@ -111,7 +111,8 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     runs = load_study("mine/sweep.toml").runs
     assert [run.experiment.seed for run in runs] == [1, 2, 3]
     assert [arm.name for arm in runs[0].experiment.arms] == [
-        "centralised, not private", "no noise", *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
+        "centralised, not private", "class names alone, no users", "no noise",
+        *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
     ]  # fmt: skip
     split, holders, about = parts(experiment, progress=lambda line: None)
     assert holders.people == experiment.population.users == len(split.train)
