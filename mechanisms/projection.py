@@ -15,7 +15,7 @@ FloatArray = NDArray[np.float64]
 
 
 def project(embeddings: NDArray[np.floating[Any]], mean: NDArray[np.float32], m1: NDArray[np.float32]) -> FloatArray:
-    """Embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
+    """Map embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
 
     A row that has no direction (zero, or not finite) becomes the first basis vector.
     """
@@ -63,7 +63,7 @@ def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
 
 
 def signed_directions(means: FloatArray, uniforms: FloatArray) -> FloatArray:
-    """A random unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean.
+    """Draw a unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean.
 
     It is the direction of the mean with probability (1 + r)/2, else the opposite one. A mean without a direction gets
     the first basis vector as its direction.

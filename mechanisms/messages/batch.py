@@ -25,5 +25,5 @@ class Batch:
     discarded: str | None = None
 
     def of(self, kind: type[Question]) -> Release | None:
-        """The release that answers a class of questions; None where there is none."""
+        """Return the release that answers a class of questions; None if there is none."""
         return next((r for r in self.releases if r.channel == kind.channel), None)

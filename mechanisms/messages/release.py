@@ -46,7 +46,7 @@ class Release:
 
     @property
     def values(self) -> NDArray[Any]:
-        """The payload's one array."""
+        """Return the payload's only array."""
         (values,) = self.payload.values()
         return values
 

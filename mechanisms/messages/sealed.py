@@ -97,7 +97,7 @@ def public_half(private_key: bytes) -> bytes:
 
 
 def row_bytes(request: Request) -> int:
-    """Bytes of one row before it is sealed, with its zeros."""
+    """Return the number of bytes of a row before it is sealed, with its padding."""
     used = sum(_size(question) for question in request.questions)
     return BLOCK * math.ceil(used / BLOCK)
 

@@ -17,7 +17,7 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 
 @dataclass(frozen=True)
 class Verbatim:
-    """No protection: `identity` where the channel is text. An unknown word has no id to give, and is left out."""
+    """Mechanism without protection: `identity` on the channel of texts. Unknown words have no id and are left out."""
 
     vocabulary: Vocabulary
 
