@@ -39,6 +39,7 @@ from mechanisms.messages.wire import (
 )
 from server.sealed_batches import open_batch
 from server.validation import validate
+from simulations.shuffler.core import Admitted, admit
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import OPEN, Stage
@@ -182,11 +183,11 @@ class _Store:
     def open_stages(self) -> list[Stage]:
         return [self.stage]
 
-    def add(self, name: str, sealed: Sealed, most: Any) -> tuple[int, int, int]:
+    def add(self, name: str, sealed: Sealed, most: Any) -> Admitted:
         assert len(most) == len(sealed) and (sealed.records >= 0).all() and np.isin(sealed.users, (0, 1, 5)).all()
         assert sealed.rows.shape[1] == self.stage.row_bytes
         self.rows += len(sealed)
-        return len(sealed), 0, 0
+        return admit(sealed.users, sealed.records)
 
     def close(self, name: str, *, dropped: Counter[str], errors: Counter[str]) -> Stage:
         self.stage.dropped.update(dropped)
