@@ -26,9 +26,9 @@ MECHANISMS = {
 #: Mechanisms of the catalogue that the page does not show, with reasons.
 ABSENT = {
     "embedding": "identity, which hides nothing",
-    "text": "madlib-syntax, which wants the part of speech of every word; random, which has no ε; custext-importance, "
-    "dp-mlm, dp-mlm-resized, dp-prompt, dp-paraphrase and dp-bart, whose chance of a word depends on the whole text or "
-    "on a language model, so that no list of a word's chances can be shown",
+    "text": "madlib-syntax, which wants the part of speech of every word; random and redaction, which have no ε; "
+    "custext-importance, dp-mlm, dp-mlm-resized, dp-prompt, dp-paraphrase and dp-bart, whose chance of a word depends "
+    "on the whole text or on a language model, so that no list of a word's chances can be shown",
     "statistic": "",
     "label": "randomized-response-prior, which wants to know what is public about this very person",
 }

@@ -34,7 +34,7 @@ _DELTA = 1e-6
 
 def left_out(kind: type[Any]) -> bool:
     """Return True if a kind of mechanism reads a model beside the text, or is no protection."""
-    return bool(getattr(kind, "reads", ())) or kind.name == "identity"
+    return bool(getattr(kind, "reads", ())) or kind.name in ("identity", "redaction")
 
 
 def catalogue_games(clients: Clients, delta: float) -> list[Game]:

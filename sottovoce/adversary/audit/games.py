@@ -37,6 +37,7 @@ from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis
 from mechanisms.words.random_substitution import RandomSubstitution
+from mechanisms.words.redaction import Redaction
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.tem import Tem
 from mechanisms.words.text import TextMechanism
@@ -524,6 +525,7 @@ GAMES: dict[str, Callable[[float], list[Game]]] = {
     RandomizedResponsePrior.name: lambda delta: [label_game(RandomizedResponsePrior(1.0, 10), delta)],
     Piecewise.name: lambda delta: [label_game(Piecewise(1.0, 10), delta, (0, 9))],  # the two ends of the range
     RandomSubstitution.name: lambda delta: [word_game(RandomSubstitution(words()), delta)],
+    Redaction.name: lambda delta: [finite_game(Redaction(words()), (0, 1), delta, shown="two words")],
     SanText.name: lambda delta: [word_game(SanText(1.0, words()), delta)],
     SanTextPlus.name: _santext_plus,
     Tem.name: lambda delta: [word_game(Tem(1.0, words(), gamma=1.5), delta)],

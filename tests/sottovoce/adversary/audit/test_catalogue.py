@@ -47,7 +47,7 @@ def asked_for(folder):
 def test_the_whole_catalogue_is_asked_for(tmp_path):
     out = {name for name, kind in CATALOGUE.items() if left_out(kind)}
     models = {"dp-mlm", "dp-mlm-resized", "dp-prompt", "dp-paraphrase", "dp-bart"}
-    assert out == {"identity", "custext-importance", *models}
+    assert out == {"identity", "redaction", "custext-importance", *models}
     assert asked_for(tmp_path).keys() == CATALOGUE.keys() - out - _ASKED
 
 
