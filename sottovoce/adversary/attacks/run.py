@@ -27,6 +27,7 @@ from sottovoce.adversary.attacks import embeddings as attack_embeddings
 from sottovoce.adversary.attacks import intervals
 from sottovoce.adversary.attacks import membership as attack_membership
 from sottovoce.adversary.attacks import statistics as attack_statistics
+from sottovoce.adversary.attacks import users as attack_users
 from sottovoce.adversary.attacks import word_attributes as attack_word_attributes
 from sottovoce.adversary.attacks import words as attack_words
 from sottovoce.adversary.attacks.target import Target
@@ -37,6 +38,10 @@ KINDS = (
     (attack_word_attributes, lambda study, arm: arm.text is not None),
     (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.protocol.private),
     (attack_statistics, lambda study, arm: arm.statistic is not None),
+    (
+        attack_users,
+        lambda study, arm: arm.text is not None or (arm.embedding is not None and study.training.protocol.private),
+    ),
     (attack_membership, lambda study, arm: True),
 )
 #: Description of each attack, by its name on the command line.
