@@ -11,6 +11,7 @@ import pytest
 from mechanisms.vocabulary import Vocabulary
 from simulations.errors import UserError
 from sottovoce.adversary.attacks import people
+from sottovoce.cli.main import main
 from tests.support.paths import DATA
 
 RED, BLUE = ("red", "rose", "ruby", "fire"), ("blue", "sky", "sea", "ice")
@@ -109,7 +110,11 @@ def test_what_is_written(results: dict) -> None:
     assert len(people.figure(results).axes[0].lines) > 5
 
 
-def test_missing_files_and_columns_are_one_line(folder: Path, tmp_path: Path) -> None:
+def test_missing_files_and_columns_are_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["people", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "profiles.tsv: is missing" in capsys.readouterr().err and not (tmp_path / "out").exists()
     with pytest.raises(UserError, match=r"profiles\.tsv: is missing"):
         people.read(tmp_path)
     with pytest.raises(UserError, match="lacks one of the columns label, sentence"):

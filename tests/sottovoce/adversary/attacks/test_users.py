@@ -217,3 +217,17 @@ def test_a_run_of_embeddings(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     assert found["clear: linkage-user"]["texts"] >= 30
     e = found["noisy: membership-user"]
     assert e["by"] == "membership-releases" and e["success"] < 0.5 + SIGMAS * math.sqrt(0.25 / e["scored"])
+
+
+@pytest.mark.slow
+def test_a_run_of_redacted_texts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redaction is attacked as any other text mechanism, and hides nothing that no rule finds."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arm = {"name": "redaction", "reference": True, "text": {"mechanism": "redaction", "length": "kept", "tokens": 12}}
+    out = finished(folder, tmp_path / "run", "sanitized-text", arm, text={"masked-lm": "none", "pretrain": False})
+    names = ("attribute-user", "linkage-user", "membership-user", "attribute-words-exact", "copy")
+    results = attack(Attack(out, names, attributes=("colour",)))
+    found = {e["attack"]: e for e in results["entries"]}
+    assert found["attribute-user"]["success"] > 0.9 and found["attribute-words-exact"]["success"] > 0.9
+    assert found["membership-user"]["success"] > 0.9 and found["copy"]["success"] == 1
+    assert {e["worst_case_epsilon"] for e in results["entries"]} == {math.inf}
