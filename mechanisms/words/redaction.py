@@ -69,6 +69,7 @@ class Presidio(Redaction):
     """Removal of what Microsoft Presidio finds in English text, by its own models; no guarantee (ε = ∞).
 
     It needs the extra `presidio` and a spaCy model, and is named by its place in experiment files.
+    Its recognizer of addresses asks the network once for a list of domains (nothing of a text), and goes on without it.
     """
 
     name: ClassVar[str] = "mechanisms.words.redaction:Presidio"
