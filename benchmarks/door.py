@@ -19,7 +19,7 @@ STATEMENTS = (
     "from sottovoce import Guarantee",
     "from sottovoce import Purkayastha, ladder, plan",
     "from sottovoce import Ledger, Policy, Rewriter, Sanitizer",
-    "from sottovoce import Experiment, simulate",
+    "from sottovoce import load, simulate",
     "from sottovoce import attack, audit",
 )
 

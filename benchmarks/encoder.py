@@ -60,7 +60,7 @@ def exported(precision: str, *, progress: Progress) -> Path:
         "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
     })  # fmt: skip
     nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # data for fine-tuning, which is off
-    return encoder_folder(experiment, nothing, progress=progress)
+    return encoder_folder(experiment.encoder, nothing, batch_size=1, seed=1, progress=progress)
 
 
 def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Progress) -> dict[str, Any]:

@@ -5,7 +5,7 @@ The data are SST-2 or another folder of its form. A run takes a quarter of an ho
     python -m benchmarks.private_encoder FOLDER [--seed 1] [--users 20000] [--epsilon 1] [--rank 4]
 
 Half of ε and δ make a linear head (`server/training/descent.py: DPSGD`). Under that fixed head, the other half trains
-low-rank changes (LoRA, Hu et al. 2022) of MiniLM's queries and values by Opacus. Opacus computes each user's own
+low-rank changes (LoRA, Hu et al. 2022) of the encoder's queries and values by Opacus. Opacus computes each user's own
 gradient, which is clipped, summed over a Poisson sample, and noised. The noise is calibrated for the replacement of a
 record. --epsilon inf is the same without noise. Users trust the server with every record.
 """
@@ -27,6 +27,8 @@ from torch.nn.functional import normalize
 from benchmarks.teaching import prepared
 from server.checkpoint import load as load_checkpoint
 from server.maps import Maps
+from server.model import pool
+from server.sentence_layout import read
 from server.text_batches import collate, tokenize
 from server.training.descent import DPSGD
 from server.training.principal import pca_maps
@@ -36,6 +38,9 @@ DELTA, BATCH, FEATURES = 1e-6, 64, 64
 #: Steps that train the encoder: a user's share of them, their number, the clip, and Adam's usual learning rate for
 #: LoRA. None of it was tuned.
 STEPS = DPSGD(epsilon=1.0, delta=DELTA, clip=0.1, learning_rate=1e-3, rate=0.05, steps=25)
+#: Names of the linear maps to queries and values in the encoders of `transformers`; the last makes keys too. DeBERTa's
+#: queries stay: they also read positions, which the records of a batch share, so no record has a gradient of its own.
+CHANGED = ("query", "value", "q", "v", "value_proj", "q_proj", "v_proj", "Wqkv")
 Array = np.ndarray
 
 
@@ -57,23 +62,33 @@ class Lora(torch.nn.Module):
 
 
 class Headed(torch.nn.Module):
-    """Logits (n, K) of texts: a fixed linear head on the last layer's mean over tokens, mapped to length 1."""
+    """Logits (n, K) of texts: a fixed linear head on the checkpoint's embedding, mapped to length 1.
+
+    Raises:
+        ValueError: The encoder has no maps to queries and values of a known name.
+    """
 
     def __init__(self, checkpoint: str, maps: Maps, rank: int) -> None:
         super().__init__()
         self.model, self.tokenizer = load_checkpoint(checkpoint)
         self.model.requires_grad_(False)
-        for layer in self.model.encoder.layer:
-            attention = layer.attention.self
-            attention.query, attention.value = Lora(attention.query, rank), Lora(attention.value, rank)
+        self.pooling = read(checkpoint).pooling
+        places = [
+            name.rpartition(".")[::2] for name, part in self.model.named_modules()
+            if isinstance(part, torch.nn.Linear) and name.rpartition(".")[2] in CHANGED
+        ]  # fmt: skip
+        if not places:
+            raise ValueError(f"encoder: {checkpoint} has no linear maps named {', '.join(CHANGED)}")
+        for within, name in places:
+            layer = self.model.get_submodule(within)
+            setattr(layer, name, Lora(getattr(layer, name), rank))
         weight, bias = maps.folded()
         for name, values in (("mean", maps.mean), ("m1", maps.m1), ("weight", weight), ("bias", bias)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float32))
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return logits (n, K) of tokenized inputs."""
-        there = inputs["attention_mask"].unsqueeze(-1).float()
-        pooled = (self.model(**inputs).last_hidden_state * there).sum(1) / there.sum(1)
+        pooled = pool(self.model(**inputs).last_hidden_state, inputs["attention_mask"], self.pooling)
         logits: torch.Tensor = normalize((pooled - self.mean) @ self.m1) @ self.weight + self.bias
         return logits
 
@@ -142,7 +157,7 @@ def main() -> None:
     for name, kind, default in (("seed", int, 1), ("users", int, 20_000), ("epsilon", float, 1.0), ("rank", int, 4)):
         parser.add_argument(f"--{name}", type=kind, default=default)
     given = parser.parse_args()
-    experiment, (public, held, _) = prepared(
+    checkpoint, (public, held, _) = prepared(
         "frontier", given.folder, given.seed, f"population.users={given.users}", "encoder.layers=[6]"
     )
     half = min(given.epsilon, 1e3) / 2
@@ -152,7 +167,7 @@ def main() -> None:
     theirs, known = (frame.project(np.asarray(each[:])) for each in (held.train_embeddings, public.embeddings))
     head = curator.head(theirs, labels, known, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed)
     torch.manual_seed(given.seed)
-    model = Headed(experiment.encoder.model, factored(frame.mean, frame.m1, *head), given.rank)
+    model = Headed(checkpoint, factored(frame.mean, frame.m1, *head), given.rank)
     rows, asked = rows_of(model, texts), rows_of(model, list(held.test.texts))
     print(f"a head alone, ε = {half:g}: {right(model, model.tokenizer, asked, held.test.labels):.4f}", flush=True)
     private = not math.isinf(given.epsilon)

@@ -34,6 +34,7 @@ from client.node import write_node
 from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection, VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
@@ -43,7 +44,8 @@ from server.protocols.protocol import Public
 from server.query import MESSAGE_TYPE
 from server.training.statistic_head import simplex_codes
 from simulations.corpora.corpus import Corpus
-from simulations.experiment import Experiment, client_policy, from_table, slug
+from simulations.experiment import ArmSetup, from_table, slug
+from simulations.experiment.sections import Population
 from simulations.run.collect import FlowerUsers
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Holders
@@ -101,13 +103,14 @@ def run(
         seconds[name], clock = now - clock, now
 
     folder.mkdir(parents=True, exist_ok=True)
-    experiment = _experiment(users, nodes, seed, _MEANS if statistic else _RECORDS)
+    setups, people = _settings(users, nodes, seed, _MEANS if statistic else _RECORDS)
+    least = setups[0].shuffle.least
     identity = _IDENTITY if encoder is None else encoders.identity(encoder)
     held = _held(users, _table(users, seed, folder / "table.npy") if encoder is None else None, seed)
     if encoder is not None:
         held = _with_texts(held, texts or ())
     lap("table")
-    placed = _hand_out(experiment, held, folder / "nodes", encoder)
+    placed = _hand_out(setups, people, held, folder / "nodes", encoder, seed)
     lap("hand-out")
     memory: dict[str, int] = {}
     delivered = wire = 0
@@ -115,12 +118,13 @@ def run(
     def job(grid: Any) -> None:
         nonlocal delivered, wire
         lap("start")
-        driver = Driver(FlowerUsers(grid, experiment, tests=0, nodes=folder / "nodes"), name="round", progress=_say)
+        asking = FlowerUsers(grid, people, seed=seed, tests=0, nodes=folder / "nodes")
+        driver = Driver(asking, name="round", progress=_say)
         asked = _of_means if statistic else _request
-        driver.ask(asked(experiment, "test", identity))
+        driver.ask(asked(seed, least, "test", identity))
         lap("warm-up")
         with Memory() as sampled:
-            batch = driver.ask(asked(experiment, "train", identity))
+            batch = driver.ask(asked(seed, least, "train", identity))
             lap("round")
         memory.update(before=sampled.before, peak=sampled.peak, after=sampled.now())
         delivered = batch.users
@@ -139,12 +143,15 @@ def run(
     }
 
 
-def _hand_out(experiment: Experiment, held: Held, folder: Path, encoder: Path | None) -> int:
+def _hand_out(
+    setups: Sequence[ArmSetup], people: Population, held: Held, folder: Path, encoder: Path | None, seed: int
+) -> int:
     """Write nodes' folders, with an encoder if they embed texts, and return the number of nodes."""
-    placed = hand_out(experiment, Public((), None, _NAMES, _Shared() if encoder is None else None), held, folder)
+    public = Public((), None, _NAMES, _Shared() if encoder is None else None)
+    placed = hand_out(setups, people, public, held, folder, seed=seed)
     for node in range(placed if encoder is not None else 0):
-        policies = {slug(arm.name): client_policy(experiment, arm) for arm in experiment.arms}
-        write_node(folder / str(node), seed=experiment.seed, arms=policies, encoder=encoder)
+        policies = {slug(setup.arm.name): setup.policy for setup in setups}
+        write_node(folder / str(node), seed=seed, arms=policies, encoder=encoder)
     return placed
 
 
@@ -249,13 +256,15 @@ _RECORDS: dict[str, Any] = {
     }],
 }  # fmt: skip
 _MEANS: dict[str, Any] = {
-    "training": {"way": "statistics"},
-    "policy": {"statistic": _STATISTIC.epsilon},
-    "arm": [{"name": "round", "statistic": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
+    "training": {"protocol": "statistics"},
+    "policy": {"vector": _STATISTIC.epsilon},
+    "arm": [{"name": "round", "vector": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
 }
 
 
-def _experiment(users: int, nodes: int | None, seed: int, sections: dict[str, Any]) -> Experiment:
+def _settings(
+    users: int, nodes: int | None, seed: int, sections: dict[str, Any]
+) -> tuple[Sequence[ArmSetup], Population]:
     per_node: int | str = "auto" if nodes is None else math.ceil(users / nodes)
     table = {
         "name": "round",
@@ -264,7 +273,8 @@ def _experiment(users: int, nodes: int | None, seed: int, sections: dict[str, An
         "population": {"users": users, "users-per-node": per_node},
         "shuffle": {"minimum-users": min(users, 1000)},
     }
-    return from_table(table | sections)
+    experiment = from_table(table | sections)
+    return experiment.setups, experiment.population
 
 
 @dataclass(frozen=True)
@@ -294,25 +304,24 @@ def _with_texts(held: Held, texts: Sequence[str]) -> Held:
     return replace(held, train=replace(held.train, texts=TextColumn.of(texts)))
 
 
-def _request(experiment: Experiment, split: str, identity: str) -> Request:
-    m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
+def _request(seed: int, least: int, split: str, identity: str) -> Request:
+    m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
+    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    embedding = EmbeddingQuestion(parameters(_EMBEDDING), projection=projection, classes=CLASSES)
+    labels = () if split == "test" else (LabelQuestion(parameters(_LABEL), classes=CLASSES),)
     return Request(
-        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=parameters(_EMBEDDING), label=None if split == "test" else parameters(_LABEL), classes=CLASSES,
-        minimum_users=experiment.shuffle.minimum_users,
+        arm="round", stage=split, split=split, minimum_users=least, questions=(embedding, *labels),
     )  # fmt: skip
 
 
-def _of_means(experiment: Experiment, split: str, identity: str) -> Request:
+def _of_means(seed: int, least: int, split: str, identity: str) -> Request:
     """Return a request for one user vector."""
     codes = simplex_codes(CLASSES)
     size = _STATISTIC.dim // codes.shape[1] - 1
-    m1 = np.random.default_rng([experiment.seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
-    return Request(
-        arm="round", stage=split, split=split, encoder=identity, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=None, label=None, statistic=parameters(_STATISTIC), codes=codes, classes=CLASSES,
-        minimum_users=experiment.shuffle.minimum_users,
-    )  # fmt: skip
+    m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
+    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    vector = VectorQuestion(parameters(_STATISTIC), projection=projection, codes=codes)
+    return Request(arm="round", stage=split, split=split, minimum_users=least, questions=(vector,))
 
 
 def _say(line: str) -> None:

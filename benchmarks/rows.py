@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms.mechanism import parameters
-from mechanisms.messages.release import Release
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import Sealed, generate_keys, seal, sealed_bytes
@@ -47,11 +47,13 @@ def request(stage: str, seed: int, *, users: int) -> Request:
         users: Smallest batch.
     """
     m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
-    return Request(
-        arm="", stage=stage, split="train", encoder="be" * 32, mean=np.zeros(WIDTH, np.float32), m1=m1,
-        embedding=parameters(Purkayastha(dim=DIM, epsilon=10.0)),
-        label=parameters(RandomizedResponse(epsilon=2.0, classes=CLASSES)), classes=CLASSES, minimum_users=users,
+    projection = Projection("be" * 32, np.zeros(WIDTH, np.float32), m1)
+    embedding = parameters(Purkayastha(dim=DIM, epsilon=10.0))
+    label = parameters(RandomizedResponse(epsilon=2.0, classes=CLASSES))
+    questions = (
+        EmbeddingQuestion(embedding, projection=projection, classes=CLASSES), LabelQuestion(label, classes=CLASSES)
     )  # fmt: skip
+    return Request(arm="", stage=stage, split="train", minimum_users=users, questions=questions)
 
 
 def sealing(rows: int, seed: int) -> dict[str, Any]:
@@ -103,8 +105,7 @@ def _reply(asked: Request, rows: int, seed: int) -> Reply:
         "label": rng.integers(CLASSES, size=rows).astype(np.int16),
     }
     releases = tuple(
-        Release({asked.payload_form(c)[0]: values[c]}, c, asked.stage, asked.mechanism(c).guarantee, asked.digest(c))
-        for c in asked.channels
+        asked.release(question, values[question.channel]) for question in asked.questions
     )
     return Reply(np.arange(rows), np.zeros(rows, np.int64), releases)
 

@@ -40,7 +40,7 @@ from server.training.statistic_head import (
     shared_codes,
     simplex_codes,
 )  # fmt: skip
-from simulations.experiment import Experiment, load
+from simulations.experiment import load
 from simulations.run.prepare import Prepared, prepare
 
 LAYERS, GRADIENTS, ROUNDS, RIDGES, BATCH = (3, 4, 5), 256, 4, (0.003, 0.01, 0.03, 0.1, 0.3), 16
@@ -49,10 +49,10 @@ FIRST, ROUND = 6.34, 5.57
 Array = np.ndarray
 
 
-def prepared(name: str, folder: str, seed: int, *overrides: str) -> tuple[Experiment, Prepared]:
-    """Return an experiment with its data."""
+def prepared(name: str, folder: str, seed: int, *overrides: str) -> tuple[str, Prepared]:
+    """Return the checkpoint of an experiment's encoder, and its data."""
     experiment = load(name, [f"data.path={folder}", f"seed={seed}", *overrides])
-    return experiment, prepare(experiment, progress=print)
+    return experiment.encoder.model, prepare(experiment, progress=print)
 
 
 def noisy_mean(
@@ -197,7 +197,7 @@ def private_gradient(
 def gradients(folder: str, seed: int, users: int, sample: int, dim: int) -> None:
     """Print the accuracy after each round of gradients."""
     first = min(20_000, users)
-    experiment, (public, held, _) = prepared(
+    model, (public, held, _) = prepared(
         "sst2-statistics", folder, seed, f"population.users={first + users}", "encoder.layers=[6]",
         "shuffle.enabled=false",
     )  # fmt: skip
@@ -209,7 +209,7 @@ def gradients(folder: str, seed: int, users: int, sample: int, dim: int) -> None
     taught, labels = frame.project(held.train_embeddings[:first]), held.train.labels[:first]
     said = of_users(*noisy_mean(taught, labels, codes, FIRST, [seed]), users=first, codes=codes)
     head = linear_head(frame.project(public.embeddings), codes, users=said)
-    tangent = Tangent(experiment.encoder.model, factored(frame.mean, frame.m1, *head))
+    tangent = Tangent(model, factored(frame.mean, frame.m1, *head))
     size, truth = users // ROUNDS, held.test.labels
     mixed = np.random.default_rng(1).permutation(len(public.texts))
     seen, other = ([public.texts[i] for i in at] for at in (mixed[:GRADIENTS], mixed[GRADIENTS : 3 * GRADIENTS]))

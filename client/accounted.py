@@ -2,10 +2,10 @@
 
 The unit of privacy is the user of this client. Everything in an answer that is declared to leave is a release of their
 record 0, and covers all data that the app reads. A vector is the difference between the app's answer and the values
-that it was sent, clipped to a norm that the client's side has fixed. `client.draw.signed_directions` turns it into a
-unit vector of the same mean, so the vectors of any two users are within the mechanism's domain. The content of the
-app's answer never decides whether there is an answer: a vector that is not finite counts as zero, an invalid label as
-the first.
+that it was sent, clipped to a norm that the client's side has fixed. `mechanisms.projection.signed_directions` turns it
+into a unit vector of the same mean, so the vectors of any two users are within the mechanism's domain. The content of
+the app's answer never decides whether there is an answer: a vector that is not finite counts as zero, an invalid label
+as the first.
 
 A request is the whole content of a message. A repeated request is answered from the ledger, with the same bytes, and
 the app is not run. Any other request is charged anew, until the policy's total is spent. No message can change a
@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.draw import signed_directions
+from client.charging import Book, Due, Payloads, recall, release
 from client.policy import Policy, Refused
-from client.store.ledger import Charge, Ledger, LedgerError, Recalled
-from mechanisms.accounting.privacy_filter import Account
+from client.store.ledger import Ledger
 from mechanisms.catalogue import build
+from mechanisms.channels import CHANNELS, LABEL, VECTOR
 from mechanisms.mechanism import parameters
 from mechanisms.messages.release import digest
+from mechanisms.projection import signed_directions
 from mechanisms.streams import SecureStreams
 
 #: A message's or an answer's content: records by name, in each arrays or values by key.
@@ -77,7 +78,7 @@ class Outgoing:
     @property
     def channel(self) -> str:
         """Return the channel of the mechanism."""
-        return "label" if self.norm is None else "statistic"
+        return (LABEL if self.norm is None else VECTOR).name
 
     def mechanism(self, size: int) -> Any:
         """Return the mechanism, for vectors of that many coordinates.
@@ -90,8 +91,9 @@ class Outgoing:
 
 @lru_cache(maxsize=32)
 def _built(channel: str, spec: tuple[tuple[str, Any], ...], size: int) -> Any:
-    mechanism = build(dict(spec), channel=channel, dim=size if channel == "statistic" else None)
-    if channel == "statistic" and mechanism.grid is None:
+    vectors = CHANNELS[channel].domain.vectors
+    mechanism = build(dict(spec), channel=channel, dim=size if vectors else None)
+    if vectors and mechanism.grid is None:
         raise ValueError(f"{mechanism.name}: rounds to no grid, and no vector leaves unrounded")
     return mechanism
 
@@ -163,44 +165,24 @@ class Accountant:
         """
         if kind not in self.releases:
             raise Refused("unaccounted")
-        due = [_Due.of(kind, out, asked) for out in self.releases[kind]]
+        parts = [_Part.of(kind, out, asked) for out in self.releases[kind]]
+        due = [part.due for part in parts]
+        if self.policy.questions is not None and not {one.digest for one in due} <= set(self.policy.questions):
+            raise Refused("question")
         person = np.array([user], np.int64)
         with Ledger(self.ledger) as ledger:
-            with ledger.exclusive():
-                recalled = self._recalled(ledger, due, person)
-            if not all(each.known.all() for each in recalled):
-                answered = run()
+            payloads = recall(due, person, _RECORDS, policy=self.policy, ledger=ledger)
+            if payloads is None:
+                answered = run()  # without the ledger's lock: it may take long
                 self._check(kind, answered)
-                values = [each.value(answered) for each in due]
-                with ledger.exclusive():  # another process may have answered meanwhile
-                    recalled = self._recalled(ledger, due, person)
-                    charges = [
-                        each.charge(value, known, person, self.policy)
-                        for each, value, known in zip(due, values, recalled, strict=True) if not known.known.all()
-                    ]  # fmt: skip
-                    ledger.commit(charges)
-                    recalled = self._recalled(ledger, due, person)  # the bytes on the ledger are the ones that leave
-        return self._content(due, recalled)
+                values = {part.due: (part, part.value(answered)) for part in parts}
 
-    def _recalled(self, ledger: Ledger, due: list[_Due], person: NDArray[np.int64]) -> list[Recalled]:
-        """Return the parts that are on the ledger. Raise Refused if the user cannot pay for the rest."""
-        recalled = [ledger.recall(each.stage, each.out.channel, each.digest, person, _RECORDS) for each in due]
-        new = [each for each, known in zip(due, recalled, strict=True) if not known.known.all()]
-        if self.policy.questions is not None and not {each.digest for each in due} <= set(self.policy.questions):
-            raise Refused("question")
-        one, total = np.ones(1, np.int64), self.policy.spent(ledger, person)
-        spent: dict[str, Account] = {}
-        for each in new:
-            cost, channel = self.policy.cost(each.mechanism.guarantee), each.out.channel
-            before = spent.get(channel) or self.policy.spent_on(ledger, channel, person, _RECORDS)
-            spent[channel], total = before.plus(cost, one), total.plus(cost, one)
-            if not self.policy.allows(spent[channel], channel)[0]:
-                raise Refused("channel")
-        if new and not self.policy.allows(total, "total")[0]:
-            raise Refused("total")
-        if new and not self.policy.allows_number(total)[0]:
-            raise Refused("releases")
-        return recalled
+                def draw(one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
+                    part, value = values[one]
+                    return part.draw(value, person, step)
+
+                _, payloads = release(due, person, _RECORDS, policy=self.policy, book=Book(ledger, draw))
+        return self._content(parts, payloads)
 
     def _check(self, kind: str, answered: Content) -> None:
         """Raise Refused if the app's answer holds undeclared content, which is named here and not sent."""
@@ -212,15 +194,16 @@ class Accountant:
                     raise Refused("unaccounted")
 
     def _content(
-        self, due: list[_Due], recalled: list[Recalled]
+        self, parts: list[_Part], payloads: Payloads
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, float]]]:
         arrays: dict[str, dict[str, NDArray[Any]]] = {}
         numbers: dict[str, dict[str, float]] = {}
-        for each, known in zip(due, recalled, strict=True):
-            if each.out.norm is not None:
-                arrays[each.out.name] = each.vector(known.payloads[0])
-        named = {each.out.name: each.label(known.payloads[0]) for each, known in zip(due, recalled, strict=True)
-                 if each.out.norm is None}  # fmt: skip
+        named: dict[str, float] = {}
+        for part in parts:
+            if part.out.norm is None:
+                named[part.out.name] = int(payloads[part.due][0])
+            else:
+                arrays[part.out.name] = part.vector(payloads[part.due])
         fixed = {name: value for name, value in self.instead.items() if value is not None}
         for name, value in (named | fixed).items():
             record, _, key = name.partition(".")
@@ -229,22 +212,22 @@ class Accountant:
 
 
 @dataclass(frozen=True)
-class _Due:
-    """One release that a message requests.
+class _Part:
+    """One part of an answer, as a message requests it.
 
     Attributes:
+        due: Its release.
         base: Arrays that the app was sent, by key; none for a label.
     """
 
     out: Outgoing
-    stage: str
     mechanism: Any
-    digest: str
+    due: Due
     base: Mapping[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, kind: str, out: Outgoing, asked: Content) -> _Due:
-        """Return the release of one part. Raise Refused if the message has no arrays to compare with, or too many."""
+    def of(cls, kind: str, out: Outgoing, asked: Content) -> _Part:
+        """Return the part. Raise Refused if the message has no arrays to compare with, or too many."""
         base: Mapping[str, NDArray[Any]] = {}
         size = _ANY_SIZE
         if out.norm is not None:
@@ -257,7 +240,11 @@ class _Due:
             _log.warning("%s: %s", out.name, error)
             raise Refused("malformed") from None
         about = {"kind": kind, "asked": asked, "name": out.name, "norm": out.norm, "drawn": parameters(mechanism)}
-        return cls(out, f"{kind} {out.name}", mechanism, digest(about), base)
+        form: tuple[Any, tuple[int, ...]] = (np.dtype(np.int64), ())
+        if out.norm is not None:
+            form = (mechanism.grid.dtype, (size,))
+        due = Due(f"{kind} {out.name}", out.channel, digest(about), mechanism.guarantee, *form)
+        return cls(out, mechanism, due, base)
 
     def value(self, answered: Content) -> NDArray[Any]:
         """Return the private value in the mechanism's domain: a mean (1, D) of length 1 at most, or a class (1,)."""
@@ -278,35 +265,19 @@ class _Due:
             length = largest * float(np.sqrt(((mean / largest) ** 2).sum()))
         return (mean / max(1.0, length))[None]
 
-    def charge(self, value: NDArray[Any], known: Recalled, person: NDArray[np.int64], policy: Policy) -> Charge:
-        """Draw the release and return its charge. The stream's step counts other requests at this stage."""
-        rng = SecureStreams().rows(
-            person, _RECORDS, stage=self.stage, channel=self.out.channel, step=int(known.earlier[0])
-        )
+    def draw(self, value: NDArray[Any], person: NDArray[np.int64], step: int) -> NDArray[Any]:
+        """Draw the release, (1, *shape). The stream's step counts other requests at this stage."""
+        rng = SecureStreams().rows(person, _RECORDS, stage=self.due.stage, channel=self.due.channel, step=step)
+        drawn: NDArray[Any]
         if self.out.norm is None:
-            drawn = np.asarray(self.mechanism.sample(value, rng=rng), np.int64)
+            drawn = self.mechanism.sample(value, rng=rng)
         else:
             unit = signed_directions(value, rng.uniform(1, 1)[:, 0])
             drawn = self.mechanism.grid.encode(self.mechanism.sample(unit, rng=rng))
-        rows = np.ascontiguousarray(drawn.astype(self._stored, copy=False)).reshape(1, -1).view(np.uint8)
-        guarantee = self.mechanism.guarantee
-        return Charge(
-            self.stage, self.out.channel, self.digest, guarantee, policy.cost(guarantee).epsilon, policy.delta,
-            person, _RECORDS, rows,
-        )  # fmt: skip
+        return drawn
 
-    @property
-    def _stored(self) -> np.dtype[Any]:
-        plain = np.dtype(np.int64) if self.out.norm is None else self.mechanism.grid.dtype
-        return np.dtype(plain.newbyteorder("<"))
-
-    def label(self, payload: NDArray[np.uint8]) -> int:
-        """Return the class in the bytes of a release."""
-        return int(self._decoded(payload, 1)[0])
-
-    def vector(self, payload: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
-        """Return the arrays that leave: those that the app was sent, moved by the released update."""
-        codes = self._decoded(payload, sum(array.size for array in self.base.values()))[None]
+    def vector(self, codes: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Return the arrays that leave: those that the app was sent, moved by the released update, (1, D)."""
         unbiased: Any = getattr(self.mechanism, "decoded_mean", None)
         mean = self.mechanism.grid.decode(codes)[0] if unbiased is None else unbiased(codes)
         moved, at = {}, 0
@@ -316,11 +287,6 @@ class _Due:
             moved[key] = _like(array, part)
             at += array.size
         return moved
-
-    def _decoded(self, payload: NDArray[np.uint8], size: int) -> NDArray[Any]:
-        if len(payload) != size * self._stored.itemsize:
-            raise LedgerError("ledger: a payload does not have its length")
-        return payload.view(self._stored)
 
 
 def _like(array: NDArray[Any], update: NDArray[np.float64]) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from client.accounted import Accountant
+from client.charging import constant
 from client.consent import keep_question
 from client.node import Node, load_node
 from client.policy import Policy, Refused
@@ -24,8 +24,6 @@ from mechanisms.messages.sealed import seal
 from mechanisms.messages.wire import reply_to_record, request_from_record, sealed_to_record
 
 NODES = "SOTTOVOCE_NODES"
-#: SQLite's primary codes for a place that cannot be written to; an extended code has one in its low byte.
-_PLACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 _log = logging.getLogger(__name__)
 
 app = ClientApp()
@@ -121,14 +119,8 @@ def _reply(message: Message, make: Callable[[], RecordDict]) -> Message:
         _log.debug("a request was not answered", exc_info=True)
         if isinstance(error, LedgerError):  # its text names files and the system, and stays here
             _log.warning("%s", error)
-        refused = error if isinstance(error, Refused) else Refused("storage" if _full(error) else "failed")
+        refused = constant(error)
         return Message(Error(refused.code, refused.text), reply_to=message)
-
-
-def _full(error: BaseException) -> bool:
-    """Return whether the ledger could not be written, as on a full disk: the place is at fault, not the content."""
-    cause = error.__cause__ if isinstance(error, LedgerError) else None
-    return isinstance(cause, OSError) or getattr(cause, "sqlite_errorcode", 0) % 256 in _PLACE
 
 
 def answer(content: RecordDict, node: Node) -> RecordDict:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import EMBEDDING
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, Uniforms, parameters
@@ -34,7 +35,7 @@ class SanitizedEncoder:
 
     Args:
         encoder: Encoder. The embedding of a text must not depend on other texts.
-        mechanism: Mechanism of the channel "embedding".
+        mechanism: Mechanism of embeddings.
         mean: Public mean (m,) that is subtracted from an embedding; None subtracts nothing.
         m1: Public map (m, m') to the mechanism's m' dimensions. The input of the mechanism is (e - mean)·m1,
             normalized. Without m1 the embedding keeps its full width.
@@ -47,7 +48,7 @@ class SanitizedEncoder:
         self, encoder: Encodes, mechanism: Mechanism, *, mean: NDArray[Any] | None = None,
         m1: NDArray[Any] | None = None,
     ) -> None:  # fmt: skip
-        if mechanism.channel != "embedding":
+        if mechanism.channel != EMBEDDING.name:
             raise ValueError(f"sanitized encoder: {mechanism.name} is a mechanism of {mechanism.channel}s")
         self._encoder, self.mechanism = encoder, mechanism
         self.dim = int(parameters(mechanism)["size" if isinstance(mechanism, Identity) else "dim"])

@@ -14,12 +14,15 @@ from client.store.ledger import Ledger
 from mechanisms.accounting import privacy_filter
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.channels import CHANNELS
 from mechanisms.checks import is_hex
 from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.messages.questions import LISTED
 from mechanisms.messages.refusals import REFUSALS
-from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
 
+#: Channels whose limit is a field of its own.
+_LIMITED = tuple(kind.channel for kind in LISTED)
 #: Seconds; a server waits at most an hour.
 _LONGEST_WINDOW = 3600.0
 
@@ -50,6 +53,8 @@ class Policy:
         text: As for embedding.
         statistic: Largest ε of *one user* for user vectors, which cover all records, over all stages and digests.
         answer: As for embedding.
+        further: Largest ε of one record on channels that another package has registered
+            (`mechanisms.messages.questions.register`), by channel; of one user, where a release belongs to one.
         total: Largest ε of *one user* over all records, stages and channels.
         total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
             filter.
@@ -83,14 +88,17 @@ class Policy:
     accept_unprotected: tuple[str, ...] = ()
     window: float = 0.0
     questions: tuple[str, ...] | None = None
+    further: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("delta", "total_delta"):
             value = getattr(self, name)
             if not (_number(value) and 0 <= value < 1):
                 raise ValueError(f"policy: {name} must be in [0, 1), got {value!r}")
-        for name in (*CHANNELS, "total"):
-            value = getattr(self, name)
+        limits = {name: getattr(self, name) for name in (*_LIMITED, "total")}
+        if unknown := [name for name in self.further if name in limits or name not in CHANNELS]:
+            raise ValueError(f"policy: {unknown[0]!r} is no further channel")
+        for name, value in (limits | dict(self.further)).items():
             if not (_number(value) and value >= 0):
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
         if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
@@ -123,15 +131,18 @@ class Policy:
         """
         if not isinstance(values, Mapping):
             raise ValueError("policy: it must be a table")
-        names = [f.name for f in fields(cls)]
-        unknown = [key for key in values if key not in names]
+        names = [f.name for f in fields(cls) if f.name != "further"]
+        further = {k: _plain(v) for k, v in values.items() if k in CHANNELS and k not in names}
+        unknown = [key for key in values if key not in names and key not in further]
         if unknown:
             raise ValueError(f"policy: unknown key {unknown[0]!r}; known: {', '.join(names)}")
-        return cls(**{k: _plain(v) for k, v in values.items()})
+        return cls(**{k: _plain(v) for k, v in values.items() if k not in further}, further=further)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready inverse of `from_dict`."""
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        values = asdict(self)
+        values |= values.pop("further")
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
     @property
@@ -165,11 +176,11 @@ class Policy:
         """
         if request.minimum_users < self.minimum_users:
             raise Refused("minimum-users")
-        for channel in request.channels:
-            mechanism = request.mechanism(channel)
+        for question in request.questions:
+            mechanism = question.mechanism
             if mechanism.name not in self.mechanisms:
                 raise Refused("mechanism")
-            if (reason := self.refusal(channel, self.cost(mechanism.guarantee))) is not None:
+            if (reason := self.refusal(question.channel, self.cost(mechanism.guarantee))) is not None:
                 raise Refused(reason)
         if not self.lists(request):  # last: the user is asked only about requests within their limits
             raise Refused("question")
@@ -201,6 +212,10 @@ class Policy:
             return "channel"
         return None if self.allows(one, "total")[0] else "total"
 
+    def limit(self, channel: str) -> float:
+        """Return the largest ε on a channel."""
+        return float(getattr(self, channel) if channel in _LIMITED else self.further.get(channel, 0.0))
+
     def cost(self, guarantee: Guarantee) -> Cost:
         """Return the charge of one release under the guarantee, without what is declared public."""
         return privacy_filter.cost(guarantee, self.delta, declared=self.unprotected)
@@ -210,9 +225,7 @@ class Policy:
         declared = self.unprotected
         return ledger.spent(users, delta=self.delta, without=declared, declared=declared)
 
-    def spent_on(
-        self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]
-    ) -> Account:
+    def spent_on(self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]) -> Account:
         """Return the charge of each record on the channel, as this policy prices it, (n,)."""
         return ledger.spent_on(channel, users, records, delta=self.delta, declared=self.unprotected)
 
@@ -228,7 +241,7 @@ class Policy:
             return np.ones(len(spent), dtype=bool)
         if limit == "total":
             return privacy_filter.within(spent, epsilon=self.total, delta=self.total_delta)
-        return privacy_filter.within_epsilon(spent, epsilon=getattr(self, limit), delta=self.total_delta)
+        return privacy_filter.within_epsilon(spent, epsilon=self.limit(limit), delta=self.total_delta)
 
     def allows_number(self, spent: Account) -> NDArray[np.bool_]:
         """Return a mask (n,) of the users' accounts, with the requested releases, whose number is allowed."""

@@ -24,6 +24,7 @@ from client.models.generator import Generator
 from client.models.texts import batch_size
 from client.store.text_column import Text
 from mechanisms.catalogue import admit, build
+from mechanisms.channels import TEXT
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SecureStreams
@@ -83,7 +84,7 @@ class Rewriter:
                 vocabulary = vocabularies.load_cached(vocabulary)
             if model is not None:
                 mechanism, vocabulary = _completed(mechanism, vocabulary, model)
-            self.text = build(mechanism, channel="text", vocabulary=vocabulary)
+            self.text = build(mechanism, channel=TEXT.name, vocabulary=vocabulary)
         self._model = model
         if self.text.word.reads and model is None:
             raise ValueError(f"{self.text.name}: reads the whole text with a language model; give the model's folder")
@@ -117,7 +118,7 @@ class Rewriter:
         """Return word ids (n, positions) of the texts, and the number of tokens read (private); see `rewrite`."""
         if rng is None:
             rows = np.arange(len(texts))
-            rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel="text")
+            rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel=TEXT.name)
         x = tokens.padded_word_ids(texts, self.text)
         drawn = self.text.sample(x, rng=rng, **self._private(texts, x))
         return drawn, int((x != NOTHING).sum())

@@ -13,6 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from mechanisms import plugin
+from mechanisms.channels import CHANNELS, Domain
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.piecewise import Piecewise
@@ -146,18 +147,20 @@ def rebuild(
     if known_kind is None:
         raise ValueError(f"{channel}: unknown mechanism {name!r}; {nearest(name, CATALOGUE)}")
     kind = OWN_KINDS.get((name, channel), known_kind)
-    of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if channel == "text" else {}
+    domain = CHANNELS[channel].domain
+    texts = domain is Domain.TEXT
+    of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if texts else {}
 
     known = {f.name for f in fields(kind)}
     sizes: dict[str, Any] = {"dim": dim, "classes": classes}
-    if channel == "text" and "vocabulary" in known:
+    if texts and "vocabulary" in known:
         if vocabulary is None:
             raise ValueError(f"{name}: a text mechanism needs a vocabulary")
         if given.pop("vocabulary", vocabulary.identity) != vocabulary.identity:
             raise ValueError(f"{name}: names another vocabulary than the one that is there")
         sizes["vocabulary"] = vocabulary
     if kind is Identity:
-        key = "classes" if channel in ("label", "answer") else "dim"
+        key = "classes" if domain is Domain.CLASSES else "dim"
         if key in given:
             given.setdefault("size", given.pop(key))
         given.setdefault("channel", channel)
@@ -171,7 +174,7 @@ def rebuild(
 
     for key in given:
         if key not in known:
-            listed = known | set(TEXT_FIELDS) - {"vocabulary"} if channel == "text" else known
+            listed = known | set(TEXT_FIELDS) - {"vocabulary"} if texts else known
             raise ValueError(f"{name}: unknown parameter {key!r}; {nearest(key, listed)}")
     needed = known if calibrate else {f.name for f in fields(kind) if f.default is MISSING}
     missing = sorted(needed - given.keys())
@@ -181,7 +184,18 @@ def rebuild(
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
     built: Any = mechanism
-    return TextMechanism(built, **of_text) if channel == "text" else built
+    return TextMechanism(built, **of_text) if texts else built
+
+
+def instance(kind: type[Any], given: Mapping[str, Any], vocabulary: Vocabulary) -> Any:
+    """Return the mechanism of a known class with given parameters; for texts, the mechanism of their words.
+
+    Raises:
+        ValueError: A parameter is unknown, missing or impossible. The message is one line.
+    """
+    channel = given.get("channel") or kind.channel
+    built = build({"mechanism": kind.name} | dict(given), channel=channel, vocabulary=vocabulary)
+    return built.word if isinstance(built, TextMechanism) else built
 
 
 def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import randomized_response_loss
@@ -55,6 +56,10 @@ class Piecewise:
     name: ClassVar[str] = "piecewise"
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.ENDS,
+        slider=Absent("which is for numbers in a range"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))

@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from mechanisms import categorical, checks
+from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT
 from mechanisms.guarantee import METRICS, Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss
@@ -25,14 +26,9 @@ from mechanisms.quantizer import SPACE, Quantizer
 
 #: Group of entry points in which packages name their mechanisms.
 GROUP = "sottovoce.mechanisms"
-#: What an input of each channel is, as guarantees call it.
-PROTECTS = {
-    "embedding": ("sequence",), "label": ("label",), "text": ("token", "sequence"), "statistic": ("record",),
-    "answer": ("sequence",),
-}  # fmt: skip
-#: A field that says which channel a mechanism is of, where it does not say so itself.
-_BY_FIELD = {"classes": "label", "vocabulary": "text", "dim": "embedding"}
-#: How far apart two inputs are at most: two things that differ, and two vectors of length 1.
+#: Field that determines the channel of a mechanism that does not state it.
+_BY_FIELD = {"classes": LABEL.name, "vocabulary": TEXT.name, "dim": EMBEDDING.name}
+#: Largest distance of two inputs by metric; vectors have length 1.
 _DIAMETERS = {"discrete": 1.0, "euclidean": 2.0, "angular": math.pi}
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 #: Largest excess of a loss over its guarantee by rounding alone.
@@ -75,7 +71,8 @@ class OwnMechanism:
 
     @property
     def grid(self) -> Quantizer | None:
-        return SPACE if self.channel in ("embedding", "statistic") else None
+        """Return the quantizer of vectors, ±32,768 in steps of 2^-16; None on other channels."""
+        return SPACE if CHANNELS[self.channel].domain.vectors else None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -85,7 +82,7 @@ class OwnMechanism:
         if delta is None:
             delta = categorical.numeric_delta(own.classes if hasattr(own, "classes") else len(own.vocabulary))
         return Guarantee(
-            own.epsilon, self.metric, _DIAMETERS[self.metric], PROTECTS[self.channel][0], numeric_delta=delta
+            own.epsilon, self.metric, _DIAMETERS[self.metric], CHANNELS[self.channel].protects[0], numeric_delta=delta
         )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
@@ -171,8 +168,8 @@ def _check_kind(name: str, kind: Any) -> None:
     if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
         raise ValueError(f"{name}: is no frozen dataclass; its fields are the mechanism's public parameters")
     channel = getattr(kind, "channel", None)
-    if channel not in PROTECTS:
-        raise ValueError(f"{name}: states no channel; give it one of {', '.join(PROTECTS)}, got {channel!r}")
+    if channel not in CHANNELS:
+        raise ValueError(f"{name}: states no channel; give it one of {', '.join(CHANNELS)}, got {channel!r}")
     if not isinstance(getattr(kind, "name", None), str):
         raise ValueError(f"{name}: states no name; derive it from mechanisms.plugin.OwnMechanism, or give it one")
     for needed in ("guarantee", "privacy_loss", "sample", "grid"):
@@ -194,13 +191,14 @@ def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
     if len(theirs) < 2:
         raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(theirs)}")
     named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    metrics = METRICS if kind.channel in ("embedding", "statistic") else ("discrete",)
+    vectors = CHANNELS[kind.channel].domain.vectors
+    metrics = METRICS if vectors else ("discrete",)
     if getattr(kind, "metric", None) not in metrics or not ("epsilon" in named or hasattr(kind, "epsilon")):
         raise ValueError(
             f"{name}: does not state its guarantee; give it a field epsilon and a metric, {' or '.join(metrics)}, or "
             "write guarantee and privacy_loss"
         )
-    if kind.channel in ("embedding", "statistic") and not hasattr(kind, "numeric_delta"):
+    if vectors and not hasattr(kind, "numeric_delta"):
         raise ValueError(f"{name}: does not state numeric_delta, how far its draws may be from its theorem's")
 
 
@@ -219,8 +217,8 @@ def check(mechanism: Any) -> None:
         raise ValueError(f"{name}: its privacy_loss gives a {type(loss).__name__}, and must give LossCells")
     if not (mechanism.grid is None or isinstance(mechanism.grid, Quantizer)):
         raise ValueError(f"{name}: its grid is a {type(mechanism.grid).__name__}, and must be a Quantizer or None")
-    if guarantee.protects not in PROTECTS[mechanism.channel]:
-        allowed = " or a ".join(PROTECTS[mechanism.channel])
+    if guarantee.protects not in (known := CHANNELS[mechanism.channel].protects):
+        allowed = " or a ".join(known)
         raise ValueError(f"{name}: its guarantee is of a {guarantee.protects}, and the channel's is of a {allowed}")
     for delta in (0.0, 1e-6):
         charged = guarantee.worst_case(delta, declared=guarantee.exposes)

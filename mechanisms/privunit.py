@@ -20,6 +20,7 @@ from scipy.special import betaincinv, betaln, expit
 from mechanisms import checks
 from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
+from mechanisms.facts import DIMS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
@@ -65,6 +66,11 @@ class PrivUnit:
     name: ClassVar[str] = "privunit"
     channel: ClassVar[str] = "statistic"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="PrivUnit: a cap around it",
+        tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)},
+        audits=({"epsilon": 2.0},), pair=Pair.ANTIPODAL, slider=Slider(4.0, spaced(0.0, 16.0, 17)),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))

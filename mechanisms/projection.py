@@ -14,9 +14,7 @@ _CHUNK = 4096
 FloatArray = NDArray[np.float64]
 
 
-def project(
-    embeddings: NDArray[np.floating[Any]], mean: NDArray[np.float32], m1: NDArray[np.float32]
-) -> FloatArray:
+def project(embeddings: NDArray[np.floating[Any]], mean: NDArray[np.float32], m1: NDArray[np.float32]) -> FloatArray:
     """Embeddings (n, m) to unit rows (n, m') in float64: centred, mapped, normalized.
 
     A row that has no direction (zero, or not finite) becomes the first basis vector.
@@ -62,6 +60,24 @@ def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
     """
     sums: FloatArray = np.add.reduceat(vectors, starts[:-1], axis=0)
     return sums / np.diff(starts)[:, None]
+
+
+def signed_directions(means: FloatArray, uniforms: FloatArray) -> FloatArray:
+    """A random unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean.
+
+    It is the direction of the mean with probability (1 + r)/2, else the opposite one. A mean without a direction gets
+    the first basis vector as its direction.
+
+    So a user of many records releases a unit vector like a user of one, under the same ε, and the number of records
+    stays hidden.
+    """
+    lengths = np.minimum(np.sqrt(np.einsum("ij,ij->i", means, means)), 1.0)
+    nowhere = lengths < 1e-12
+    unit = means / np.where(nowhere, 1.0, lengths)[:, None]
+    unit[nowhere] = np.eye(1, means.shape[1])
+    unit /= np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
+    directions: FloatArray = np.where(uniforms < (1.0 + lengths) / 2, 1.0, -1.0)[:, None] * unit
+    return directions
 
 
 def linear_classes(x: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.int64]:

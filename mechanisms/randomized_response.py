@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, Absent, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss, randomized_response_loss
@@ -55,6 +56,11 @@ class RandomizedResponse:
     name: ClassVar[str] = "randomized-response"
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        label="randomized response", tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        audits=({}, {"epsilon": 0.5, "classes": 50}),  # rare true labels are visible if every label is rare
+        slider=Slider(2.0, spaced(0.0, 8.0, 17)),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         epsilon, classes = _checked(self.name, self.epsilon, self.classes)
@@ -117,6 +123,10 @@ class RandomizedResponsePrior:
     name: ClassVar[str] = "randomized-response-prior"
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(
+        tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        slider=Absent("which wants to know what is public about this very person"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         epsilon, classes = _checked(self.name, self.epsilon, self.classes)

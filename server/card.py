@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from server.declarations import PROTOCOLS
@@ -38,6 +38,7 @@ release too, and that release costs the user who asks; on the user's own device,
 """
 
 
+Rungs = Sequence[Mapping[str, Any]]
 #: Who pays what a ladder says, by its key.
 PAYERS = {"ladder": "training user", "test_ladder": "test user"}
 
@@ -55,13 +56,11 @@ class Price(NamedTuple):
     why: str = ""
 
 
-def price_of(about: Mapping[str, Any], key: str) -> Price | None:
+def price_of(rungs: Rungs | None, whose: str) -> Price | None:
     """Return what the users of one ladder pay: the theorems' worst case, or ε at the ladder's δ where these have none.
 
-    about: as `model_card` takes it; key: of PAYERS. None where the arm has no such ladder: nobody released anything,
-    or what they released is not said.
+    whose: of PAYERS. None where there is no ladder: nobody released anything, or what they released is not said.
     """
-    rungs, whose = about.get(key), PAYERS[key]
     if not rungs:
         return None
     user = next((rung for rung in rungs if rung["rung"] == "user"), None)
@@ -73,13 +72,13 @@ def price_of(about: Mapping[str, Any], key: str) -> Price | None:
     return Price(worst, whose=whose) if math.isfinite(worst) else Price(proved, user["delta"], whose)
 
 
-def dearest(about: Mapping[str, Any]) -> Price:
+def dearest(ladders: Mapping[str, Rungs | None]) -> Price:
     """Return what the user pays who pays most, training user or test user, whoever it is.
 
     What is not known of one of them is not known of the dearest, unless the other is promised nothing. The δ is the
-    largest of them, so that (ε, δ) holds of everybody.
+    largest of them, so that (ε, δ) holds of everybody. ladders: by whose they are, of PAYERS.
     """
-    prices = [price for key in PAYERS if (price := price_of(about, key)) is not None]
+    prices = [price for whose, rungs in ladders.items() if (price := price_of(rungs, whose)) is not None]
     if not prices:
         return Price(None, why="nothing is released")
     infinite = [price for price in prices if price.epsilon == math.inf]
@@ -96,9 +95,10 @@ def model_card(about: Mapping[str, Any]) -> str:
     Args:
         about: Facts about the model. Missing keys and keys with the value None are left out. Keys: name, way,
             mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference (True: not private),
-            released ("text", otherwise embeddings), accuracy, accuracy_clean_test, users, delivered, guarantee (in
-            words), and budget (a mapping with statement, worst_case_epsilon, its delta, label_epsilon). ladder and
-            test_ladder hold rungs as dicts, for a training user and for a test user (`mechanisms.accounting.ladder`).
+            released ("text", otherwise embeddings), users, delivered, guarantee (in words), measured (values by their
+            headings, as accuracies), and budget (a mapping with statement, worst_case_epsilon, its delta,
+            label_epsilon). ladder and test_ladder hold rungs as dicts, for a training user and for a test user
+            (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
     classes = about.get("classes")
@@ -116,8 +116,7 @@ def model_card(about: Mapping[str, Any]) -> str:
         "Encoder": about.get("encoder"),
         "Users": about.get("users"),
         "Users delivered": about.get("delivered"),
-        "Accuracy, sanitized test sentences": about.get("accuracy"),
-        "Accuracy, clean test sentences": about.get("accuracy_clean_test"),
+        **(about.get("measured") or {}),
     }
     table = "\n".join(f"| {name} | {_text(value)} |" for name, value in rows.items() if value is not None)
     warning = NOT_PRIVATE if about.get("reference") else ""
@@ -137,7 +136,7 @@ tags: [text-classification, local-differential-privacy]
 
 def _most(about: Mapping[str, Any]) -> str | None:
     """The price of the user who pays most, and whose it is; None where no ladder is known."""
-    price = dearest(about)
+    price = dearest({whose: about.get(key) for key, whose in PAYERS.items()})
     if not price.whose:
         return None
     if price.epsilon is None:

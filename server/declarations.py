@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from mechanisms.channels import EMBEDDING, LABEL, TEXT, VECTOR
+
 
 @dataclass(frozen=True)
 class TrainingProtocol:
@@ -54,17 +56,17 @@ class TrainingProtocol:
     @property
     def releases_text(self) -> bool:
         """Return True if training users release sanitized texts, on which BERT is trained end to end."""
-        return "text" in self.trains_on
+        return TEXT.name in self.trains_on
 
     @property
     def releases_vector(self) -> bool:
         """Return True if training users release one vector each."""
-        return "statistic" in self.trains_on
+        return VECTOR.name in self.trains_on
 
     @property
     def releases_embedding(self) -> bool:
         """Return True if training users release sanitized embeddings."""
-        return "embedding" in self.trains_on
+        return EMBEDDING.name in self.trains_on
 
     @property
     def only_texts(self) -> bool:
@@ -79,19 +81,19 @@ class TrainingProtocol:
 
 RELEASE_ONCE = TrainingProtocol(
     "release-once", "every user released a sanitized embedding and label once; the rest is post-processing",
-    steps="server.protocols.release_once:release_once", trains_on=frozenset({"embedding", "label"}),
+    steps="server.protocols.release_once:release_once", trains_on=frozenset({EMBEDDING.name, LABEL.name}),
     fits_maps=True, trains_encoder=False, answers=True, deployable=True, options=frozenset({"label_stages"}),
     stages=lambda training: training.label_stages,
 )  # fmt: skip
 SANITIZED_TEXT = TrainingProtocol(
     "sanitized-text", "every user released a sanitized text and label once; the rest is post-processing",
-    steps="server.protocols.sanitized_text:sanitized_text", trains_on=frozenset({"text", "label"}),
+    steps="server.protocols.sanitized_text:sanitized_text", trains_on=frozenset({TEXT.name, LABEL.name}),
     deployable=True, options=frozenset({"bottleneck"}),
 )  # fmt: skip
 STATISTICS = TrainingProtocol(
     "statistics", "every user released one vector, of how features go with labels; the server learnt from their mean, "
     "and the rest is post-processing",
-    steps="server.protocols.statistics:statistics", trains_on=frozenset({"statistic"}),
+    steps="server.protocols.statistics:statistics", trains_on=frozenset({VECTOR.name}),
     fits_maps=True, answers=True, deployable=True, options=frozenset({"rounds", "self_training"}),
     stages=lambda training: training.rounds,
 )  # fmt: skip
@@ -99,12 +101,12 @@ TEXT_THEN_EMBEDDINGS = TrainingProtocol(
     "text-then-embeddings", "half of the users released a sanitized text, the others a sanitized embedding under the "
     "encoder trained on these, each with a label; the rest is post-processing",
     steps="server.protocols.text_then_embeddings:text_then_embeddings",
-    trains_on=frozenset({"text", "embedding", "label"}), stages=lambda training: 2,
+    trains_on=frozenset({TEXT.name, EMBEDDING.name, LABEL.name}), stages=lambda training: 2,
 )  # fmt: skip
 #: The published procedure, simulated in one process without a ledger.
 PAPER = TrainingProtocol(
     "paper", "a trusted simulation of the published procedure; gradients depend on raw text: NOT private",
-    trains_on=frozenset({"embedding", "label"}), private=False,
+    trains_on=frozenset({EMBEDDING.name, LABEL.name}), private=False,
 )  # fmt: skip
 #: Of single arms: they stand beside the arms of another protocol.
 PUBLIC_ONLY = TrainingProtocol("public-only", "public data alone; no user took part")

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 
 from server.checkpoint import load, positions
-from server.quantize import Feeds, quantize
+from server.quantize import Feeds, quantize, quantize_blocks
+from server.sentence_layout import POOLINGS
 
-POOLINGS = ("mean", "cls")
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8", "int4")
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -59,14 +60,14 @@ def export_encoder(
     last_hidden_state, float32 (n, length, dim). The client pools. The files appear only when all three are complete.
 
     Args:
-        checkpoint: "minilm", a local folder, or the name of a model on a hub.
+        checkpoint: "minilm", a named checkpoint, a local folder, or the name of a model on a hub.
         out_folder: Folder for the files; it is created if missing.
-        pooling: "mean" or "cls".
+        pooling: One of `POOLINGS`.
         max_length: Tokens of a text, at most; the client cuts the rest.
         layers: Layers whose hidden states are concatenated, 1 for the first transformer layer. () takes the last layer
             alone.
-        precision: "fp32" or "int8". int8 is another public function of a text, with other files and so another identity
-            (`server.quantize`).
+        precision: "fp32", "int8" or "int4". Each is another public function of a text, with other files and so another
+            identity (`server.quantize`).
         calibration: Public texts from which int8 takes its ranges.
 
     Raises:
@@ -96,6 +97,9 @@ def export_encoder(
             backend.enable_truncation(max_length)
             os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
             quantize(scratch / "fp32.onnx", scratch / "model.onnx", _feeds(backend, names, calibration))
+        elif precision == "int4":
+            os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
+            quantize_blocks(scratch / "fp32.onnx", scratch / "model.onnx")
         backend.no_truncation()
         backend.save(str(scratch / "tokenizer.json"))
         width = int(model.config.hidden_size) * max(1, len(layers))
@@ -136,4 +140,4 @@ def _write_graph(model: Any, path: Path, layers: Sequence[int]) -> tuple[str, ..
             opset_version=17,
             dynamo=False,
         )
-    return names
+    return tuple(each.name for each in onnx.load(str(path)).graph.input)  # without those that the model ignores

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from server.accelerator import beside, lent
 from server.card import model_card
 from server.checkpoint import load
-from server.export import POOLINGS
 from server.maps import Maps
+from server.sentence_layout import POOLINGS
 from server.text_batches import Text, collate, tokenize
 
 FILE = "pipeline.json"
@@ -27,22 +27,27 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
     Args:
         hidden: Token states (n, length, m).
         mask: Attention mask (n, length).
-        pooling: "mean" or "cls".
+        pooling: One of `POOLINGS`.
     """
-    if pooling == "cls":
-        return hidden[:, 0]
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(1) / weights.sum(1).clamp_min(1.0)
+    kind, _, normalized = pooling.partition("-")
+    if kind == "mean":
+        weights = mask.unsqueeze(-1).to(hidden.dtype)
+        pooled = (hidden * weights).sum(1) / weights.sum(1).clamp_min(1.0)
+    else:
+        places = torch.arange(hidden.shape[1], device=hidden.device) * mask
+        at = mask.argmax(1) if kind == "cls" else places.argmax(1)
+        pooled = hidden[torch.arange(len(hidden), device=hidden.device), at]
+    return torch.nn.functional.normalize(pooled, dim=1) if normalized else pooled
 
 
 class Pipeline(torch.nn.Module):
     """Text -> encoder -> mean, M1, normalize -> (noise) -> M2 -> head.
 
     Args:
-        encoder: Encoder of a BERT-family checkpoint.
+        encoder: Encoder of `checkpoint.load`.
         tokenizer: Its tokenizer.
         maps: Starting values; any number of classes.
-        pooling: "mean" or "cls".
+        pooling: One of `POOLINGS`.
         max_length: Tokens of a text, at most.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.messages.questions import EmbeddingQuestion
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import sealed_bytes, unseal
@@ -43,10 +44,11 @@ class Predictor:
 
     def __post_init__(self) -> None:
         request, maps = self.request, self.maps
-        if request.channels != ("embedding",) or len(self.classes) != maps.classes or request.classes != maps.classes:
+        alone = [type(each) for each in request.questions] == [EmbeddingQuestion]
+        if not alone or len(self.classes) != maps.classes or request.classes != maps.classes:
             raise ValueError("predict: the question must be for an embedding, with the classes of the model")
-        assert request.mean is not None and request.m1 is not None
-        if not (np.array_equal(request.mean, maps.mean) and np.array_equal(request.m1, maps.m1)):
+        sent = self._question.projection
+        if not (np.array_equal(sent.mean, maps.mean) and np.array_equal(sent.m1, maps.m1)):
             raise ValueError("predict: the question must be that of the model's own maps")
 
     @property
@@ -82,8 +84,7 @@ class Predictor:
         valid, dropped = validate(reply, self.request, enrolled=range(1))
         if dropped or not 1 <= len(valid) <= MOST:
             raise ValueError("predict: not the releases that were asked for")
-        codes, grid = valid.releases[0].payload["z"], self.request.mechanism("embedding").grid
-        logits = self.maps.logits(codes.astype(np.float64) if grid is None else grid.decode(codes))
+        logits = self.maps.logits(self._question.decode(valid.releases[0].values))
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         shares: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
         return shares
@@ -99,6 +100,10 @@ class Predictor:
         raise ValueError("predict: a row does not open")
 
     @property
+    def _question(self) -> EmbeddingQuestion:
+        return self.request.question(EmbeddingQuestion)
+
+    @property
     def _row(self) -> int:
-        _, dtype, shape = self.request.payload_form("embedding")
+        _, dtype, shape = self._question.payload_form
         return int(dtype.itemsize * np.prod(shape))

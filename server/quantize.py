@@ -1,13 +1,18 @@
-"""Conversion of an exported encoder to int8: a fixed public function of one text, like the float32 encoder.
+"""Conversion of an exported encoder to int8 or int4: a fixed public function of one text, like the float32 encoder.
 
-Each product of hidden states with a weight matrix W runs on integers. Weights have 7 bits per column: round(W/s_j)
-within ±64. States have 8 bits per tensor. Their scale and zero point are *constants*, from the range of the states on
-public text. Embedding tables have 8 bits a number, with a scale for each row. Everything else stays float32.
+int8: Each product of hidden states with a weight matrix W runs on integers. Weights have 7 bits per column:
+round(W/s_j) within ±64. States have 8 bits per tensor. Their scale and zero point are *constants*, from the range of
+the states on public text. Embedding tables have 8 bits a number, with a scale for each row. Everything else stays
+float32.
 
 - Dynamic quantization would take the range of each batch, so a whole batch would share a scale. A text's embedding
   would then depend on its neighbours, who may be other users. Constants avoid that.
 - Processors without VNNI add two 8-bit products in 16 bits with saturation. With 7 bits, 2·255·64 = 32,640 fits. So the
   integers, sums of int32, are the same on every machine.
+
+int4: Weights, and tables of words, have 4 bits in blocks of 32 along the inputs, each with a scale, as GGUF's Q4_0.
+States stay float32. It is for size, not for speed, and needs no texts. Weights that were rounded so before do not
+change.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ import onnxruntime
 onnxruntime.disable_telemetry_events()
 
 WEIGHT_LEVELS, STATE_LEVELS, TABLE_LEVELS = 64, 255, 127
+#: Weights of a block in int4, and rows above which a table is one of words; smaller ones stay float32.
+BLOCK, WORDS = 32, 4096
 
 Feeds = Mapping[str, NDArray[np.int64]]
 Range = tuple[float, float]
@@ -89,13 +96,73 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales, zeros), names, strict=True)]
         inputs = [state, names[0], scale, names[1], zero, names[2], bias]
         nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], node.name, domain="com.microsoft"))
+    _replace(model, nodes, constants)
+    onnx.save(model, str(out))
+
+
+def quantize_blocks(graph: Path, out: Path) -> None:
+    """Write the graph in int4.
+
+    Args:
+        graph: File of the float32 graph.
+        out: File to write.
+
+    Raises:
+        ValueError: No product is by a constant matrix whose inputs fill blocks.
+    """
+    model = onnx.load(str(graph))
+    weights = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
+    how = {"bits": 4, "block_size": BLOCK, "domain": "com.microsoft"}
+    nodes: list[Any] = []
+    constants: list[Any] = []
+    products = 0
+    for i, node in enumerate(model.graph.node):
+        place = {"MatMul": 1, "Gather": 0}.get(node.op_type)
+        matrix = None if place is None else weights.get(node.input[place])
+        names = [f"block_{i}", f"block_{i}_scale"]
+        if matrix is not None and matrix.ndim == 2 and place == 1 and len(matrix) % BLOCK == 0:
+            values, scales = _blocks(np.ascontiguousarray(matrix.T))
+            size = {"K": matrix.shape[0], "N": matrix.shape[1]}
+            new = helper.make_node("MatMulNBits", [node.input[0], *names], node.output, node.name, **size, **how)
+            scales, products = scales.ravel(), products + 1
+        elif matrix is not None and matrix.ndim == 2 and len(matrix) > WORDS and matrix.shape[1] % BLOCK == 0:
+            values, scales = _blocks(matrix)
+            axes = {"gather_axis": 0, "quantize_axis": 1}
+            inputs = [names[0], node.input[1], names[1]]
+            new = helper.make_node("GatherBlockQuantized", inputs, node.output, node.name, **axes, **how)
+            values = values.reshape(len(matrix), -1)
+        else:
+            nodes.append(node)
+            continue
+        nodes.append(new)
+        constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales), names, strict=True)]
+    if not products:
+        raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
+    _replace(model, nodes, constants)
+    onnx.save(model, str(out))
+
+
+def _blocks(rows: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return 4-bit weights, (n, blocks, BLOCK / 2) bytes of two, and scales (n, blocks), of rows (n, blocks·BLOCK).
+
+    A weight is (q - 8) times the scale, with q = 0 for that of the largest magnitude.
+    """
+    blocks = rows.reshape(len(rows), -1, BLOCK)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[..., None], axis=2)[..., 0]
+    scales = (largest / -8).astype(np.float32)
+    whole = np.rint(blocks / np.where(scales == 0, 1, scales)[..., None]) + 8
+    q = np.clip(whole, 0, 15).astype(np.uint8)
+    return q[..., ::2] | q[..., 1::2] << 4, scales
+
+
+def _replace(model: Any, nodes: list[Any], constants: list[Any]) -> None:
+    """Replace a graph's nodes, in place, add constants, and remove those that no node reads."""
     used = {name for node in nodes for name in node.input}
     kept = [i for i in model.graph.initializer if i.name in used]
     del model.graph.node[:], model.graph.initializer[:]
     model.graph.node.extend(nodes)
     model.graph.initializer.extend([*kept, *constants])
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    onnx.save(model, str(out))
 
 
 def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Range]:

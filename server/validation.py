@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mechanisms.identity import Identity
-from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
-from mechanisms.quantizer import SPACE
-from mechanisms.vocabulary import NOTHING
 
 
 def validate(reply: Reply, request: Request, *, enrolled: range) -> tuple[Reply, Counter[str]]:
@@ -46,7 +41,7 @@ def _validate(reply: Reply, request: Request, enrolled: range) -> tuple[Reply, C
         "user of another part": reply.users % count == index,
     }
     for release in reply.releases:
-        rows |= _CHECKS[release.channel](release, request)
+        rows |= request.named(release.channel).checks(release.values)
     good = np.ones(len(reply), dtype=np.bool_)
     reasons: Counter[str] = Counter()
     for reason, passed in rows.items():  # a row counts once, under the first check that it fails
@@ -65,9 +60,10 @@ def _fault(reply: Reply, request: Request) -> str | None:
             return f"{channel}: stage"
         if release.digest != request.digest(channel):
             return f"{channel}: digest"
-        if release.guarantee != request.mechanism(channel).guarantee:
+        question = request.named(channel)
+        if release.guarantee != question.mechanism.guarantee:
             return f"{channel}: guarantee"
-        name, dtype, shape = request.payload_form(channel)
+        name, dtype, shape = question.payload_form
         if set(release.payload) != {name}:
             return f"{channel}: payload"
         array = release.payload[name]
@@ -76,46 +72,6 @@ def _fault(reply: Reply, request: Request) -> str | None:
         if array.shape != (len(reply), *shape):
             return f"{channel}: shape"
     return None
-
-
-def _text_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    w = release.payload[request.payload_form("text")[0]]
-    words = len(request.vocabulary or ())
-    return {"text: no word of the vocabulary": ((w >= NOTHING) & (w < words)).all(axis=1)}
-
-
-def _sphere_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    """Check rows of embeddings and of user vectors."""
-    channel = release.channel
-    codes = release.payload[request.payload_form(channel)[0]]
-    mechanism = request.mechanism(channel)
-    grid = mechanism.grid
-    if grid is None:  # a mechanism without a quantizer releases float32 unit vectors
-        finite = np.isfinite(codes).all(axis=1)
-        values = np.where(finite[:, None], codes, 0).astype(np.float64)
-        checks = {f"{channel}: not finite": finite}
-        step = float(np.finfo(np.float32).eps)
-    else:
-        checks = {f"{channel}: off the grid": (np.abs(codes.astype(np.int64)) <= grid.limit).all(axis=1)}
-        values, step = grid.decode(codes), grid.step
-    if grid != SPACE:
-        inside = channel == "statistic" and mechanism.name == Identity.name  # a mean in clear may be shorter
-        slack = np.sqrt(codes.shape[1]) * step / 2 + 1e-9  # each coordinate is off by at most half a step
-        length = np.linalg.norm(values, axis=1)
-        checks[f"{channel}: off the sphere"] = (length <= 1.0 + slack) & (inside | (length >= 1.0 - slack))
-    return checks
-
-
-def _class_rows(release: Release, request: Request) -> dict[str, NDArray[np.bool_]]:
-    """Check rows of answers and of labels."""
-    y = release.payload[request.payload_form(release.channel)[0]]
-    return {f"{release.channel}: out of range": (y >= 0) & (y < request.classes)}
-
-
-_CHECKS = {
-    "text": _text_rows, "embedding": _sphere_rows, "statistic": _sphere_rows, "answer": _class_rows,
-    "label": _class_rows,
-}  # fmt: skip
 
 
 def _rows(reply: Reply) -> int:

@@ -21,6 +21,12 @@ from mechanisms.composition import Budget as Budget
 from mechanisms.gaussian import Gaussian as Gaussian
 from mechanisms.guarantee import Guarantee as Guarantee
 from mechanisms.identity import Identity as Identity
+from mechanisms.messages.questions import AnswerQuestion as AnswerQuestion
+from mechanisms.messages.questions import EmbeddingQuestion as EmbeddingQuestion
+from mechanisms.messages.questions import LabelQuestion as LabelQuestion
+from mechanisms.messages.questions import Projection as Projection
+from mechanisms.messages.questions import TextQuestion as TextQuestion
+from mechanisms.messages.questions import VectorQuestion as VectorQuestion
 from mechanisms.messages.release import Release as Release
 from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request

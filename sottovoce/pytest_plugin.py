@@ -36,8 +36,7 @@ def pytest_configure(config: Any) -> None:
 
     try:
         for name in named:
-            admit(name)
-            list(instances(name))
+            list(instances(admit(name)))
     except ValueError as error:
         raise pytest.UsageError(f"--sottovoce {error}") from None
     contracts = str(_CONTRACTS)

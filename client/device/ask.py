@@ -36,6 +36,7 @@ from client.store.ledger import Ledger, LedgerError
 from client.store.questions import FIRST_RECORD, QuestionRecords, sentence_hash
 from client.store.scratch import Scratch
 from mechanisms.accounting.privacy_filter import Account
+from mechanisms.messages.questions import EmbeddingQuestion
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import seal
@@ -206,7 +207,7 @@ def _encoded(
 
 def _refusal(error: Refused, policy: Policy, request: Request) -> str:
     """Return why the policy does not allow the request, and what to change."""
-    mechanism = request.mechanism("embedding")
+    mechanism = request.question(EmbeddingQuestion).mechanism
     if error.reason == "minimum-users":
         return (
             f"its policy lets releases go only among those of at least {policy.minimum_users:,} users, and a question "
@@ -243,8 +244,8 @@ class _Asking:
         self.node, self.ledger, self.questions, self.model, self.request = node, ledger, questions, model, request
         self.user = user
         self.policy = node.policy("")
-        self.cost = self.policy.cost(request.mechanism("embedding").guarantee)
-        self.public = "embedding" in self.policy.unprotected
+        self.cost = self.policy.cost(request.question(EmbeddingQuestion).mechanism.guarantee)
+        self.public = EmbeddingQuestion.channel in self.policy.unprotected
         self.charged, self._certain = 0, True
         self._classes: tuple[str, ...] = ()
 
@@ -256,16 +257,16 @@ class _Asking:
             records, unknown = records[records >= 0], int((records < 0).sum())
             fresh = records[~self._known(records)]
             new += unknown + len(fresh)
-            spent = self.policy.spent_on(self.ledger, "embedding", self._people(len(fresh)), fresh)
+            spent = self.policy.spent_on(self.ledger, EmbeddingQuestion.channel, self._people(len(fresh)), fresh)
             more = spent.plus(self.cost, np.ones(len(fresh), np.int64))
-            again += int((~self.policy.allows(more, "embedding")).sum())
+            again += int((~self.policy.allows(more, EmbeddingQuestion.channel)).sum())
         if again:
             raise ValueError(
                 f"{self.node.folder}: {again:,} of the sentences {'was' if again == 1 else 'were'} asked about before "
                 f"under another question, and the policy allows one sentence ε up to {self.policy.embedding:.4g}"
             )
         account, policy, each = self._account(), self.policy, describe_cost(self.cost.epsilon)
-        allowed = policy.affords(account, self.cost, "embedding" if self.public else "total")
+        allowed = policy.affords(account, self.cost, EmbeddingQuestion.channel if self.public else "total")
         count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'} new, at {each} each"
         if new > allowed:
             raise ValueError(
@@ -326,8 +327,9 @@ class _Asking:
 
     def _known(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the numbers that have a release under this request."""
-        digest = self.request.digest("embedding")
-        return self.ledger.recall(STAGE, "embedding", digest, self._people(len(records)), records).known
+        channel = EmbeddingQuestion.channel
+        digest = self.request.digest(channel)
+        return self.ledger.recall(STAGE, channel, digest, self._people(len(records)), records).known
 
     def _people(self, n: int) -> NDArray[np.int64]:
         return np.full(n, self.user, np.int64)
@@ -341,8 +343,7 @@ class _Asking:
         if self.charged == 1:
             return f"1 sentence was charged ({each}), and costs nothing when it is asked about again"
         return (
-            f"{self.charged:,} sentences were charged ({each} each), and cost nothing when they are "
-            "asked about again"
+            f"{self.charged:,} sentences were charged ({each} each), and cost nothing when they are asked about again"
         )
 
     def _account(self) -> Account:

@@ -35,6 +35,7 @@ from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.catalogue import admit_installed
 from mechanisms.checks import is_hex
+from mechanisms.messages.questions import TextQuestion
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
@@ -49,7 +50,6 @@ _KEYS = {
     "publisher", "seal", "model_seal",
 }  # fmt: skip
 _PURPOSE = "bundle"
-_ARRAYS = ("mean", "m1", "prior_w", "prior_b", "codes", "head_w", "head_b")
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
 _LARGEST_MANIFEST = 2**20
@@ -86,6 +86,23 @@ class Keys:
 
 
 NO_KEYS = Keys()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Folders that a bundle copies, as far as its request names their content.
+
+    Attributes:
+        encoder: Folder of the encoder.
+        precision: Precision of the encoder, for people.
+        vocabulary: Folder of the vocabulary.
+        masked_lm: Folder of the language model.
+    """
+
+    encoder: Path | None = None
+    precision: str | None = None
+    vocabulary: Path | None = None
+    masked_lm: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +223,7 @@ def open_bundle(folder: Path | str) -> Bundle:
         policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
         admit_installed(policy.mechanisms)
         about = json.loads((folder / "request.json").read_text())
-        there = [name for name in _ARRAYS if f"{name}.npy" in manifest["files"]]
+        there = [name.removesuffix(".npy") for name in manifest["files"] if name.endswith(".npy") and "/" not in name]
         arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
     except Exception as error:  # readers of JSON, arrays and archives raise many kinds
@@ -223,9 +240,8 @@ def open_bundle(folder: Path | str) -> Bundle:
 
 
 def write_bundle(
-    folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str,
-    encoder: Path | None = None, precision: str | None = None, vocabulary: Path | None = None,
-    masked_lm: Path | None = None, keys: Keys = NO_KEYS,
+    folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str, parts: Parts,
+    keys: Keys = NO_KEYS,
 ) -> Bundle:  # fmt: skip
     """Write a bundle, completely or not at all, into a new or empty folder, and open it.
 
@@ -236,10 +252,7 @@ def write_bundle(
         name: Name of the experiment, for people.
         arm: Arm of the experiment, for people.
         made_by: Origin of the bundle, for people.
-        encoder: Folder of the encoder that the request names by its content.
-        precision: Precision of the encoder, for people.
-        vocabulary: Folder of the vocabulary that the request names by its content.
-        masked_lm: Folder of the language model that the request names by its content.
+        parts: Folders of encoder, vocabulary and language model.
         keys: Keys of the publisher and of the recipients.
 
     Raises:
@@ -255,10 +268,10 @@ def write_bundle(
         _write(draft / "request.json", about)
         _write(draft / "policy.json", policy.to_dict())
         kind = _reads(request)
-        model = None if masked_lm is None or not request.masked_lm else models.part(masked_lm, kind)
+        model = None if parts.masked_lm is None or not request.masked_lm else models.part(parts.masked_lm, kind)
         for part, source, names in (
-            ("encoder", encoder if request.encoder else None, encoders.FILES),
-            ("vocabulary", vocabulary if request.text else None, _VOCABULARY),
+            ("encoder", parts.encoder if request.encoder else None, encoders.FILES),
+            ("vocabulary", parts.vocabulary if request.vocabulary is not None else None, _VOCABULARY),
             ("masked_lm", model, () if model is None else models.files(model, kind)),
         ):
             if source is not None:
@@ -269,11 +282,11 @@ def write_bundle(
             "made_by": made_by,
             "name": name,
             "arm": arm,
-            "encoder": {"sha256": request.encoder, "precision": precision} if request.encoder else None,
+            "encoder": {"sha256": request.encoder, "precision": parts.precision} if request.encoder else None,
             "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
             "masked_lm": request.masked_lm or None,
             "digests": _digests(request),
-            "guarantees": {c: request.mechanism(c).guarantee.to_dict() for c in request.channels},
+            "guarantees": {each.channel: each.mechanism.guarantee.to_dict() for each in request.questions},
             "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
             "seal": None if keys.seal is None else keys.seal.hex(),
             "model_seal": None if keys.model_seal is None else keys.model_seal.hex(),
@@ -370,7 +383,7 @@ def _digests(request: Request) -> dict[str, dict[str, str]]:
 
 def _reads(request: Request) -> str:
     """Return the kind of language model that the request's text mechanism reads."""
-    return models.kind_of(request.mechanism("text")) if request.masked_lm else models.MASKED_LM
+    return models.kind_of(request.question(TextQuestion).mechanism) if request.masked_lm else models.MASKED_LM
 
 
 def _vocabulary(folder: Path, identity: str) -> Vocabulary:

@@ -31,6 +31,7 @@ from client.node import Node, load_node, write_node
 from client.sanitizer import Sanitizer
 from client.shard import write_shard
 from client.store.ledger import Ledger
+from mechanisms.messages.questions import TextQuestion
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.sealed import generate_keys, seal
 from mechanisms.messages.wire import reply_to_record, request_from_record, request_to_record, sealed_to_record
@@ -234,10 +235,11 @@ def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]
 
 def _tokenizing(bundle: Bundle, sentences: Sequence[str]) -> np.ndarray:
     """Return seconds to tokenize each sentence for the encoder, or else for the text's mechanism."""
-    text: Any = bundle.request.mechanism("text") if "text" in bundle.request.channels else None
+    asked = bundle.request.find(TextQuestion)
 
     def tokenize_for_the_text(sentence: str) -> Any:
-        return padded_word_ids([sentence], text)
+        assert asked is not None
+        return padded_word_ids([sentence], asked.text)
 
     tokenize: Callable[[str], Any] = tokenize_for_the_text
     if bundle.encoder is not None:

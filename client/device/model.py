@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.device.https import Server, ServerError
+from mechanisms.messages.questions import EmbeddingQuestion
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import MAX_DESCRIPTION, record_from_bytes, request_from_record
 
@@ -40,14 +41,14 @@ class Model(Server):
         except ValueError:
             raise ServerError(f"{self.address}: its question cannot be read") from None
         plain = (request.arm, request.stage, request.split, request.part, request.minimum_users)
-        if plain != ("", STAGE, "test", (0, 1), 0) or request.channels != ("embedding",):
+        if plain != ("", STAGE, "test", (0, 1), 0) or [type(each) for each in request.questions] != [EmbeddingQuestion]:
             raise ServerError(f"{self.address}: asks for something else than the embedding of one sentence")
         if request.encoder != encoder:
             raise ServerError(
                 f"{self.address}: asks for embeddings of the encoder {request.encoder[:16]}…, and this device has "
                 f"{encoder[:16]}…; install the bundle of that model"
             )
-        if request.mean is None or len(request.mean) != width:
+        if request.question(EmbeddingQuestion).projection.width != width:
             raise ServerError(f"{self.address}: its maps do not fit the encoder")
         return request
 

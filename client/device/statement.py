@@ -17,9 +17,9 @@ from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
+from mechanisms.channels import CHANNELS
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
-from mechanisms.messages.release import CHANNELS
 from mechanisms.messages.request import Request
 
 #: Largest number of records, and of users, that are listed individually; the costliest come first.
@@ -185,7 +185,7 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     reasons = policy.declared
     at = f" at δ = {policy.total_delta:g}"
     for channel in CHANNELS:
-        limit = getattr(policy, channel)
+        limit = policy.limit(channel)
         if channel in reasons:
             lines.append(f"  {channel}: anything, declared public ({reasons[channel]})")
         elif limit == 0:
@@ -233,20 +233,14 @@ def describe_question(request: Request, policy: Policy) -> list[str]:
     """Return lines about a request for the user: what a server would learn of each record, and the worst-case cost."""
     whose = "each user's records together" if request.of_users else "each record"
     lines = []
-    for channel in request.channels:
-        guarantee, cost = request.mechanism(channel).guarantee, policy.cost(request.mechanism(channel).guarantee)
-        what = {
-            "embedding": f"what the text says, in {request.dim} coordinates",
-            "statistic": f"how texts go with labels, in {request.statistic_dim} coordinates",
-            "answer": f"which of {request.classes} classes a model finds in it", "text": "the text, word by word",
-            "label": "its label",
-        }[channel]  # fmt: skip
+    for question in request.questions:
+        guarantee = question.mechanism.guarantee
         lines.append(
-            f"the {channel} of {whose} of the split {request.split}: {what}; {describe_cost(cost.epsilon)} "
-            f"({describe_guarantee(guarantee)})"
+            f"the {question.about.title} of {whose} of the split {request.split}: {question.content}; "
+            f"{describe_cost(policy.cost(guarantee).epsilon)} ({describe_guarantee(guarantee)})"
         )
     if request.encoder:
-        chosen = "the maps, and the model," if request.head is not None else "the maps"
+        chosen = "the maps, and the model," if any(question.has_model for question in request.questions) else "the maps"
         lines.append(
             f"{chosen} are the server's: it may have chosen them to learn one thing about you, a yes or no, as surely "
             "as the worst case allows"

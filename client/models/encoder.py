@@ -20,8 +20,8 @@ from mechanisms.checks import is_whole
 from mechanisms.pieces import encoded, read_as_text
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
-_POOLINGS = ("mean", "cls")
-PRECISIONS = ("fp32", "int8")
+_POOLINGS = ("mean", "cls", "last", "mean-normalized", "cls-normalized", "last-normalized")
+PRECISIONS = ("fp32", "int8", "int4")
 
 #: Tokens of a batch, about: the output of a layer stays in a core's cache.
 _TOKENS = 1024
@@ -43,8 +43,9 @@ def identity(folder: Path | str) -> str:
 class Encoder:
     """Encoder in a folder: model.onnx, tokenizer.json and encoder.json.
 
-    model.onnx maps token ids to the last hidden state. encoder.json is {"pooling": "mean" | "cls", "max_length":
-    tokens, "dim": m, "precision": "fp32" | "int8"}, with fp32 as the default.
+    model.onnx maps token ids to the last hidden state. encoder.json is {"pooling": "mean" | "cls" | "last", each also
+    with "-normalized" for unit length, "max_length": tokens, "dim": m, "precision": "fp32" | "int8" | "int4"}, with
+    fp32 as the default. A prefix before every text, as "query: ", is part of the tokenizer.
 
     The encoder is a function of one text, whose every character is read as a character ("[SEP]" too,
     `mechanisms.pieces`). Batches hold texts of one length in tokens, so nothing is padded, and ONNX Runtime's CPU
@@ -107,7 +108,9 @@ class Encoder:
         lengths = np.array([len(e) for e in encodings])
         for length in np.unique(lengths[lengths > 0])[::-1].tolist():
             rows = np.flatnonzero(lengths == length)
-            for part in np.array_split(rows, -(-len(rows) // max(1, _TOKENS // length))):
+            # a product with one row has a kernel of its own in int4, so texts of one token stay alone
+            most = 1 if length == 1 else max(1, _TOKENS // length)
+            for part in np.array_split(rows, -(-len(rows) // most)):
                 yield part, [encodings[i] for i in part]
 
     def _batch(self, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
@@ -118,7 +121,13 @@ class Encoder:
         """Return embeddings of texts (n, length) of token ids."""
         feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": types}
         hidden: NDArray[np.float32] = self._session.run(None, {name: feeds[name] for name in self._inputs})[0]
-        return hidden[:, 0] if self.pooling == "cls" else hidden.mean(axis=1)
+        kind, _, normalized = self.pooling.partition("-")
+        pooled = hidden.mean(axis=1) if kind == "mean" else hidden[:, 0 if kind == "cls" else -1]
+        if not normalized:
+            return pooled
+        # a row at a time: the sum of a row's squares must not depend on the number of rows
+        lengths = np.array([[max(float(np.sqrt(row @ row)), 1e-12)] for row in pooled], dtype=np.float32)
+        return (pooled / lengths).astype(np.float32, copy=False)
 
     def _refuse_a_dependence_on_the_batch(self) -> None:
         def embed(rows: NDArray[np.int64], length: int = min(_PROBE, self.max_length)) -> NDArray[np.float32]:

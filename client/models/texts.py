@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from client.models.reading import private_arguments
 from client.models.tokens import padded_word_ids
 from client.store.text_column import Text
+from mechanisms.channels import TEXT
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.words.text import TextMechanism
 
@@ -54,6 +55,6 @@ def draw(
         private: dict[str, Any] = {}
         if mechanism.word.reads:
             private = private_arguments(mechanism, texts[piece], x, masked_lm)
-        rng = streams.rows(users[piece], records[piece], stage=stage, channel="text", step=step)
+        rng = streams.rows(users[piece], records[piece], stage=stage, channel=TEXT.name, step=step)
         drawn[piece] = mechanism.sample(x, rng=rng, **private)
     return drawn

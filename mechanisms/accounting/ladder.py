@@ -12,6 +12,7 @@ from mechanisms import checks
 from mechanisms.accounting.central import central_epsilon
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.shuffle import json_ready
+from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR, Domain
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -19,9 +20,9 @@ from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 
-#: Rungs, from the smallest unit up. Channels sent unprotected stand between label and record. If a user vector or an
-#: answer is released, "statistic" or "answer" replaces the other channels.
-NAMES = ("token", "text", "embedding", "label", "record", "user", "shuffled")
+#: Rungs, from the smallest unit up. Channels sent unprotected stand between label and record; if a user
+#: vector or an answer is released, its channel replaces the others.
+NAMES = ("token", TEXT.name, EMBEDDING.name, LABEL.name, "record", "user", "shuffled")
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,12 @@ def ladder(
     public, clear = dict(public or {}), dict(unprotected or {})
     whole = None if text is None else _Declared(text, exposed(public))
     channels: list[tuple[str, Mechanism | None, int]] = [
-        ("text", whole, 1), ("embedding", embedding, draws), ("label", label, 1)
+        (TEXT.name, whole, 1), (EMBEDDING.name, embedding, draws), (LABEL.name, label, 1)
     ]  # fmt: skip
     if answer is not None:
         if any((statistic, text, embedding, label, clear, draws > 1)):
             raise ValueError("ladder: an answer is all that is released of a record; give it alone")
-        channels = [("answer", answer, 1)]
+        channels = [(ANSWER.name, answer, 1)]
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
@@ -159,10 +160,10 @@ def ladder(
 
 def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:
     """Return the rungs of one user vector a stage, which any other data of the user could have given as well."""
-    in_clear = ["statistic"] if _is_unprotected(mechanism, delta) else []
+    in_clear = [VECTOR.name] if _is_unprotected(mechanism, delta) else []
     releases, anyone = [(mechanism, 1)], "any two users' data"
     note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
-    one = _composed("statistic", releases, 1, delta, anyone, note, in_clear)
+    one = _composed(VECTOR.name, releases, 1, delta, anyone, note, in_clear)
     within = "what its user releases bounds it, however many records there are beside it"
     took_part = "that the user took part is not protected; how many records there are is"
     many = f"{_plural(stages, 'stage')} that the user takes part in; {took_part}"
@@ -236,8 +237,8 @@ class _Declared:
     mechanism: Any
     public: tuple[str, ...]
 
-    name: ClassVar[str] = "text"
-    channel: ClassVar[str] = "text"
+    name: ClassVar[str] = TEXT.name
+    channel: ClassVar[str] = TEXT.name
 
     @property
     def guarantee(self) -> Guarantee:
@@ -340,13 +341,14 @@ def _exposures(text: _Declared, public: Mapping[str, str]) -> list[str]:
 def _channel(
     name: str, mechanism: Mechanism | None, count: int, delta: float, public: Mapping[str, str], in_clear: Sequence[str]
 ) -> Rung:
-    neighbours = "any two labels" if name == "label" else "any two texts"
+    channel = CHANNELS[name]
+    neighbours = channel.neighbours
     neighbours += _agreement({}, mechanism) if isinstance(mechanism, _Declared) else ""
     if mechanism is None:
         if name in public:
             why = f"declared public: sent in clear, ε = ∞ where it is secret ({public[name]})"
         else:
-            why = "no text leaves the device" if name == "text" else f"no {name} is released"
+            why = "no text leaves the device" if channel.domain is Domain.TEXT else f"no {name} is released"
         return Rung(name, None, delta, name, neighbours, why)
     notes = [f"{mechanism.name}, " + ("drawn once and remembered" if count == 1 else f"{count} fresh draws")]
     if isinstance(mechanism, _Declared):
@@ -355,7 +357,7 @@ def _channel(
         many = whole if text.whole else f"{text.positions} positions"
         notes = [f"{text.name}, {many}, drawn once and remembered"]
         notes += _exposures(mechanism, public)
-    if name == "embedding":
+    if channel.domain is Domain.SPHERE:
         notes.append("the metric bound is about mapped, normalized embeddings, the worst case about any two texts")
     if mechanism.guarantee.inputs != "all":
         notes.append(f"inputs: {mechanism.guarantee.inputs}")

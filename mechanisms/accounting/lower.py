@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import least_epsilon
+from mechanisms.channels import Domain, domain_of
 from mechanisms.losses.blanket_cells import BlanketCells
 
 FloatArray = NDArray[np.float64]
@@ -55,7 +56,7 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
     """
     if not 0 < delta < 1:
         raise ValueError(f"lower bounds: delta must be above 0 and below 1, got {delta}")
-    if any(mechanism.channel == "text" for mechanism in mechanisms):
+    if any(domain_of(mechanism) is Domain.TEXT for mechanism in mechanisms):
         return {}
     parts = [getattr(mechanism, "attained", mechanism.blanket)() for mechanism in mechanisms]
     if not parts:
@@ -131,6 +132,6 @@ def others(cells: BlanketCells, log_h: FloatArray) -> BlanketCells:
 
 
 def _spread_is_blanket(mechanism: Any) -> bool:
-    if mechanism.channel in ("label", "statistic", "answer"):
+    if domain_of(mechanism) in (Domain.BALL, Domain.CLASSES):
         return True
     return bool(getattr(mechanism, "normalize", mechanism.name == "purkayastha"))

@@ -41,6 +41,7 @@ from mechanisms.accounting.stronger_clone import stronger_clone, stronger_clone_
 from mechanisms.accounting.truncated import truncated_epsilon
 from mechanisms.accounting.variation_ratio import variation_ratio
 from mechanisms.accounting.with_sampler_error import with_sampler_error
+from mechanisms.channels import Domain, domain_of
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
@@ -259,7 +260,7 @@ def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:
 
     Priors must come from an embedding that is released with them.
     """
-    embedded = any(mechanism.channel == "embedding" for mechanism in mechanisms)
+    embedded = any(domain_of(mechanism) is Domain.SPHERE for mechanism in mechanisms)
     return embedded or not any(getattr(mechanism, "needs_prior", False) for mechanism in mechanisms)
 
 

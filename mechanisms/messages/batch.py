@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
 
 
@@ -23,6 +24,6 @@ class Batch:
     duplicates: int
     discarded: str | None = None
 
-    def channel(self, name: str) -> Release | None:
-        """The release of a channel; None where there is none."""
-        return next((r for r in self.releases if r.channel == name), None)
+    def of(self, kind: type[Question]) -> Release | None:
+        """The release that answers a class of questions; None where there is none."""
+        return next((r for r in self.releases if r.channel == kind.channel), None)

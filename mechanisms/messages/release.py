@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import Guarantee
-
-CHANNELS = ("text", "embedding", "statistic", "answer", "label")
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,12 @@ class Release:
 
     def __len__(self) -> int:
         return len(next(iter(self.payload.values())))
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The payload's one array."""
+        (values,) = self.payload.values()
+        return values
 
     @property
     def bytes_per_row(self) -> int:

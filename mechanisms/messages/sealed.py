@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from numpy.typing import NDArray
 
+from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -97,7 +98,7 @@ def public_half(private_key: bytes) -> bytes:
 
 def row_bytes(request: Request) -> int:
     """Bytes of one row before it is sealed, with its zeros."""
-    used = sum(_size(request, channel) for channel in request.channels)
+    used = sum(_size(question) for question in request.questions)
     return BLOCK * math.ceil(used / BLOCK)
 
 
@@ -145,7 +146,7 @@ def unseal(
         ValueError: It is no private key.
     """
     info, key, length = hpke_info(request), _private(private_key), row_bytes(request)
-    used = sum(_size(request, channel) for channel in request.channels)
+    used = sum(_size(question) for question in request.questions)
     opened = np.zeros(len(rows), np.bool_)
     plaintexts = []
     for i, row in enumerate(rows if rows.shape[1] == length + OVERHEAD else ()):
@@ -158,13 +159,11 @@ def unseal(
             plaintexts.append(opened_row)
     table = np.frombuffer(b"".join(plaintexts), np.uint8).reshape(len(plaintexts), length)
     releases, start = [], 0
-    for channel in request.channels:
-        name, dtype, shape = request.payload_form(channel)
-        end = start + _size(request, channel)
+    for question in request.questions:
+        _, dtype, shape = question.payload_form
+        end = start + _size(question)
         values = np.ascontiguousarray(table[:, start:end]).view(dtype.newbyteorder("<"))
-        payload = {name: values.astype(dtype).reshape(len(plaintexts), *shape)}
-        guarantee = request.mechanism(channel).guarantee
-        releases.append(Release(payload, channel, request.stage, guarantee, request.digest(channel)))
+        releases.append(request.release(question, values.astype(dtype).reshape(len(plaintexts), *shape)))
         start = end
     return tuple(releases), opened
 
@@ -181,23 +180,23 @@ def _plaintext_rows(reply: Reply, request: Request) -> NDArray[np.uint8]:
         raise ValueError("sealed: a reply of other channels than the request's")
     table = np.zeros((len(reply), row_bytes(request)), np.uint8)
     start = 0
-    for channel in request.channels:
-        name, dtype, shape = request.payload_form(channel)
-        release = releases[channel]
+    for question in request.questions:
+        name, dtype, shape = question.payload_form
+        release = releases[question.channel]
         values: NDArray[Any] | None = release.payload.get(name)
         if values is None or values.dtype != dtype or values.shape != (len(reply), *shape) or len(release.payload) != 1:
             raise ValueError("sealed: a release of another form than the request's")
-        if (release.stage, release.digest) != (request.stage, request.digest(channel)):
+        if (release.stage, release.digest) != (request.stage, request.digest(question.channel)):
             raise ValueError("sealed: a release of another request")
-        end = start + _size(request, channel)
+        end = start + _size(question)
         data = np.ascontiguousarray(values, dtype.newbyteorder("<"))
         table[:, start:end] = np.frombuffer(data.tobytes(), np.uint8).reshape(len(reply), end - start)
         start = end
     return table
 
 
-def _size(request: Request, channel: str) -> int:
-    _, dtype, shape = request.payload_form(channel)
+def _size(question: Question) -> int:
+    _, dtype, shape = question.payload_form
     return dtype.itemsize * math.prod(shape)
 
 

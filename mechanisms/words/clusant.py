@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -76,6 +77,11 @@ class CluSanT:
     name: ClassVar[str] = "clusant"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="CluSanT: a cluster, then a word",
+        tried={"epsilon": EPSILONS, "clusters": (None, 5), "scale": (0.5,), "seed": (1,)}, few_words={"clusters": (2,)},
+        audits=({"clusters": 4},), pair=Pair.WORDS, slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         size = len(self.vocabulary)

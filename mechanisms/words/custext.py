@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider, spaced
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -111,6 +112,12 @@ class CusText(_Grouped):
     name: ClassVar[str] = "custext"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="CusText: one of K words",
+        tried={"epsilon": EPSILONS, "k": (3,), "similarity": ("euclidean", "cosine")}, few_words={"k": (2, 4)},
+        audits=({"epsilon": 2.0, "k": 8},), pair=Pair.WORDS,
+        slider=Slider(4.0, spaced(0.0, 12.0, 13), {"k": Range("Words to choose from, K", 2, 200, 1)}, slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self._check()
@@ -170,6 +177,7 @@ class CusTextPlus(CusText):
     """
 
     name: ClassVar[str] = "custext+"
+    facts: ClassVar[Facts] = replace(CusText.facts, label="CusText+: stop words stay")
 
     @property
     def guarantee(self) -> Guarantee:
@@ -234,6 +242,14 @@ class CusTextImportance(_Grouped):
     name: ClassVar[str] = "custext-importance"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("importance",)
+    facts: ClassVar[Facts] = Facts(
+        usual={"rest": 2.0}, few_words={"k": (2, 4)}, audits=({"k": 4},), pair=Pair.IMPORTANCE, slider=WHOLE_TEXT,
+        tried={
+            "epsilon": EPSILONS, "rest": (8.0,), "share": (0.4,), "which": ("top", "bottom"),
+            "strategy": ("aggressive", "conservative"), "k": (3,), "similarity": ("euclidean", "cosine"),
+            "mode": ("repaired", "paper"),
+        },
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self._check()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -68,6 +69,12 @@ class Diffractor:
     name: ClassVar[str] = "diffractor"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="1-Diffractor: neighbours in a list", tried={"epsilon": EPSILONS, "lists": (2,), "seed": (1,)},
+        audits=({"epsilon": 0.3, "lists": 2},), pair=Pair.WORDS,
+        # its ε is for each place in a list of all words
+        slider=Slider(0.1, (0.02, *spaced(0.1, 0.5, 5)), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
 from mechanisms.gaussian import MAX_DIM, Gaussian
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -69,6 +70,10 @@ class DpBart:
     needs_prior: ClassVar[bool] = False
     moves: ClassVar[bool] = True
     whole: ClassVar[bool] = True
+    facts: ClassVar[Facts] = Facts(
+        usual={"delta": 1e-3, "width": 2}, audits=({"window": 4},), pair=Pair.STATES, slider=WHOLE_TEXT,
+        tried={"epsilon": EPSILONS, "delta": (1e-6,), "width": (3,), "window": (4,), "clip": (0.1,)},
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for name in ("width", "window"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import Facts
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -55,6 +56,10 @@ class DpMlm(FromLogits):
     mode: str = "repaired"
 
     name: ClassVar[str] = "dp-mlm"
+    facts: ClassVar[Facts] = replace(
+        FromLogits.facts,
+        tried={**FromLogits.facts.tried, "antonyms": ((("word0", "word1"),),), "mode": ("repaired", "paper")},
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,6 +150,9 @@ class DpMlmResized(FromLogits):
 
     name: ClassVar[str] = "dp-mlm-resized"
     moves: ClassVar[bool] = True
+    facts: ClassVar[Facts] = replace(
+        FromLogits.facts, tried={**FromLogits.facts.tried, "addition": (0.1,), "deletion": (0.05,)}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

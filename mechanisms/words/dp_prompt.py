@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.facts import Facts
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -48,6 +49,7 @@ class DpPrompt(FromLogits):
     name: ClassVar[str] = "dp-prompt"
     model: ClassVar[str] = "generator"
     moves: ClassVar[bool] = True
+    facts: ClassVar[Facts] = replace(FromLogits.facts, tried={**FromLogits.facts.tried, "end": ("",)})
 
     def __post_init__(self) -> None:
         super().__post_init__()

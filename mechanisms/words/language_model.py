@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses import categorical_blanket
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -67,6 +68,10 @@ class FromLogits:
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("scores",)
     needs_prior: ClassVar[bool] = False
+    facts: ClassVar[Facts] = Facts(
+        usual={"low": -1.0, "high": 1.0}, tried={"epsilon": EPSILONS, "low": (-2.0,), "high": (3.0,)},
+        audits=({"epsilon": 2.0},), pair=Pair.LOGITS, slider=WHOLE_TEXT,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -58,6 +59,10 @@ class Madlib:
     name: ClassVar[str] = "madlib"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="MADLIB: noise on the word's vector", tried={"epsilon": EPSILONS}, pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, AboutWords, Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -79,6 +80,12 @@ class MadlibSyntax:
     name: ClassVar[str] = "madlib-syntax"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        needs=frozenset({AboutWords.TAGS}),
+        tried={"epsilon": EPSILONS, "k": (3,), "penalty": (1.0,), "mode": ("repaired", "paper")},
+        few_words={"k": (2, 4)}, audits=({}, {"k": 8, "mode": "paper"}), pair=Pair.WORDS,
+        slider=Absent("which wants the part of speech of every word"),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -68,6 +69,11 @@ class Mahalanobis:
     name: ClassVar[str] = "mahalanobis"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="Mahalanobis: noise by the words' shape",
+        tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)}, audits=({"lam": 0.5},), pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

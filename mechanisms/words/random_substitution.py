@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.decimals import precise
+from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
@@ -27,6 +28,7 @@ class RandomSubstitution:
     name: ClassVar[str] = "random"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(pair=Pair.WORDS, slider=Absent("which has no ε"))
 
     @property
     def grid(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.words.verbatim import Verbatim
 
 #: Mark in place of a removed word. Vocabularies seldom have it: then nothing is released in that place.
@@ -55,6 +56,7 @@ class Redaction(Verbatim):
     """
 
     name: ClassVar[str] = "redaction"
+    facts: ClassVar[Facts] = Facts(pair=Pair.WORDS, slider=Absent("which has no ε"))
 
     def read_as(self, text: str) -> str:
         """Return a text with `MARK` in place of each word to remove."""

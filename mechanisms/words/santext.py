@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.decimals import precise
+from mechanisms.facts import EPSILONS, WORD_CURVE, AboutWords, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
@@ -48,6 +49,10 @@ class SanText:
     name: ClassVar[str] = "santext"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="SanText: near words more often", tried={"epsilon": EPSILONS}, pair=Pair.WORDS,
+        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -127,6 +132,14 @@ class SanTextPlus:
     name: ClassVar[str] = "santext+"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="SanText+: frequent words may stay", needs=frozenset({AboutWords.COUNTS}),
+        tried={"epsilon": EPSILONS, "w": (0.5,), "p": (0.3, 1.0)}, audits=({"w": 0.7},), pair=Pair.WORDS,
+        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True, more={
+            "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
+            "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
+        }),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))

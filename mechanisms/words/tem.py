@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
@@ -65,6 +66,11 @@ class Tem:
     name: ClassVar[str] = "tem"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="TEM: near words, far ones alike",
+        tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)}, audits=({"gamma": 1.5},), pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

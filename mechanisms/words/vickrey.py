@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
@@ -59,6 +60,11 @@ class Vickrey:
     name: ClassVar[str] = "vickrey"
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
+    facts: ClassVar[Facts] = Facts(
+        label="Vickrey: the nearest or the second nearest",
+        tried={"epsilon": EPSILONS, "t": (0.5,), "lam": (0.0, 0.4)}, pair=Pair.WORDS,
+        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

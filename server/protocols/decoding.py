@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
+from mechanisms.messages.questions.question import decoded as vectors
 from mechanisms.messages.release import Release
 from mechanisms.projection import softmax
 from server.training.statistic_head import mean_noise
@@ -16,8 +17,7 @@ from server.training.statistic_head import mean_noise
 
 def decoded(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
     """Return released embeddings (n, m') as numbers."""
-    codes = release.payload["z"]
-    return codes.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(codes)
+    return vectors(mechanism, release.values)
 
 
 def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.float64], float]:
@@ -25,7 +25,7 @@ def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.f
 
     There is at least one vector.
     """
-    s = release.payload["s"]
+    s = release.values
     noise = mean_noise(mechanism, users=len(s))
     if np.isinf(noise):
         return np.zeros(s.shape[1]), noise
@@ -37,7 +37,7 @@ def statistic_mean(mechanism: Mechanism, release: Release) -> tuple[NDArray[np.f
 def decoded_statistics(mechanism: Mechanism, release: Release) -> NDArray[np.float64]:
     """Return released user vectors (n, D) as numbers; the mechanism must have a quantizer."""
     assert mechanism.grid is not None
-    return mechanism.grid.decode(release.payload["s"])
+    return mechanism.grid.decode(release.values)
 
 
 def log_transition(

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import LabelQuestion
 from mechanisms.messages.request import Request
 from server.protocols.protocol import Conversation, Encoding, Model, Progress, Publish
 
@@ -128,8 +129,8 @@ class Driver:
             delivery.dropped[f"batch discarded: {batch.discarded}"] += 1
         delivery.users += batch.users
         delivery.stages[request.stage] = batch.users
-        if (label := batch.channel("label")) is not None:
-            rows = np.unique(label.payload["y"], return_counts=True)[1]
+        if (label := batch.of(LabelQuestion)) is not None:
+            rows = np.unique(label.values, return_counts=True)[1]
             delivery.classes[request.stage] = int(rows.min(initial=len(label)))
         if batch.releases:
             delivery.rows += len(batch.releases[0])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import AnswerQuestion, EmbeddingQuestion, TextQuestion
 from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.decoding import decoded
@@ -85,9 +86,9 @@ class EmbeddingModel(_Classifier):
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
         """Return a logit for each class of a batch's rows, (n, K); for released answers, 1 for the released class."""
-        if (given := batch.channel("answer")) is not None:
-            return np.eye(self.channels.classes)[given.payload["c"].astype(np.int64)]
-        release = batch.channel("embedding")
+        if (given := batch.of(AnswerQuestion)) is not None:
+            return np.eye(self.channels.classes)[given.values.astype(np.int64)]
+        release = batch.of(EmbeddingQuestion)
         if release is None or self.mechanism is None:
             return None
         return self.maps.logits(decoded(self.mechanism, release))
@@ -134,11 +135,11 @@ class TextModel(_Classifier):
 
     def scores(self, batch: Batch) -> NDArray[np.float64] | None:
         """Return a logit for each class of a batch's rows, (n, K); None if there are none."""
-        release = batch.channel("text")
+        release = batch.of(TextQuestion)
         if release is None:
             return None
         assert self.channels.text is not None
-        return self._logits(self.channels.text.texts(release.payload["w"]))
+        return self._logits(self.channels.text.texts(release.values))
 
     def rate(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a logit for each class of clear texts, (n, K)."""

@@ -13,6 +13,16 @@ from numpy.typing import NDArray
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import (
+    AnswerQuestion,
+    EmbeddingQuestion,
+    LabelQuestion,
+    Prior,
+    Projection,
+    Question,
+    TextQuestion,
+    VectorQuestion,
+)
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -95,6 +105,7 @@ class Public:
         checkpoint: Checkpoint of the encoder, if its training continues.
         rewriter: Rewriter, if users release texts.
         elsewhere: Whether the texts are of another domain than users' texts.
+        names: Prototypes (K, m) of the classes, from their names under this encoder; None if names say nothing.
     """
 
     texts: Sequence[Text]
@@ -106,6 +117,7 @@ class Public:
     checkpoint: str | Path = ""
     rewriter: PublicRewriter | None = None
     elsewhere: bool = False
+    names: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -166,10 +178,11 @@ class Channels:
             part: (k, n) for the users with numbers k modulo n.
             prior: (weights, bias), if the label's mechanism needs one.
         """
-        return self._request(
-            stage=stage, split=split, part=part, label=label, encoder=encoder, mean=maps.mean, m1=maps.m1,
-            embedding=parameters(mechanism), prior=prior,
-        )  # fmt: skip
+        projection = Projection(encoder, maps.mean, maps.m1)
+        embedding = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=self.classes)
+        known = None if prior is None else Prior(prior, embedding)
+        labels = (self._labels(known),) if label else ()
+        return self._request(embedding, *labels, stage=stage, split=split, part=part)
 
     def texts(
         self, rewriter: PublicRewriter, *, stage: str, split: str, label: bool = False, part: tuple[int, int] = (0, 1)
@@ -184,10 +197,10 @@ class Channels:
             part: (k, n) for the users with numbers k modulo n.
         """
         text = self.text_of(split)
-        return self._request(
-            stage=stage, split=split, part=part, label=label, text=parameters(text),
-            vocabulary=rewriter.vocabulary, masked_lm=rewriter.identity(text),
-        )  # fmt: skip
+        words, model = rewriter.vocabulary, rewriter.identity(text)
+        texts = TextQuestion(parameters(text), classes=self.classes, vocabulary=words, masked_lm=model)
+        labels = (self._labels(),) if label else ()
+        return self._request(texts, *labels, stage=stage, split=split, part=part)
 
     def text_of(self, split: str) -> TextMechanism:
         """Return the text mechanism of the users of a split."""
@@ -209,10 +222,9 @@ class Channels:
         """
         assert self.statistic is not None
         mechanism = self.statistic(codes.shape[1] * (maps.dim + 1))
-        return self._request(
-            stage=stage, split="train", part=part, label=False, encoder=encoder, mean=maps.mean, m1=maps.m1,
-            statistic=parameters(mechanism), codes=codes,
-        )  # fmt: skip
+        projection = Projection(encoder, maps.mean, maps.m1)
+        vector = VectorQuestion(parameters(mechanism), projection=projection, codes=codes)
+        return self._request(vector, stage=stage, split="train", part=part)
 
     def answers(self, encoder: str, maps: Maps, *, stage: str, split: str) -> Request:
         """Return a request for the class alone, which each user's device finds by the maps and their head.
@@ -224,17 +236,15 @@ class Channels:
             split: Split of the users.
         """
         assert self.answer is not None
-        return self._request(
-            stage=stage, split=split, label=False, encoder=encoder, mean=maps.mean, m1=maps.m1,
-            answer=parameters(self.answer), head=maps.folded(),
-        )  # fmt: skip
+        projection = Projection(encoder, maps.mean, maps.m1)
+        answer = AnswerQuestion(parameters(self.answer), projection=projection, head=maps.folded())
+        return self._request(answer, stage=stage, split=split)
 
-    def _request(self, *, label: bool, **fields: Any) -> Request:
-        none: dict[str, Any] = {"encoder": "", "mean": None, "m1": None, "embedding": None}
-        return Request(**none | fields | {
-            "arm": self.arm, "classes": self.classes, "minimum_users": self.minimum_users,
-            "label": parameters(self.label) if label else None,
-        })  # fmt: skip
+    def _labels(self, prior: Prior | None = None) -> LabelQuestion:
+        return LabelQuestion(parameters(self.label), classes=self.classes, prior=prior)
+
+    def _request(self, *questions: Question, **given: Any) -> Request:
+        return Request(arm=self.arm, minimum_users=self.minimum_users, questions=questions, **given)
 
 
 @dataclass(frozen=True)

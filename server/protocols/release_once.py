@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mechanisms.identity import Identity
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
@@ -46,11 +47,11 @@ def release_once(
             public.encoder.identity, maps, mechanism, split="train", label=True, prior=prior,
             stage="train" if training.label_stages == 1 else f"train-{stage + 1}", part=(stage, training.label_stages),
         )  # fmt: skip
-        embedding, labels = batch.channel("embedding"), batch.channel("label")
+        embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
         if embedding is None or labels is None:
             continue
         z.append(decoded(mechanism, embedding))
-        y.append(labels.payload["y"].astype(np.int64))
+        y.append(labels.values.astype(np.int64))
         transitions.append(log_transition(label, y[-1], classes=channels.classes, z=z[-1], prior=prior))
         maps = train_head(
             maps, np.concatenate(z), np.concatenate(y),

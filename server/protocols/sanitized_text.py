@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from server.protocols.decoding import log_transition
 from server.protocols.models import TextModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Text, Training
@@ -124,12 +125,12 @@ def _public(public: Public, channels: Channels, training: Training) -> Labelled:
 
 def _released(batch: Batch, channels: Channels) -> Labelled:
     """Return training users' texts and labels, and the likelihood of each label under each class."""
-    text, labels = batch.channel("text"), batch.channel("label")
+    text, labels = batch.of(TextQuestion), batch.of(LabelQuestion)
     if text is None or labels is None:
         return [], np.zeros(0, np.int64), np.zeros((0, channels.classes))
-    y = labels.payload["y"].astype(np.int64)
+    y = labels.values.astype(np.int64)
     if isinstance(channels.label, Identity):
         likelihood = np.eye(channels.classes)[y]
     else:
         likelihood = np.exp(log_transition(channels.label, y, classes=channels.classes))
-    return channels.text_of("train").texts(text.payload["w"]), y, likelihood
+    return channels.text_of("train").texts(text.values), y, likelihood

@@ -8,6 +8,7 @@ a group.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from server.maps import Maps
@@ -22,6 +24,7 @@ from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Progress, Public, Publish, Training
 from server.protocols.public_maps import dim_of
+from server.training.class_names import name_probabilities
 from server.training.descent import Descent
 from server.training.principal import pca_maps
 from server.training.rescale import factored, rescaled
@@ -30,19 +33,48 @@ from server.training.statistic_head import (
     SHARED,
     Evidence,
     best_features,
+    covering_features,
+    head_with_names,
     linear_head,
     mean_noise,
     of_labels,
+    of_names,
     of_users,
     records_of,
     shared_codes,
     simplex_codes,
+    wide_features,
 )
 
 #: Share of a query's length that is left to undecided directions. For two classes it is next to nothing, because a
 #: query is then a sign. SST-2, 19,903 private phrases, m' = 2: accuracy on the device .810. Queries under κ = 1, 2 and
 #: 4: .694, .776 and .806 with .1 left, .701, .782 and .808 with .01 or less.
 REST = 0.01
+#: Parts of the public labels, each left out once, to see whether labels or class names are better.
+FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """Labels of public text that training believes.
+
+    Args:
+        values: Labels (n,), -1 for an unknown one, or probabilities of classes (n, K).
+        by_names: Whether the probabilities are those of class names, and no model's.
+    """
+
+    values: NDArray[Any]
+    by_names: bool = False
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Return the rows of public text with a label or with label probabilities."""
+        return np.arange(len(self.values)) if self.values.ndim == 2 else np.flatnonzero(self.values >= 0)
+
+    def evidence(self, features: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
+        """Return what these labels say of the features (n, d) of public text."""
+        rows = self.rows
+        return (of_names if self.by_names else of_labels)(features[rows], self.values[rows], codes)
 
 
 def statistics(
@@ -59,8 +91,8 @@ def statistics(
     """
     assert public.encoder is not None and public.embeddings is not None
     encoder, embeddings = public.encoder, public.embeddings
-    believed, maps, asked = public.labels, None, None
     codes = codes_asked(public, training.self_training)
+    believed, maps, asked = first_belief(public, embeddings), None, None
     for number in range(training.rounds):
         frame = _frame(embeddings, believed, channels, codes)
         release = yield from _asked(frame, encoder, channels, codes, training, number, progress)
@@ -74,10 +106,10 @@ def statistics(
         from server.training.finetune import finetune
 
         last = number + 1 == training.rounds
-        believed = pseudo_labels(maps, embeddings, public.labels)
+        believed = Belief(pseudo_labels(maps, embeddings, public.labels))
         place = folder if last else folder / f"round-{number + 1}"
         student = finetune(
-            public.checkpoint, public.texts, believed, place / STUDENT, classes=channels.classes, epochs=EPOCHS,
+            public.checkpoint, public.texts, believed.values, place / STUDENT, classes=channels.classes, epochs=EPOCHS,
             lr=RATE, batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
             max_length=training.max_length, progress=progress,
         )  # fmt: skip
@@ -103,23 +135,58 @@ def codes_asked(public: Public, self_training: bool) -> NDArray[np.float32]:
     return shared_codes(len(public.classes)) if shared else simplex_codes(len(public.classes))
 
 
+def first_belief(public: Public, embeddings: NDArray[np.float32]) -> Belief | None:
+    """Return the labels of public text that the first group's training believes; None if there are none.
+
+    All labels may be public, or none; then class names, if they say something, take their place. If some are public,
+    these decide which is better on them: the names, or a head from labels, cross-validated.
+    """
+    labels, names = public.labels, public.names
+    given = None if labels is None else Belief(labels)
+    if names is None or (given is not None and len(given.rows) == len(embeddings)):
+        return given
+    likely = Belief(name_probabilities(names, embeddings, labels), by_names=True)
+    if labels is None or given is None or len(given.rows) < FOLDS:
+        return likely
+    rows = given.rows
+    right = name_probabilities(names, embeddings)[rows].argmax(axis=1) == labels[rows]
+    return likely if right.mean() >= _left_out(embeddings, labels, rows, len(public.classes)).mean() else given
+
+
+def _left_out(
+    embeddings: NDArray[np.float32], labels: NDArray[np.int64], rows: NDArray[np.int64], classes: int
+) -> NDArray[np.bool_]:
+    """Return whether a head from the other folds' labels is right about each of the labelled rows."""
+    codes, fold = simplex_codes(classes), np.arange(len(rows)) % FOLDS
+    dim = best_features(embeddings, codes, lambda size: 0.0, users=len(rows))
+    features = pca_maps(embeddings, dim=dim, classes=classes).project(embeddings)
+    right = np.zeros(len(rows), bool)
+    for out in range(FOLDS):
+        kept, asked = rows[fold != out], rows[fold == out]
+        weight, bias = linear_head(features, codes, labels=of_labels(features[kept], labels[kept], codes))
+        right[fold == out] = (features[asked] @ weight + bias).argmax(axis=1) == labels[asked]
+    return right
+
+
 def _frame(
-    embeddings: NDArray[np.float32], believed: NDArray[Any] | None, channels: Channels, codes: NDArray[np.float32]
+    embeddings: NDArray[np.float32], believed: Belief | None, channels: Channels, codes: NDArray[np.float32]
 ) -> Maps:
     """Return the maps from embeddings to features.
 
     They are the most informative number of principal components of public text. Without training users, that number
-    follows from labels without noise.
+    follows from labels without noise. With class names, users' vectors have as many features as the names need.
     """
     features = channels.features
     if features is None:
-        answers = channels.users if channels.teaching else 0 if believed is None else len(_known(believed))
+        answers = channels.users if channels.teaching else 0 if believed is None else len(believed.rows)
         own = simplex_codes(channels.classes)
         said = 1 - SHARED if codes.shape[1] > own.shape[1] else 1.0
+        by_names = believed is not None and believed.by_names and channels.teaching
         features = best_features(
             embeddings, own,
             lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1]) / said,
             users=max(answers, 1), length=codes.shape[1],
+            least=covering_features(embeddings, believed.values, own) if believed is not None and by_names else 0,
         )  # fmt: skip
     if channels.asking:
         features = max(features, dim_of(channels.embedding[0]))
@@ -127,7 +194,12 @@ def _frame(
 
 
 def _asked(
-    frame: Maps, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], training: Training, number: int,
+    frame: Maps,
+    encoder: Encoding,
+    channels: Channels,
+    codes: NDArray[np.float32],
+    training: Training,
+    number: int,
     progress: Progress,
 ) -> Generator[Request, Batch, Release | None]:
     """Request user vectors from a group; return None if no group is asked or nothing arrives."""
@@ -135,17 +207,24 @@ def _asked(
         return None
     stage = "train" if training.rounds == 1 else f"train-{number + 1}"
     request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=(number, training.rounds))
-    progress(f"stage {stage}: {frame.dim} features, {request.statistic_dim} coordinates of a user")
-    return (yield request).channel("statistic")
+    progress(f"stage {stage}: {frame.dim} features, {request.question(VectorQuestion).dim} coordinates of a user")
+    return (yield request).of(VectorQuestion)
 
 
 def _taught(
-    frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, release: Release | None, channels: Channels,
+    frame: Maps, embeddings: NDArray[Any], believed: Belief | None, release: Release | None, channels: Channels,
     codes: NDArray[np.float32], seed: list[int],
 ) -> Maps | None:  # fmt: skip
     """Return the frame with the head from a group's release and labels of public text; None if both are missing.
 
-    `seed` is that of a trusted curator's draws.
+    Args:
+        frame: Maps that users received.
+        embeddings: Public embeddings.
+        believed: Labels of public text. If they are those of names, the frame may be widened.
+        release: Users' vectors; None if nobody was asked.
+        channels: Releases of the arm's users.
+        codes: Codes that users received.
+        seed: Seed of a trusted curator's draws.
     """
     users = None
     if release is not None:
@@ -159,19 +238,28 @@ def _taught(
             noise = _noise(channels, len(release), len(mean))
             mean = mean + np.random.default_rng(seed).normal(scale=noise**0.5, size=len(mean))
         users = None if np.isinf(noise) else of_users(mean, noise, users=len(release), codes=codes)
-    return None if users is None and believed is None else _head(frame, embeddings, believed, users)
+    if users is None and believed is None:
+        return None
+    if users is None or believed is None or not believed.by_names:
+        return _head(frame, embeddings, believed, users)
+    wider = pca_maps(embeddings, dim=max(frame.dim, wide_features(embeddings)), classes=frame.classes)
+    whole, weight, bias = head_with_names(
+        frame.project(embeddings), wider.project(embeddings), believed.values, simplex_codes(frame.classes), users
+    )
+    chosen = wider if whole else frame
+    return factored(chosen.mean, chosen.m1, weight, bias)
 
 
 def _descended(
-    frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None,
+    frame: Maps, embeddings: NDArray[Any], believed: Belief | None,
     records: tuple[NDArray[np.float64], NDArray[np.int64]], curator: Descent, seed: list[int],
 ) -> Maps:  # fmt: skip
     """Return the head after a curator's steps on users' records, starting from the head of public labels."""
     public = frame.project(embeddings)
     start = np.zeros((frame.dim, frame.classes)), np.zeros(frame.classes)
     if believed is not None:
-        rows, codes = _known(believed), simplex_codes(frame.classes)
-        start = linear_head(public, codes, labels=of_labels(public[rows], believed[rows], codes))
+        codes = simplex_codes(frame.classes)
+        start = linear_head(public, codes, labels=believed.evidence(public, codes))
     number = int(np.random.SeedSequence(seed).generate_state(1)[0])
     weight, bias = curator.head(*records, public, start, seed=number)
     return factored(frame.mean, frame.m1, weight, bias)
@@ -187,17 +275,9 @@ def _noise(channels: Channels, users: int, size: int) -> float:
     return 0.0 if channels.statistic is None else mean_noise(channels.statistic(size), users=users)
 
 
-def _head(frame: Maps, embeddings: NDArray[Any], believed: NDArray[Any] | None, users: Evidence | None) -> Maps:
-    """Return the frame with a head, from the users' mean and public labels (-1: unknown) or label probabilities."""
+def _head(frame: Maps, embeddings: NDArray[Any], believed: Belief | None, users: Evidence | None) -> Maps:
+    """Return the frame with a head, from the users' mean and from labels of public text."""
     features, codes = frame.project(embeddings), simplex_codes(frame.classes)
-    labels = None
-    if believed is not None:
-        rows = _known(believed)
-        labels = of_labels(features[rows], believed[rows], codes)
+    labels = None if believed is None else believed.evidence(features, codes)
     weight, bias = linear_head(features, codes, users=users, labels=labels)
     return factored(frame.mean, frame.m1, weight, bias)
-
-
-def _known(believed: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rows of public text with a label ((n,), -1 for none) or with label probabilities ((n, K))."""
-    return np.arange(len(believed)) if believed.ndim == 2 else np.flatnonzero(believed >= 0)

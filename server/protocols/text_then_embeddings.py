@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mechanisms.identity import Identity
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from server.export import export_encoder
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import ENCODER, EmbeddingModel
@@ -53,9 +54,9 @@ def text_then_embeddings(
         encoder.identity, asked, mechanism, stage="train-embedding", split="train", label=True, part=SECOND
     )
     maps = asked
-    embedding, labels = batch.channel("embedding"), batch.channel("label")
+    embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
     if embedding is not None and labels is not None:
-        z, y = decoded(mechanism, embedding), labels.payload["y"].astype(np.int64)
+        z, y = decoded(mechanism, embedding), labels.values.astype(np.int64)
         noisy = not isinstance(channels.label, Identity)
         transition = np.exp(log_transition(channels.label, y, classes=channels.classes)) if noisy else None
         maps = train_head(asked, z, y, label_transition=transition, seed=training.seed)

@@ -11,8 +11,8 @@ import torch
 
 from server.accelerator import beside, lent
 from server.checkpoint import load
-from server.export import POOLINGS
 from server.model import pool
+from server.sentence_layout import POOLINGS
 from server.text_batches import Text, checked, collate, epoch, seeded, tokenize, warmed
 
 #: The head starts untrained, so it may move faster than the encoder.

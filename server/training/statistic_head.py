@@ -8,7 +8,7 @@ tuned, on no labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,11 @@ SHARED = 0.2
 #: Twice the gain in log-likelihood at which labelled public text counts as different from users' text: three standard
 #: deviations. Under much noise, a smaller value would let users' noise outweigh labels.
 _DIFFERS = 9.0
+#: Variance of what users do not report: far above that of any feature.
+_UNKNOWN = 1e9
+#: Share of public texts on which class names must decide alike with and without the other features, so that users'
+#: vectors have enough of them.
+COVERED = 0.8
 
 
 def simplex_codes(classes: int) -> NDArray[np.float32]:
@@ -89,23 +94,26 @@ class Evidence:
     Args:
         cross: E[code ⊗ f], (c, d), in simplex codes.
         constant: E[code], (c,).
-        noise: Variance of the noise in each entry of cross.
+        noise: Variance of the noise in each entry of cross, or (d,) of each feature.
         constant_noise: Variance of the noise in each entry of constant.
         rows: Rows of the sample behind both means.
         mean: E[f], (d,), if users report it.
         mean_noise: Variance of the noise in each entry of mean.
+        differs: Twice the gain in log-likelihood at which this evidence, if it is of public text, counts as different
+            from users' text.
     """
 
     cross: FloatArray
     constant: FloatArray
-    noise: float
+    noise: float | FloatArray
     constant_noise: float
     rows: int
     mean: FloatArray | None = None
     mean_noise: float = 0.0
+    differs: float = _DIFFERS
 
     def variance(self, of_feature: FloatArray) -> FloatArray:
-        """Return the variance (d,) of an entry of `cross`: noise and sampling.
+        """Return the variance (d,) of a row of `cross`: noise and sampling.
 
         Args:
             of_feature: Variance (d,) of features along each direction.
@@ -172,6 +180,54 @@ def of_labels(features: NDArray[Any], labels: NDArray[Any], codes: NDArray[np.fl
     return Evidence(coded.T @ f / len(f), coded.mean(axis=0), 0.0, 0.0, len(f))
 
 
+def of_names(features: NDArray[Any], likely: NDArray[Any], codes: NDArray[np.float32]) -> Evidence:
+    """Return the evidence in what class names say of public text.
+
+    It counts as different from users' text earlier than labels do: at twice the logarithm of the number of entries of
+    `cross`, about what the noise of so many entries explains by chance.
+
+    Args:
+        features: Features (n, d).
+        likely: Probabilities of classes (n, K), from `server.training.class_names.name_probabilities`.
+        codes: Codes of labels.
+    """
+    evidence = of_labels(features, likely, codes)
+    return replace(evidence, differs=2 * float(np.log(max(evidence.cross.size, 2))))
+
+
+def head_with_names(
+    features: NDArray[Any], wide: NDArray[Any], likely: NDArray[Any], codes: NDArray[np.float32], users: Evidence
+) -> tuple[bool, FloatArray, FloatArray]:
+    """Return whether the head is for the wide features, its weight and its bias.
+
+    Users' vectors know few features, class names know as many as the encoder has. Where users' vectors do not
+    contradict the names, the head is for the wide features, and the features that users do not know follow from the
+    names. Where they do, names are not believed about features that nobody has checked.
+
+    Args:
+        features: Public features (N, d), those of users' vectors.
+        wide: Public features (N, D), D >= d, of the same components and more.
+        likely: Probabilities of classes (N, K) by the names.
+        codes: Simplex codes.
+        users: Evidence of users.
+    """
+    weight, bias, apart = _head(features, codes, users, of_names(features, likely, codes))
+    if apart or users.mean is not None or wide.shape[1] <= features.shape[1]:
+        return False, weight, bias
+    return True, *_head(wide, codes, _widened(users, wide), of_names(wide, likely, codes))[:2]
+
+
+def _widened(users: Evidence, wide: NDArray[Any]) -> Evidence:
+    """Return users' evidence on wide features, of whose first components theirs are the direction."""
+    d = users.cross.shape[1]
+    part = float(np.sqrt((np.asarray(wide, np.float64)[:, :d] ** 2).sum(axis=1).mean()))  # of a wide feature's length
+    cross = np.outer(users.constant, np.asarray(wide, np.float64).mean(axis=0))
+    cross[:, :d] = users.cross * part
+    noise = np.full(wide.shape[1], _UNKNOWN)
+    noise[:d] = users.noise * part**2
+    return replace(users, cross=cross, noise=noise)
+
+
 def linear_head(
     features: NDArray[Any], codes: NDArray[np.float32], *, users: Evidence | None = None, labels: Evidence | None = None
 ) -> tuple[FloatArray, FloatArray]:
@@ -188,21 +244,31 @@ def linear_head(
         users: Evidence of the users whom the head is for.
         labels: Evidence of labelled public text.
     """
+    return _head(features, codes, users, labels)[:2]
+
+
+def _head(
+    features: NDArray[Any], codes: NDArray[np.float32], users: Evidence | None, labels: Evidence | None
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Return weight, bias, and whether users and labels disagree beyond their noise."""
     f, exact = np.asarray(features, np.float64), codes.astype(np.float64)
     classes, d = len(exact), f.shape[1]
     if users is None and labels is None:
-        return np.zeros((d, classes)), np.zeros(classes)
+        return np.zeros((d, classes)), np.zeros(classes), False
     mean = f.mean(axis=0)
-    values, vectors = np.linalg.eigh(np.cov(f, rowvar=False))
+    if users is not None and np.ndim(users.noise):  # noise of each feature: components stay as they are
+        values, vectors = f.var(axis=0), np.eye(d)
+    else:
+        values, vectors = np.linalg.eigh(np.cov(f, rowvar=False))
     values = np.maximum(values, 1e-12)
     shift = _shift(users, mean, values)
     variances = [None if e is None else e.variance(values) for e in (users, labels)]
     if users is not None:  # the noise of their constant moves along with them
         variances[0] = users.variance(values) + users.constant_noise * (shift @ vectors) ** 2
-    cross = _posterior(
+    cross, apart = _posterior(
         *(None if e is None else (e.cross - np.outer(e.constant, centre)) @ vectors
           for e, centre in ((users, mean + shift), (labels, mean))),
-        *variances, values,
+        *variances, values, _DIFFERS if labels is None else labels.differs,
     )  # fmt: skip
     share = _shares(exact, users, labels)
     # E[code ⊗ (f - f̄)] = Σ_k share_k·code_k·(class mean_k - f̄), and shares times class means add up to nothing
@@ -216,7 +282,7 @@ def linear_head(
     weight = unit[:, None] * (vt.T * (rho / (1 - rho**2))) @ u.T
     bias = np.log(share) - 0.5 * (u**2) @ (rho**2 / (1 - rho**2))
     weight = vectors @ weight
-    return weight, bias - (mean + shift) @ weight
+    return weight, bias - (mean + shift) @ weight, apart
 
 
 def _shift(users: Evidence | None, mean: FloatArray, values: FloatArray) -> FloatArray:
@@ -231,13 +297,14 @@ def _shift(users: Evidence | None, mean: FloatArray, values: FloatArray) -> Floa
 
 def _posterior(
     users: FloatArray | None, labels: FloatArray | None, user_variance: FloatArray | None,
-    label_variance: FloatArray | None, values: FloatArray,
-) -> FloatArray:  # fmt: skip
-    """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,).
+    label_variance: FloatArray | None, values: FloatArray, differs: float,
+) -> tuple[FloatArray, bool]:  # fmt: skip
+    """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,), and ω² > 0.
 
     C ~ N(0, τ²·λ^DECAY). Users' estimate of C has their noise; that of labelled text is of C + N(0, ω²·λ^DECAY). τ² and
-    ω² maximize the likelihood of the evidence (type II maximum likelihood), with ω² = 0 unless another value is far
-    likelier. Features explain at most all of a code's variance, Σ C²/λ <= 1/c, which bounds both.
+    ω² maximize the likelihood of the evidence (type II maximum likelihood), with ω² = 0 unless another value gains
+    `differs` in twice its logarithm. Features explain at most all of a code's variance, Σ C²/λ <= 1/c, which bounds
+    both.
     """
     profile = values**DECAY / (values**DECAY).sum()
     c = len(users if labels is None else labels)  # type: ignore[arg-type]
@@ -248,7 +315,7 @@ def _posterior(
         squares = (seen**2).sum(axis=0)
         total = level[:, None] * profile + variance
         prior = level[np.argmin((c * np.log(total) + squares / total).sum(axis=1))] * profile
-        return seen * (prior / (prior + variance))
+        return seen * (prior / (prior + variance)), False
     assert user_variance is not None and label_variance is not None
     uu, up, pp = ((a * b).sum(axis=0) for a, b in ((users, users), (users, labels), (labels, labels)))
     tau, omega = level[:, None, None] * profile, np.append(0.0, level)[:, None] * profile
@@ -256,11 +323,11 @@ def _posterior(
     determinant = a * b - tau**2
     misfit = (b * uu + a * pp - 2 * tau * up) / determinant
     cost = (c * np.log(determinant) + misfit).sum(axis=2)  # minus twice the log-likelihood, (τ², ω²)
-    cost[:, 1:] += _DIFFERS
+    cost[:, 1:] += differs
     at = np.unravel_index(int(np.argmin(cost)), cost.shape)
     prior, drift = level[at[0]] * profile, label_variance + omega[at[1]]
     posterior: FloatArray = (users / user_variance + labels / drift) / (1 / prior + 1 / user_variance + 1 / drift)
-    return posterior
+    return posterior, bool(at[1] > 0)
 
 
 def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) -> FloatArray:
@@ -273,7 +340,7 @@ def _shares(codes: FloatArray, users: Evidence | None, labels: Evidence | None) 
         other = known[1].constant_variance
         # few coordinates tell how far the two shares differ: no farther than noise explains, unless far beyond it; and
         # E[code] lies in the unit ball
-        if gap > _DIFFERS * (variance + other):
+        if gap > known[1].differs * (variance + other):
             other += min(gap - variance - other, 1 / c)
         estimate = (estimate * other + known[1].constant * variance) / (variance + other)
         variance = variance * other / (variance + other)
@@ -305,7 +372,7 @@ def features_allowed(
 
 def best_features(
     embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int,
-    length: int | None = None,
+    length: int | None = None, least: int = 0,
 ) -> int:  # fmt: skip
     """Return d, the number of principal components with the most expected information, before any request.
 
@@ -319,6 +386,7 @@ def best_features(
         noise: Function from D to the noise variance in each coordinate of the users' mean.
         users: Number of users.
         length: Length of the codes that users send, if these are longer than `codes`.
+        least: Smallest d that will do, as far as users' vectors can hold it.
     """
     h = np.asarray(embeddings, np.float64)
     c = codes.shape[1]
@@ -328,7 +396,7 @@ def best_features(
     own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)
     share = EXPLAINED * own / own.sum()  # of a label's variance, explained by each component
     best, chosen = -1.0, allowed[0]
-    for d in allowed:
+    for d in [d for d in allowed if d >= least] or allowed[-1:]:
         f = components[:, :d] / np.maximum(np.linalg.norm(components[:, :d], axis=1, keepdims=True), 1e-12)
         values = np.maximum(np.linalg.eigvalsh(np.cov(f, rowvar=False))[::-1], 1e-12)
         prior = share[:d] * values / c
@@ -337,6 +405,34 @@ def best_features(
         if explained > best:
             best, chosen = explained, d
     return chosen
+
+
+def wide_features(embeddings: NDArray[Any]) -> int:
+    """Return the largest number of features that public text supports: that of a head without noise."""
+    rows, width = embeddings.shape
+    return features_allowed(1, width=width, rows=rows)[-1]
+
+
+def covering_features(embeddings: NDArray[Any], likely: NDArray[Any], codes: NDArray[np.float32]) -> int:
+    """Return the smallest d at which class names decide on public text as they do with all features.
+
+    Where a class's name is known by features that users' vectors do not have, users cannot correct the names.
+
+    Args:
+        embeddings: Public embeddings (N, m).
+        likely: Probabilities of classes (N, K) by the names.
+        codes: Codes of labels.
+    """
+
+    def decided(d: int) -> NDArray[np.int64]:
+        features = pca_maps(embeddings, dim=d, classes=len(codes)).project(embeddings)
+        weight, bias = linear_head(features, codes, labels=of_names(features, likely, codes))
+        return (features @ weight + bias).argmax(axis=1)
+
+    widest = wide_features(embeddings)
+    allowed = features_allowed(1, width=widest)
+    whole = decided(widest)
+    return next((d for d in allowed if (decided(d) == whole).mean() >= COVERED), widest)
 
 
 def mean_noise(mechanism: Mechanism, *, users: int) -> float:

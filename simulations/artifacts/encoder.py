@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from server.checkpoint_files import resolve
+from server.sentence_layout import read
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import DEFAULT_DIM, Experiment
+from simulations.experiment import DEFAULT_DIM, Arm
 from simulations.experiment import Encoder as EncoderSettings
+from simulations.experiment.sections import Training
 from simulations.progress import Progress
 
-#: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
+#: Built-in texts that calibrate an int8 encoder. They are fixed, so that the encoder depends on the model alone.
 CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
 #: Checkpoint in the folder of an encoder that was fine-tuned first.
 _CHECKPOINT = "checkpoint"
@@ -26,17 +28,21 @@ _CHECKPOINT = "checkpoint"
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 
-def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress) -> Path:
-    """The exported encoder, fine-tuned on the public part first if the experiment says so; made once, then cached."""
+def encoder_folder(
+    settings: EncoderSettings, public: Corpus, *, batch_size: int, seed: int, progress: Progress
+) -> Path:
+    """Return the folder of the exported encoder, which is made once and then cached.
+
+    The encoder is first fine-tuned on the public part if the settings ask for it, with `batch_size` and `seed`.
+    """
     from server.accelerator import device
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 
-    settings = experiment.encoder
-    made_from: list[object] = [fingerprint(settings.model), settings.pooling, settings.max_length]
+    made_from: list[object] = [fingerprint(settings.model), pooling_of(settings), settings.max_length]
     if settings.fine_tune_on_public:
         made_from += [
-            settings.fine_tune_epochs, settings.fine_tune_lr, experiment.training.batch_size, experiment.seed,
+            settings.fine_tune_epochs, settings.fine_tune_lr, batch_size, seed,
             list(public.texts), public.labels.tolist(), device().type,
         ]  # fmt: skip
     if settings.layers:
@@ -55,7 +61,7 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
             checkpoint = finetune(
                 settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
                 epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
-                batch_size=experiment.training.batch_size, seed=experiment.seed, pooling=settings.pooling,
+                batch_size=batch_size, seed=seed, pooling=pooling_of(settings),
                 max_length=settings.max_length, progress=progress,
             )  # fmt: skip
         progress(f"exporting the encoder {settings.model}")
@@ -64,8 +70,20 @@ def encoder_folder(experiment: Experiment, public: Corpus, *, progress: Progress
     return folder_once(f"encoders/{name}", make, progress=progress)
 
 
+def pooling_of(settings: EncoderSettings) -> str:
+    """Return the pooling of an experiment's encoder (`server.sentence_layout.POOLINGS`).
+
+    Layers side by side are not normalized: that is part of the published embedding alone.
+
+    Raises:
+        ValueError: The checkpoint's files cannot be read.
+    """
+    pooling = read(settings.model).pooling if settings.pooling == "published" else settings.pooling
+    return pooling.partition("-")[0] if settings.layers else pooling
+
+
 def _config(model: str) -> dict[str, Any]:
-    """Return the configuration of a checkpoint on this machine, or nothing for one on a hub. Raises UserError."""
+    """Return the configuration of a checkpoint on this machine, or an empty one for a checkpoint on a hub."""
     about = Path(resolve(model)) / "config.json"
     if not about.is_file():
         return {}
@@ -78,36 +96,45 @@ def _config(model: str) -> dict[str, Any]:
     return said
 
 
-def width_of(experiment: Experiment) -> int | None:
-    """How wide an embedding is, by what a checkpoint on this machine says of itself; None of one on a hub."""
-    width = _config(experiment.encoder.model).get("hidden_size")
-    return width * max(1, len(experiment.encoder.layers)) if isinstance(width, int) else None
+def width_of(settings: EncoderSettings) -> int | None:
+    """Return the width of an embedding by the checkpoint's own configuration; None for a checkpoint on a hub."""
+    width = _config(settings.model).get("hidden_size")
+    return width * max(1, len(settings.layers)) if isinstance(width, int) else None
 
 
-def check_trained(experiment: Experiment) -> None:
-    """Raise UserError, naming the setting, where an encoder has no room for what the experiment says.
+def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[Arm]) -> None:
+    """Check that an encoder has room for the settings of an experiment, without torch.
 
-    Of a checkpoint on this machine; what a hub has, is looked at before anybody is asked (`server.export`,
-    `server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
+    It reads the configuration of a checkpoint on this machine. A checkpoint on a hub is checked before any user is
+    queried (`server.export`, `server.training.end_to_end.check`).
+
+    Raises:
+        UserError: It has no room. The message names the key.
     """
-    said = _config(experiment.encoder.model)
+    said = _config(settings.model)
     width, places, depth = (
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
     )  # fmt: skip
-    protocol = experiment.training.protocol
-    asked = {"training.bottleneck": experiment.training.bottleneck} if protocol.releases_text else {}
+    protocol = training.protocol
+    asked = {"training.bottleneck": training.bottleneck} if protocol.releases_text else {}
     if protocol.in_halves:
-        asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in experiment.arms}
+        asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in arms}
     for where, dim in asked.items():
         if isinstance(width, int) and isinstance(dim, int) and dim > width:
             raise UserError(f"{where}: {dim} is above the encoder's width {width}; choose at most {width}")
-    if isinstance(places, int) and not 3 <= experiment.encoder.max_length <= places:
+    if isinstance(places, int) and not 3 <= settings.max_length <= places:
         raise UserError(
-            f"encoder.max-length: must be from 3 to the encoder's {places} places, got {experiment.encoder.max_length}"
+            f"encoder.max-length: must be from 3 to the encoder's {places} places, got {settings.max_length}"
         )
-    if isinstance(depth, int) and max(experiment.encoder.layers, default=0) > depth:
+    longest = read(settings.model).max_length if said else None
+    if longest is not None and settings.max_length > longest:
         raise UserError(
-            f"encoder.layers: {max(experiment.encoder.layers)} is above the encoder's {depth} layers; choose from these"
+            f"encoder.max-length: {settings.max_length} is above the {longest} tokens that "
+            f"{settings.model} was published for"
+        )
+    if isinstance(depth, int) and max(settings.layers, default=0) > depth:
+        raise UserError(
+            f"encoder.layers: {max(settings.layers)} is above the encoder's {depth} layers; choose from these"
         )
 
 
@@ -120,7 +147,7 @@ def export_settings(settings: EncoderSettings) -> dict[str, Any]:
     """Return the arguments of `server.export.export_encoder` for the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
-        "pooling": settings.pooling, "max_length": settings.max_length, "layers": settings.layers,
+        "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": settings.layers,
         "precision": settings.precision, "calibration": calibration,
     }  # fmt: skip
 

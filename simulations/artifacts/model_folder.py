@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,20 @@ from server.protocols.models import ENCODER, TextModel
 from server.protocols.protocol import Public, Text
 from simulations.artifacts.public import CachedEncoder
 from simulations.errors import UserError
+from simulations.experiment.result import SHOWN, ArmResult
 from simulations.output.jsonable import json_ready
 
 _ABOUT = "model.json"
-#: What a pipeline that was trained end to end is known by.
+_SENTENCES = {"sanitized": "sanitized", "on_device": "clean"}
+#: File that identifies a pipeline that was trained end to end.
 PIPELINE = "pipeline.json"
 
 
-def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, Any]) -> None:
-    """Writes the model (`server.protocols.protocol.Model`), if there is one, and its card; in asked/ the maps that
-    training users were sent, under which their releases are to be read.
+def save_model(folder: Path, model: Any, public: Public, result: ArmResult) -> None:
+    """Write an arm's model, if it has one, and its card. The folder asked/ holds the maps under which users released.
 
-    model.json: {"classes", "encoder"} and, where the encoder is not in the folder itself, "encoder_folder"; of a model
-    of released texts, "sides": 2 where pairs are two of them, 1 where they are joined. result: the arm's line, as
-    results.json has it.
+    The file model.json has "classes" and "encoder". If the encoder is elsewhere, it also has "encoder_folder". For a
+    model of released texts, "sides" is 2 if pairs are two texts, and 1 if they are joined.
     """
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -44,10 +44,20 @@ def save_model(folder: Path, model: Any, public: Public, result: Mapping[str, An
         about["encoder_folder"] = str(encoder.folder)
     (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False) + "\n", encoding="utf-8")
     named = None if encoder is None else f"{encoder.identity}, {encoder.precision}"
-    card = dict(result) | {"encoder": named, "classes": list(public.classes)}
+    card = result.to_dict() | {"encoder": named, "classes": list(public.classes), "measured": _measured(result)}
     card |= {"released": "text"} if public.rewriter is not None and encoder is None else {}
     (folder / "README.md").write_text(model_card(card), encoding="utf-8")
-    (folder / "guarantee.json").write_text(json.dumps(json_ready(result["budget"]), indent=1), encoding="utf-8")
+    (folder / "guarantee.json").write_text(json.dumps(json_ready(result.budget.to_dict()), indent=1), encoding="utf-8")
+
+
+def _measured(result: ArmResult) -> dict[str, float]:
+    """Return the accuracies and measures of the model's card, by heading."""
+    shown = {"accuracy": "accuracy"} | SHOWN
+    return {
+        f"{shown[it.metric][0].upper()}{shown[it.metric][1:]}, {_SENTENCES[it.split]} test sentences": it.value
+        for it in result.estimates()
+        if it.split is not None and it.metric in shown
+    }
 
 
 def read_about(folder: Path) -> tuple[tuple[str, ...], str]:
@@ -71,7 +81,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.int64]:
-    """Return a saved model's classes of texts as they are, (n,), as a user's own device computes them.
+    """Return a saved model's classes of texts in clear, (n,), as a user's own device computes them.
 
     Raises:
         ValueError: There is no model.

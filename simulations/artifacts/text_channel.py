@@ -13,6 +13,7 @@ from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
 from mechanisms.catalogue import admit
+from mechanisms.facts import AboutWords, facts_of
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -27,10 +28,11 @@ from simulations.experiment import (
     CHECKPOINT,
     NONE,
     Arm,
-    Experiment,
+    ArmSetup,
     text_mechanism,
     trial_text_of,
 )
+from simulations.experiment.sections import TextChannel
 from simulations.progress import Progress
 
 
@@ -105,39 +107,54 @@ class StudyRewriter:
 
 
 def prepare_rewriter(
-    experiment: Experiment, public: Sequence[Text], *, progress: Progress
-) -> StudyRewriter | None:
-    """The vocabulary, counted on the public texts and tagged if an arm needs tags, and the language models; None where
-    no arm releases texts. Raises UserError where an arm's own users would refuse what it asks."""
-    arms = [arm for arm in experiment.arms if arm.text is not None]
-    if not arms:
+    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int,
+    progress: Progress,
+) -> StudyRewriter | None:  # fmt: skip
+    """Return the vocabulary and the language models of a run; None if no arm releases texts.
+
+    The vocabulary is counted on the public texts, and tagged if an arm needs tags. `model` is the encoder's checkpoint.
+
+    Raises:
+        UserError: The policy of an arm's own users would refuse its request.
+    """
+    setups = [setup for setup in setups if setup.arm.text is not None]
+    if not setups:
         return None
-    lines = as_lines(public)
-    rewriter = _with_vocabulary(experiment, arms, lines, progress)
-    if sources := _language_models(experiment, arms):
-        made = {kind: _made(experiment, kind, source, public, progress) for kind, source in sources.items()}
+    rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed, progress)
+    if sources := _language_models(setups, settings):
+        made = {kind: _made(settings, kind, source, public, seed, progress) for kind, source in sources.items()}
         rewriter = replace(rewriter, masked_lm=together(made, progress=progress))
-    for arm in arms:
-        experiment.check_text(arm, rewriter.mechanism(arm))
-    return rewriter
+    return _checked(rewriter, setups)
 
 
-def saved_rewriter(experiment: Experiment, vocabulary: Path, language_model: Path | None) -> StudyRewriter:
-    """As `prepare_rewriter` had made it, from the folders of the vocabulary and of the language models."""
-    return _study_rewriter(experiment, vocabulary, masked_lm=language_model)
+def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int, **models: Any) -> StudyRewriter:
+    """Return what `prepare_rewriter` made, from the vocabulary's folder. `models` may name `masked_lm`."""
+    return StudyRewriter(
+        vocabularies.load_cached(folder), folder, model=model, seed=seed,
+        pretrain=settings.pretrain_steps if settings.pretrain else None, **models,
+    )  # fmt: skip
 
 
-def rewriter_to_price(experiment: Experiment, public: Sequence[Text]) -> StudyRewriter | None:
-    """As `prepare_rewriter`, without the language models, which take minutes to make: what a draw costs depends
-    on how many words there are, and not on where their logits are clipped. Its mechanisms are not to be drawn from."""
-    arms = [arm for arm in experiment.arms if arm.text is not None]
-    if not arms:
+def rewriter_to_price(
+    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
+) -> StudyRewriter | None:
+    """Return what `prepare_rewriter` makes without the language models, which take minutes.
+
+    The price of a draw depends on the number of words and not on the clipping bounds of logits. Its mechanisms must not
+    be drawn from.
+    """
+    setups = [setup for setup in setups if setup.arm.text is not None]
+    if not setups:
         return None
-    rewriter = _with_vocabulary(experiment, arms, as_lines(public), lambda line: None)
-    if _language_models(experiment, arms):
+    rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed, lambda line: None)
+    if _language_models(setups, settings):
         rewriter = replace(rewriter, said=ANY_MODEL)
-    for arm in arms:
-        experiment.check_text(arm, rewriter.mechanism(arm))
+    return _checked(rewriter, setups)
+
+
+def _checked(rewriter: StudyRewriter, setups: Sequence[ArmSetup]) -> StudyRewriter:
+    for setup in setups:
+        setup.check_text(rewriter.mechanism(setup.arm))
     return rewriter
 
 
@@ -147,39 +164,32 @@ def as_lines(texts: Sequence[Text]) -> list[str]:
 
 
 def _with_vocabulary(
-    experiment: Experiment, arms: list[Arm], public: list[str], progress: Progress
+    setups: Sequence[ArmSetup], settings: TextChannel, public: list[str], model: str, seed: int, progress: Progress
 ) -> StudyRewriter:
-    settings = experiment.text
-    source = experiment.encoder.model if settings.words == CHECKPOINT else settings.words
+    source = model if settings.words == CHECKPOINT else settings.words
     progress(f"preparing the vocabulary of {source}")
-    tags = any(_needs_tags(arm) for arm in arms)
+    tags = any(_needs_tags(setup.arm) for setup in setups)
     folder = vocabulary_folder(source, public_texts=public, tags=tags, progress=progress)
-    return _study_rewriter(experiment, folder)
-
-
-def _study_rewriter(experiment: Experiment, folder: Path, **language_model: Any) -> StudyRewriter:
-    settings = experiment.text
-    return StudyRewriter(
-        vocabularies.load_cached(folder), folder, model=experiment.encoder.model, seed=experiment.seed,
-        pretrain=settings.pretrain_steps if settings.pretrain else None, **language_model,
-    )  # fmt: skip
+    return saved_rewriter(settings, folder, model=model, seed=seed)
 
 
 def _needs_tags(arm: Arm) -> bool:
-    """Whether the mechanism refuses, or cannot work with, words that nobody has tagged."""
-    return arm.text is not None and "syntax" in arm.text["mechanism"]
+    """Return True if the arm's mechanism needs a tagged vocabulary."""
+    return arm.text is not None and AboutWords.TAGS in facts_of(admit(arm.text["mechanism"])).needs
 
 
-def _language_models(experiment: Experiment, arms: list[Arm]) -> dict[str, str]:
-    """The checkpoints of the language models that arms read, by kind. UserError where one is read, and the experiment
-    names none."""
-    settings = experiment.text
+def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[str, str]:
+    """Return the checkpoints of the language models that arms read, by kind.
+
+    Raises:
+        UserError: An arm reads a language model that the experiment does not name.
+    """
     named = {
         language_models.MASKED_LM: settings.masked_lm, language_models.GENERATOR: settings.generator,
         language_models.PARAPHRASER: settings.paraphraser,
     }  # fmt: skip
     found = {}
-    for arm in arms:
+    for arm in (setup.arm for setup in setups):
         word = trial_text_of(arm).word
         if not word.reads:
             continue
@@ -193,10 +203,11 @@ def _language_models(experiment: Experiment, arms: list[Arm]) -> dict[str, str]:
     return found
 
 
-def _made(experiment: Experiment, kind: str, source: str, public: Sequence[Text], progress: Progress) -> Path:
-    """The folder of a language model, as clients read it."""
+def _made(
+    settings: TextChannel, kind: str, source: str, public: Sequence[Text], seed: int, progress: Progress
+) -> Path:
+    """Return the folder of a language model, as clients read it."""
     if kind == language_models.MASKED_LM:
-        return masked_lm_folder(source, public, seed=experiment.seed, progress=progress)
-    settings = experiment.text
+        return masked_lm_folder(source, public, seed=seed, progress=progress)
     prompt = settings.prompt if kind == language_models.GENERATOR else settings.paraphraser_prompt
-    return generator_folder(source, public, kind=kind, prompt=prompt, seed=experiment.seed, progress=progress)
+    return generator_folder(source, public, kind=kind, prompt=prompt, seed=seed, progress=progress)

@@ -1,4 +1,4 @@
-"""From an arm of an experiment to its protocol: its users' releases, and the settings of the training."""
+"""Protocol of an arm of an experiment: its users' releases and the settings of its training."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from pathlib import Path
 
 from mechanisms.mechanism import Mechanism
 from server.protocols.protocol import Channels, Conversation, Public, Training
-from simulations.artifacts.encoder import export_settings
+from simulations.artifacts.encoder import export_settings, pooling_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
-    Arm,
-    Experiment,
+    ArmSetup,
     answer_of,
     curator_of,
     embedding_mechanism,
@@ -19,26 +18,35 @@ from simulations.experiment import (
     released_text,
     slug,
 )
+from simulations.experiment import Encoder as EncoderSettings
+from simulations.experiment.sections import Training as TrainingSettings
 from simulations.progress import Progress
 
 
 def protocol_of(
-    experiment: Experiment, arm: Arm, public: Public, *, folder: Path, progress: Progress
+    setup: ArmSetup, training: Training, public: Public, *, folder: Path, progress: Progress
 ) -> Conversation:
-    """The arm's protocol, of which nothing has happened yet. folder: of the arm's model, for what it trains on the way.
+    """Return the arm's protocol before its first request.
 
-    Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
+    `folder` is the folder of the arm's model, for models that are trained between stages.
+
+    Raises:
+        ValueError: The arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = experiment.protocol_of(arm).conversation()(
-        public, channels_of(experiment, arm, public), training_of(experiment), folder=folder,
-        progress=lambda line: progress(f"{arm.name}: {line}"),
+    protocol: Conversation = setup.protocol.conversation()(
+        public, channels_of(setup, public), training, folder=folder,
+        progress=lambda line: progress(f"{setup.arm.name}: {line}"),
     )  # fmt: skip
     return protocol
 
 
-def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
-    """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
-    texts = experiment.training.protocol.releases_text
+def channels_of(setup: ArmSetup, public: Public) -> Channels:
+    """Return the mechanisms of the releases of an arm's users.
+
+    Raises:
+        ValueError: m' is above the encoder's width.
+    """
+    arm, texts = setup.arm, setup.protocol.releases_text
     text = taught = None
     if texts:
         assert isinstance(public.rewriter, StudyRewriter)
@@ -48,26 +56,27 @@ def channels_of(experiment: Experiment, arm: Arm, public: Public) -> Channels:
         arm=slug(arm.name),
         classes=len(public.classes),
         label=label_of(arm, len(public.classes)),
-        embedding=embeddings_of(experiment, arm, public),
+        embedding=embeddings_of(setup, public),
         text=text,
         taught=taught,
-        statistic=experiment.statistic_of(arm),
+        statistic=setup.statistic,
         answer=answer_of(arm, len(public.classes)),
-        curator=curator_of(arm, users=experiment.answering(arm)),
+        curator=curator_of(arm, users=setup.answering),
         features=arm.features,
-        users=experiment.answering(arm),
+        users=setup.answering,
         teaching=not arm.public_only,
         asking=texts or (arm.embedding is not None and arm.answer is None),
-        minimum_users=experiment.shuffle.least,
+        minimum_users=setup.shuffle.least,
     )
 
 
-def embeddings_of(experiment: Experiment, arm: Arm, public: Public) -> tuple[Mechanism, ...]:
-    """The mechanism of the arm's embeddings at each m' that the arm names; () where the way has none.
+def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
+    """Return the mechanism of embeddings at each m' of an arm; () if its protocol has none.
 
-    Raises ValueError for one above the encoder's width.
+    Raises:
+        ValueError: m' is above the encoder's width.
     """
-    protocol = experiment.training.protocol
+    arm, protocol = setup.arm, setup.protocol
     if protocol.only_texts:
         return ()
     if protocol.in_halves:
@@ -84,13 +93,12 @@ def embeddings_of(experiment: Experiment, arm: Arm, public: Public) -> tuple[Mec
     return tuple(embedding_mechanism(arm.embedding or {"mechanism": "identity"}, dim) for dim in dims)
 
 
-def training_of(experiment: Experiment) -> Training:
-    """How the experiment's server trains."""
-    settings, training = experiment.encoder, experiment.training
+def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
+    """Return the settings of a training server, from the tables [training] and [encoder]."""
     return Training(
-        seed=experiment.seed, label_stages=training.label_stages, rounds=training.rounds,
+        seed=seed, label_stages=training.label_stages, rounds=training.rounds,
         self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
         bottleneck=None if isinstance(training.bottleneck, str) else training.bottleneck,
-        descent=training.descent, pooling=settings.pooling, max_length=settings.max_length,
+        descent=training.descent, pooling=pooling_of(settings), max_length=settings.max_length,
         export=export_settings(settings),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The three parts of an experiment's data: public, held by users, and for the test."""
+"""Three parts of an experiment's data: the public part, the users' part, and the test part."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from simulations.corpora.classes import matched
 from simulations.corpora.columns import class_numbers, label_names, refuse_two_spellings, texts_of
 from simulations.corpora.corpus import Corpus, Split
 from simulations.errors import no_file
-from simulations.experiment import Experiment
+from simulations.experiment.sections import Data, Population
 
-#: Of the built-in corpus, on average, where a user may hold several.
+#: Mean number of reviews of a user of the built-in corpus who may hold several.
 REVIEWS_PER_USER = 5
 
 
-def _read_public(experiment: Experiment) -> Corpus:
-    """Public texts of a file or of the hub, and their labels where these are public. UserError as the readers."""
-    data, public = experiment.data, experiment.data.public
+def _read_public(data: Data, seed: int) -> Corpus:
+    """Return the public texts of a file or of the hub, and their labels if these are public."""
+    public = data.public
     text, label = public.text or data.text, (public.label or data.label) if public.labels else None
     wanted, named = files.column_list(text, label)
     if public.split == "file":
@@ -36,17 +36,19 @@ def _read_public(experiment: Experiment) -> Corpus:
     corpus = Corpus(texts_of(found, wanted[0]), class_numbers(found, names, classes, "name its class"), classes)
     if data.public_size is None or data.public_size >= len(corpus):
         return corpus
-    rows = np.random.default_rng([experiment.seed, 12]).permutation(len(corpus))[: data.public_size]
+    rows = np.random.default_rng([seed, 12]).permutation(len(corpus))[: data.public_size]
     return corpus.take(np.sort(rows))
 
 
-def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
-    """The public part, what users hold before they are chosen, and the test part; and words about them."""
-    data, seed = experiment.data, experiment.seed
+def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[str, object]]:
+    """Return the three parts, with all candidate users, and a description of their source.
+
+    Raises:
+        UserError: The data cannot be read, or do not fit the settings.
+    """
     if data.source == "built-in":
-        people = experiment.population
         train, authors = people.users, None
-        if people.assignment != "record":  # several reviews to a user, as far as the corpus goes
+        if people.assignment != "record":  # several reviews for each user, as far as the corpus has them
             room = builtin.LIMIT - data.public_size - data.test_size
             train = max(people.users, min(REVIEWS_PER_USER * people.users, room))
             authors = people.users
@@ -77,8 +79,8 @@ def load_split(experiment: Experiment) -> tuple[Split, dict[str, object]]:
         if data.public.split == "built-in":
             public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
         else:
-            public = _read_public(experiment)
-        labels = np.zeros(len(public), np.int64)  # nobody's, where labels are not public
+            public = _read_public(data, seed)
+        labels = np.zeros(len(public), np.int64)  # placeholders where labels are not public
         if data.public.labels:
             about["classes"] = same = matched(train.classes, public.classes, data.public.classes)
             ours = {name: i for i, name in enumerate(same.values())}

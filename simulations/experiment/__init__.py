@@ -22,7 +22,7 @@ from simulations.experiment.arm import (
     text_mechanism,
     trial_text_of,
 )
-from simulations.experiment.experiment import Experiment, client_policy
+from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import slug
 from simulations.experiment.sections import (
     BUNDLED_LM,
@@ -31,10 +31,11 @@ from simulations.experiment.sections import (
     Encoder,
     Policy,
 )
+from simulations.experiment.setup import ArmSetup
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
-    "ANY_MODEL", "BOTH", "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "NONE", "Arm", "Encoder", "Experiment", "Policy",
-    "answer_of", "bundled", "client_policy", "curator_of", "embedding_mechanism", "from_table", "label_of", "load",
+    "ANY_MODEL", "BOTH", "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "NONE", "Arm", "ArmSetup", "Encoder", "Experiment",
+    "Policy", "answer_of", "bundled", "curator_of", "embedding_mechanism", "from_table", "label_of", "load",
     "released_text", "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mechanisms import catalogue
+from mechanisms.channels import ANSWER, EMBEDDING, LABEL, TEXT, VECTOR
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import PrivUnit
@@ -28,7 +29,7 @@ BOTH = "both"
 #: Default m' of an arm: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
-#: Key of an arm's statistic: the shuffled ε of a user.
+#: Key of an arm's vector: the shuffled ε of a user.
 CENTRAL = "central_epsilon"
 #: Description of a language model for pricing a mechanism without drawing from it. The price depends neither on the
 #: clipping bounds of logits nor on the width of states.
@@ -37,22 +38,29 @@ ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
 
 @dataclass(frozen=True)
 class Arm(Section):
-    """One line of the table. Without `label`, labels are sent in clear; way "public-only" trains on no user,
-    "release-once" is there to compare the study's way "statistics" with, and "centralised", of a reference arm, on all
-    texts and labels as they are, at a server that is trusted with them.
+    """One line of the results: the mechanisms of its users' releases.
 
-    text, embedding, label, statistic, answer: mechanism tables as the catalogue reads them. `sides`: of a text where
-    data have a second one, 2, or 1, which joins them. `dim`: of an embedding m',
-    and of several the best on public data; of a statistic d, the number of features, chosen where it is not given.
-    answer: of the class that a device finds by itself, where test users release that in place of an embedding.
-    curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum
-    ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta. In "local-dp-sgd" it
-    simulates users who trust nobody and send gradients, which clients do not compute.
-    perturb: whose texts go through the text's mechanism: of training users ("train"), of those who ask ("test"), or of
-    "both"; the others' leave in clear, so an arm with others is a reference.
-    reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
-    any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
-    one labels in clear are counted, and it stands for what texts expose.
+    A mechanism is a table with its name, its epsilon and its other parameters. Without label, labels are sent in clear.
+
+    Attributes:
+        name: Name in tables and folders.
+        embedding: Mechanism of embeddings. `dim` is m', the number of released coordinates; of a list, the best on
+            public data is taken.
+        label: Mechanism of labels.
+        text: Mechanism of texts. `sides`: 2 sanitizes the texts of a pair one by one, 1 joins them.
+        vector: Mechanism of user vectors. `dim` is d, the number of features, which is chosen where it is not given.
+        answer: Mechanism of the class that a device finds itself. Test users release it in place of an embedding.
+        curator: Noise of a trusted server in a reference arm, with epsilon and delta: on the sum of the users' vectors
+            in clear ("gaussian"), or in training on them ("dp-sgd", "dp-fedavg"). "local-dp-sgd" simulates users who
+            send gradients with noise, which clients do not compute.
+        perturb: Users whose texts are sanitized: training users ("train"), test users ("test"), or both. The texts of
+            the others are sent in clear, so such an arm is a reference.
+        reference: True for an arm without privacy, whose users accept anything.
+        smallest-crowd: Least number of delivered users, as somebody who knows assures, that agree with any one of them
+            in all that is sent in clear. Without it nothing is amplified before a run. After a run labels in clear are
+            counted, and it stands for what texts expose.
+        protocol: "public-only" trains on no user, "release-once" is a comparison beside protocol "statistics", and
+            "centralised" is a reference arm whose trusted server has all texts and labels in clear.
     """
 
     name: str = setting(values.text, "")
@@ -77,14 +85,14 @@ class Arm(Section):
         if self.centralised:
             self._check_centralised()
             return
-        for taught in ("label", "statistic"):
+        for taught in (LABEL.name, VECTOR.name):
             if self.public_only and getattr(self, taught) is not None:
                 raise UserError(
-                    f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {taught} from users; remove it'
+                    f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {key(taught)} from users; remove it'
                 )
         if not self.public_only and self.embedding is None and self.text is None and self.statistic is None:
             raise UserError(
-                f'{self._where("embedding")}: is missing; name a mechanism, or way = "{PUBLIC_ONLY}"'
+                f'{self._where("embedding")}: is missing; name a mechanism, or protocol = "{PUBLIC_ONLY}"'
             )
         if self.embedding and self.embedding["mechanism"] != "identity" and "dim" not in self.embedding:
             raise UserError(
@@ -149,7 +157,7 @@ def embedding_mechanism(spec: dict[str, Any], dim: int) -> Mechanism:
     Raises:
         ValueError: `catalogue.build` raises it.
     """
-    return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel="embedding", dim=dim)
+    return catalogue.build({k: v for k, v in spec.items() if k != "dim"}, channel=EMBEDDING.name, dim=dim)
 
 
 def text_mechanism(
@@ -168,7 +176,7 @@ def text_mechanism(
     """
     takes = {f.name for f in fields(catalogue.admit(spec["mechanism"]))}
     given = {name: value for name, value in (model or {}).items() if name in takes}
-    built: TextMechanism = catalogue.build(given | spec, channel="text", vocabulary=vocabulary)
+    built: TextMechanism = catalogue.build(given | spec, channel=TEXT.name, vocabulary=vocabulary)
     return built
 
 
@@ -205,7 +213,7 @@ def label_of(arm: Arm, classes: int) -> Mechanism:
     """
     _refuse_dim(arm, "label")
     try:
-        built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel="label", classes=classes)
+        built: Mechanism = catalogue.build(arm.label or {"mechanism": "identity"}, channel=LABEL.name, classes=classes)
     except ValueError as error:
         raise UserError(_about(arm, "label", error)) from error
     if arm.label is not None and built.name != "identity" and not hasattr(built, "log_prob"):
@@ -223,7 +231,7 @@ def answer_of(arm: Arm, classes: int) -> Mechanism | None:
         return None
     _refuse_dim(arm, "answer")
     try:
-        built: Mechanism = catalogue.build(arm.answer, channel="answer", classes=classes)
+        built: Mechanism = catalogue.build(arm.answer, channel=ANSWER.name, classes=classes)
     except ValueError as error:
         raise UserError(_about(arm, "answer", error)) from error
     return built
@@ -250,7 +258,7 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
         spec = _planned(arm, spec, users, delta)
 
     def built(size: int) -> Mechanism:
-        mechanism: Mechanism = catalogue.build(spec, channel="statistic", dim=size)
+        mechanism: Mechanism = catalogue.build(spec, channel=VECTOR.name, dim=size)
         return mechanism
 
     try:
@@ -277,7 +285,7 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
         return None
     where = f'arm "{arm.name}": curator'
     if not arm.reference or (arm.statistic or {}).get("mechanism") != "identity":
-        raise UserError(f'{where}: stands with reference = true and statistic = {{ mechanism = "identity" }}')
+        raise UserError(f'{where}: stands with reference = true and vector = {{ mechanism = "identity" }}')
     known = {"gaussian", *DESCENTS}
     if arm.curator["mechanism"] not in known or not {"epsilon", "delta"} <= arm.curator.keys():
         raise UserError(
@@ -291,7 +299,7 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
         if unknown := spec.keys() - {"mechanism", *names}:
             raise ValueError(f"{spec['mechanism']}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
         if kind is None:
-            noise: Gaussian = catalogue.build(spec, channel="embedding", dim=1)
+            noise: Gaussian = catalogue.build(spec, channel=EMBEDDING.name, dim=1)
             return noise
         crowd = {"users": users} if kind is LocalDPSGD else {}
         return kind(**{name: value for name, value in spec.items() if name != "mechanism"}, **crowd)
@@ -303,7 +311,7 @@ def _planned(arm: Arm, spec: dict[str, Any], users: int | None, delta: float) ->
     """Return the table with the ε0 and p of least error for the arm's central ε. They hardly depend on D."""
     from mechanisms.accounting.planner import privunit_of  # takes its time to load
 
-    where, central = f'arm "{arm.name}": statistic.{key(CENTRAL)}', spec[CENTRAL]
+    where, central = f'arm "{arm.name}": vector.{key(CENTRAL)}', spec[CENTRAL]
     if spec["mechanism"] != PrivUnit.name or {"epsilon", "cap_probability"} & spec.keys():
         raise UserError(f'{where}: stands in place of epsilon and cap_probability, with mechanism = "privunit" alone')
     if users is None:
@@ -343,7 +351,7 @@ def stand_in() -> Vocabulary:
 
 def _about(arm: Arm, channel: str, error: ValueError) -> str:
     """Return the error message for a mechanism of an arm; some errors of the catalogue already name the channel."""
-    return f'arm "{arm.name}": {channel}: {str(error).removeprefix(f"{channel}: ")}'
+    return f'arm "{arm.name}": {key(channel)}: {str(error).removeprefix(f"{channel}: ")}'
 
 
 def _refuse_dim(arm: Arm, channel: str) -> None:

@@ -1,31 +1,20 @@
-"""Whole experiment: its tables and arms, its contradictions, and the policy of its clients."""
+"""Whole experiment: its tables and arms, their contradictions, and the setup of each arm."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE, admit
-from mechanisms.mechanism import Mechanism
-from mechanisms.messages.release import CHANNELS
-from mechanisms.words.text import TextMechanism
+from mechanisms.channels import CHANNELS
 from server.declarations import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS, TrainingProtocol
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
-from simulations.experiment.arm import (
-    Arm,
-    curator_of,
-    released_text,
-    statistic_of,
-    trial_text_of,
-)
+from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
 from simulations.experiment.names import either, slug
-from simulations.experiment.pricing import check_arm, check_text
-from simulations.experiment.requests import check_requests
 from simulations.experiment.sections import (
     WAYS,
     Data,
@@ -36,6 +25,7 @@ from simulations.experiment.sections import (
     TextChannel,
     Training,
 )
+from simulations.experiment.setup import ArmSetup
 
 
 @dataclass(frozen=True)
@@ -92,11 +82,11 @@ class Experiment:
     def _check_public(self) -> None:
         public, protocol = self.data.public, self.training.protocol
         if protocol.fits_maps and public.fraction == 0:
-            raise UserError(f'data.public.fraction: must be above 0; way = "{protocol}" learns its maps on public data')
+            raise UserError(f'data.public.fraction: must be above 0; the protocol "{protocol}" learns its maps on it')
         by_vector = protocol.releases_vector and public.labels and not self.encoder.fine_tune_on_public
         if public.labelled is not None and not by_vector:
             raise UserError(
-                f'data.public.labelled: goes with training.way = "{STATISTICS}", labels = true and '
+                f'data.public.labelled: goes with training.protocol = "{STATISTICS}", labels = true and '
                 "encoder.fine-tune-on-public = false; remove it"
             )
         if not public.labels and self.encoder.fine_tune_on_public:
@@ -107,22 +97,22 @@ class Experiment:
             raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
         if self.training.protocol.releases_text and self.encoder.fine_tune_on_public:
             raise UserError(
-                f'encoder.fine-tune-on-public: does not go with training.way = "{self.training.way}", where labelled '
+                f'encoder.fine-tune-on-public: does not go with training.protocol = "{protocol}", where labelled '
                 "public text joins the users', sanitized like theirs; remove it"
             )
         if not protocol.fits_maps and self.encoder.layers:
             raise UserError(
-                f'encoder.layers: does not go with training.way = "{self.training.way}", which trains the last one\'s '
+                f'encoder.layers: does not go with training.protocol = "{protocol}", which trains the last one\'s '
                 "states; remove it"
             )
-        encode = protocol.private and protocol.trains_on & {"embedding", "statistic"}
+        encode = protocol.private and (protocol.releases_embedding or protocol.releases_vector)
         if not encode and self.encoder.precision != "fp32":
             raise UserError(
-                f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.way = '
+                f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.protocol = '
                 f'"{self.training.way}" they encode nothing; remove it'
             )
         if self.text.pretrain and not self.training.protocol.releases_text:
-            raise UserError(f"text.pretrain: needs training.way = {either(_named('text'))}")
+            raise UserError(f"text.pretrain: needs training.protocol = {either(_named('text'))}")
         if self.text.pretrain and public.fraction == 0:
             raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
         for arm in self.arms if self.text.pretrain else ():
@@ -169,8 +159,8 @@ class Experiment:
                 raise UserError(f'arm "{arm.name}": text.sides: goes with pairs of texts, data.second-text; remove it')
             if arm.public_only and not self.training.protocol.private:
                 raise UserError(
-                    f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "paper", which trains '
-                    "on users' texts; put this arm into a study of another way"
+                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" does not go with training.protocol = "paper", which '
+                    "trains on users' texts; put this arm into a study of another protocol"
                 )
             if arm.centralised:
                 self._check_centralised(arm)
@@ -184,14 +174,15 @@ class Experiment:
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
                     "give one number here"
                 )
-            curator = curator_of(arm, users=self.answering(arm))
+            setup = self.setup(arm)
+            curator = curator_of(arm, users=setup.answering)
             if isinstance(curator, Descent) and self.population.assignment != "record":
                 raise UserError(
                     f'arm "{arm.name}": curator: {curator.name} trains on users of one record each; set '
                     'population.assignment = "record"'
                 )
-            check_arm(client_policy(self, arm), arm, self.data.classes, self.statistic_of(arm))
-            self.check_requests(arm)
+            setup.check()
+            setup.check_requests()
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '
@@ -201,7 +192,8 @@ class Experiment:
     def _check_centralised(self, arm: Arm) -> None:
         if not self.training.protocol.fits_maps:
             raise UserError(
-                f'arm "{arm.name}": way: "{CENTRALISED}" reads embeddings, and training.way = "{self.training.way}" '
+                f'arm "{arm.name}": protocol: "{CENTRALISED}" reads embeddings, and training.protocol = '
+                f'"{self.training.way}" '
                 f"has none at first; it goes with {either([name for name in WAYS if PROTOCOLS[name].fits_maps])}"
             )
 
@@ -211,60 +203,50 @@ class Experiment:
         beside = self.training.protocol.releases_vector and self.data.public.labelled is None
         if arm.way == RELEASE_ONCE.name and not beside:
             raise UserError(
-                f'arm "{arm.name}": way: "{RELEASE_ONCE}" stands beside training.way = "{STATISTICS}" alone, and not '
-                "with data.public.labelled; remove it"
+                f'arm "{arm.name}": protocol: "{RELEASE_ONCE}" stands beside training.protocol = "{STATISTICS}" alone, '
+                "and not with data.public.labelled; remove it"
             )
         if texts and arm.text is None:
             raise UserError(
-                f'arm "{arm.name}": text: is missing; name a mechanism, since training.way = "{way}" trains on texts'
+                f'arm "{arm.name}": text: is missing; name a mechanism, since training.protocol = "{way}" trains on '
+                "texts"
             )
         if arm.text is not None and not texts:
             raise UserError(
-                f'arm "{arm.name}": text: does not go with training.way = "{way}", but with '
+                f'arm "{arm.name}": text: does not go with training.protocol = "{way}", but with '
                 f"{either(_named('text'))}"
             )
         if way.only_texts and arm.embedding is not None:
-            raise UserError(f'arm "{arm.name}": embedding: none is released with training.way = "{way}"; remove it')
+            raise UserError(
+                f'arm "{arm.name}": embedding: none is released with training.protocol = "{way}"; remove it'
+            )
         if way.releases_vector:
             self._check_statistic(arm)
         elif arm.statistic is not None:
             raise UserError(
-                f'arm "{arm.name}": statistic: does not go with training.way = "{way}", but with "{STATISTICS}"'
+                f'arm "{arm.name}": vector: does not go with training.protocol = "{way}", but with "{STATISTICS}"'
             )
         if arm.answer is not None:
             self._check_answer(arm)
         if way.in_halves:
             if arm.public_only:
-                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" does not go with training.way = "{way}"')
+                raise UserError(
+                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" does not go with training.protocol = "{way}"'
+                )
             if arm.embedding is None:
                 raise UserError(f'arm "{arm.name}": embedding: is missing; half of the users release one')
             if len(arm.dims) > 1:
-                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.way = "{way}"')
+                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.protocol = "{way}"')
         if texts and arm.public_only and (not self.data.public.labels or self.data.public.fraction == 0):
-            raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+            raise UserError(f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text')
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
         if needs_prior and (arm.embedding is None or texts) and not arm.public_only:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
         if needs_prior and not way.private:
             raise UserError(
                 f'arm "{arm.name}": label: randomized-response-prior takes its prior from a model that users were '
-                'sent, and training.way = "paper" sends none; use randomized-response'
+                'sent, and training.protocol = "paper" sends none; use randomized-response'
             )
-
-    def answering(self, arm: Arm) -> int:
-        """Return the number of users who are expected to answer together: all, or those of one stage."""
-        people, stages = self.population, self.training.stages if self.protocol_of(arm) is self.training.protocol else 1
-        return int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages
-
-    def statistic_of(self, arm: Arm) -> Callable[[int], Mechanism] | None:
-        """Return a function from the number D of coordinates to the mechanism of the arm's user vectors, or None."""
-        users = self.answering(arm) if self.shuffle.enabled else None
-        return statistic_of(arm, users=users, delta=self.shuffle.delta)
-
-    @property
-    def shared_codes(self) -> bool:
-        """Return True if user vectors also encode where the users' texts lie, beside public text of another domain."""
-        return self.data.elsewhere and not self.training.self_training
 
     def protocol_of(self, arm: Arm) -> TrainingProtocol:
         """Return the protocol that trains the arm; without users in a public-only arm."""
@@ -272,20 +254,23 @@ class Experiment:
 
     def _check_statistic(self, arm: Arm) -> None:
         if arm.public_only:
-            if not self.data.public.labels:
-                raise UserError(f'arm "{arm.name}": way: "{PUBLIC_ONLY}" needs labelled public text')
+            if not self.data.public.labels and self.data.class_descriptions == "none":
+                raise UserError(
+                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text or data.class-descriptions'
+                )
         elif arm.statistic is None:
             raise UserError(
-                f'arm "{arm.name}": statistic: is missing; name a mechanism, which training.way = "{STATISTICS}" needs'
+                f'arm "{arm.name}": vector: is missing; name a mechanism, which training.protocol = "{STATISTICS}" '
+                "needs"
             )
         if arm.label is not None:
-            raise UserError(f'arm "{arm.name}": label: is part of what a statistic says, under its ε; remove it')
+            raise UserError(f'arm "{arm.name}": label: is part of what a user vector says, under its ε; remove it')
 
     def _check_answer(self, arm: Arm) -> None:
         way = self.protocol_of(arm)
         if not way.answers:
             raise UserError(
-                f'arm "{arm.name}": answer: does not go with training.way = "{way}", but with '
+                f'arm "{arm.name}": answer: does not go with training.protocol = "{way}", but with '
                 f"{either([name for name in WAYS if PROTOCOLS[name].answers])}"
             )
         if way.releases_vector and arm.embedding is not None:
@@ -293,27 +278,49 @@ class Experiment:
                 f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
             )
 
-    def check_requests(self, arm: Arm, *, classes: int | None = None, width: int | None = None) -> None:
-        """Check that the requests of the arm can be made, and that nobody would refuse them.
+    def setup(self, arm: Arm) -> ArmSetup:
+        """Return an arm with what the experiment settles for it."""
+        people, protocol = self.population, self.protocol_of(arm)
+        stages = self.training.stages if protocol is self.training.protocol else 1
+        return ArmSetup(
+            arm, protocol, self._policy(arm), self.policy.declared, self.shuffle, users=people.users,
+            answering=int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages, stages=stages,
+            epochs=self.training.epochs, classes=self.data.classes,
+            shared_codes=self.data.elsewhere and not self.training.self_training,
+            records=1 if people.assignment == "record" else None, test_records=1 if self.data.user is None else None,
+        )  # fmt: skip
 
-        Args:
-            arm: The arm.
-            classes: Number of classes of the data; None if it is unknown.
-            width: Width of the encoder; None if it is unknown.
+    @property
+    def setups(self) -> tuple[ArmSetup, ...]:
+        """Return each arm with what the experiment settles for it."""
+        return tuple(map(self.setup, self.arms))
 
-        Raises:
-            UserError: A request would be refused, or could not be made.
-        """
-        if not arm.centralised and self.training.protocol.private:
-            check_requests(
-                arm, self.protocol_of(arm), classes=classes or self.data.classes, width=width,
-                stages=self.training.stages, least=self.shuffle.least, statistic=self.statistic_of(arm),
-                shared=self.shared_codes,
+    def _policy(self, arm: Arm) -> ClientPolicy:
+        """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts all."""
+        policy = self.policy
+        if arm.reference:
+            reason = "a reference arm, not private"
+            return ClientPolicy(
+                delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
+                answer=math.inf, releases=policy.releases, mechanisms=self._mechanisms,
+                accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
             )  # fmt: skip
+        return ClientPolicy(
+            delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
+            statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
+            releases=policy.releases, stand_ins=policy.stand_ins, mechanisms=self._mechanisms,
+            minimum_users=self.shuffle.least, accept_unprotected=policy.accept_unprotected,
+        )  # fmt: skip
 
-    def check_text(self, arm: Arm, text: TextMechanism) -> None:
-        """Raise UserError if the arm's users would refuse its text mechanism, as it is with its vocabulary."""
-        check_text(client_policy(self, arm), arm, self.data.classes, text)
+    @property
+    def _mechanisms(self) -> tuple[str, ...]:
+        """Return the mechanisms that requests may name: the whole catalogue, and external ones that arms name."""
+        allowed = dict.fromkeys(CATALOGUE)
+        for arm in self.arms:
+            for spec in (getattr(arm, channel) for channel in CHANNELS):
+                with suppress(ValueError):  # of a mechanism that is not there: who builds it says so
+                    allowed |= {} if spec is None else {admit(spec["mechanism"]).name: None}
+        return tuple(allowed)
 
 
 def _named(channel: str) -> list[str]:
@@ -325,35 +332,6 @@ def _in_clear(arm: Arm) -> bool:
     """Return True if something in clear splits an arm's users into crowds: labels, or exposures of texts."""
     labels = arm.label is None and arm.statistic is None and not arm.public_only
     return labels or (arm.text is not None and bool(trial_text_of(arm).guarantee.exposes))
-
-
-def _allowed(experiment: Experiment) -> tuple[str, ...]:
-    """Return the mechanisms that requests may name: the whole catalogue, and external ones that arms name."""
-    allowed = dict.fromkeys(CATALOGUE)
-    for arm in experiment.arms:
-        for spec in (getattr(arm, channel) for channel in CHANNELS):
-            with suppress(ValueError):  # of a mechanism that is not there: who builds it says so
-                allowed |= {} if spec is None else {admit(spec["mechanism"]).name: None}
-    return tuple(allowed)
-
-
-def client_policy(experiment: Experiment, arm: Arm) -> ClientPolicy:
-    """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts anything."""
-    policy = experiment.policy
-    if arm.reference:
-        reason = "a reference arm, not private"
-        return ClientPolicy(
-            delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf, answer=math.inf,
-            releases=policy.releases, mechanisms=_allowed(experiment),
-            accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
-        )  # fmt: skip
-    return ClientPolicy(
-        delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
-        statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
-        releases=policy.releases, stand_ins=policy.stand_ins, mechanisms=_allowed(experiment),
-        minimum_users=experiment.shuffle.least,
-        accept_unprotected=policy.accept_unprotected,
-    )  # fmt: skip
 
 
 def _with_sides(arm: Arm) -> Arm:

@@ -9,16 +9,18 @@ from typing import Any
 
 from client.policy import Policy
 from mechanisms.accounting.ladder import text_statement
+from mechanisms.channels import LABEL
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Mechanism
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.training.descent import Descent, LocalDPSGD
 from simulations.experiment.arm import Arm
-from simulations.experiment.experiment import Experiment
 from simulations.experiment.ladder import Spent
+from simulations.experiment.setup import ArmSetup
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Promise:
 
     Args:
         metric_epsilon: ε of one unit of the metric; None if only a label is released.
-        metric: Name of the metric.
-        statement: The guarantee in words.
+        metric: Name of the metric; None if there is none.
+        statement: The guarantee in words; None before a run.
         worst_case_epsilon: Worst-case ε of a text, an embedding or a user vector, without anything declared public.
         label_epsilon: ε of a label; None if no label is sent, or labels are declared public.
         delta: δ of the worst case: the policy's for Gaussian noise, otherwise 0. A label's is always 0.
@@ -41,11 +43,11 @@ class Promise:
         public_label: True if labels are sent in clear, declared public.
     """
 
-    metric_epsilon: float | None
-    metric: str | None
-    statement: str
-    worst_case_epsilon: float | None
-    label_epsilon: float | None
+    metric_epsilon: float | None = None
+    metric: str | None = None
+    statement: str | None = None
+    worst_case_epsilon: float | None = None
+    label_epsilon: float | None = None
     delta: float = 0.0
     asking_epsilon: float | None = None
     central_epsilon: float | None = None
@@ -100,15 +102,15 @@ class Released:
         return ", then ".join(names) or None
 
 
-def released(experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver) -> Released:
+def released(setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver) -> Released:
     """Return the mechanisms of the arm's users, also if too little arrived to train a model."""
     candidates = channels.embedding if channels.embedded else ()
     embedding = model.embedding if model is not None else next(iter(candidates), None)
     if channels.statistic is not None:
         asked = driver.teaching.requests.values()
-        statistics = tuple(request.mechanism("statistic") for request in asked)
-        return Released(embedding, None, None, False, statistics, _curator(arm, channels), channels.answer)
-    public_label = channels.teaching and arm.label is None and "label" in experiment.policy.declared
+        statistics = tuple(request.question(VectorQuestion).mechanism for request in asked)
+        return Released(embedding, None, None, False, statistics, _curator(setup.arm, channels), channels.answer)
+    public_label = channels.teaching and setup.arm.label is None and LABEL.name in setup.declared
     label = channels.label if channels.teaching and not public_label else None
     if channels.taught is None or channels.taught == channels.text:
         return Released(embedding, channels.text, label, public_label, answer=channels.answer)

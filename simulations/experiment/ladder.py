@@ -10,19 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mechanisms.accounting.ladder import Rung, ladder, widest
+from mechanisms.channels import EMBEDDING, TEXT
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from server.training.statistic_head import CANDIDATES, code_length, features_allowed
-from simulations.experiment.arm import (
-    DEFAULT_DIM,
-    Arm,
-    answer_of,
-    embeddings_of,
-    label_of,
-    released_text,
-)
+from simulations.experiment.arm import DEFAULT_DIM, answer_of, embeddings_of, label_of, released_text
 from simulations.experiment.experiment import Experiment
+from simulations.experiment.setup import ArmSetup
 
 PAPER = "trusted simulation, not a protocol"
 _OF_STATISTICS = "the largest of all numbers of features that are chosen from, or of all stages"
@@ -76,7 +71,7 @@ class Spent:
 
 
 def of_run(
-    experiment: Experiment, arm: Arm, spent: Spent, *, records: int | None, test_records: int | None
+    setup: ArmSetup, spent: Spent, *, records: int | None, test_records: int | None
 ) -> dict[str, list[dict[str, Any]] | None]:
     """Return the ladders of an arm that has run, JSON-ready.
 
@@ -85,8 +80,7 @@ def of_run(
     an embedding afresh in every epoch, and its gradients are unprotected.
 
     Args:
-        experiment: The experiment.
-        arm: The arm.
+        setup: The arm.
         spent: Releases of its users.
         records: Maximum number of records of a training user; None if it is unknown.
         test_records: Maximum number of records of a test user; None if it is unknown.
@@ -94,9 +88,8 @@ def of_run(
     Returns:
         {"ladder", "test_ladder"}.
     """
-    shuffled = experiment.shuffle.enabled and experiment.training.protocol.private
     train = min(spent.train) if spent.train else None
-    crowd = spent.crowd(stated=arm.smallest_crowd, records=records or 1)
+    crowd = spent.crowd(stated=setup.arm.smallest_crowd, records=records or 1)
     notes = {}
     if spent.train and len(spent.train) > 1:
         counts = ", ".join(f"{n:,}" for n in spent.train)
@@ -104,13 +97,13 @@ def of_run(
     return {
         "ladder": None if train is None else _plain(
             _train(
-                experiment, arm, [spent.embedding], spent.label, train if shuffled else None, records, notes,
+                setup, [spent.embedding], spent.label, train if setup.shuffled else None, records, notes,
                 spent.text, crowd, spent.statistics,
             )
         ),
         "test_ladder": None if spent.test is None else _plain(
             _test(
-                experiment, arm, [spent.embedding], spent.test if shuffled else None, {},
+                setup, [spent.embedding], spent.test if setup.shuffled else None, {},
                 spent.asked_text or spent.text, spent.answer,
                 records=test_records,
             )
@@ -151,62 +144,58 @@ def of_experiment(
     assumed = f"expected: {people.users:,} users × (1 - dropout {people.dropout:g})"
     assumed += f" × (1 - late {people.late:g})" if people.late else ""
     lines = []
-    for arm in experiment.arms:
-        train = test = None
-        stages = experiment.training.stages if experiment.protocol_of(arm) is experiment.training.protocol else 1
-        hidden = experiment.shuffle.enabled and experiment.training.protocol.private
-        users = experiment.answering(arm) if hidden else None
-        split = f" / {stages} stages of disjoint users" if stages > 1 else ""
+    for setup in experiment.setups:
+        train, test, arm = None, None, setup.arm
+        users = setup.answering if setup.shuffled else None
+        split = f" / {setup.stages} stages of disjoint users" if setup.stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
         embeddings: list[Mechanism | None] = [*embeddings_of(arm)] or [None]
         whole = None if arm.text is None else (texts or {})[arm.name]
         text, asked = (None if whole is None else released_text(arm, whole, split) for split in ("train", "test"))
         if not (arm.public_only or arm.centralised):
             train = _train(
-                experiment, arm, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
-                _statistics(experiment, arm, classes, public),
+                setup, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
+                _statistics(setup, classes, public),
             )
         answer = answer_of(arm, classes)
-        if any((arm.embedding, asked, answer)) and experiment.training.protocol.private:
-            test = _test(
-                experiment, arm, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records,
-            )  # fmt: skip
+        if any((arm.embedding, asked, answer)) and setup.protocol.private:
+            test = _test(setup, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records)
         lines.append({
-            "arm": arm.name, "reference": arm.reference, "way": arm.way or experiment.training.way,
+            "arm": arm.name, "reference": arm.reference, "way": setup.way,
             "ladder": _plain(train), "test_ladder": _plain(test),
         })  # fmt: skip
     return lines
 
 
 def _train(
-    experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
+    setup: ArmSetup, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
     users: int | None, records: int | None, notes: Mapping[str, str], text: TextMechanism | None, crowd: int | None,
     statistics: Sequence[Mechanism],
 ) -> tuple[Rung, ...]:  # fmt: skip
     if statistics:
         each = [
-            ladder(None, None, statistic=mechanism, users=users, delta=experiment.shuffle.delta)
+            ladder(None, None, statistic=mechanism, users=users, delta=setup.shuffle.delta)
             for mechanism in statistics
         ]
         return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
-    paper = not experiment.training.protocol.private
-    public = _exposed(experiment, text)
-    reason = experiment.policy.declared.get("label")
-    if arm.label is None and reason is not None:
+    paper = not setup.protocol.private
+    public = _exposed(setup, text)
+    reason = setup.declared.get("label")
+    if setup.arm.label is None and reason is not None:
         label, public = None, {"label": reason} | public
     elif label is None:
         label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
-    price = _halves if experiment.training.protocol.in_halves else _widest
+    price = _halves if setup.protocol.in_halves else _widest
     return price(
-        embeddings, notes, label=label, text=text, records=records, users=users, delta=experiment.shuffle.delta,
+        embeddings, notes, label=label, text=text, records=records, users=users, delta=setup.shuffle.delta,
         crowd=crowd, public=public,
-        draws=experiment.training.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
+        draws=setup.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
     )  # fmt: skip
 
 
-def _statistics(experiment: Experiment, arm: Arm, classes: int, public: int | None) -> list[Mechanism]:
+def _statistics(setup: ArmSetup, classes: int, public: int | None) -> list[Mechanism]:
     """Return the mechanism of an arm's user vectors for each candidate number of features; none if it releases none."""
-    statistic, length = experiment.statistic_of(arm), code_length(classes, shared=experiment.shared_codes)
+    arm, statistic, length = setup.arm, setup.statistic, code_length(classes, shared=setup.shared_codes)
     if statistic is None:
         return []
     chosen = features_allowed(length, rows=public, candidates=CANDIDATES) if arm.features is None else (arm.features,)
@@ -216,26 +205,26 @@ def _statistics(experiment: Experiment, arm: Arm, classes: int, public: int | No
 
 
 def _test(
-    experiment: Experiment, arm: Arm, embeddings: Sequence[Mechanism | None], users: int | None,
+    setup: ArmSetup, embeddings: Sequence[Mechanism | None], users: int | None,
     notes: Mapping[str, str], text: TextMechanism | None, answer: Mechanism | None, *, records: int | None,
 ) -> tuple[Rung, ...]:  # fmt: skip
     if answer is not None:
         notes = dict(notes) | {"answer": "the user's device runs the whole model, and nothing else leaves it"}
         return _widest(
-            [None], notes, label=None, answer=answer, records=records, users=users, delta=experiment.shuffle.delta
+            [None], notes, label=None, answer=answer, records=records, users=users, delta=setup.shuffle.delta
         )
-    text = None if experiment.training.protocol.in_halves else text  # test users release embeddings there
-    public = _exposed(experiment, text)
+    text = None if setup.protocol.in_halves else text  # test users release embeddings there
+    public = _exposed(setup, text)
     return _widest(
-        embeddings, notes, label=None, text=text, records=records, users=users, delta=experiment.shuffle.delta,
-        crowd=arm.smallest_crowd if public else None, public=public,
+        embeddings, notes, label=None, text=text, records=records, users=users, delta=setup.shuffle.delta,
+        crowd=setup.arm.smallest_crowd if public else None, public=public,
     )  # fmt: skip
 
 
-def _exposed(experiment: Experiment, text: TextMechanism | None) -> dict[str, str]:
+def _exposed(setup: ArmSetup, text: TextMechanism | None) -> dict[str, str]:
     """Return the exposures of the text that the policy declares public, with the reasons."""
     passed = () if text is None else text.guarantee.exposes
-    return {name: why for name, why in experiment.policy.declared.items() if name in passed}
+    return {name: why for name, why in setup.declared.items() if name in passed}
 
 
 def _halves(
@@ -250,7 +239,7 @@ def _halves(
     second = _widest(embeddings, notes, text=None, **arguments)
     rungs = []
     for one, other in zip(first, second, strict=True):
-        own = one if one.name in ("token", "text") else other if one.name == "embedding" else None
+        own = one if one.name in ("token", TEXT.name) else other if one.name == EMBEDDING.name else None
         rungs.append(own or widest([(one,), (other,)], either)[0])
     return tuple(rungs)
 

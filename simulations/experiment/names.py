@@ -51,9 +51,14 @@ def _letters(run: str) -> list[str]:
     return [c for c in run if unicodedata.category(c)[0] in "LN" or unicodedata.category(c) in ("So", "Co")]
 
 
+#: Keys of the version before, and those that replaced them.
+RENAMED = {"way": "protocol", "statistic": "vector", "stand-ins": "dummy-releases"}
+
+
 def key(field: str) -> str:
     """Return a field's name as the file writes it."""
-    return field.replace("_", "-")
+    name = field.replace("_", "-")
+    return RENAMED.get(name, name)
 
 
 def either(names: Iterable[str]) -> str:

@@ -12,11 +12,13 @@ import numpy as np
 
 from client.policy import Policy
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
+from mechanisms.channels import ANSWER, EMBEDDING, LABEL, TEXT, VECTOR
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
 from simulations.errors import UserError
 from simulations.experiment.arm import Arm, answer_of, embeddings_of, label_of, trial_text_of
+from simulations.experiment.names import key
 
 #: Number of coordinates of a user vector for pricing: the price does not depend on it.
 _ANY = 8
@@ -35,9 +37,9 @@ def check_arm(policy: Policy, arm: Arm, classes: int, statistic: Callable[[int],
     """
     costs = _costs(policy, arm, classes)
     if (answer := answer_of(arm, classes)) is not None:  # of users who release nothing else
-        _check_costs(policy, arm, {"answer": policy.cost(answer.guarantee)})
+        _check_costs(policy, arm, {ANSWER.name: policy.cost(answer.guarantee)})
     if statistic is not None:
-        costs["statistic"] = policy.cost(statistic(_ANY).guarantee)
+        costs[VECTOR.name] = policy.cost(statistic(_ANY).guarantee)
     if arm.text is not None:
         _check_exposed(policy, arm, trial_text_of(arm))
     _check_costs(policy, arm, costs)
@@ -46,14 +48,14 @@ def check_arm(policy: Policy, arm: Arm, classes: int, statistic: Callable[[int],
 def check_text(policy: Policy, arm: Arm, classes: int, text: TextMechanism) -> None:
     """Raise UserError if the policy refuses the arm with this text mechanism, as it is with its vocabulary."""
     _check_exposed(policy, arm, text)
-    _check_costs(policy, arm, _costs(policy, arm, classes) | {"text": policy.cost(text.guarantee)})
+    _check_costs(policy, arm, _costs(policy, arm, classes) | {TEXT.name: policy.cost(text.guarantee)})
 
 
 def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
     """Return by channel the charge of one record for the arm's most expensive mechanism; ε is inf if sent in clear."""
     released = {
-        "embedding": embeddings_of(arm),
-        "label": [] if arm.public_only or arm.statistic is not None else [label_of(arm, classes)],
+        EMBEDDING.name: embeddings_of(arm),
+        LABEL.name: [] if arm.public_only or arm.statistic is not None else [label_of(arm, classes)],
     }
     return {
         channel: max((policy.cost(m.guarantee) for m in mechanisms), key=lambda cost: cost.sums)
@@ -63,7 +65,7 @@ def _costs(policy: Policy, arm: Arm, classes: int) -> dict[str, Cost]:
 
 
 def _check_exposed(policy: Policy, arm: Arm, text: TextMechanism) -> None:
-    if "text" in policy.unprotected:
+    if TEXT.name in policy.unprotected:
         return
     if exposed := [name for name in text.guarantee.exposes if name not in policy.unprotected]:
         what = ", ".join(f"{EXPOSURES[name]} ({name})" for name in exposed)
@@ -73,7 +75,7 @@ def _check_exposed(policy: Policy, arm: Arm, text: TextMechanism) -> None:
             f"treatment, or give reasons in policy.accept-unprotected = [{reasons}], or set reference = true"
         )
     if math.isinf(policy.cost(text.guarantee).epsilon):
-        raise UserError(_unprotected(arm, "text"))
+        raise UserError(_unprotected(arm, TEXT.name))
 
 
 def _check_costs(policy: Policy, arm: Arm, costs: dict[str, Cost]) -> None:
@@ -83,10 +85,10 @@ def _check_costs(policy: Policy, arm: Arm, costs: dict[str, Cost]) -> None:
         if refusal == "unprotected":
             raise UserError(_unprotected(arm, channel))
         if refusal == "channel":
-            limit = getattr(policy, channel)
+            limit = policy.limit(channel)
             raise UserError(
-                f'arm "{arm.name}": {channel}: worst-case ε {cost.epsilon:.4g} is above '
-                f"policy.{channel} = {limit:g}, so its users refuse; raise the limit or lower epsilon"
+                f'arm "{arm.name}": {key(channel)}: worst-case ε {cost.epsilon:.4g} is above '
+                f"policy.{key(channel)} = {limit:g}, so its users refuse; raise the limit or lower epsilon"
             )
         record = record.plus(FREE if channel in policy.unprotected else cost, np.ones(1, np.int64))
     if not policy.allows_number(record)[0]:
@@ -111,10 +113,10 @@ def _over(policy: Policy, record: Account) -> str:
 
 def _unprotected(arm: Arm, channel: str) -> str:
     spec = getattr(arm, channel)
-    mend = f"name a {channel} mechanism" if spec is None else "choose another mechanism"
+    mend = f"name a {key(channel)} mechanism" if spec is None else "choose another mechanism"
     if spec is not None and spec["mechanism"] in ("gaussian", "dp-bart"):
         mend = "set policy.delta above 0"
     return (
-        f'arm "{arm.name}": its {channel}s are sent unprotected (worst-case ε = ∞); {mend}, '
+        f'arm "{arm.name}": its {key(channel)}s are sent unprotected (worst-case ε = ∞); {mend}, '
         f'or give a reason in policy.accept-unprotected = ["{channel}: ..."], or set reference = true'
     )

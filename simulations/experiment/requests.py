@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.request import MAX_CLASSES, MAX_WIDTH, Request
+from mechanisms.messages.questions import MAX_CLASSES, MAX_WIDTH
+from mechanisms.messages.request import Request
 from mechanisms.privunit import MAX_DIM
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -55,7 +56,7 @@ def check_requests(
     features = None if statistic is None else max(arm.features or 2, *dims, 2)
     widest = max((*dims, features or 0))
     if width is not None and widest > width:
-        where = "statistic.dim" if arm.features == widest else "embedding.dim"
+        where = "vector.dim" if arm.features == widest else "embedding.dim"
         raise UserError(
             f'arm "{arm.name}": {where}: {widest} is above the encoder\'s width {width}; choose at most {width}'
         )
@@ -72,7 +73,7 @@ def check_requests(
         size = code_length(classes, shared=shared) * (features + 1)
         if size > MAX_DIM:
             raise UserError(
-                f'arm "{arm.name}": statistic: {features} features of {classes:,} classes take {size:,} coordinates, '
+                f'arm "{arm.name}": vector: {features} features of {classes:,} classes take {size:,} coordinates, '
                 f"and a vector has {MAX_DIM:,} at most; choose fewer features or classes"
             )
     text = None if arm.text is None else trial_text_of(arm)

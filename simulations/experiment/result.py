@@ -1,19 +1,32 @@
-"""Results of one arm."""
+"""Results of one arm, and the metrics in them that tables show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
+from typing import Any, NamedTuple
 
+from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.protocols.public_maps import dim_of
-from simulations.experiment.arm import DEFAULT_DIM, Arm
-from simulations.experiment.experiment import Experiment, client_policy
+from simulations.experiment.arm import DEFAULT_DIM
 from simulations.experiment.guarantees import Promise, Released, promise, released
+from simulations.experiment.setup import ArmSetup
 
-Rungs = list[dict[str, Any]] | None
+Rungs = Sequence[Mapping[str, Any]] | None
+
+#: Test texts that a model is scored on: sanitized ones as they arrived, and clear ones on the device.
+SPLITS = ("sanitized", "on_device")
+#: Measures that tables for people show, with their headings: results.md, the terminal, `summarize`, tables of sweeps,
+#: LaTeX, the report, the model card. Groups of a measure, named "measure: group", have a table of their own.
+SHOWN: dict[str, str] = {
+    name: name for name in ("matthews", "macro-f1", "auroc", "auprc", "pearson", "spearman")
+}
+#: Keys under which "inf" is a number, not a name.
+_NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
 
 
 @dataclass(frozen=True)
@@ -21,7 +34,25 @@ class Score:
     """Accuracy and its standard error, over the distinct texts that were predicted."""
 
     accuracy: float
-    error: float
+    error: float | None
+
+
+class Estimate(NamedTuple):
+    """Value of a metric of one arm: a row of the results table.
+
+    Args:
+        metric: Name of the metric; "measure: group" for a group of texts or users.
+        split: One of SPLITS; None if the metric does not depend on test texts.
+        value: Value, finite.
+        standard_error: Standard error over distinct test texts; None if there is none.
+        n: Number of predictions; None if it is unknown or does not apply.
+    """
+
+    metric: str
+    split: str | None
+    value: float
+    standard_error: float | None = None
+    n: int | None = None
 
 
 @dataclass(frozen=True)
@@ -34,17 +65,17 @@ class ArmResult:
         label_mechanism: Name of its label mechanism.
         epsilon: ε that the arm names.
         label_epsilon: ε that the arm names for labels.
-        dim: m'.
+        dim: m'; None before a run.
         accuracy: Accuracy on sanitized test sentences; None if none could be scored.
         accuracy_se: Standard error of accuracy.
         accuracy_clean_test: Accuracy on the device.
         accuracy_clean_test_se: Standard error of accuracy_clean_test.
         users: Number of training users.
-        delivered: Number of training users of whom something reached the server.
+        delivered: Number of training users of whom something reached the server; None before a run.
         dropped: Lost rows, by reason.
         errors: Nodes without a result, by reason.
         bytes_per_user: Size of releases; None if nothing is released.
-        seconds: Duration.
+        seconds: Duration; None before a run.
         reference: True for a reference arm.
         way: Training protocol.
         budget: Guarantee of one user's release.
@@ -52,31 +83,30 @@ class ArmResult:
         test_ladder: The same for a test user.
         model: Folder of the trained model, inside the run's.
         parameters: All entries of its mechanism tables, by "table.key".
-        measures: Measures that the experiment requests beside accuracy, "sanitized" and "on_device", each with a value
-            and its error.
+        measures: Measures beside accuracy, by split: of each a value and its error, and of a group n.
         perturbed: Counts for released texts, by split: "words" that users wrote, and how many are "perturbed".
-        guessed: Number of predictions of each class, in the order of the run's classes, "sanitized" and "on_device".
+        guessed: Number of predictions of each class, in the order of the run's classes, by split.
     """
 
     name: str
-    mechanism: str | None
-    label_mechanism: str | None
-    epsilon: float | None
-    label_epsilon: float | None
-    dim: int
-    accuracy: float | None
-    accuracy_se: float | None
-    accuracy_clean_test: float | None
-    accuracy_clean_test_se: float | None
-    users: int
-    delivered: int
-    dropped: Mapping[str, int]
-    errors: Mapping[str, int]
-    bytes_per_user: float | None
-    seconds: float
-    reference: bool
-    way: str
-    budget: Promise
+    mechanism: str | None = None
+    label_mechanism: str | None = None
+    epsilon: float | None = None
+    label_epsilon: float | None = None
+    dim: int | None = None
+    accuracy: float | None = None
+    accuracy_se: float | None = None
+    accuracy_clean_test: float | None = None
+    accuracy_clean_test_se: float | None = None
+    users: int = 0
+    delivered: int | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    bytes_per_user: float | None = None
+    seconds: float | None = None
+    reference: bool = False
+    way: str = ""
+    budget: Promise = field(default_factory=Promise)
     ladder: Rungs = None
     test_ladder: Rungs = None
     model: str | None = None
@@ -95,26 +125,85 @@ class ArmResult:
             accuracy_clean_test_se=None if clean is None else clean.error,
         )
 
+    @property
+    def ladders(self) -> dict[str, Rungs]:
+        """Return the ladders of a training user and of a test user, by whose they are."""
+        return {PAYERS["ladder"]: self.ladder, PAYERS["test_ladder"]: self.test_ladder}
+
+    def score(self, split: str) -> Score | None:
+        """Return the accuracy on a split; None if nothing could be scored."""
+        value, error = {
+            "sanitized": (self.accuracy, self.accuracy_se),
+            "on_device": (self.accuracy_clean_test, self.accuracy_clean_test_se),
+        }[split]
+        return Score(value, error if _is_finite(error) else None) if _is_finite(value) else None
+
+    def estimates(self) -> Iterator[Estimate]:
+        """Yield accuracies, measures and numbers; a metric without a finite value is left out."""
+        predicted = {split: sum(self.guessed.get(split) or ()) or None for split in SPLITS}
+        for split in SPLITS:
+            if (found := self.score(split)) is not None:
+                yield Estimate("accuracy", split, found.accuracy, found.error, predicted[split])
+        for split, measures in self.measures.items():
+            for name, each in measures.items():
+                if each and _is_finite(each["value"]):
+                    error = each["error"] if _is_finite(each["error"]) else None
+                    yield Estimate(name, split, each["value"], error, each.get("n", predicted[split]))
+        for name in ("users", "delivered", "bytes_per_user", "dim", "seconds"):
+            if (value := getattr(self, name)) is not None:
+                yield Estimate(name, None, float(value))
+
+    def estimate(self, metric: str, split: str | None) -> Estimate | None:
+        """Return one metric; None if it has no finite value."""
+        return next((each for each in self.estimates() if each[:2] == (metric, split)), None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of results.json, except that infinity stays a float."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ArmResult:
-        """Return the inverse of `to_dict`.
+        """Return the inverse of `to_dict`, also of JSON, where infinity is "inf".
+
+        A field that the entry lacks, as of an older version, has its default. Unknown fields are left out.
 
         Raises:
-            TypeError: A field is missing or unknown.
+            TypeError: The entry has no name.
         """
-        return cls(**{**values, "budget": Promise(**values["budget"])})
+        return cls(**_known(cls, values))
+
+
+def arms_of(results: Mapping[str, Any]) -> tuple[ArmResult, ...]:
+    """Return the arms of a run, as results.json has them."""
+    return tuple(map(ArmResult.from_dict, results["arms"]))
+
+
+def with_infinity(value: Any) -> Any:
+    """Return JSON content with "inf" as a number under keys of numbers."""
+    if isinstance(value, Mapping):
+        return {
+            key: math.inf if entry == "inf" and key.removesuffix("_at_delta").endswith(_NUMBERS)
+            else with_infinity(entry)
+            for key, entry in value.items()
+        }  # fmt: skip
+    return [with_infinity(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _known(of: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    known = {each.name for each in fields(of)}
+    found = {key: value for key, value in with_infinity(values).items() if key in known and value is not None}
+    return found | ({"budget": Promise(**_known(Promise, found["budget"]))} if "budget" in found else {})
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)
 
 
 def arm_result(
-    experiment: Experiment, arm: Arm, channels: Channels, model: Model | None, driver: Driver, *,
-    seconds: float,
-) -> ArmResult:  # fmt: skip
+    setup: ArmSetup, channels: Channels, model: Model | None, driver: Driver, *, seconds: float
+) -> ArmResult:
     """Return the result of an arm before scoring: without accuracies and ladders."""
-    what = released(experiment, arm, channels, model, driver)
+    arm, what = setup.arm, released(setup, channels, model, driver)
     teaching, asking = driver.teaching, driver.asking
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     return ArmResult(
@@ -124,19 +213,15 @@ def arm_result(
         epsilon=spec.get("epsilon"),
         label_epsilon=(arm.label or {}).get("epsilon"),
         dim=_dim(what, channels, model),
-        accuracy=None,
-        accuracy_se=None,
-        accuracy_clean_test=None,
-        accuracy_clean_test_se=None,
-        users=0 if arm.public_only else experiment.population.users,
+        users=0 if arm.public_only else setup.users,
         delivered=teaching.users,
         dropped=dict(teaching.dropped) | {f"test: {reason}": n for reason, n in asking.dropped.items()},
         errors=dict(teaching.errors + asking.errors),
         bytes_per_user=teaching.bytes / teaching.users if teaching.users else 0,
         seconds=seconds,
         reference=arm.reference,
-        way=arm.way or experiment.training.way,
-        budget=promise(client_policy(experiment, arm), what),
+        way=setup.way,
+        budget=promise(setup.policy, what),
         parameters=arm.parameters,
     )
 

@@ -1,23 +1,29 @@
-"""Experiments as TOML: reading of files and bundled ones, with overrides, and writing."""
+"""Experiments as TOML: reading of files and bundled ones, with overrides, and writing, for programs and for people."""
 
 from __future__ import annotations
 
 import copy
+import logging
+import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from mechanisms.messages.release import CHANNELS
+from mechanisms.channels import CHANNELS
 from simulations.errors import UserError, can_be_read, other_encoding
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.names import key, nearest
+from simulations.experiment.names import RENAMED, key, nearest
+from simulations.experiment.schema import about, keys
 from simulations.experiment.sections import SECTIONS, Data, Public, Section
 
+#: Width of comments.
+_WIDTH = 116
 BUNDLED = Path(__file__).parents[1] / "experiments"
 
 
@@ -46,9 +52,10 @@ def load(
     if arms is not None:
         table["arm"] = copy.deepcopy(list(arms))
     try:
+        table = renamed(table, path)
         for override in overrides:
             _override(table, override)
-        return from_table(table)
+        return _experiment(table)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -90,12 +97,60 @@ def parsed(file: Path, path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not valid TOML: {error}") from error
 
 
+def renamed(table: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """Return a document with the keys of this version, and warn once of those of the version before.
+
+    Args:
+        table: The document.
+        path: The name that the user gave, for the warning.
+
+    Raises:
+        UserError: A key is given by both names.
+    """
+    found: dict[str, str] = {}
+    made = dict(table)
+    for place, value in table.items():
+        if isinstance(value, dict):
+            made[place] = _renamed(value, place, found)
+        elif place == "arm" and isinstance(value, list):
+            made[place] = [_renamed(arm, place, found) if isinstance(arm, dict) else arm for arm in value]
+    if found:
+        words = ", ".join(f"{old} is {new} now" for old, new in found.items())
+        _warn(f"{path}: {words}; the next version reads the new names alone")
+    return made
+
+
+@cache
+def _warn(line: str) -> None:
+    """Log a warning, once however often a file is read."""
+    logging.getLogger(__name__).warning(line)
+
+
+def _renamed(values: dict[str, Any], place: str, found: dict[str, str]) -> dict[str, Any]:
+    for old, new in RENAMED.items():
+        if old in values and new in values:
+            raise UserError(f"{place}.{old}: is the old name of {new}, which is given too; remove it")
+    found |= {f"{place}.{name}": RENAMED[name] for name in values if name in RENAMED}
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
+def new_path(path: str) -> str:
+    """Return a dotted key, as training.way or arm.0.statistic.epsilon, with the names of this version."""
+    steps = path.split(".")
+    at = 2 if steps[0] == "arm" else 1
+    return ".".join([*steps[:at], *(RENAMED.get(step, step) for step in steps[at : at + 1]), *steps[at + 1 :]])
+
+
 def from_table(table: dict[str, Any]) -> Experiment:
     """Return the experiment that a parsed TOML document describes.
 
     Raises:
         UserError: It is not a valid experiment.
     """
+    return _experiment(renamed(table, table.get("name", "experiment")))
+
+
+def _experiment(table: dict[str, Any]) -> Experiment:
     _refuse_unknown(table, {"name", "seed", "arm", *SECTIONS}, "")
     if "name" not in table:
         raise UserError("name: is missing")
@@ -122,7 +177,7 @@ def to_toml(experiment: Experiment) -> str:
 def _arm_table(arm: Arm) -> dict[str, Any]:
     """Return an arm as TOML: plain keys first, then mechanisms as [arm.embedding] and the like."""
     table = _table(arm)
-    nested = {k: table.pop(k) for k in (*CHANNELS, "curator") if k in table}
+    nested = {k: table.pop(k) for k in map(key, (*CHANNELS, "curator")) if k in table}
     return table | ({"arm": nested} if nested else {})
 
 
@@ -159,7 +214,7 @@ def _refuse_unknown(table: dict[str, Any], keys: Iterable[str], prefix: str) -> 
 
 def _override(table: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
-    keys = path.strip().split(".")
+    keys = new_path(path.strip()).split(".")
     if not equals or not all(keys):
         raise UserError(f"--set {override}: must look like section.key=value")
     try:
@@ -183,3 +238,75 @@ def _override(table: dict[str, Any], override: str) -> None:
     if not isinstance(place, dict):
         raise UserError(f"--set {override}: {keys[-2]!r} is not a table")
     place[keys[-1]] = value
+
+
+def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = "") -> str:
+    """Return the experiment as TOML that `load` reads back to an equal one. Default values are commented out.
+
+    Args:
+        experiment: The experiment.
+        why: Comments above keys such as "data.public.fraction", or above all arms ("arm"). A key with such a comment is
+            never commented out.
+        first: First lines of the file.
+    """
+    known = {name: (_allowed(words, default), said) for name, words, default, said in keys()}
+    lines = [line for said in first.splitlines() for line in _comment(said)]
+    for name in ("name", "seed"):
+        allowed, said = known[name]
+        lines += [*_comment(why.get(name, said)), f"{name} = {_inline(getattr(experiment, name))}  # {allowed}"]
+    for place, section in SECTIONS.items():
+        lines += _commented(getattr(experiment, place), section, known, why)
+        if place == "data":
+            lines += _commented(experiment.data.public, Public, known, why)
+    lines += ["", *(f"# {line}".rstrip() for line in about(Arm)), "#"]
+    for name, (_, said) in known.items():
+        lines += _comment(f"{name.removeprefix('arm.')}: {said}") if name.startswith("arm.") else []
+    lines += ["#", *_comment(why["arm"])] if "arm" in why else []
+    for arm in experiment.arms:
+        lines += ["", "[[arm]]", *_arm(arm)]
+    return "\n".join(lines) + "\n"
+
+
+def _allowed(words: str, default: str) -> str:
+    return words if default in ("–", "must be given") else f"{words}; default {default}"
+
+
+def _commented(
+    section: Section, kind: type[Section], known: Mapping[str, tuple[str, str]], why: Mapping[str, str]
+) -> list[str]:
+    lines = ["", *(f"# {line}".rstrip() for line in about(kind)), f"[{kind.place}]"]
+    for f in fields(section):
+        if "check" not in f.metadata:
+            continue
+        name, value = f"{kind.place}.{key(f.name)}", getattr(section, f.name)
+        allowed, said = known[name]
+        lines += _comment(why.get(name, said))
+        if value is None:
+            lines.append(f"#{key(f.name)} =  # {allowed}")
+        else:
+            mark = "#" if value == f.default and name not in why else ""
+            lines.append(f"{mark}{key(f.name)} = {_inline(value)}  # {allowed}")
+    return lines
+
+
+def _arm(arm: Arm) -> Iterator[str]:
+    for f in fields(arm):
+        if (value := getattr(arm, f.name)) != f.default:
+            yield f"{key(f.name)} = {_inline(value)}"
+
+
+def _inline(value: Any) -> str:
+    """Return a value in one line of TOML."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_inline_key(name)} = {_inline(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
+
+
+def _inline_key(name: str) -> str:
+    return tomli_w.dumps({name: 0}).rpartition(" = ")[0]
+
+
+def _comment(said: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(said, _WIDTH, break_long_words=False, break_on_hyphens=False)]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mechanisms.channels import CHANNELS, EMBEDDING, TEXT
 from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Experiment, from_table
 
+#: Runs an experiment into a folder; returns its results.
+Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 _FOLDER = Path(__file__).parent
 #: Default numbers of training sentences (one for each user) and test sentences, then those of a quick run. With the
 #: defaults, a paper's tables take half an hour or more on two cores.
@@ -44,7 +47,7 @@ class Item:
             marks those of a quick run.
         task: Name of the task.
         words: Source of the vocabulary: "checkpoint" or "glove".
-        way: Training protocol.
+        protocol: Training protocol.
         measure: Measure that is compared.
         differences: Reasons why our numbers differ from the paper's.
         command: Command that shows the item instead.
@@ -61,7 +64,7 @@ class Item:
     arms: tuple[Mapping[str, Any], ...] = ()
     task: str = ""
     words: str = "checkpoint"
-    way: str = "sanitized-text"
+    protocol: str = "sanitized-text"
     measure: str = "accuracy"
     differences: tuple[str, ...] = ()
     command: str = ""
@@ -168,7 +171,7 @@ def experiment_of(
         "population": {"users": users},
         "encoder": {"max-length": 128 if "second-text" in task else 64},
         "training": {
-            "way": item.way, "epochs": 1 if quick else 3, "acknowledge-not-private": item.way == "paper",
+            "protocol": item.protocol, "epochs": 1 if quick else 3, "acknowledge-not-private": item.protocol == "paper",
             **item.training,
         },
         "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "bundled"},
@@ -183,9 +186,9 @@ def experiment_of(
 
 
 def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
-    channel = "text" if "text" in arm else "embedding"
+    channel = (TEXT if TEXT.name in arm else EMBEDDING).name
     spec = dict(arm[channel])
-    if channel == "text":
+    if CHANNELS[channel] is TEXT:
         spec |= {"tokens": 32, "length": "kept"}  # no published mechanism hides it
     perturb = arm.get("perturb", BOTH)
     clear = spec["mechanism"] == "identity" or perturb != BOTH

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simulations.errors import UserError
-from simulations.experiment import Experiment, slug
+from simulations.experiment import slug
+from simulations.experiment.result import arms_of as results_of
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import is_finite
 from simulations.papers.definition import (
@@ -19,14 +20,12 @@ from simulations.papers.definition import (
     USERS,
     Item,
     Paper,
+    Runner,
     arms_of,
     experiment_of,
     training_file,
 )
 from simulations.progress import Progress
-
-#: Runs an experiment into a folder; returns its results.
-Runner = Callable[[Experiment, Path], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -107,18 +106,13 @@ def reproduce(
 
 
 def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
-    lines = {line["name"]: line for line in results["arms"]}
+    found = {arm.name: arm for arm in results_of(results)}
     rows = []
     for arm in arms_of(item, quick=quick):
-        if arm["name"] not in lines:
+        if arm["name"] not in found:
             raise UserError(f"{item.name}: the run has no arm {arm['name']}; remove its folder and run it again")
-        line = lines[arm["name"]]
-        if item.measure == "accuracy":
-            ours, error = line["accuracy"], line["accuracy_se"]
-        else:
-            measured = line["measures"]["sanitized"][item.measure] or {}
-            ours, error = measured.get("value"), measured.get("error")
-        rows.append((arm["name"], arm["theirs"], ours, error))
+        ours = found[arm["name"]].estimate(item.measure, "sanitized")
+        rows.append((arm["name"], arm["theirs"], ours and ours.value, ours and ours.standard_error))
     return Found(item.name, rows, chance=results["chance"])
 
 

@@ -1,4 +1,4 @@
-"""One arm of a study, from its protocol to its line of the table: the users teach, a model is scored."""
+"""One arm of a run, from its protocol to its line of the results: users release, and the model is scored."""
 
 from __future__ import annotations
 
@@ -10,33 +10,29 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from server.protocols.drive import Driver
-from server.protocols.protocol import Channels, Conversation
+from server.protocols.protocol import Channels, Conversation, Training
 from simulations.artifacts.ways import channels_of, protocol_of
-from simulations.experiment import Arm, Experiment, slug
+from simulations.experiment import ArmSetup, slug
 from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
+from simulations.experiment.sections import Data
 from simulations.progress import Progress
 from simulations.run.collect import FlowerUsers
-from simulations.run.evaluation import (
-    Answers,
-    asked,
-    beside,
-    guessed,
-    measures_of,
-    on_device,
-    sanitized,
-    score,
-)
+from simulations.run.evaluation import Answers, Scored, asked, guessed, measures, on_device, sanitized, score
 from simulations.run.journal import Journal
 from simulations.run.perturbed import CountedUsers
 from simulations.run.prepare import Prepared
-from simulations.shuffler.shuffle import Origin
 
 
 class Finished(NamedTuple):
-    """An arm that has run: its line, its model (`server.protocols.protocol.Model`), None where nothing came to train
-    one on, and what that made of the test texts."""
+    """Arm that has run.
+
+    Attributes:
+        result: Line of the results.
+        model: Model (`server.protocols.protocol.Model`); None if too little was delivered to train one.
+        answers: Predictions of the test texts.
+    """
 
     result: ArmResult
     model: Any
@@ -44,31 +40,33 @@ class Finished(NamedTuple):
 
 
 class ArmRun:
-    """An arm whose protocol is ready to run. Raises ValueError, in one line, where its parameters do not fit the data
-    or the encoder: before Flower is started for it.
+    """Arm whose protocol is ready to run. Its parameters are checked before Flower is started.
 
-    models: the folder of the models' folders. journal: of a run that may be resumed; it is told of every request before
-    users are.
+    `data` names the measures, `models` is the folder of the models' folders, and `journal`, of a run that may be
+    resumed, receives every request before users do.
+
+    Raises:
+        ValueError: The arm's parameters do not fit the data or the encoder.
     """
 
     def __init__(
-        self, experiment: Experiment, arm: Arm, prepared: Prepared, *, models: Path, journal: Journal | None = None,
-        progress: Progress = lambda line: None,
+        self, setup: ArmSetup, training: Training, data: Data, prepared: Prepared, *, models: Path,
+        journal: Journal | None = None, progress: Progress = lambda line: None,
     ) -> None:  # fmt: skip
-        self.experiment = experiment
-        self.arm = arm
+        self.setup, self.arm, self._data, self._seed = setup, setup.arm, data, training.seed
         self._held = prepared.held
-        self._channels: Channels = channels_of(experiment, arm, prepared.public)
+        self._channels: Channels = channels_of(setup, prepared.public)
         self._protocol: Conversation = protocol_of(
-            experiment, arm, prepared.public, folder=models / slug(arm.name), progress=progress
+            setup, training, prepared.public, folder=models / slug(setup.arm.name), progress=progress
         )
         self._journal = journal
         self._progress = progress
 
     def run(self, users: FlowerUsers) -> Finished:
-        """Asks the users what the protocol wants to know, scores its model on the test users' sentences.
+        """Run the protocol with the users, and score its model on the test users' sentences.
 
-        Raises UserError where a request is not the one that users of its stage have answered before.
+        Raises:
+            UserError: A request differs from the one that users of its stage have answered already.
         """
         start = time.perf_counter()
         before = (lambda request: None) if self._journal is None else self._journal.ask
@@ -86,29 +84,25 @@ class ArmRun:
             clean = model.rate(self._held.test.texts)
         answers = Answers(counts, on_device(self._held, _classes(clean)))
         seconds = time.perf_counter() - start
-        result = arm_result(self.experiment, self.arm, self._channels, model, driver, seconds=seconds)
+        result = arm_result(self.setup, self._channels, model, driver, seconds=seconds)
         self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
-        what = released(self.experiment, self.arm, self._channels, model, driver)
+        what = released(self.setup, self._channels, model, driver)
         rungs = of_run(
-            self.experiment, self.arm, spent(what, self._channels, driver), records=self._held.holders.most,
+            self.setup, spent(what, self._channels, driver), records=self._held.holders.most,
             test_records=self._held.test_holders.most,
         )  # fmt: skip
         result = result.scored(score(answers.sanitized), score(answers.device))
-        measures = self._measures(scores, origin, clean)
+        asked_of = None if scores is None or origin is None else asked(self._held, origin)
+        found = measures(
+            self._data, self._held, seed=self._seed,
+            sanitized=None if asked_of is None else Scored(scores, asked_of, origin.users),
+            on_device=None if clean is None else Scored(clean, np.arange(len(self._held.test))),
+        )  # fmt: skip
         said = {
             "sanitized": guessed(self._held, _classes(scores)), "on_device": guessed(self._held, _classes(clean))
         }  # fmt: skip
-        result = replace(result, **rungs, measures=measures, perturbed=counted.counts, guessed=said)
+        result = replace(result, **rungs, measures=found, perturbed=counted.counts, guessed=said)
         return Finished(result, model, answers)
-
-    def _measures(self, scores: Any, origin: Origin | None, clean: Any) -> dict[str, Any]:
-        held, data, seed = self._held, self.experiment.data, self.experiment.seed
-        names = measures_of(data, held.test)
-        there = np.zeros(0, np.int64) if scores is None or origin is None else asked(held, origin)
-        return {
-            where: beside(names, held, rated, rows, seed=seed, numbers=data.numbers)
-            for where, rated, rows in (("sanitized", scores, there), ("on_device", clean, np.arange(len(held.test))))
-        }
 
 
 def _classes(scores: Any) -> Any:

@@ -1,10 +1,11 @@
-"""A simulation's users: they are asked through Flower, behind the simulation's shuffler."""
+"""Users of a simulation, reached through Flower and behind the simulation's shuffler."""
 
 from __future__ import annotations
 
 import errno
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +14,57 @@ import numpy as np
 from client.models.embeddings import write_embeddings
 from client.shard import Shard
 from mechanisms.messages.refusals import REFUSALS, describe_error
-from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from server.protocols.drive import Collected
 from server.query import ask
 from server.validation import validate
 from simulations.artifacts.public import CachedEncoder
-from simulations.experiment import Experiment
+from simulations.experiment.sections import Population
 from simulations.progress import Progress
 from simulations.run.population import late
+from simulations.shuffler.core import LATE
 from simulations.shuffler.shuffle import Origin, shuffle
 
-#: A full disk is no fault of a client's in a simulation: the run stops before it loses releases.
+#: In a simulation a full disk is not a client's fault: the run stops before it loses releases.
 _STORAGE = f"code {REFUSALS['storage'][0]}"
 
 
 class FlowerUsers:
-    """The users of an experiment, on the nodes of a running Flower grid (`server.protocols.drive.Users`).
+    """Users of an experiment, on the nodes of a running Flower grid (`server.protocols.drive.Users`).
 
-    tests: how many test users there are. nodes: the folder of the nodes' folders.
-    origins: for the owner of the truth alone, whose the rows of each stage's last batch are, in its order.
+    `origins` holds, only for the owner of the true labels, the origin of the rows of each stage's last batch.
+
+    Args:
+        grid: Flower's grid.
+        people: Table [population] of the experiment.
+        seed: Seed of the run.
+        tests: Number of test users.
+        nodes: Folder of the nodes' folders.
+        progress: Function that receives lines of progress.
     """
 
     def __init__(
-        self, grid: Any, experiment: Experiment, *, tests: int, nodes: Path, progress: Progress = lambda line: None
-    ) -> None:
-        users = experiment.population.users
+        self, grid: Any, people: Population, *, seed: int, tests: int, nodes: Path,
+        progress: Progress = lambda line: None,
+    ) -> None:  # fmt: skip
+        users = people.users
         self._grid = grid
-        self._experiment = experiment
+        self._people, self._seed = people, seed
         self._enrolled = {"train": range(users), "test": range(users, users + tests)}
         self._nodes = nodes
         self._progress = progress
         self.origins: dict[str, Origin] = {}
 
     def collect(self, request: Request) -> Collected:
-        """Asks every node, drops what is not a valid release or comes late, shuffles what is left.
+        """Send a request to every node, drop invalid releases, and return the shuffler's batch of the others.
 
-        Raises OSError where a node cannot write its ledger.
+        Raises:
+            OSError: A node cannot write its ledger.
         """
         replies = []
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
-        for answer in ask(self._grid, request, timeout=self._experiment.population.timeout):
+        for answer in ask(self._grid, request, timeout=self._people.timeout):
             if answer.error == _STORAGE:
                 raise OSError(errno.ENOSPC, "a node cannot write its ledger")
             if answer.reply is None:
@@ -62,16 +72,19 @@ class FlowerUsers:
                 continue
             valid, faults = validate(answer.reply, request, enrolled=self._enrolled[request.split])
             dropped.update(faults)
-            valid, gone = self._in_time(valid, request.stage)
-            dropped.update(gone)
             replies.append(valid)
-        rng = np.random.default_rng([self._experiment.seed, 2, *request.stage.encode()])
-        batch, self.origins[request.stage] = shuffle(replies, minimum_users=request.minimum_users, rng=rng)
-        return Collected(batch, dropped, errors)
+        rng = np.random.default_rng([self._seed, 2, *request.stage.encode()])
+        probability, seed = self._people.late, self._seed
+        clock = partial(late, probability=probability, stage=request.stage, seed=seed) if probability else None
+        batch, origin, gone = shuffle(replies, minimum_users=request.minimum_users, rng=rng, late=clock)
+        self.origins[request.stage] = origin
+        return Collected(batch, dropped + Counter({LATE: gone}), errors)
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
-        """The encoder, and its embeddings of what nodes hold of these splits: what each would compute by itself, in one
-        pass."""
+        """Give the nodes an encoder's embeddings of their records of these splits, and return the encoder.
+
+        Each node would compute the same by itself. Here one pass does.
+        """
         published = CachedEncoder(encoder, progress=self._progress)
         places = [place for place in sorted(self._nodes.iterdir()) if place.is_dir()]
         shards = [(place, split, Shard.load(place, split)) for place in places for split in splits]
@@ -81,13 +94,3 @@ class FlowerUsers:
             write_embeddings(place, split, published.identity, table[at : at + len(shard)])
             at += len(shard)
         return published
-
-    def _in_time(self, reply: Reply, stage: str) -> tuple[Reply, Counter[str]]:
-        """The reply without its users who are late at this stage: what they have sent is charged, and comes to nothing.
-        """
-        probability = self._experiment.population.late
-        if not probability:
-            return reply, Counter()
-        users = np.unique(reply.users)
-        gone = users[late(users, probability=probability, stage=stage, seed=self._experiment.seed)]
-        return reply.take(~np.isin(reply.users, gone)), +Counter({"late": len(gone)})

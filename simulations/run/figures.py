@@ -1,4 +1,4 @@
-"""The figures of a run: accuracy against ε, and what each user spent."""
+"""Figures of a run: accuracy against ε, and what each user spent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechanisms.channels import EMBEDDING, LABEL
 from server.declarations import PUBLIC_ONLY, releases
+from simulations.experiment.guarantees import Promise
+from simulations.experiment.result import SPLITS, ArmResult, Score, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.output.numbers import epsilon, is_finite, plain, share
 from simulations.run import trust
@@ -19,50 +22,57 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = dict[str, Any]
-Arm = dict[str, Any]
 
 REFERENCE_MARK = "†"
 
 
 def title(results: Results) -> str:
-    """What a run is called."""
+    """Return the title of a run."""
     return f"{results['name']}, seed {results['seed']}, way {results['way']}"
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
-    """What a figure of runs of one study is called: their mean with its error, or, of one run, its seed."""
+    """Return the title of a figure of several runs: the name, and the number of runs or the seed."""
     of = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
     return f"{runs[0]['name']}: {of}"
 
 
 def on_text(results: Results) -> bool:
-    """Whether users release texts."""
+    """Return True if users release texts."""
     return releases(results["way"], "text") and not releases(results["way"], "embedding")
 
 
-def worst_said(budget: dict[str, Any]) -> str:
-    """The worst-case ε of what an arm releases, with its δ where that is above 0."""
-    worst, delta = budget.get("worst_case_epsilon"), budget.get("delta")
+def worst_said(budget: Promise) -> str:
+    """Return the worst-case ε of an arm's releases, with its δ if that is above 0."""
+    worst, delta = budget.worst_case_epsilon, budget.delta
     return epsilon(worst) + (f" (δ {delta:g})" if delta and is_finite(worst) else "")
 
 
-def accuracy_figure(results: Results) -> Figure:
-    """Accuracy on sanitized (filled) and clean (hollow) test sentences against ε; without a finite ε, a line.
+def accuracy_said(score: Score | None) -> str:
+    """Return an accuracy, ± its standard error if that is known."""
+    if score is None:
+        return share(None)
+    return share(score.accuracy) + ("" if score.error is None else f" ± {score.error:.3f}")
 
-    The axis is the embedding's metric ε, or the label's ε where that is what the arms differ in.
+
+def accuracy_figure(results: Results) -> Figure:
+    """Draw accuracy on sanitized (filled) and clean (hollow) test sentences against ε; without finite ε, a line.
+
+    The axis is the metric ε of embeddings, or the label ε if the arms differ in that.
     """
-    arms, channel = results["arms"], _varied(results["arms"])
+    arms = arms_of(results)
+    channel = _varied(arms)
     figure, axes = new_figure(7.2, 4.0)
     points = [a for a in arms if _is_point(a, channel)]
-    if len(public := [a for a in points if a.get("way") == PUBLIC_ONLY.name]) == 1:
-        points.remove(public[0])  # what public data achieve alone is a line to compare with
-    series: dict[str, list[Arm]] = {}
+    if len(public := [a for a in points if a.way == PUBLIC_ONLY.name]) == 1:
+        points.remove(public[0])  # public data alone are a horizontal line
+    series: dict[str, list[ArmResult]] = {}
     for arm in points:
         series.setdefault(_series(arm, channel, points), []).append(arm)
     scale = _scale(axes, [_spent(a)[channel] for a in points])
     for i, (name, members) in enumerate(series.items()):
         members = sorted(members, key=lambda a: _spent(a)[channel])
-        # Mechanisms of equal ε stand side by side, or one would hide the other.
+        # Mechanisms of equal ε are drawn side by side, or one would hide the other.
         x = np.array([_spent(a)[channel] for a in members], dtype=float)
         x = scale(x, i - (len(series) - 1) / 2)
         style: dict[str, Any] = {
@@ -71,13 +81,10 @@ def accuracy_figure(results: Results) -> Figure:
             "markersize": 6,
             "linewidth": 1.4,
         }
-        y = [a["accuracy"] if is_finite(a.get("accuracy")) else np.nan for a in members]
-        error = [a["accuracy_se"] if is_finite(a.get("accuracy_se")) else 0.0 for a in members]
+        sanitized, clean = ([a.score(split) or Score(np.nan, None) for a in members] for split in SPLITS)
+        y, error = [score.accuracy for score in sanitized], [score.error or 0.0 for score in sanitized]
         axes.errorbar(x, y, yerr=error, capsize=3, label=name, **style)
-        clean = [
-            a["accuracy_clean_test"] if is_finite(a.get("accuracy_clean_test")) else np.nan for a in members
-        ]
-        axes.plot(x, clean, linestyle=":", markerfacecolor="white", **style)
+        axes.plot(x, [score.accuracy for score in clean], linestyle=":", markerfacecolor="white", **style)
         for place, arm in zip(x, members, strict=True):
             _tell(axes, place, arm)
     if points:
@@ -92,8 +99,9 @@ def accuracy_figure(results: Results) -> Figure:
         )
     styles = iter(["-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))] * len(arms))
     for arm in arms:
-        level = arm["accuracy"] if is_finite(arm.get("accuracy")) else arm.get("accuracy_clean_test")
-        if arm not in points and is_finite(level):
+        score = arm.score("sanitized") or arm.score("on_device")
+        if arm not in points and score is not None:
+            level = score.accuracy
             axes.axhline(level, color="#333333", linewidth=1.2, linestyle=next(styles), label=trust.marked(arm))
             said = f"{trust.marked(arm)}: accuracy {share(level)}"
             tell(axes, [0, 1], [level, level], said, transform=axes.get_yaxis_transform())
@@ -102,7 +110,7 @@ def accuracy_figure(results: Results) -> Figure:
     axis = f"metric ε of {of} (each in its own metric)"
     if releases(results["way"], "statistic"):
         axis = "ε of a user's one vector (any two users' data)"
-    axes.set_xlabel("label ε" if channel == "label" else axis)
+    axes.set_xlabel("label ε" if channel == LABEL.name else axis)
     axes.set_ylabel("test accuracy")
     axes.set_title(_heading(results), loc="left", fontsize=9)
     handles, labels = axes.get_legend_handles_labels()
@@ -113,8 +121,8 @@ def accuracy_figure(results: Results) -> Figure:
 
 
 def spent_figure(results: Results) -> Figure:
-    """Bars of the worst-case ε by channel, for each arm; a hatched bar to the edge is ∞, nothing promised."""
-    arms = results["arms"]
+    """Draw bars of the worst-case ε by channel, for each arm. A hatched bar to the edge is ∞: no guarantee."""
+    arms = arms_of(results)
     figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
     first = "text" if on_text(results) else "embedding"
     channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
@@ -130,7 +138,7 @@ def spent_figure(results: Results) -> Figure:
         for k, (channel, label, colour) in enumerate(channels):
             value, y = _worst(arm)[channel], row + (k - (len(channels) - 1) / 2) * width
             if value is None:
-                none = "declared public" if channel == "label" and trust.public_labels(arm) else "none sent"
+                none = "declared public" if channel == LABEL.name and trust.public_labels(arm) else "none sent"
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
             elif math.isinf(value):
                 axes.barh(
@@ -146,14 +154,14 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:
                 axes.barh(y, value, height=0.9 * width, color=colour)
-                said = worst_said(arms[row].get("budget") or {}) if channel == "embedding" else epsilon(value)
-                tell(axes, [0, value], [y, y], f"{arms[row]['name']}, {label}: ε = {said}")
+                said = worst_said(arm.budget) if channel == EMBEDDING.name else epsilon(value)
+                tell(axes, [0, value], [y, y], f"{arm.name}, {label}: ε = {said}")
                 axes.text(value + edge * 0.008, y, said, va="center", fontsize=8)
     for _, kind, colour in channels:
         axes.barh([0], [0], color=colour, label=kind)
     axes.barh([0], [0], facecolor="white", edgecolor="#555555", hatch="////", label="∞: nothing promised")
     axes.set_yticks(
-        range(len(arms)), [folded(a["name"]) + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
+        range(len(arms)), [folded(a.name) + (f" {REFERENCE_MARK}" if trust.unprotected(a) else "") for a in arms]
     )
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, edge)
@@ -164,47 +172,47 @@ def spent_figure(results: Results) -> Figure:
     return figure
 
 
-def _tell(axes: Axes, place: float, arm: Arm) -> None:
-    """Under the pointer at an arm's two points: its name and accuracy."""
-    for key, where in (("accuracy", "sanitized"), ("accuracy_clean_test", "on device")):
-        if is_finite(arm.get(key)):
-            error = f" ± {arm[f'{key}_se']:.3f}" if is_finite(arm.get(f"{key}_se")) else ""
-            tell(axes, [place], [arm[key]], f"{arm['name']}: accuracy {share(arm[key])}{error}, {where}")
+def _tell(axes: Axes, place: float, arm: ArmResult) -> None:
+    """Show an arm's name and accuracy under the pointer at its two points."""
+    for split in SPLITS:
+        if (score := arm.score(split)) is not None:
+            said = f"{arm.name}: accuracy {accuracy_said(score)}, {split.replace('_', ' ')}"
+            tell(axes, [place], [score.accuracy], said)
 
 
-def _is_point(arm: Arm, channel: str) -> bool:
-    scored = is_finite(arm.get("accuracy")) or is_finite(arm.get("accuracy_clean_test"))
-    return not arm.get("reference") and is_finite(_spent(arm)[channel]) and scored
+def _is_point(arm: ArmResult, channel: str) -> bool:
+    scored = any(arm.score(split) is not None for split in SPLITS)
+    return not arm.reference and is_finite(_spent(arm)[channel]) and scored
 
 
 def _heading(results: Results) -> str:
-    """Folded to fit above the axes, beside a legend."""
+    """Return the heading, folded to fit above the axes, beside a legend."""
     parts = [title(results), results.get("way_sentence") or ""]
     return "\n".join(line for part in parts for line in textwrap.wrap(part, 62))
 
 
-def _spent(arm: Arm) -> dict[str, Any]:
-    budget = arm.get("budget") or {}
-    return {"embedding": budget.get("metric_epsilon"), "label": budget.get("label_epsilon")}
+def _spent(arm: ArmResult) -> dict[str, Any]:
+    return {"embedding": arm.budget.metric_epsilon, "label": arm.budget.label_epsilon}
 
 
-def _worst(arm: Arm) -> dict[str, Any]:
-    budget = arm.get("budget") or {}
+def _worst(arm: ArmResult) -> dict[str, Any]:
+    budget = arm.budget
     return {
-        "embedding": budget.get("worst_case_epsilon"), "label": budget.get("label_epsilon"),
-        "asking": budget.get("asking_epsilon"),
+        "embedding": budget.worst_case_epsilon, "label": budget.label_epsilon, "asking": budget.asking_epsilon
     }  # fmt: skip
 
 
-def _varied(arms: list[Arm]) -> str:
-    """The channel whose finite ε takes more values among the arms; the embedding where they tie."""
+def _varied(arms: Sequence[ArmResult]) -> str:
+    """Return the channel whose finite ε takes more values among the arms; the embedding in a tie."""
     values = {c: {_spent(a)[c] for a in arms if is_finite(_spent(a)[c])} for c in ("embedding", "label")}
     return "label" if len(values["label"]) > len(values["embedding"]) else "embedding"
 
 
-def _series(arm: Arm, channel: str, points: Sequence[Arm]) -> str:
-    """Arms that differ in nothing but the ε of the axis share a line; what else the points of a name differ in is said
-    behind it."""
+def _series(arm: ArmResult, channel: str, points: Sequence[ArmResult]) -> str:
+    """Return the name of an arm's line. Arms that differ only in the ε of the axis share a line.
+
+    Other differences between points of one name are appended.
+    """
     name = _kind(arm, channel)
     found = [_others(other, channel) for other in points if _kind(other, channel) == name]
     ours = _others(arm, channel)
@@ -213,32 +221,32 @@ def _series(arm: Arm, channel: str, points: Sequence[Arm]) -> str:
     return ", ".join([name, *(f"{_PARAMETERS.get(key, key)} = {plain(ours.get(key))}" for key in varied)])
 
 
-#: What a parameter is called beside a curve, where it has a shorter name than its key.
+#: Shorter names of parameters beside a curve.
 _PARAMETERS = {"embedding.dim": "m'", "statistic.dim": "features", "way": "way"}
 
 
-def _others(arm: Arm, channel: str) -> dict[str, Any]:
-    """What an arm is, but for the ε on the axis and what its name says."""
-    given = arm.get("parameters") or {}
-    if channel == "label":
+def _others(arm: ArmResult, channel: str) -> dict[str, Any]:
+    """Return an arm's parameters, without the ε on the axis and those that its name shows."""
+    given = arm.parameters
+    if channel == LABEL.name:
         axis: tuple[str, ...] = ("label",)
     else:
         axis = ("statistic",) if any(key.startswith("statistic.") for key in given) else ("text", "embedding")
     left_out = {f"{table}.{key}" for table in axis for key in ("mechanism", "epsilon", "central_epsilon")}
-    return {"way": arm.get("way")} | {key: value for key, value in given.items() if key not in left_out}
+    return {"way": arm.way} | {key: value for key, value in given.items() if key not in left_out}
 
 
-def _kind(arm: Arm, channel: str) -> str:
+def _kind(arm: ArmResult, channel: str) -> str:
     spent = _spent(arm)
-    if channel == "label":
-        return str(arm.get("label_mechanism") or f"randomized labels, {arm['mechanism']}")
-    public = "public-only, " if arm.get("way") == PUBLIC_ONLY.name else ""
+    if channel == LABEL.name:
+        return arm.label_mechanism or f"randomized labels, {arm.mechanism}"
+    public = "public-only, " if arm.way == PUBLIC_ONLY.name else ""
     labels = f", label ε = {epsilon(spent['label'])}" if is_finite(spent["label"]) else ""
-    return f"{public}{arm['mechanism']}{labels}"
+    return f"{public}{arm.mechanism}{labels}"
 
 
 def _scale(axes: Axes, values: list[float]) -> Any:
-    """Set the ε axis: logarithmic, linear where a value is 0. Returns how to move points aside by marks."""
+    """Set the ε axis, logarithmic, or linear if a value is 0. Return a function that moves points aside by marks."""
     ticks = sorted(set(values))
     if not ticks:
         axes.set_xticks([])
@@ -252,7 +260,7 @@ def _scale(axes: Axes, values: list[float]) -> Any:
         step = 0.02 * (ticks[-1] or 1.0)
         shift = lambda x, places: x + step * places  # noqa: E731
     shown: list[float] = []
-    for tick in ticks:  # labels that would stand in each other are left out
+    for tick in ticks:  # labels that would overlap are left out
         if not shown or tick >= shift(shown[-1], 3):
             shown.append(tick)
     axes.set_xticks(shown, [f"{t:g}" for t in shown])

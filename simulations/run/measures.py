@@ -1,59 +1,200 @@
-"""Measures beside accuracy, for tasks whose classes are not equally frequent, or whose papers give others.
+"""Measures beside accuracy, each a function of n predictions with weights.
 
-Each is of n guesses with weights, so that its error can be had by drawing the distinct texts anew: the guesses of one
-text, of several users or repeats, stand or fall together, as in `simulations.run.evaluation`.
+Weights allow to bootstrap over distinct texts: all predictions of one text, of several users or repeats, are drawn
+together, as in `simulations.run.evaluation`. A measure is one entry of MEASURES. An entry of
+`simulations.experiment.result.SHOWN` shows it in every table.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from simulations.run.over_runs import mean_said, moments
+from simulations.corpora.corpus import Corpus
+from simulations.experiment.sections import Data
+
+# scikit-learn is imported where it is called: it takes a second.
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Samples of the texts by which errors are estimated: an error of an error of 5 %.
+#: Number of bootstrap samples of the texts: the error of an error is 5 %.
 _SAMPLES = 200
 
 
-def matthews(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
-    """The correlation of guesses and truth (Matthews 1975), of K classes as Gorodkin 2004 has it; from -1 to 1, 0 of
-    guesses that know nothing, and not a number where guesses or truth are all of one class."""
-    table = _confusion(scores, labels, weights)
-    total, true, guessed = table.sum(), table.sum(axis=1), table.sum(axis=0)
-    spread = math.sqrt(max(0.0, total**2 - true @ true)) * math.sqrt(max(0.0, total**2 - guessed @ guessed))
-    return float((np.trace(table) * total - true @ guessed) / spread) if spread > 0 else math.nan
+class Value(NamedTuple):
+    """Measure, its standard error over distinct texts, and its number of predictions."""
+
+    value: float
+    error: float
+    n: int
 
 
-def macro_f1(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
-    """The mean over classes, those that occur or were guessed, of the harmonic mean of precision and recall."""
-    table = _confusion(scores, labels, weights)
-    sums = table.sum(axis=0) + table.sum(axis=1)
-    return float(np.mean(2 * np.diag(table)[sums > 0] / sums[sums > 0]))
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """Predictions of a model for n test texts, beside the true labels.
+
+    Attributes:
+        scores: Scores (n, K), a larger one for a likelier class.
+        labels: True classes (n,).
+        texts: Number of the distinct text of each guess, (n,).
+        users: User who asked, (n,); on the device, the first user who holds the text.
+        classes: Names of the K classes.
+        numbers: Numbers (K,) that the classes stand for; None if they stand for none. A model then expects their mean
+            under the probabilities that its scores give.
+        seed: Seed of the samples by which errors are estimated.
+    """
+
+    scores: FloatArray
+    labels: IntArray
+    texts: IntArray
+    users: IntArray
+    classes: Sequence[str]
+    numbers: Sequence[float] | None
+    seed: int
+
+    @property
+    def guessed(self) -> IntArray:
+        """Return the likeliest class of each text, (n,)."""
+        found: IntArray = self.scores.argmax(axis=1)
+        return found
+
+    def of(self, rows: NDArray[np.bool_]) -> Guesses:
+        """Return the guesses of a group, given as a mask (n,)."""
+        arrays = {name: getattr(self, name)[rows] for name in ("scores", "labels", "texts", "users")}
+        return replace(self, **arrays)
+
+    def value(self, measure: Callable[[FloatArray], float]) -> Value:
+        """Return a measure, a function of weights (n,), with its error over distinct texts (bootstrap)."""
+        again = np.array([measure(weights) for weights in self._samples])
+        again = again[np.isfinite(again)]
+        error = float(again.std(ddof=1)) if len(again) > 1 else math.nan
+        return Value(measure(np.ones(len(self.labels))), error, len(self.labels))
+
+    @cached_property
+    def _samples(self) -> list[FloatArray]:
+        distinct, text = np.unique(self.texts, return_inverse=True)
+        drawn = np.random.default_rng([self.seed, 11]).multinomial(
+            len(distinct), np.full(len(distinct), 1 / len(distinct)), size=_SAMPLES
+        )
+        return [often[text].astype(np.float64) for often in drawn]
 
 
-def auroc(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
-    """The probability that a text of the class has the higher score than one of another, ties counted half; of two
-    classes that of the second, of more the mean over classes, each against the rest."""
-    return _each(_area, scores, labels, weights)
+@dataclass(frozen=True)
+class Measure:
+    """Column of results.
+
+    Attributes:
+        compute: Function that returns the measure of guesses, or its values by group.
+        wanted: Function that says whether data and test texts need it although the experiment does not request it.
+    """
+
+    compute: Callable[[Guesses], Value | Mapping[str, Value]]
+    wanted: Callable[[Data, Corpus], bool] = lambda data, test: False
 
 
-def auprc(scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
-    """Average precision: the precision at each score, weighted by the recall that is gained there; classes as for
-    `auroc`. A guess at random has the share of the class."""
-    return _each(average_precision, scores, labels, weights)
+def measured(names: Sequence[str], guesses: Guesses | None) -> dict[str, dict[str, float] | None]:
+    """Return each measure's "value" and "error"; None where there is nothing to score.
+
+    The values of a measure by group are "measure: group", each with its "n".
+    """
+    if guesses is None or not len(guesses.labels):
+        return dict.fromkeys(names)
+    found: dict[str, dict[str, float] | None] = {}
+    for name in names:
+        value = MEASURES[name].compute(guesses)
+        if isinstance(value, Value):
+            found[name] = {"value": value.value, "error": value.error}
+        else:
+            found |= {f"{name}: {group}": each._asdict() for group, each in value.items()}
+    return found
+
+
+# --- of classes
+
+
+def matthews(guesses: Guesses, weights: FloatArray) -> float:
+    """Return the correlation of guesses and truth (Matthews 1975), of K classes as Gorodkin 2004 has it.
+
+    It lies from -1 to 1, and is 0 of guesses that know nothing. Not a number where guesses or truth are of one class.
+    """
+    from sklearn.metrics import matthews_corrcoef
+
+    there = weights > 0
+    labels, guessed = guesses.labels[there], guesses.guessed[there]
+    if len(np.unique(labels)) < 2 or len(np.unique(guessed)) < 2:
+        return math.nan
+    return float(matthews_corrcoef(labels, guessed, sample_weight=weights[there]))
+
+
+def macro_f1(guesses: Guesses, weights: FloatArray) -> float:
+    """Return the mean over classes, those that occur or are guessed, of the harmonic mean of precision and recall."""
+    from sklearn.metrics import f1_score
+
+    there = weights > 0  # a class without weight does not count
+    labels, guessed = guesses.labels[there], guesses.guessed[there]
+    return float(f1_score(labels, guessed, average="macro", sample_weight=weights[there]))
+
+
+# Ranks are by NumPy, since scikit-learn takes twenty times as long: 2 ms for each class of each of the 200 samples.
+
+
+def auroc(guesses: Guesses, weights: FloatArray) -> float:
+    """Return the probability that a text of the class has the higher score than one of another, ties counted half.
+
+    Of two classes it is that of the second, of more the mean over classes, each against the rest.
+    """
+    return _each(_area, guesses, weights)
+
+
+def auprc(guesses: Guesses, weights: FloatArray) -> float:
+    """Return the average precision: the precision at each score, weighted by the recall that is gained there.
+
+    Classes are as for `auroc`. A guess at random has the share of the class.
+    """
+    return _each(_average_precision, guesses, weights)
+
+
+def _each(of: Callable[[FloatArray, FloatArray], float], guesses: Guesses, weights: FloatArray) -> float:
+    """Return the mean over classes of a function of the weights of the class and of the rest, the best score first."""
+    scores, classes = guesses.scores, range(guesses.scores.shape[1])
+    if len(classes) == 2:
+        scores, classes = scores - scores[:, ::-1], range(1, 2)
+    else:  # scores of one text relative to another's
+        scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    found = []
+    for k in classes:
+        _, at = np.unique(-scores[:, k], return_inverse=True)
+        inside = guesses.labels == k
+        found.append(of(np.bincount(at, weights * inside), np.bincount(at, weights * ~inside)))
+    return float(np.mean(found))
+
+
+def _area(ours: FloatArray, others: FloatArray) -> float:
+    pairs = ours.sum() * others.sum()
+    above = np.cumsum(ours) - ours / 2
+    return float(above @ others / pairs) if pairs > 0 else math.nan
+
+
+def _average_precision(ours: FloatArray, others: FloatArray) -> float:
+    if not ours.sum():
+        return math.nan
+    hit, seen = np.cumsum(ours), np.cumsum(ours + others)
+    return float((ours * np.divide(hit, seen, out=np.zeros_like(hit), where=seen > 0)).sum() / ours.sum())
+
+
+# --- of numbers
 
 
 def pearson(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> float:
-    """The correlation of two numbers, (n,) each; not a number where one of them never changes."""
+    """Return the correlation of two numbers, (n,) each; not a number where one of them never changes."""
     total = weights.sum()
     a, b = (values - weights @ values / total for values in (expected, truth))
     spread = math.sqrt((weights @ (a * a)) * (weights @ (b * b)))
@@ -61,52 +202,8 @@ def pearson(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> flo
 
 
 def spearman(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> float:
-    """The correlation of their ranks; equal ones have the mean of theirs."""
+    """Return the correlation of their ranks; equal ones have the mean of theirs."""
     return pearson(_ranks(expected, weights), _ranks(truth, weights), weights)
-
-
-#: Of the number that a model expects, and of the true one.
-NUMERIC: dict[str, Callable[[FloatArray, FloatArray, FloatArray], float]] = {
-    "pearson": pearson, "spearman": spearman,
-}  # fmt: skip
-MEASURES: dict[str, Callable[[FloatArray, IntArray, FloatArray], float]] = {
-    "matthews": matthews, "macro-f1": macro_f1, "auroc": auroc, "auprc": auprc,
-}  # fmt: skip
-
-
-def measured(
-    names: Sequence[str], scores: FloatArray | None, labels: IntArray, texts: IntArray, *, seed: int,
-    numbers: Sequence[float] | None = None,
-) -> dict[str, dict[str, float] | None]:
-    """Each measure's "value" and "error", its standard error over distinct texts (bootstrap); None where there is
-    nothing to score.
-
-    scores: (n, K), a larger one for a likelier class; None where no model is. labels, texts: (n,), the truth, and which
-    distinct text each is. numbers: (K,) what the classes stand for, where they do: a model then expects their mean
-    under the probabilities that its scores give.
-    """
-    if scores is None or not len(scores):
-        return dict.fromkeys(names)
-    distinct, text = np.unique(texts, return_inverse=True)
-    drawn = np.random.default_rng([seed, 11]).multinomial(
-        len(distinct), np.full(len(distinct), 1 / len(distinct)), size=_SAMPLES
-    )
-    found: dict[str, dict[str, float] | None] = {}
-    for name in names:
-        of = partial(MEASURES[name], scores, labels) if name in MEASURES else _numeric(name, scores, labels, numbers)
-        value = of(np.ones(len(labels)))
-        again = np.array([of(often[text].astype(np.float64)) for often in drawn])
-        again = again[np.isfinite(again)]
-        found[name] = {"value": value, "error": float(again.std(ddof=1)) if len(again) > 1 else math.nan}
-    return found
-
-
-def _numeric(
-    name: str, scores: FloatArray, labels: IntArray, numbers: Sequence[float] | None
-) -> Callable[[FloatArray], float]:
-    assert numbers is not None
-    values = np.asarray(numbers, dtype=np.float64)
-    return partial(NUMERIC[name], softmax(scores, axis=1) @ values, values[labels])
 
 
 def _ranks(values: FloatArray, weights: FloatArray) -> FloatArray:
@@ -116,54 +213,46 @@ def _ranks(values: FloatArray, weights: FloatArray) -> FloatArray:
     return found
 
 
-def rows(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings, and a row for each arm, of runs of one study: the mean over runs of each measure, ± its standard error:
-    over seeds, and of one run by test text. Nothing where the study asks for no measure."""
-    names = runs[0].get("measures") or ()
-    if not names:
-        return []
-    columns = [(name, where) for name in names for where in ("sanitized", "on_device")]
-    found = [["arm", *(f"{name}, {where.replace('_', ' ')}" for name, where in columns)]]
-    for same in zip(*(run["arms"] for run in runs), strict=True):
-        of = [[(arm["measures"].get(where) or {}).get(name) or {} for arm in same] for name, where in columns]
-        means = [moments([each.get("value") for each in every], every[0].get("error")) for every in of]
-        found.append([same[0]["name"], *map(mean_said, means)])
-    return found
+def _by_weights(of: Callable[[Guesses, FloatArray], float]) -> Callable[[Guesses], Value]:
+    return lambda guesses: guesses.value(partial(of, guesses))
 
 
-def _confusion(scores: FloatArray, labels: IntArray, weights: FloatArray) -> FloatArray:
-    """(K, K) weights by truth and guess."""
-    classes = scores.shape[1]
-    cells = labels * classes + scores.argmax(axis=1)
-    return np.bincount(cells, weights, minlength=classes * classes).reshape(classes, classes)
+def _numeric(of: Callable[[FloatArray, FloatArray, FloatArray], float]) -> Callable[[Guesses], Value]:
+    """Compare the number that a model expects with the true one."""
+
+    def compute(guesses: Guesses) -> Value:
+        assert guesses.numbers is not None
+        values = np.asarray(guesses.numbers, dtype=np.float64)
+        return guesses.value(partial(of, softmax(guesses.scores, axis=1) @ values, values[guesses.labels]))
+
+    return compute
 
 
-def _each(of: Callable[..., float], scores: FloatArray, labels: IntArray, weights: FloatArray) -> float:
-    classes = scores.shape[1]
-    if classes == 2:
-        return of(scores[:, 1] - scores[:, 0], labels == 1, weights)
-    shifted = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)  # one text's beside another's
-    return float(np.mean([of(shifted[:, k], labels == k, weights) for k in range(classes)]))
+def dominates(share: float, classes: int) -> bool:
+    """Return True if a class with this share makes accuracy uninformative: more than halfway from an equal share to 1.
+
+    That is .75 of two classes, .67 of three, and .54 of twelve.
+    """
+    return share > (1 + 1 / classes) / 2
 
 
-def _by_score(score: FloatArray, inside: NDArray[Any], weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Weights of the class and of the rest at each distinct score, the highest first."""
-    _, at = np.unique(-score, return_inverse=True)
-    return np.bincount(at, weights * inside), np.bincount(at, weights * ~inside)
+def chance(labels: IntArray) -> float:
+    """Return the accuracy of always guessing the most frequent label."""
+    return float(np.bincount(labels).max() / len(labels))
 
 
-def _area(score: FloatArray, inside: NDArray[Any], weights: FloatArray) -> float:
-    ours, others = _by_score(score, inside, weights)
-    pairs = ours.sum() * others.sum()
-    above = np.cumsum(ours) - ours / 2
-    return float(above @ others / pairs) if pairs > 0 else math.nan
+def _one_dominates(data: Data, test: Corpus) -> bool:
+    return data.numbers is None and dominates(chance(test.labels), len(test.classes))
 
 
-def average_precision(score: FloatArray, inside: NDArray[Any], weights: FloatArray) -> float:
-    """The precision at each distinct score (n,), weighted by the recall that is gained there; not a number of none
-    inside."""
-    ours, others = _by_score(score, inside, weights)
-    if not ours.sum():
-        return math.nan
-    hit, seen = np.cumsum(ours), np.cumsum(ours + others)
-    return float((ours * np.divide(hit, seen, out=np.zeros_like(hit), where=seen > 0)).sum() / ours.sum())
+MEASURES: dict[str, Measure] = {
+    "matthews": Measure(_by_weights(matthews)), "macro-f1": Measure(_by_weights(macro_f1), _one_dominates),
+    "auroc": Measure(_by_weights(auroc)), "auprc": Measure(_by_weights(auprc)),
+    "pearson": Measure(_numeric(pearson)), "spearman": Measure(_numeric(spearman)),
+}  # fmt: skip
+
+
+def measures_of(data: Data, test: Corpus) -> tuple[str, ...]:
+    """Return the names of the measures that the experiment requests, and of those that data and test texts need."""
+    wanted = [name for name, measure in MEASURES.items() if measure.wanted(data, test)]
+    return tuple(dict.fromkeys([*data.measures, *wanted]))

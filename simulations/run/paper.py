@@ -1,7 +1,7 @@
-"""Arms of the way `paper`: the published procedure as a trusted simulation, in one process, without a ledger.
+"""Arms of the protocol `paper`: the published procedure as a trusted simulation, in one process, without a ledger.
 
-It is no protocol: gradients through M1 and BERT depend on raw text, so it holds the truth. It exists to reproduce
-published tables, and every output of it says so.
+Gradients through M1 and BERT depend on raw text, so it holds the true data and is not private. It reproduces published
+tables, and every output says so.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from server.model import Pipeline
 from server.protocols.public_maps import dim_of
 from server.training.noise import sanitize_public
 from server.training.paper import train_paper
-from simulations.artifacts.ways import embeddings_of
-from simulations.experiment import Arm, Experiment, label_of
+from simulations.artifacts.encoder import pooling_of
+from simulations.experiment import Arm, ArmSetup, Encoder, label_of
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
+from simulations.experiment.sections import Data, Training
 from simulations.progress import Progress
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, beside, guessed, measures_of, on_device, score
-from simulations.run.prepare import Held, Prepared
+from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
+from simulations.run.prepare import Held
 
 
 @dataclass(frozen=True)
 class _Published:
-    """The pipeline, as what a model's folder is written from."""
+    """Pipeline in the form from which a model's folder is written."""
 
     pipeline: Pipeline
     encoder: None = None
@@ -46,38 +47,45 @@ class _Published:
 
 @dataclass(frozen=True)
 class PaperArm:
-    """An arm to be trained by the published procedure, and scored on sanitized and on clean test sentences."""
+    """Arm that is trained by the published procedure, and scored on sanitized and on clean test sentences."""
 
-    experiment: Experiment
-    arm: Arm
+    setup: ArmSetup
+    data: Data
+    encoder: Encoder
+    training: Training
+    seed: int
     held: Held
     mechanism: Mechanism
     progress: Progress
 
+    @property
+    def arm(self) -> Arm:
+        """Return the arm."""
+        return self.setup.arm
+
     def run(self, users: None) -> Finished:
-        """As `simulations.run.arm.ArmRun.run`, and asks nobody."""
+        """Train and score the arm, as `simulations.run.arm.ArmRun.run` does, without querying users."""
         del users
         start = time.perf_counter()
-        experiment, arm, test = self.experiment, self.arm, self.held.test
-        training, repeats = experiment.training, experiment.data.test_repeats
+        arm, test, training, encoder = self.arm, self.held.test, self.training, self.encoder
+        data, seed, repeats = self.data, self.seed, self.data.test_repeats
         labels, label = self._labels()
         pipeline = train_paper(
-            experiment.encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
+            encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
             dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
-            batch_size=training.batch_size, seed=experiment.seed, pooling=experiment.encoder.pooling,
-            max_length=experiment.encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
+            batch_size=training.batch_size, seed=seed, pooling=pooling_of(encoder),
+            max_length=encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
             progress=lambda line: self.progress(f"{arm.name}: {line}"),
         )  # fmt: skip
         maps = pipeline.maps()
         z = maps.project(pipeline.embed(test.texts))
-        noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=experiment.seed, stage="paper-test")
+        noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=seed, stage="paper-test")
         seen, clean = maps.logits(noisy), maps.logits(z)
         classes = {"sanitized": seen.argmax(axis=1), "on_device": clean.argmax(axis=1)}
         answers = Answers(
             on_device(self.held, classes["sanitized"], repeats=repeats), on_device(self.held, classes["on_device"])
         )
-        rows, data = np.arange(len(test)), experiment.data
-        names = measures_of(data, test)
+        rows = np.arange(len(test))
         result = ArmResult(
             name=arm.name,
             mechanism=self.mechanism.name,
@@ -85,34 +93,27 @@ class PaperArm:
             epsilon=(arm.embedding or {}).get("epsilon"),
             label_epsilon=(arm.label or {}).get("epsilon"),
             dim=dim_of(self.mechanism),
-            accuracy=None,
-            accuracy_se=None,
-            accuracy_clean_test=None,
-            accuracy_clean_test_se=None,
-            users=experiment.population.users,
+            users=self.setup.users,
             delivered=len(self.held.train),
-            dropped={},
-            errors={},
-            bytes_per_user=None,
             seconds=time.perf_counter() - start,
             reference=arm.reference,
             way="paper",
             budget=self._promise(label),
             parameters=arm.parameters,
             guessed={where: guessed(self.held, said) for where, said in classes.items()},
-            measures={
-                where: beside(names, self.held, rated, there, seed=experiment.seed, numbers=data.numbers)
-                for where, rated, there in (("sanitized", seen, np.tile(rows, repeats)), ("on_device", clean, rows))
-            },
+            measures=measures(
+                data, self.held, seed=seed, sanitized=Scored(seen, np.tile(rows, repeats)),
+                on_device=Scored(clean, rows),
+            ),
         )
         self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)
-        rungs = of_run(experiment, arm, spent, records=self.held.holders.most, test_records=None)
+        rungs = of_run(self.setup, spent, records=self.held.holders.most, test_records=None)
         result = result.scored(score(answers.sanitized), score(answers.device))
         return Finished(replace(result, **rungs), _Published(pipeline), answers)
 
     def _promise(self, label: Mechanism | None) -> Promise:
-        embedding, epochs = self.mechanism.guarantee, self.experiment.training.epochs
+        embedding, epochs = self.mechanism.guarantee, self.training.epochs
         return Promise(
             metric_epsilon=embedding.epsilon * epochs,
             metric=embedding.metric,
@@ -125,21 +126,11 @@ class PaperArm:
         )
 
     def _labels(self) -> tuple[NDArray[np.int64], Mechanism | None]:
-        """The labels that are trained on, drawn once, and their mechanism; None where the arm names none."""
+        """Return the training labels, drawn once, and their mechanism; None if the arm names none."""
         labels, holders = self.held.train.labels, self.held.holders
         mechanism: Any = label_of(self.arm, len(self.held.train.classes))
         if isinstance(mechanism, Identity) and self.arm.label is None:
             return labels, None
-        streams = SimulationStreams(self.experiment.seed)
+        streams = SimulationStreams(self.seed)
         rng = streams.rows(holders.users, holders.records, stage="train", channel="label")
         return mechanism.sample(labels, rng=rng), mechanism
-
-
-def paper_arms(
-    experiment: Experiment, arms: list[Arm], prepared: Prepared, *, progress: Progress
-) -> list[PaperArm]:
-    """Of the experiment's arms, those given. Raises ValueError for an m' that cannot be, before any is trained."""
-    return [
-        PaperArm(experiment, arm, prepared.held, embeddings_of(experiment, arm, prepared.public)[0], progress)
-        for arm in arms
-    ]

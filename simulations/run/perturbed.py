@@ -1,6 +1,6 @@
-"""How many words of what users wrote are others in what they released: for the owner of the truth alone.
+"""Count of the words that users' releases change, for the owner of the true texts alone.
 
-Fu 2024 (section 5) records it beside the accuracy, to compare choices of words that perturb alike much of a text.
+Fu 2024 (section 5) reports it beside accuracy, to compare mechanisms that perturb a similar share of a text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from client.models.tokens import padded_word_ids
+from mechanisms.messages.questions import TextQuestion
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 from server.protocols.drive import Collected
@@ -21,11 +22,10 @@ from simulations.run.prepare import Held
 
 
 class CountedUsers:
-    """A simulation's users, of whose texts it is counted what their releases perturb (`server.protocols.drive.Users`).
+    """Users of a simulation whose changed words are counted (`server.protocols.drive.Users`).
 
-    counts: by the split, "words" of the vocabulary that delivered users wrote, as far as a release has room for them,
-    and "perturbed", in whose place another stands, or none. Of mechanisms whose words do not stay in their places there
-    is nothing to count.
+    `counts` has for each split "words", the vocabulary's words in delivered users' texts, as far as a release has room
+    for them, and "perturbed", those that were replaced or removed. Mechanisms that move words are not counted.
     """
 
     def __init__(self, users: FlowerUsers, held: Held) -> None:
@@ -33,19 +33,19 @@ class CountedUsers:
         self.counts: dict[str, dict[str, int]] = {}
 
     def collect(self, request: Request) -> Collected:
-        """As the users do."""
+        """Collect from the users, and count."""
         collected = self._users.collect(request)
-        release = collected.batch.channel("text")
+        release = collected.batch.of(TextQuestion)
         if release is not None:
-            self._count(request, release.payload["w"].astype(np.int64))
+            self._count(request, release.values.astype(np.int64))
         return collected
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
-        """As the users do."""
+        """Publish to the users."""
         return self._users.publish(encoder, splits)
 
     def _count(self, request: Request, released: Any) -> None:
-        text: Any = request.mechanism("text")
+        text: Any = request.question(TextQuestion).text
         if getattr(text.word, "moves", False):
             return
         origin, held = self._users.origins[request.stage], self._held

@@ -1,5 +1,4 @@
-"""What must be remarked of arms before anything is read off them: references that do not say what noise costs, and
-models that have learned nothing."""
+"""Warnings about arms: references that do not show the cost of noise, and models that have learned nothing."""
 
 from __future__ import annotations
 
@@ -8,30 +7,33 @@ from statistics import fmean
 from typing import Any
 
 from server.declarations import CENTRALISED
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap, shown
 from simulations.run.over_runs import standard_error
 
 Results = Mapping[str, Any]
-Arm = Mapping[str, Any]
 
 
 def remarks(runs: Sequence[Results]) -> list[str]:
-    """A line for each reference without noise that private arms beat, on the device, by more than the error of the
-    difference, and for each that lies so far below a centralised one; and for each model that says one class of all
-    texts, or is right less often than that would be. runs: of the same arms, one for each seed."""
-    arms = runs[0]["arms"]
-    each = zip(*(run["arms"] for run in runs), strict=True)
+    """Return warnings about arms, a line each. `runs` have the same arms, one run for each seed.
+
+    A reference without noise is named if private arms are better on the device by more than the error of the
+    difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
+    that would be.
+    """
+    arms = arms_of(runs[0])
+    each = zip(*map(arms_of, runs), strict=True)
     return [*_of_references(runs, arms), *(line for same in each for line in _of_model(runs, same))]
 
 
-def _of_references(runs: Sequence[Results], arms: Sequence[Arm]) -> list[str]:
-    private = [arm["name"] for arm in arms if not trust.unprotected(arm)]
-    centralised = [arm["name"] for arm in arms if arm.get("way") == CENTRALISED.name]
+def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:
+    private = [arm.name for arm in arms if not trust.unprotected(arm)]
+    centralised = [arm.name for arm in arms if arm.way == CENTRALISED.name]
     lines = []
     for arm in filter(_without_noise, arms):
-        name, other = arm["name"], arm.get("way") != CENTRALISED.name
+        name, other = arm.name, arm.way != CENTRALISED.name
         if above := [each for each in private if _below(runs, name, each)]:
             why = _MAPS if other else _HEAD
             lines.append(f"{name}: lies below {', '.join(above)}, which are private: {why}.")
@@ -51,13 +53,15 @@ _MAPS = (
 _HEAD = "its head is the limit, so it is no upper line for these data"
 
 
-def _without_noise(arm: Arm) -> bool:
-    return bool(arm.get("reference")) and (arm.get("budget") or {}).get("central_epsilon") is None
+def _without_noise(arm: ArmResult) -> bool:
+    return arm.reference and arm.budget.central_epsilon is None
 
 
 def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] | None:
-    """{"difference", "error"} of what `other` has over `name`, where that is above its error: the standard error over
-    runs, and no less than by test text, since runs may share their test texts. None where it is not, or not known."""
+    """Return {"difference", "error"} of `other` over `name` if it exceeds its error; otherwise, or if unknown, None.
+
+    The error is the standard error over runs, and at least that by test text, since runs may share their test texts.
+    """
     pairs = [gap(results, other, name, "on_device") for results in runs]
     known = [pair for pair in pairs if pair]
     if len(known) < len(pairs):
@@ -68,27 +72,26 @@ def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] |
     return {"difference": fmean(values), "error": error} if fmean(values) > error else None
 
 
-#: Share of the test texts from which on a model is said to know one class only; and standard errors of an accuracy
-#: beyond which it lies below chance, once in 44 times by chance alone where a model guesses at random.
+#: Share of test texts in one class at which a model counts as constant, and number of standard errors below chance at
+#: which it counts as worse, which happens to one in 44 random models.
 ONE_CLASS, _BELOW_CHANCE = 0.99, 2.0
 _WHERE = {"on_device": "on the device", "sanitized": "of sanitized texts"}
-_ACCURACY = {"on_device": "accuracy_clean_test", "sanitized": "accuracy"}
 
 
-def _of_model(runs: Sequence[Results], found: Sequence[Arm]) -> list[str]:
-    """Lines on an arm's model, one at the most for each way of asking it. found: the arm in each run."""
+def _of_model(runs: Sequence[Results], found: Sequence[ArmResult]) -> list[str]:
+    """Return lines on an arm's model, at most one for each split. `found` is the arm in each run."""
     lines = []
     for where, said in _WHERE.items():
         line = _one_class(runs, found, where) or _below_chance(runs, found, where)
-        lines += [f"{found[0]['name']}: {said} {line}."] if line else []
+        lines += [f"{found[0].name}: {said} {line}."] if line else []
     return lines
 
 
-def _one_class(runs: Sequence[Results], found: Sequence[Arm], where: str) -> str:
-    """Say of a model in which runs it says one class of (nearly) all texts; "" where it does so in none."""
+def _one_class(runs: Sequence[Results], found: Sequence[ArmResult], where: str) -> str:
+    """Return in how many runs a model predicts one class for (nearly) all texts; "" if in none."""
     classes = []
     for run, arm in zip(runs, found, strict=True):
-        counts = (arm.get("guessed") or {}).get(where) or []
+        counts = arm.guessed.get(where) or []
         if counts and max(counts) >= ONE_CLASS * sum(counts):
             most = counts.index(max(counts))
             of = "every text" if counts[most] == sum(counts) else f"{counts[most]:,} of {sum(counts):,} texts"
@@ -99,15 +102,18 @@ def _one_class(runs: Sequence[Results], found: Sequence[Arm], where: str) -> str
     return f"its model says {' and '.join(dict.fromkeys(classes))}{often}: it tells no classes apart"
 
 
-def _below_chance(runs: Sequence[Results], found: Sequence[Arm], where: str) -> str:
-    """Say of a model that it is right less often than whoever always says the commonest class; "" where it is not, and
-    of labels that are numbers, where being near counts."""
-    key = _ACCURACY[where]
-    values, errors = [arm.get(key) for arm in found], [arm.get(f"{key}_se") for arm in found]
-    if not all(map(is_finite, [*values, *(run.get("chance") for run in runs)])) or runs[0].get("label_range"):
+def _below_chance(runs: Sequence[Results], found: Sequence[ArmResult], where: str) -> str:
+    """Return a line if a model is right less often than the most frequent class; otherwise "".
+
+    Labels that are numbers are left out, since a near prediction counts there.
+    """
+    scores = [score for arm in found if (score := arm.score(where)) is not None]
+    known = len(scores) == len(found) and all(is_finite(run.get("chance")) for run in runs)
+    if not known or runs[0].get("label_range"):
         return ""
+    values = [score.accuracy for score in scores]
     chance, accuracy = fmean(run["chance"] for run in runs), fmean(values)
-    by_text = [error for error in errors if is_finite(error)]
+    by_text = [score.error for score in scores if score.error is not None]
     error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
     if not by_text or accuracy >= chance - _BELOW_CHANCE * error:
         return ""

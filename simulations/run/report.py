@@ -1,7 +1,7 @@
-"""What a run says: a table for people, results.json for machines, figures for print, in a whole folder.
+"""Output of a run: a table for people, results.json for programs, and figures for print.
 
-Everything here reads the results dict of `simulations.run.run.run` and changes nothing. Infinity is ∞ to people
-and "inf" in JSON; what does not apply is "–" and null.
+Every function reads the results dict of `simulations.run.run.run` and does not change it. Infinity is ∞ in tables and
+"inf" in JSON. Values that do not apply are "–" and null.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,34 +18,43 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from server.card import PAYERS
 from server.declarations import STATISTICS
 from simulations.corpora.classes import listed
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, is_finite, plain, share
-from simulations.run import measures, trust
+from simulations.run import trust
 from simulations.run.comparison import added, matrices
 from simulations.run.comparison import shown as difference
-from simulations.run.figures import REFERENCE_MARK, accuracy_figure, on_text, spent_figure, title, worst_said
+from simulations.run.figures import (
+    REFERENCE_MARK,
+    accuracy_figure,
+    accuracy_said,
+    on_text,
+    spent_figure,
+    title,
+    worst_said,
+)
 from simulations.run.frontier import frontier_figure
 from simulations.run.references import remarks
+from simulations.run.table import beside
 
 Results = dict[str, Any]
-Arm = dict[str, Any]
 Row = list[str]
 
-#: What one unit of the metric is, as ε is multiplied by it.
+#: Unit of each metric, by which ε is multiplied.
 DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """results.json, results.md and the figures, in a folder that is there. Returns their paths."""
+    """Write results.json, results.md and the figures into an existing folder, and return their paths."""
     readable = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     paths = []
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    trusted = trust.anybody(results["arms"])
-    accuracy = frontier_figure([results]) if trusted else accuracy_figure(results)
+    accuracy = frontier_figure([results]) if trust.anybody(arms_of(results)) else accuracy_figure(results)
     for name, figure in (("accuracy.png", accuracy), ("spent.png", spent_figure(results))):
         figure.savefig(folder / name)
         paths.append(folder / name)
@@ -53,8 +62,10 @@ def write(results: Results, folder: Path) -> list[Path]:
 
 
 def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None:
-    """What a command says of its results on stdout: one JSON object, or the table and where to find the rest. holds:
-    what there is in the folder `out`."""
+    """Print the results of a command: one JSON object, or the table and the place of the other files.
+
+    `holds` describes the contents of the folder `out`.
+    """
     if as_json:
         print_json(results)
         print(f"results: {out}", file=sys.stderr)
@@ -70,19 +81,19 @@ def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None
 
 
 def print_table(results: Results, console: Console) -> None:
-    """The table, and below it what must not be read without it."""
+    """Print the table and its footnotes."""
     if results.get("way_sentence"):
         console.print(Text(results["way_sentence"], style="bold"))
-    # A narrow terminal does without the last two columns, so that names stay readable; results.md has all.
+    # A narrow terminal omits the last two columns, so that names stay readable; results.md has all.
     headings, *rows = table(results)
     left_out = 0 if console.width >= 100 else 2
-    styles = ["dim" if arm.get("reference") else "" for arm in results["arms"]]
+    styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
     _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
     if not left_out:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
-    if beside := measures.rows([results]):
-        _print_rows(console, _BESIDE, beside[0], beside[1:], [""] * len(beside[1:]))
+    for heading, (names, *found) in beside([results]):
+        _print_rows(console, heading or _BESIDE, names, found, [""] * len(found))
     for note in notes(results):
         console.print(Text(note))
 
@@ -90,7 +101,7 @@ def print_table(results: Results, console: Console) -> None:
 def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row], styles: Iterable[str]) -> None:
     shown = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i, name in enumerate(names):
-        # Names fold where they are long; a number never does.
+        # Long names fold, numbers do not.
         shown.add_column(name, justify="right" if i else "left", no_wrap=bool(i))
     for row, style in zip(rows, styles, strict=True):
         shown.add_row(*map(Text, row[: len(names)]), style=style or None)
@@ -98,18 +109,22 @@ def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row],
 
 
 def table(results: Results) -> list[list[str]]:
-    """Headings, and a row for each arm; what users added stands behind the accuracies where an arm has a baseline, whom
-    users trust before their number where an arm's users trust the server."""
-    rows = [list(HEADINGS), *(list(cells(arm)) for arm in results["arms"])]
-    if trust.anybody(results["arms"]):
+    """Return headings, and a row for each arm.
+
+    If an arm has a baseline, the accuracies are followed by what users added. If an arm's users trust the server, there
+    are columns for central ε and the trusted party.
+    """
+    arms = arms_of(results)
+    rows = [list(HEADINGS), *(list(cells(arm)) for arm in arms)]
+    if trust.anybody(arms):
         at = HEADINGS.index("users")
         rows[0][at:at] = trust.COLUMNS
-        for row, (central, who) in zip(rows[1:], map(trust.central, results["arms"]), strict=True):
+        for row, (central, who) in zip(rows[1:], map(trust.central, arms), strict=True):
             row[at:at] = epsilon(central), who
     if gains := added(results):
         rows[0].insert(_ADDED_AT, "users\nadded")
-        for row, arm in zip(rows[1:], results["arms"], strict=True):
-            row.insert(_ADDED_AT, difference(gains.get(arm["name"], {}).get("sanitized")))
+        for row, arm in zip(rows[1:], arms, strict=True):
+            row.insert(_ADDED_AT, difference(gains.get(arm.name, {}).get("sanitized")))
     return rows
 
 
@@ -126,37 +141,36 @@ HEADINGS = (
 )
 
 
-#: Where what users added stands among them: behind the accuracies.
+#: Position of the column of what users added: after the accuracies.
 _ADDED_AT = 3
-#: Arms whose differences a terminal has room for; results.md has them of more, and results.json of all.
+#: Largest number of arms whose differences are shown on a terminal and in results.md; results.json has all.
 _MOST_SHOWN, _MOST_WRITTEN = 6, 12
 _BESIDE = "Other measures, ± standard error by test text"
 _DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
-def cells(arm: Arm) -> tuple[str, ...]:
-    """One row, a text for each of HEADINGS."""
-    budget = arm.get("budget") or {}
-    metric = epsilon(budget.get("metric_epsilon"))
-    if budget.get("metric") in DISTANCES and budget.get("metric_epsilon") not in (None, math.inf):
-        metric += f"·{DISTANCES[budget['metric']]}"
+def cells(arm: ArmResult) -> tuple[str, ...]:
+    """Return the cells of one row, in the order of HEADINGS."""
+    budget = arm.budget
+    metric = epsilon(budget.metric_epsilon)
+    if budget.metric in DISTANCES and is_finite(budget.metric_epsilon):
+        metric += f"·{DISTANCES[budget.metric]}"
     return (
-        arm["name"] + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else ""),
-        share(arm.get("accuracy"))
-        + (f" ± {arm['accuracy_se']:.3f}" if is_finite(arm.get("accuracy_se")) else ""),
-        share(arm.get("accuracy_clean_test")),
+        arm.name + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else ""),
+        accuracy_said(arm.score("sanitized")),
+        share(arm.accuracy_clean_test),
         metric,
         worst_said(budget)
-        + (f", {epsilon(asking)} to ask" if (asking := budget.get("asking_epsilon")) is not None else ""),
-        "public" if trust.public_labels(arm) else epsilon(budget.get("label_epsilon")),
-        count(arm.get("delivered")),
-        count(arm.get("bytes_per_user")),
-        f"{arm['seconds']:.1f}" if is_finite(arm.get("seconds")) else "–",
+        + (f", {epsilon(budget.asking_epsilon)} to ask" if budget.asking_epsilon is not None else ""),
+        "public" if trust.public_labels(arm) else epsilon(budget.label_epsilon),
+        count(arm.delivered),
+        count(arm.bytes_per_user),
+        "–" if arm.seconds is None else f"{arm.seconds:.1f}",
     )
 
 
 def notes(results: Results) -> list[str]:
-    """Footnotes: how to read the columns, what is not private, what was lost on the way."""
+    """Return the footnotes: the meaning of columns, arms that are not private, and losses of rows and nodes."""
     lines = [
         "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
         f"clean ones, {'the whole model' if on_text(results) else 'the last step'} run by the user. "
@@ -165,65 +179,65 @@ def notes(results: Results) -> list[str]:
     if added(results):
         lines.append("Users added: less the public-only arm that asks in the same way, paired by test text.")
     lines += data_notes(results.get("corpus") or {})
-    statistics = [arm for arm in results["arms"] if arm.get("way") == STATISTICS.name]
+    arms = arms_of(results)
+    statistics = [arm for arm in arms if arm.way == STATISTICS.name]
     lines += [_STATISTICS] if statistics else []
-    if any(rung["rung"] == "answer" for arm in results["arms"] for rung in arm.get("test_ladder") or []):
+    if any(rung["rung"] == "answer" for arm in arms for rung in arm.test_ladder or []):
         lines.append(_ANSWERS)
-    if len(statistics) < len(results["arms"]):
+    if len(statistics) < len(arms):
         lines.append(
             f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
             "at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: delivered and validated."
         )
     lines += trust.several([results])
-    lines += [trust.NOTE] if trust.anybody(results["arms"]) else []
+    lines += [trust.NOTE] if trust.anybody(arms) else []
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
-    if any(trust.unprotected(arm) for arm in results["arms"]):
+    if any(map(trust.unprotected, arms)):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     lines += remarks([results])
     lines += [
-        f"{arm['name']}: no model comes of it: what {arm['delivered']:,} users released says nothing (ε = 0), and no "
+        f"{arm.name}: no model comes of it: what {arm.delivered:,} users released says nothing (ε = 0), and no "
         "public text has a label that could."
         for arm in statistics
-        if arm.get("delivered") and arm.get("accuracy_clean_test") is None
+        if arm.delivered and arm.accuracy_clean_test is None
     ]
-    lines += [f"{arm['name']}: {said}." for arm in results["arms"] if (said := _perturbed(arm))]
-    others = (arm for arm in results["arms"] if not _asked_in_vain(arm))
-    lines += [f"{arm['name']}: {lost}." for arm in others if (lost := _lost(arm))]
+    lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
+    others = (arm for arm in arms if not _asked_in_vain(arm))
+    lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
 
 
-def _perturbed(arm: Arm) -> str:
-    """How many words an arm's users had perturbed; nothing where none released texts."""
+def _perturbed(arm: ArmResult) -> str:
+    """Return how many words an arm's users had perturbed; nothing if none released texts."""
     whose = {"train": "of training users", "test": "of users who ask"}
-    counts = (arm.get("perturbed") or {}).items()
+    counts = arm.perturbed.items()
     said = [f"{each['perturbed']:,} of {each['words']:,} words {whose[split]}" for split, each in counts]
     return f"perturbed {' and '.join(said)}" if said else ""
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
-    """A line for each arm whose users were asked and of whom nobody reached the server: it teaches nothing."""
+    """Return a line for each arm with users none of whom reached the server."""
     return [
-        f"{arm['name']}: none of {arm['users']:,} users was delivered ({_lost(arm) or 'nothing came back'})"
-        for arm in results["arms"]
+        f"{arm.name}: none of {arm.users:,} users was delivered ({_lost(arm) or 'nothing came back'})"
+        for arm in arms_of(results)
         if _asked_in_vain(arm)
     ]
 
 
-def _asked_in_vain(arm: Arm) -> bool:
-    return bool(arm.get("users")) and arm.get("delivered") == 0
+def _asked_in_vain(arm: ArmResult) -> bool:
+    return arm.users > 0 and arm.delivered == 0
 
 
-def _lost(arm: Arm) -> str:
-    """How many rows and nodes came to nothing, by the reason; "" where none did."""
-    kinds = {"dropped": arm.get("dropped") or {}, "errors": arm.get("errors") or {}}
+def _lost(arm: ArmResult) -> str:
+    """Return the number of lost rows and nodes by reason; "" if there are none."""
+    kinds = {"dropped": arm.dropped, "errors": arm.errors}
     return ", ".join(f"{n} {reason} ({kind})" for kind, lost in kinds.items() for reason, n in lost.items() if n)
 
 
 def data_notes(corpus: dict[str, Any]) -> list[str]:
-    """What must be known of the data: which of its classes is which of the public part's, which the limit of the test
-    part left out, what two parts share, what one repeats."""
+    """Return notes on the data: matched public classes, classes without test rows, overlaps, repetitions."""
     lines = []
     if untested := corpus.get("untested"):
         lines.append(
@@ -264,28 +278,28 @@ _ANSWERS = (
 
 
 def markdown(results: Results) -> str:
-    """The table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
+    """Return the table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
     headings, *found = table(results)
     rows = [
         [h.replace("\n", " ").replace("- ", "-") for h in headings] + ["mechanism", "m'", "guarantee"],
         ["---", *["---:"] * (len(headings) - 1), "---", "---:", "---"],
     ]
-    for arm, row in zip(results["arms"], found, strict=True):
-        statement = (arm.get("budget") or {}).get("statement")
-        rows.append([*row, plain(arm.get("mechanism")), count(arm.get("dim")), plain(statement)])
+    arms = arms_of(results)
+    for arm, row in zip(arms, found, strict=True):
+        rows.append([*row, plain(arm.mechanism), count(arm.dim), plain(arm.budget.statement)])
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    if beside := measures.rows([results]):
-        lines += ["", f"## {_BESIDE}", "", markdown_table(beside[0], beside[1:])]
-    lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(results["arms"])]
+    for heading, (names, *others) in beside([results]):
+        lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
+    lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(arms)]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![Worst-case ε of one release](spent.png)"]
     return "\n".join(lines) + "\n"
 
 
 def _differences(results: Results) -> list[str]:
-    """Each arm less each earlier one."""
+    """Return the difference of each arm from each earlier one."""
     lines = []
     for heading, (names, *rows) in matrices(results, most=_MOST_WRITTEN):
         lines += [f"## {_DIFFERENCES} {heading}", "", markdown_table(names, rows), ""]
@@ -298,28 +312,29 @@ _PAIRED = (
 )
 
 
-#: Columns of the ladders' table: heading, whose ladder, rung.
+#: Columns of the ladders' table: heading, payer, rung.
+_TAUGHT, _ASKED = PAYERS.values()
 RUNGS = (
-    ("token", "ladder", "token"),
-    ("text", "ladder", "text"),
-    ("embedding", "ladder", "embedding"),
-    ("label", "ladder", "label"),
-    ("statistic", "ladder", "statistic"),
-    ("record", "ladder", "record"),
-    ("user", "ladder", "user"),
-    ("shuffled", "ladder", "shuffled"),
-    ("test user", "test_ladder", "user"),
-    ("test user, shuffled", "test_ladder", "shuffled"),
+    ("token", _TAUGHT, "token"),
+    ("text", _TAUGHT, "text"),
+    ("embedding", _TAUGHT, "embedding"),
+    ("label", _TAUGHT, "label"),
+    ("statistic", _TAUGHT, "statistic"),
+    ("record", _TAUGHT, "record"),
+    ("user", _TAUGHT, "user"),
+    ("shuffled", _TAUGHT, "shuffled"),
+    ("test user", _ASKED, "user"),
+    ("test user, shuffled", _ASKED, "shuffled"),
 )
 
 
-#: Rungs that are left out where no arm has any of these.
+#: Rungs that are left out if no arm has any of these.
 _SOMETIMES = {"token": {"token", "text"}, "text": {"token", "text"}, "statistic": {"statistic"}}
 
 
-def _ladders(arms: list[Arm]) -> list[str]:
-    """What one user spent, rung by rung; results.json and the model cards say on what it rests."""
-    known = [r for arm in arms for r in arm.get("ladder") or arm.get("test_ladder") or []]
+def _ladders(arms: Sequence[ArmResult]) -> list[str]:
+    """Return what one user spent, rung by rung; results.json and the model cards have the derivation."""
+    known = [r for arm in arms for r in arm.ladder or arm.test_ladder or []]
     if not known:
         return []
     lines = ["## What it cost one user: ε (δ), rung by rung", ""]
@@ -328,9 +343,9 @@ def _ladders(arms: list[Arm]) -> list[str]:
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
     lines.append("| --- |" + " ---: |" * len(columns))
     for arm in arms:
-        row = [arm["name"].replace("|", "\\|") + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "")]
+        row = [arm.name.replace("|", "\\|") + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "")]
         for _, whose, name in columns:
-            rung = next((r for r in arm.get(whose) or [] if r["rung"] == name), None)
+            rung = next((r for r in arm.ladders[whose] or [] if r["rung"] == name), None)
             row.append(_spent_on(rung))
         lines.append("| " + " | ".join(row) + " |")
     return [
@@ -343,11 +358,11 @@ def _ladders(arms: list[Arm]) -> list[str]:
     ]
 
 
-def _spent_on(rung: dict[str, Any] | None) -> str:
-    """ε with its δ, "∞" alone, and how large a crowd it was among."""
+def _spent_on(rung: Mapping[str, Any] | None) -> str:
+    """Return ε with its δ and the size of the crowd, or "∞"."""
     if rung is None or rung["epsilon"] is None:
         return "–"
-    if rung["epsilon"] in ("inf", math.inf):
+    if rung["epsilon"] == math.inf:
         return "∞"
     among = f", crowd {rung['crowd']:,}" if rung.get("crowd") is not None else ""
     return f"{epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among})"

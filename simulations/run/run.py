@@ -1,10 +1,11 @@
-"""An experiment, run: prepared once, each arm through Flower on Ray, everything a reader needs left in a folder."""
+"""Execution of an experiment: prepared once, each arm through Flower on Ray, all outputs in one folder."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,24 @@ from threadpoolctl import threadpool_limits
 
 from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
+from simulations.artifacts.ways import embeddings_of, training_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.progress import Progress
 from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
-from simulations.run.evaluation import Answers, chance, measures_of, read_answers, write_answers
+from simulations.run.evaluation import Answers, read_answers, write_answers
 from simulations.run.journal import Journal, trained_on, versions
+from simulations.run.measures import chance, measures_of
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Prepared, prepare
 from simulations.transport.engine import run_on_flower
 
 Engine = Callable[..., Any]
-#: An arm's result as results.json has it, but for infinity.
+#: Source of the users' noise in a simulation.
+SIMULATED = "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage"
+#: Line of an arm in results.json, except for infinity.
 Line = Mapping[str, Any]
 
 
@@ -33,22 +38,23 @@ def run(
     experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower,
     publish: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, answers/,
-    experiment.toml.
+    """Run every arm, write its files into the existing folder `out`, and return the results.
 
-    A run that was killed goes on where it stopped, in the same folder: arms that are finished are not run again, and
-    users who have released something repeat it. Returns the results as the report and `--json` show them.
-    engine(job, nodes=, folder=) runs job(grid) on Flower; another one is for apps that Flower itself has started.
-    publish: as `Journal` takes it.
-    Raises ValueError, in one line, for what a user can mend.
+    The files are nodes/, models/, answers/ and experiment.toml. A run that was killed goes on in the same folder:
+    finished arms are not run again, and users repeat their releases. The results are those of the report and of
+    `--json`. `engine`(job, nodes=, folder=) runs job(grid) on Flower; another engine serves apps that Flower has
+    started. `publish` is as in `Journal`.
+
+    Raises:
+        ValueError: The experiment or its data cannot be used.
     """
     start = time.perf_counter()
     journal = Journal(out, publish)
-    processor = trained_on(experiment)
+    processor = trained_on(experiment.encoder, experiment.training)
     journal.check_code(processor)
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
     prepared = prepare(experiment, progress=progress)
-    journal.check_data(experiment, prepared.public, prepared.held)
+    journal.check_data(experiment.training.protocol, prepared.public, prepared.held)
     lines = {arm.name: line for arm in experiment.arms if (line := journal.finished(slug(arm.name))) is not None}
     if lines:
         progress(f"finished before: {', '.join(lines)}")
@@ -69,41 +75,52 @@ def _run_arms(
     experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal, progress: Progress,
     engine: Engine,
 ) -> dict[str, Line]:  # fmt: skip
-    """The arms' lines, by name; each is in the journal as soon as its model is saved."""
+    """Return the arms' lines, by name. Each is in the journal as soon as its model is saved."""
     models, folder = out / "models", out / "nodes"
 
     def job(users: FlowerUsers | None) -> dict[str, Line]:
         lines = {}
         for each in runs:
             place = models / slug(each.arm.name)
-            shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
+            shutil.rmtree(place, ignore_errors=True)  # remains of a run that was killed
             result, model, answers = each.run(users)
-            line = result.to_dict()
-            if not each.arm.centralised:  # which is a line to measure by: no model of it is left to be handed on
-                line |= {"model": str(place.relative_to(out))}
-                save_model(place, model, prepared.public, line)
+            if not each.arm.centralised:  # a centralised arm is a reference, and its model is not kept
+                result = replace(result, model=str(place.relative_to(out)))
+                save_model(place, model, prepared.public, result)
             write_answers(_answers(out, each.arm), prepared.held, answers)
-            lines[each.arm.name] = journal.finish(slug(each.arm.name), line)
+            lines[each.arm.name] = journal.finish(slug(each.arm.name), result.to_dict())
         return lines
 
     if not experiment.training.protocol.private:
-        from simulations.run.paper import paper_arms  # torch
+        from simulations.run.paper import PaperArm  # torch
 
-        runs: Any = paper_arms(experiment, arms, prepared, progress=progress)
+        runs: Any = [
+            PaperArm(
+                setup, experiment.data, experiment.encoder, experiment.training, experiment.seed, prepared.held,
+                embeddings_of(setup, prepared.public)[0], progress,
+            )
+            for setup in map(experiment.setup, arms)
+        ]  # fmt: skip
         return job(None)
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
+    training = training_of(experiment.training, experiment.encoder, experiment.seed)
     runs = [
-        CentralisedArm(experiment, arm, prepared, progress) if arm.centralised
-        else ArmRun(experiment, arm, prepared, models=models, journal=journal, progress=progress)
+        CentralisedArm(arm, experiment.data, prepared, experiment.seed, progress) if arm.centralised
+        else ArmRun(
+            experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal,
+            progress=progress,
+        )
         for arm in arms
     ]  # fmt: skip
 
     def on_flower(grid: Any) -> dict[str, Line]:
-        # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside it; the
-        # matrices here are small, and one thread also keeps results from depending on the cores.
+        # With several threads OpenBLAS may spin for minutes inside eigh while Ray runs. The matrices are small, and one
+        # thread makes results independent of the number of cores.
         tests = prepared.held.test_holders.people
         with threadpool_limits(1, user_api="blas"):
-            return job(FlowerUsers(grid, experiment, tests=tests, nodes=folder, progress=progress))
+            return job(FlowerUsers(
+                grid, experiment.population, seed=experiment.seed, tests=tests, nodes=folder, progress=progress
+            ))
 
     progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
     lines: dict[str, Line] = engine(on_flower, nodes=nodes, folder=folder)
@@ -111,14 +128,16 @@ def _run_arms(
 
 
 def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path, journal: Journal) -> int:
-    """The number of nodes, whose folders are under `folder`: all of them, or it is not there.
+    """Write the nodes' folders under `folder`, completely or not at all, and return the number of nodes.
 
-    Those of a run that goes on keep their ledgers and get everything else again: it may name places in a cache that
-    has been tidied up since. Their number stays, or users would move to nodes whose ledgers do not know them.
+    A resumed run keeps the ledgers and writes everything else again, since it may name places in a cache that were
+    deleted. Their number stays, or users would move to nodes whose ledgers do not know them.
     """
     draft = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
-    nodes = hand_out(experiment, public, held, draft, nodes=journal.nodes())
+    nodes = hand_out(
+        experiment.setups, experiment.population, public, held, draft, seed=experiment.seed, nodes=journal.nodes()
+    )
     journal.keep_nodes(nodes)
     if not folder.exists():
         draft.rename(folder)
@@ -131,10 +150,19 @@ def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path
 
 
 def results(
-    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float
-) -> dict[str, Any]:
-    """The results object: what `--json` prints and results.json keeps. answers: of every arm, by its name. seconds:
-    since the run began, or went on."""
+    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float,
+    randomness: str = SIMULATED,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the results that `--json` prints and results.json keeps.
+
+    Args:
+        experiment: Experiment.
+        prepared: Data of the run.
+        lines: Lines of the arms.
+        answers: Answers of every arm, by its name.
+        seconds: Duration since the run began, or was resumed.
+        randomness: Source of the users' noise, in words.
+    """
     public, held = prepared.public, prepared.held
     protocol, rewriter = experiment.training.protocol, public.rewriter
     sentence = None
@@ -150,7 +178,7 @@ def results(
         "chance": chance(held.test.labels),
         "classes": list(public.classes),
         "arms": lines,
-        "differences": differences(experiment, answers),
+        "differences": differences(experiment.arms, answers),
         "label_range": experiment.data.label_range,
         "measures": list(measures_of(experiment.data, held.test)),
         "seconds": seconds,
@@ -163,6 +191,6 @@ def results(
         "vocabulary": None if rewriter is None else {
             "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,
         },
-        "randomness": "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage",
+        "randomness": randomness,
         "versions": versions(),
     }

@@ -1,54 +1,59 @@
-"""Several runs of one study, of different seeds, as one table and one figure of means."""
+"""Summary of runs of one experiment with different seeds: one table and one figure of means."""
 
 from __future__ import annotations
 
 import json
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
+from simulations.experiment.guarantees import Promise
+from simulations.experiment.result import SPLITS, ArmResult, arms_of
+from simulations.experiment.toml import renamed
 from simulations.output.markdown import table as markdown_table
-from simulations.run import measures, trust
+from simulations.output.numbers import epsilon as shown
+from simulations.run import trust
 from simulations.run.comparison import added, gap, matrices
 from simulations.run.figures import over_seeds
 from simulations.run.frontier import frontier_figure
 from simulations.run.journal import refuse_unfinished
-from simulations.run.over_runs import mean_accuracy, mean_difference, standard_error
+from simulations.run.over_runs import accuracies, mean_accuracy, mean_difference, moments
 from simulations.run.public_labels import by_labels, labels_figure, labels_table
+from simulations.run.table import SAID, beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = dict[str, Any]
 
-#: Arms whose differences a page has room for.
+#: Largest number of arms whose differences are shown.
 _MOST = 12
 
 
 def summarize(folders: Sequence[Path | str]) -> str:
-    """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
-    the standard error by test text of one run, on average.
+    """Return a Markdown table: for each arm mean ± standard error over runs, and in brackets the error by test text.
 
-    The error over runs says how much seeds differ (users drawn, public split, noise, and test texts where each seed has
-    its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
-    the same test texts, so it is not divided.
-    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
-    below stand the differences of all arms. One run has no error over runs. Runs that differ in the number of public
-    labels, too: `simulations.run.public_labels.labels_table`.
+    The error over runs shows how much seeds differ: users, public split, noise, and test texts if each seed has its
+    own. The error by text shows the effect of other test texts. More seeds do not reduce it if all runs have the same
+    test texts, so it is not divided. One run has no error over runs.
 
-    Raises UserError where a folder holds no results, or the runs are not of one experiment and different seeds, the
-    same seeds of each number of public labels.
+    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run.
+    The differences of all arms follow. Runs may also differ in the number of public labels
+    (`simulations.run.public_labels.labels_table`).
+
+    Raises:
+        UserError: A folder holds no results, the runs are of several experiments, or seeds are repeated or missing.
     """
     runs = read(folders)
     if len(groups := by_labels(runs)) > 1:
         return labels_table(groups)
     seeds = ", ".join(str(run["seed"]) for run in runs)
     one = len(runs) == 1
-    trusted = trust.anybody(runs[0]["arms"])
+    every = list(zip(*map(arms_of, runs), strict=True))
+    trusted = trust.anybody(arms_of(runs[0]))
     lines = [
         f"{runs[0]['name']}, {len(runs)} {'seed' if one else 'seeds'} ({seeds}): mean "
         + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
@@ -57,32 +62,35 @@ def summarize(folders: Sequence[Path | str]) -> str:
         + (" | ".join(trust.COLUMNS) + " | " if trusted else "") + "users |",
         "| --- | " + " | ".join(["---:"] * (9 if trusted else 7)) + " |",
     ]
-    for arms in zip(*(run["arms"] for run in runs), strict=True):
-        first = arms[0]
-        name = first["name"].replace("|", "\\|") + (" †" if trust.unprotected(*arms) else "")
+    for arms in every:
+        name = arms[0].name.replace("|", "\\|") + (" †" if trust.unprotected(*arms) else "")
+        sanitized, on_device = (mean_accuracy(arms, split) for split in SPLITS)
         lines.append(
-            f"| {name} | {mean_accuracy(arms, 'accuracy')} | "
-            f"{_added(runs, first['name'])} | {mean_accuracy(arms, 'accuracy_clean_test')} | {_range(arms, 'dim')} | "
+            f"| {name} | {sanitized} | {_added(runs, arms[0].name)} | {on_device} | "
+            f"{_range(arm.dim for arm in arms)} | "
             f"{_worst(arms)} | {_label(arms)} | "
-            f"{_trust(arms) if trusted else ''}{_range(arms, 'delivered')} |"
+            f"{_trust(arms) if trusted else ''}{_range(arm.delivered for arm in arms)} |"
         )
-    if any(trust.unprotected(arm) for run in runs for arm in run["arms"]):
+    if any(trust.unprotected(*arms) for arms in every):
         lines += ["", f"† {trust.UNPROTECTED}"]
     for line in trust.several(runs):
         lines += ["", line]
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
         lines += ["", runs[0]["way_sentence"]]
-    if beside := measures.rows(runs):
-        lines += ["", "Other measures:", "", markdown_table(beside[0], beside[1:])]
+    for heading, (names, *rows) in beside(runs):
+        lines += ["", f"{heading or 'Other measures'}:", "", markdown_table(names, rows)]
     for heading, (names, *rows) in _matrices(runs):
         lines += ["", f"Row less column, {heading}:", "", markdown_table(names, rows)]
     return "\n".join(lines)
 
 
 def read(folders: Sequence[Path | str]) -> list[Results]:
-    """The results of runs of one experiment, each with the number of public labels as "labelled", None where it says
-    none. Raises UserError as `summarize` does."""
+    """Return the results of runs of one experiment, with the number of public labels as "labelled", None for all.
+
+    Raises:
+        UserError: `summarize` would raise it.
+    """
     runs = [_results(Path(folder)) for folder in folders]
     first, labelled = _experiment(Path(folders[0]))
     runs[0]["labelled"] = labelled
@@ -105,9 +113,10 @@ def read(folders: Sequence[Path | str]) -> list[Results]:
 
 
 def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
-    """The resolved experiment without its seed and the number of public labels; that number."""
+    """Return the experiment without seed and number of public labels, and that number."""
     try:
-        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
+        place = folder / "experiment.toml"
+        table = renamed(tomllib.loads(place.read_text(encoding="utf-8")), place)
         labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None
@@ -115,7 +124,7 @@ def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
 
 
 def _other(one: Any, other: Any, place: str = "") -> str | None:
-    """Where two experiments first differ, and how; None where they do not."""
+    """Return the first difference of two experiments in words; None if there is none."""
     if isinstance(one, dict) and isinstance(other, dict):
         pairs = [(f"{place}.{key}".lstrip("."), one.get(key), other.get(key)) for key in {**one, **other}]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -132,33 +141,31 @@ def _short(value: Any) -> str:
 
 
 def figure(folders: Sequence[Path]) -> Figure:
-    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
-    some arm trust the server: accuracy against ε in its place (`simulations.run.frontier`); where runs differ in the
-    number of public labels: against that."""
+    """Draw each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow).
+
+    If users of some arm trust the server, draw accuracy against ε instead (`simulations.run.frontier`). If runs differ
+    in the number of public labels, draw accuracy against that.
+    """
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
     if len(groups := by_labels(runs)) > 1:
         return labels_figure(groups)
-    if trust.anybody(runs[0]["arms"]):
+    every = list(zip(*map(arms_of, runs), strict=True))
+    if trust.anybody(arms_of(runs[0])):
         return frontier_figure(runs)
-    drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(runs[0]["arms"]))
-    rows = range(len(runs[0]["arms"]))
-    kinds = (
-        ("accuracy", "sanitized", COLOURS[0], "o", COLOURS[0]),
-        ("accuracy_clean_test", "on device", COLOURS[1], "s", "white"),
-    )
-    for key, label, colour, marker, face in kinds:
-        means, errors, shown = [], [], []
-        for row, arms in enumerate(zip(*(run["arms"] for run in runs), strict=True)):
-            values = [arm[key] for arm in arms]
-            if all(value is not None for value in values):
-                means.append(fmean(values))
-                errors.append(standard_error(values) or 0.0)
-                shown.append(row - 0.12 if key == "accuracy" else row + 0.12)  # or one would hide the other
+    drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(every))
+    # points of one arm are drawn apart, or one would hide the other
+    for split, aside, colour, marker, face in zip(
+        SPLITS, (-0.12, 0.12), COLOURS, "os", (COLOURS[0], "white"), strict=False
+    ):
+        found = [(row + aside, *mean) for row, arms in enumerate(every) if (mean := moments(accuracies(arms, split)))]
+        errors = [error or 0.0 for *_, error in found]
         style = {"fmt": marker, "color": colour, "markerfacecolor": face, "markersize": 6, "capsize": 3}
-        axes.errorbar(means, shown, xerr=errors, label=label, **style)
-    axes.set_yticks(rows, [trust.marked(*same) for same in zip(*(run["arms"] for run in runs), strict=True)])
+        axes.errorbar(
+            [mean for _, mean, _ in found], [row for row, *_ in found], xerr=errors, label=SAID[split], **style
+        )
+    axes.set_yticks(range(len(every)), [trust.marked(*arms) for arms in every])
     axes.invert_yaxis()
     axes.set_xlabel("test accuracy")
     axes.set_title(over_seeds(runs), loc="left", fontsize=9)
@@ -167,13 +174,13 @@ def figure(folders: Sequence[Path]) -> Figure:
 
 
 def _added(runs: Sequence[Results], name: str) -> str:
-    """What users added to an arm; "–" where it has no baseline."""
+    """Return what users added to an arm; "–" if it has no baseline."""
     pairs = [added(run).get(name) for run in runs]
     return mean_difference([pair and pair["sanitized"] for pair in pairs])
 
 
 def _matrices(runs: Sequence[Results]) -> list[tuple[str, list[list[str]]]]:
-    """As `simulations.run.comparison.matrices`, over all runs."""
+    """Return the differences of arms over all runs (`simulations.run.comparison.matrices`)."""
     return matrices(
         runs[0], most=_MOST, cell=lambda arm, less, kind: mean_difference([gap(run, arm, less, kind) for run in runs])
     )
@@ -189,36 +196,31 @@ def _results(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: holds no readable results.json; name the folder of a finished run") from None
 
 
-def _range(arms: Sequence[dict[str, Any]], key: str) -> str:
-    values = sorted({arm[key] for arm in arms})
+def _range(found: Iterable[int | None]) -> str:
+    values = sorted({value or 0 for value in found})
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
 
 
-def _trust(arms: Sequence[dict[str, Any]]) -> str:
-    """The cells of `trust.COLUMNS`, of the dearest run."""
+def _trust(arms: Sequence[ArmResult]) -> str:
+    """Return the cells of `trust.COLUMNS`, for the run with the largest ε."""
     epsilon, whom = trust.central(*arms)
-    return f"{_epsilon(epsilon)} | {whom} | "
+    return f"{shown(epsilon)} | {whom} | "
 
 
-def _worst(arms: Sequence[dict[str, Any]]) -> str:
-    """The worst-case ε of the dearest run, with its δ where that is above 0."""
-    budget = _dearest(arms, "worst_case_epsilon")
-    delta = budget.get("delta")
-    return _epsilon(budget["worst_case_epsilon"]) + (f" (δ {delta:g})" if delta else "")
+def _worst(arms: Sequence[ArmResult]) -> str:
+    """Return the largest worst-case ε of the runs, with its δ if that is above 0."""
+    budget = _dearest(arms, lambda budget: budget.worst_case_epsilon)
+    return shown(budget.worst_case_epsilon) + (f" (δ {budget.delta:g})" if budget.delta else "")
 
 
-def _label(arms: Sequence[dict[str, Any]]) -> str:
-    """The ε of a label in the dearest run; "public" where labels are declared so."""
+def _label(arms: Sequence[ArmResult]) -> str:
+    """Return the largest ε of a label of the runs; "public" if labels are declared public."""
     if any(trust.public_labels(arm) for arm in arms):
         return "public"
-    return _epsilon(_dearest(arms, "label_epsilon")["label_epsilon"])
+    return shown(_dearest(arms, lambda budget: budget.label_epsilon).label_epsilon)
 
 
-def _dearest(arms: Sequence[dict[str, Any]], key: str) -> dict[str, Any]:
-    """The budget of the run in which an arm's users pay most; a run that says nothing is cheaper than any."""
-    budgets: list[dict[str, Any]] = [arm["budget"] for arm in arms]
-    return max(budgets, key=lambda budget: -math.inf if budget[key] is None else float(budget[key]))
-
-
-def _epsilon(value: float | str | None) -> str:
-    return "–" if value is None else "∞" if value == "inf" else f"{value:.4g}"
+def _dearest(arms: Sequence[ArmResult], price: Callable[[Promise], float | None]) -> Promise:
+    """Return the budget of the run in which an arm's users pay most. A run without a price is the cheapest."""
+    paid = ((arm.budget, price(arm.budget)) for arm in arms)
+    return max(paid, key=lambda pair: -math.inf if pair[1] is None else pair[1])[0]

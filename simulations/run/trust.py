@@ -1,4 +1,4 @@
-"""Whom a user of an arm has to trust, for which ε. Reads lines of results as `simulations.run.report` does."""
+"""Parties that a user of an arm must trust, and the ε under that trust."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from server.card import PAYERS, price_of
+from server.card import PAYERS, Price, price_of
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import epsilon as shown
 from simulations.output.numbers import is_finite
 
-Arm = Mapping[str, Any]
-
-#: Columns of a table in which somebody is trusted, and its footnote.
+#: Columns and footnote of a table in which some party is trusted.
 COLUMNS = ("central ε", "trusts")
 NOTE = (
     "Central ε: of data sets that differ in all that one user has (replaced; δ is in results.json), if whom the user "
@@ -22,53 +21,64 @@ NOTE = (
 UNPROTECTED = "not private: a reference, or some ε of what its users send is infinite."
 
 
-def anybody(arms: Iterable[Arm]) -> bool:
-    """Whether users of some arm trust the server, so that a table has to say so."""
-    return any((arm.get("budget") or {}).get("central_epsilon") is not None for arm in arms)
+def anybody(arms: Iterable[ArmResult]) -> bool:
+    """Return True if users of some arm trust the server, so that a table must say so."""
+    return any(arm.budget.central_epsilon is not None for arm in arms)
 
 
-def local(*runs: Arm) -> float | None:
-    """The ε of an arm's training user who trusts nobody: of all they release, of every record and their labels; None
-    where they have to trust somebody, release nothing, or nobody knows how many records they have. The theorems' worst
-    case, or at the ladder's δ where that has none, as of Gaussian noise. Of one arm in several runs, the dearest's."""
+def local(*runs: ArmResult) -> float | None:
+    """Return the ε of a training user who trusts nobody, over all of their releases, records and labels.
+
+    It is the worst case of the theorems, or at the ladder's δ if there is none (Gaussian noise). Of one arm in several
+    runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records.
+    """
     found = [_local(arm) for arm in runs]
     known = [epsilon for epsilon in found if epsilon is not None]
     return max(known) if len(known) == len(found) else None
 
 
-def central(*runs: Arm) -> tuple[float | None, str]:
-    """The central ε of an arm's training user, and who has to be trusted for it: "the server" with everything, "the
-    shuffler" not to say who sent what, "nobody" where there is no central ε, or the worst case is all that is said. Of
-    one arm in several runs, the dearest's: what one of them has none of, is promised in none."""
+def central(*runs: ArmResult) -> tuple[float | None, str]:
+    """Return the central ε of a training user, and the party that must be trusted for it.
+
+    "the server" is trusted with all data, "the shuffler" with hiding the senders. "nobody" stands for no central ε
+    beyond the worst case. Of one arm in several runs it is the largest, and None if one run has none.
+    """
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
 
 
-def asking(*runs: Arm) -> float | None:
-    """The ε of a test user of the arm who trusts nobody, of all their questions; None where nobody asks, a reference
-    does, or nobody knows how many questions they have. Of one arm in several runs, the dearest's."""
-    found = [None if arm.get("reference") else price_of(arm, "test_ladder") for arm in runs]
+def asking(*runs: ArmResult) -> float | None:
+    """Return the ε of a test user who trusts nobody, over all of their releases.
+
+    None if no test user is queried, for a reference, or if the number of releases is unknown. Of one arm in several
+    runs it is the largest.
+    """
+    found = [None if arm.reference else _price(arm, PAYERS["test_ladder"]) for arm in runs]
     known = [price.epsilon for price in found if price is not None and is_finite(price.epsilon)]
     return max(known) if len(known) == len(found) else None
 
 
 def several(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line on users who pay for several records, which tables' columns, of one release, do not show; none where every
-    user has one. runs: of the same arms, one for each seed."""
+    """Return a line on users who pay for several records, which a table's columns of one release do not show.
+
+    There is none if every user has one record. `runs` have the same arms, one run for each seed.
+    """
     said = []
-    for same in zip(*(run["arms"] for run in runs), strict=True):
+    for same in zip(*map(arms_of, runs), strict=True):
         if (found := _of_several(*same)) and not unprotected(*same):
-            said.append(f"{same[0]['name']}: {found}")
+            said.append(f"{same[0].name}: {found}")
     if not said:
         return []
     return [f"Columns of ε are of one release. For all of one user's records, at most: {'; '.join(said)}."]
 
 
-def _of_several(*runs: Arm) -> str:
-    """Who of an arm's users pays for several records, and what for all of them: "ε = 200 (a test user)". "" where
-    every user has one record, or one release for all of them. Of one arm in several runs, the dearest's."""
+def _of_several(*runs: ArmResult) -> str:
+    """Return who of an arm's users pays for several records, and how much: "ε = 200 (a test user)".
+
+    "" if every user has one record, or one release for all of them. Of one arm in several runs it is the largest.
+    """
     found = []
-    for key, whose in PAYERS.items():
-        prices = [price for arm in runs if _several(arm, key) and (price := price_of(arm, key)) is not None]
+    for whose in PAYERS.values():
+        prices = [price for arm in runs if _several(arm, whose) and (price := _price(arm, whose)) is not None]
         if prices:
             most = max(prices, key=lambda price: math.inf if price.epsilon is None else price.epsilon)
             at = f" at δ = {most.delta:.3g}" if most.delta and is_finite(most.epsilon) else ""
@@ -76,62 +86,65 @@ def _of_several(*runs: Arm) -> str:
     return ", ".join(found)
 
 
-def _several(arm: Arm, key: str) -> bool:
-    """Whether one user of a ladder pays more than one record does, or nobody knows."""
-    rungs = {rung["rung"]: rung for rung in arm.get(key) or []}
+def _several(arm: ArmResult, whose: str) -> bool:
+    """Return True if one user of a ladder pays more than for one record, or an unknown amount."""
+    rungs = {rung["rung"]: rung for rung in arm.ladders[whose] or []}
     record, user = rungs.get("record"), rungs.get("user")
     if record is None or user is None or record["epsilon"] is None:
         return False
-    # of Gaussian noise both worst cases are infinite
+    # both worst cases are infinite under Gaussian noise
     return bool(user["epsilon"] is None or any(user[of] != record[of] for of in ("epsilon", "worst_case")))
 
 
-def metric(*runs: Arm) -> float | None:
-    """The ε of one unit of the metric that an arm's training users' release is private in; None of a reference, and
-    where there is none. Of one arm in several runs, the dearest's."""
-    found = [None if arm.get("reference") else (arm.get("budget") or {}).get("metric_epsilon") for arm in runs]
-    known = [float(epsilon) for epsilon in found if is_finite(epsilon)]
+def metric(*runs: ArmResult) -> float | None:
+    """Return the ε for one unit of the metric, of a training user's release.
+
+    None for a reference, or if there is none. Of one arm in several runs it is the largest.
+    """
+    found = [None if arm.reference else arm.budget.metric_epsilon for arm in runs]
+    known = [epsilon for epsilon in found if epsilon is not None and is_finite(epsilon)]
     return max(known) if len(known) == len(found) else None
 
 
-def unprotected(*runs: Arm) -> bool:
-    """Whether nothing, or not everything, that an arm's users release is protected, in any of its runs: a reference, or
-    an infinite ε of what they teach, of their labels (unless these are declared public), or of what they ask."""
-    budgets = [arm.get("budget") or {} for arm in runs]
-    each = (budget.get(f"{name}_epsilon") for budget in budgets for name in ("worst_case", "label", "asking"))
-    return any(arm.get("reference") for arm in runs) or any(float(epsilon or 0) == math.inf for epsilon in each)
+def unprotected(*runs: ArmResult) -> bool:
+    """Return True if some release of an arm's users is unprotected, in any of its runs.
+
+    That is a reference, or an infinite ε in training, of labels (unless they are declared public), or in inference.
+    """
+    budgets = [arm.budget for arm in runs]
+    each = (epsilon for it in budgets for epsilon in (it.worst_case_epsilon, it.label_epsilon, it.asking_epsilon))
+    return any(arm.reference for arm in runs) or math.inf in each
 
 
-def public_labels(arm: Arm) -> bool:
-    """Whether users send their labels in clear, declared public."""
-    return bool((arm.get("budget") or {}).get("public_label"))
+def public_labels(arm: ArmResult) -> bool:
+    """Return True if users send their labels in clear, declared public."""
+    return arm.budget.public_label
 
 
-def marked(*runs: Arm) -> str:
-    """The name of one arm, with what a legend must say of it."""
+def marked(*runs: ArmResult) -> str:
+    """Return the name of one arm, with the notes that a legend must have."""
     said = ["labels public"] if public_labels(runs[0]) else []
     said += ["not private"] if unprotected(*runs) else []
-    return runs[0]["name"] + (f" ({', '.join(said)})" if said else "")
+    return runs[0].name + (f" ({', '.join(said)})" if said else "")
 
 
-def _local(arm: Arm) -> float | None:
-    budget = arm.get("budget") or {}
-    if budget.get("simulated_epsilon") is not None:
-        return float(budget["simulated_epsilon"])
-    price = None if arm.get("reference") else price_of(arm, "ladder")
+def _price(arm: ArmResult, whose: str) -> Price | None:
+    return price_of(arm.ladders[whose], whose)
+
+
+def _local(arm: ArmResult) -> float | None:
+    if arm.budget.simulated_epsilon is not None:
+        return arm.budget.simulated_epsilon
+    price = None if arm.reference else _price(arm, PAYERS["ladder"])
     return None if price is None or not is_finite(price.epsilon) else price.epsilon
 
 
-def _central(arm: Arm) -> tuple[float | None, str]:
-    budget = arm.get("budget") or {}
-    if budget.get("simulated_epsilon") is not None:
-        return budget["central_epsilon"], "the shuffler"
-    if budget.get("central_epsilon") is not None or arm.get("reference"):
-        return budget.get("central_epsilon"), "the server"
-    shuffled = _rung(arm, "shuffled")
+def _central(arm: ArmResult) -> tuple[float | None, str]:
+    budget = arm.budget
+    if budget.simulated_epsilon is not None:
+        return budget.central_epsilon, "the shuffler"
+    if budget.central_epsilon is not None or arm.reference:
+        return budget.central_epsilon, "the server"
+    shuffled = next((rung for rung in arm.ladder or [] if rung["rung"] == "shuffled"), None)
     epsilon = None if shuffled is None else shuffled["epsilon"]
     return (epsilon, "the shuffler") if is_finite(epsilon) else (None, "nobody")
-
-
-def _rung(arm: Arm, name: str) -> Mapping[str, Any] | None:
-    return next((rung for rung in arm.get("ladder") or [] if rung["rung"] == name), None)

@@ -19,6 +19,7 @@ from mechanisms.messages.refusals import describe_error
 from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import record_from_bytes, sealed_from_record
 from simulations.progress import Progress
+from simulations.shuffler.core import LATE, TOO_MANY
 from simulations.shuffler.enrolment import Enrolment
 from simulations.shuffler.store import Stage, Store
 
@@ -30,8 +31,6 @@ Answer = tuple[int, RecordDict | None, str | None]
 Ask = Callable[[RecordDict, Mapping[int, int], float], Iterator[Answer]]
 #: Bytes that a reply may have beside its rows, and bytes of user and record for each row.
 _BESIDE, _IDS = 2**20, 16
-#: Reason for dropping records of a user beyond the number that enrolment allows.
-TOO_MANY = "more records than the user is enrolled with"
 
 
 @dataclass(frozen=True)
@@ -134,10 +133,10 @@ class Rounds:
             good &= passed
         if good.any():
             most = there.records[np.searchsorted(there.users, reply.users[good])]
-            _, _, refused = self.store.add(
+            taken = self.store.add(
                 stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]), most
             )
-            dropped[TOO_MANY] += refused
+            dropped += Counter({TOO_MANY: taken.refused, LATE: taken.late})
 
 
 def read_request(record: RecordDict) -> StageTerms:

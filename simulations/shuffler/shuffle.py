@@ -1,15 +1,15 @@
 """Shuffler between clients and server: it hides who sent which row, and holds a batch until enough users are in it.
 
-It is trusted to shuffle and not to collude. Its amplification follows from the number of distinct users delivered. In a
-simulation it also reports the origin of each row (`Origin`), only to the owner of the true labels, so that test
-predictions can be scored.
+It is trusted to shuffle and not to collude. Its amplification follows from the number of distinct users delivered. It
+applies the rules of the deployed shuffler (`core`) to rows in clear. It also reports the origin of each row (`Origin`),
+only to the owner of the true labels, so that test predictions can be scored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
+from simulations.shuffler.core import admit, shortfall
 
 
 @dataclass(frozen=True)
@@ -27,26 +28,45 @@ class Origin:
     records: NDArray[np.int64]
 
 
-def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Generator) -> tuple[Batch, Origin]:
-    """Collect validated replies of one stage, keep one row for each (user, record), and permute all rows.
+class Shuffled(NamedTuple):
+    """Result of a stage.
 
-    The first of repeated rows counts; the others are dropped and counted. The embedding and the label of one record
-    stay together: they are one joint release. Below `minimum_users` distinct users the batch is discarded; its users
-    stay charged, because their releases have left. Rows are sorted by (user, record) before they are permuted. The
-    result therefore does not depend on the order in which messages came.
+    Attributes:
+        batch: Batch for the server.
+        origin: Origin of its rows.
+        late: Number of users who were late.
+    """
+
+    batch: Batch
+    origin: Origin
+    late: int
+
+
+def shuffle(
+    replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Generator,
+    late: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None = None,
+) -> Shuffled:  # fmt: skip
+    """Collect validated replies of one stage, keep the rows that count (`core`), and permute them.
+
+    The embedding and the label of one record stay together: they are one joint release. Rows are sorted by user and
+    record before they are permuted. The result therefore does not depend on the order in which messages came.
+
+    Args:
+        replies: Replies in the order of arrival.
+        minimum_users: Distinct users below which the batch is discarded.
+        rng: Generator that permutes the rows.
+        late: Clock of the simulation: a mask of the late among distinct users.
     """
     replies = [r for r in replies if len(r.users)]
-    if not replies:
-        none = np.zeros(0, np.int64)
-        return Batch((), 0, 0, "no release arrived"), Origin(none, none)
-    users = np.concatenate([r.users for r in replies])
-    records = np.concatenate([r.records for r in replies])
-    kept, distinct = _one_of_each(users, records)
-    duplicates = len(users) - len(kept)
-    if distinct < minimum_users:
-        none = np.zeros(0, np.int64)
-        return Batch((), 0, duplicates, too_few(distinct, minimum_users)), Origin(none, none)
-    kept = kept[rng.permutation(len(kept))]
+    none = np.zeros(0, np.int64)
+    users = np.concatenate([none, *(r.users for r in replies)])
+    records = np.concatenate([none, *(r.records for r in replies)])
+    people = np.unique(users) if late is not None else none
+    after = None if late is None else np.isin(users, people[late(people)])
+    taken = admit(users, records, late=after)
+    if (reason := shortfall(taken.users, minimum_users)) is not None:
+        return Shuffled(Batch((), 0, taken.again, reason), Origin(none, none), taken.late)
+    kept = taken.rows[rng.permutation(len(taken.rows))]
     # The place of each received row, -1 if it is dropped. Rows are placed message by message, so that no channel is
     # ever held twice.
     place = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
@@ -58,21 +78,7 @@ def shuffle(replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Gene
         parts = [r.releases[position].payload for r in replies]
         payload = {name: _placed([part[name] for part in parts], place, len(origin.users)) for name in pattern.payload}
         channels.append(Release(payload, pattern.channel, pattern.stage, pattern.guarantee, pattern.digest))
-    return Batch(tuple(channels), distinct, duplicates), origin
-
-
-def too_few(users: int, minimum_users: int) -> str:
-    """Return the reason for a discarded batch, in words."""
-    return f"{users} users are fewer than the {minimum_users} a batch must have"
-
-
-def _one_of_each(users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[NDArray[np.intp], int]:
-    """Return the first row of each (user, record), sorted by these, and the number of distinct users."""
-    order = np.lexsort((records, users))
-    first, another = np.ones(len(order), bool), np.ones(len(order), bool)
-    another[1:] = np.diff(users[order]) != 0
-    first[1:] = another[1:] | (np.diff(records[order]) != 0)
-    return order[first], int(another.sum())
+    return Shuffled(Batch(tuple(channels), taken.users, taken.again), origin, taken.late)
 
 
 def _placed(parts: list[NDArray[Any]], place: NDArray[np.signedinteger[Any]], n: int) -> NDArray[Any]:

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from mechanisms.messages.sealed import Sealed
 from simulations.output.atomic import whole
+from simulations.shuffler.core import Admitted, admit, shortfall
 
 SCHEMA = "sottovoce-shuffler-2"
 OPEN, CLOSED, DISCARDED = "open", "closed", "discarded"
@@ -77,10 +78,6 @@ class StoreError(Exception):
 
 class Conflict(Exception):
     """Error of another request under the name of an existing stage."""
-
-
-class Late(Exception):
-    """Error of rows for a closed stage."""
 
 
 @dataclass(frozen=True)
@@ -179,61 +176,41 @@ class Store:
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM stages WHERE state = ? ORDER BY id", (OPEN,))
             return [_stage(row) for row in rows]
 
-    def add(self, name: str, sealed: Sealed, most: NDArray[np.int64] | None = None) -> tuple[int, int, int]:
-        """Add rows; the first row of each user and record counts.
+    def add(self, name: str, sealed: Sealed, most: NDArray[np.int64] | None = None) -> Admitted:
+        """Add the rows that the stage takes (`core.admit`); a closed stage takes none.
 
         Args:
             name: Name of the stage.
             sealed: Sealed rows with their users and records.
-            most: Maximum number of records, (n,), of which the user of each row may have releases in this stage.
-                More are refused. None sets no limit.
-
-        Returns:
-            The number of rows that were added, that existed already, and that were refused.
+            most: Maximum number of records, (n,), of which the user of each row may have rows in this stage. None sets
+                no limit.
 
         Raises:
-            Late: The stage is closed.
             ValueError: The rows have another length than those of the stage.
         """
         with self._transaction():
             stage = self._existing(name)
-            if stage.state != OPEN:
-                raise Late
             if sealed.rows.shape[1] != stage.row_bytes:
                 raise ValueError("shuffler: rows of another length")
-            told = Counter[str]()
-            # user by user, so that the known records of only one user are held
-            order = np.lexsort((sealed.records, sealed.users))
+            if stage.state != OPEN:
+                return admit(sealed.users, sealed.records, late=np.ones(len(sealed), np.bool_))
+            held = self._held(name, np.unique(sealed.users))
+            taken = admit(sealed.users, sealed.records, held=held, most=most)
             self._connection.executemany(
-                f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)", self._new(name, sealed, order, most, told)
+                f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)",
+                ((int(sealed.users[i]), int(sealed.records[i]), sealed.rows[i].tobytes()) for i in taken.rows),
             )
-            added, again = told["added"], told["again"]
             self._connection.execute(
                 "UPDATE stages SET users = users + ?, rows = rows + ?, duplicates = duplicates + ? WHERE name = ?",
-                (told["users"], added, again, name),
+                (taken.users, len(taken.rows), taken.again, name),
             )
-            return added, again, told["refused"]
+            return taken
 
-    def _new(
-        self, name: str, sealed: Sealed, order: NDArray[np.intp], most: NDArray[np.int64] | None, told: Counter[str]
-    ) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the new rows that are allowed, in the order of the table's key, and count all rows in `told`."""
-        held: set[int] = set()
-        last = None
-        for i in order:
-            user, record = int(sealed.users[i]), int(sealed.records[i])
-            if user != last:
-                of_user = f"SELECT record FROM {self._intake(name)} WHERE user = ?"
-                held, last = {known for (known,) in self._connection.execute(of_user, (user,))}, user
-            if record in held:
-                told["again"] += 1
-            elif most is not None and len(held) >= most[i]:
-                told["refused"] += 1
-            else:
-                told["users"] += not held
-                told["added"] += 1
-                held.add(record)
-                yield user, record, sealed.rows[i].tobytes()
+    def _held(self, name: str, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the users and records, (k, 2), of the stage's rows of some users."""
+        of_user = f"SELECT user, record FROM {self._intake(name)} WHERE user = ?"
+        keys = (key for user in users.tolist() for key in self._connection.execute(of_user, (user,)))
+        return np.fromiter(keys, np.dtype((np.int64, 2)))
 
     def close(self, name: str, *, dropped: Mapping[str, int], errors: Mapping[str, int]) -> Stage:
         """Close a stage for good: permute its rows and forget their users, or discard them if the users are too few.
@@ -245,7 +222,7 @@ class Store:
             if stage.state != OPEN:
                 return stage
             identity, state = "", DISCARDED
-            if stage.users >= max(stage.minimum_users, 1):
+            if shortfall(stage.users, stage.minimum_users) is None:
                 identity, state = self._permuted(stage), CLOSED
             self._connection.execute(f"DROP TABLE {self._intake(name)}")
             self._connection.execute(

@@ -15,7 +15,7 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
 from simulations.experiment.sections import SECTIONS
-from simulations.experiment.toml import document, parsed
+from simulations.experiment.toml import document, new_path, parsed, renamed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
@@ -72,7 +72,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     - [set]: keys that are the same in every run.
     - [grid]: for each key its values; or, for a name of your own, tables of keys that go together.
 
-    An arm is named or numbered, as in arm.0.statistic.epsilon. A key of an arm makes one arm of each value, in one run,
+    An arm is named or numbered, as in arm.0.vector.epsilon. A key of an arm makes one arm of each value, in one run,
     so that these arms share users and are compared text by text.
 
     Args:
@@ -136,9 +136,9 @@ def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the arms as tables: the sweep's own, or those of the experiment; only the named ones, if any are named."""
-    own, wanted = table.get("arm"), table.get("arms")
+    wanted, own = table.get("arms"), renamed({"arm": table.get("arm")}, str(table["name"]))["arm"]
     if own is None:
-        own = document(base).get("arm", [])
+        own = renamed(document(base), base).get("arm", [])
     if not isinstance(own, list) or not all(isinstance(arm, dict) and isinstance(arm.get("name"), str) for arm in own):
         raise UserError("arm: write each as [[arm]], with a name")
     if wanted is None:
@@ -179,12 +179,12 @@ def _steps(axis: str, values: Any, arms: Sequence[Mapping[str, Any]]) -> list[St
 def _numbered(key: str, arms: Sequence[Mapping[str, Any]]) -> str:
     """Return an arm's key with the arm's number in place of its name."""
     if not key.startswith("arm."):
-        return key
+        return new_path(key)
     rest = key.removeprefix("arm.")
     for i, arm in sorted(enumerate(arms), key=lambda pair: -len(pair[1]["name"])):
         for said in (str(i), arm["name"]):
             if rest.startswith(f"{said}."):
-                return f"arm.{i}.{rest[len(said) + 1 :]}"
+                return new_path(f"arm.{i}.{rest[len(said) + 1 :]}")
     raise UserError(f"grid.{key}: there is no such arm; there are {either(arm['name'] for arm in arms)}")
 
 

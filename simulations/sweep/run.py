@@ -18,7 +18,7 @@ from typing import NamedTuple
 from client.models.onnx import cores
 from server.checkpoint_files import fingerprint
 from simulations.errors import Interrupted, Terminated, UserError
-from simulations.experiment import to_toml
+from simulations.experiment import load, to_toml
 from simulations.output.atomic import whole
 from simulations.output.remote import Remote
 from simulations.progress import Progress
@@ -158,7 +158,7 @@ def _left(study: Study, out: Path, url: str | None) -> list[Job]:
         folder = out / "runs" / run.name
         job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder, url and f"{url}/runs/{run.name}")
         text = to_toml(run.experiment)
-        if job.file.is_file() and job.file.read_text(encoding="utf-8") != text and _anything(job.out):
+        if job.file.is_file() and load(job.file) != run.experiment and _anything(job.out):
             raise UserError(
                 f"--out {out}: runs/{run.name} is a run of another experiment than the study's; name another folder, "
                 "or delete it"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
+from simulations.experiment.result import SPLITS, ArmResult, arms_of
 from simulations.output import latex
 from simulations.output.atomic import whole
 from simulations.output.figures import save
@@ -20,22 +20,19 @@ from simulations.output.markdown import table as markdown
 from simulations.output.numbers import epsilon as epsilon_said
 from simulations.output.numbers import is_finite
 from simulations.run import trust
-from simulations.run.comparison import KINDS, gap
+from simulations.run.comparison import gap
 from simulations.run.frontier import pareto, study_figure
-from simulations.run.over_runs import mean_said, moments, standard_error
+from simulations.run.over_runs import NONE, accuracies, mean_said, moments, standard_error
 from simulations.run.references import remarks
+from simulations.run.table import beside
+from simulations.run.table import means as means_of
+from simulations.run.table import tidy as tidy_of
 from simulations.sweep.definition import Run, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
-Row = dict[str, Any]
-#: The two metrics that have a standard error over test texts.
-_ACCURACIES = tuple(KINDS.values())
-METRICS = (
-    *_ACCURACIES, "local_epsilon", "local_epsilon_test_user", "central_epsilon", "metric_epsilon", "delivered",
-    "bytes_per_user", "dim", "seconds",
-)
 _FIGURES = ("accuracy.pdf", "accuracy.png")
 ABOUT = "study.json"
 
@@ -54,10 +51,15 @@ class Point:
     folders: Sequence[Path]
     results: Sequence[Mapping[str, Any]]
 
-    @property
-    def arms(self) -> list[tuple[Mapping[str, Any], ...]]:
+    @cached_property
+    def arms(self) -> list[tuple[ArmResult, ...]]:
         """Return the results of each arm over seeds."""
-        return list(zip(*(each["arms"] for each in self.results), strict=True))
+        return list(zip(*map(arms_of, self.results), strict=True))
+
+    @property
+    def runs(self) -> dict[str, Mapping[str, Any]]:
+        """Return the results of its runs, by the names of their folders."""
+        return {folder.name: each for folder, each in zip(self.folders, self.results, strict=True)}
 
     @property
     def said(self) -> str:
@@ -94,17 +96,16 @@ class Finished:
 def write(study: Study, out: Path) -> list[Path]:
     """Write the tables and figures of a sweep whose runs are all finished, and return their paths.
 
-    The files are tidy.csv and tidy.parquet (one row for each run, arm and metric), means.csv, differences.csv,
+    The files are tidy.csv and tidy.parquet (one row for each run, arm, metric and split), means.csv, differences.csv,
     study.md, study.tex, the figures, and study.json, which records the grid values of each run.
     """
     with whole(out / ABOUT) as opened:
         opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
     found = read(out)
     points = found.points
-    rows = list(tidy(found))
-    tables = {"tidy": rows, "means": list(means(points)), "differences": list(differences(points))}
-    paths = [_csv(out / f"{name}.csv", found) for name, found in tables.items()]
-    paths.append(_parquet(out / "tidy.parquet", rows))
+    tables = {"tidy": tidy(found), "means": means(points), "differences": differences(points)}
+    paths = [_csv(out / f"{name}.csv", table) for name, table in tables.items()]
+    paths.append(_parquet(out / "tidy.parquet", tables["tidy"]))
     headings, *cells = overview(found)
     text = {
         "study.md": "\n".join([f"# {found.title}", "", markdown(headings, cells), "", *_notes(points)]) + "\n",
@@ -154,87 +155,86 @@ def _point(out: Path, point: Mapping[str, Any], names: Sequence[str]) -> Point:
     return Point(point, folders, [json.loads((at / "results.json").read_text(encoding="utf-8")) for at in folders])
 
 
-def tidy(study: Finished) -> Iterator[Row]:
-    """Yield one row for each run, arm and metric: the grid's keys, seed, arm, reference, metric, value and error.
+def tidy(study: Finished) -> DataFrame:
+    """Return the results table of all runs (`simulations.run.table`), with the grid's keys, seed and reference."""
+    import pandas
 
-    The error is the standard error over test texts; None if the metric has none. A value that does not apply has no
-    row.
-    """
+    every = []
     for point in study.points:
-        for results in point.results:
-            for arm in results["arms"]:
-                for metric, value, error in _metrics(arm):
-                    yield {
-                        **{axis: point.point.get(axis) for axis in study.axes}, "seed": results["seed"],
-                        "arm": arm["name"], "reference": arm["reference"], "metric": metric, "value": value,
-                        "error": error,
-                    }  # fmt: skip
+        found = tidy_of(point.runs)
+        seeds = {name: results["seed"] for name, results in point.runs.items()}
+        references = {same[0].name: same[0].reference for same in point.arms}
+        found.insert(1, "seed", found["run"].map(seeds))
+        found.insert(3, "reference", found["arm"].map(references))
+        every.append(_at(found, {axis: point.point.get(axis) for axis in study.axes}))
+    return pandas.concat(every, ignore_index=True)
 
 
-def _metrics(arm: Mapping[str, Any]) -> Iterator[tuple[str, float, float | None]]:
-    values = {
-        **arm, "local_epsilon": trust.local(arm), "local_epsilon_test_user": trust.asking(arm),
-        "central_epsilon": trust.central(arm)[0], "metric_epsilon": trust.metric(arm),
-    }  # fmt: skip
-    for metric in METRICS:
-        if (value := values.get(metric)) is not None:
-            error = arm.get(f"{metric}_se")
-            yield metric, float(value), float(error) if is_finite(error) else None
+def _at(table: DataFrame, point: Mapping[str, Any]) -> DataFrame:
+    """Return a table with the values of a point as its first columns."""
+    for place, (axis, value) in enumerate(point.items()):
+        table.insert(place, axis, [value] * len(table))
+        table[axis] = table[axis].astype(object)  # values of other points may be of another kind
+    return table
 
 
-def means(points: Sequence[Point]) -> Iterator[Row]:
-    """Yield one row for each point, arm and metric that all its runs have.
+def means(points: Sequence[Point]) -> DataFrame:
+    """Return `simulations.run.table.means` of each point, over its seeds."""
+    import pandas
 
-    A row holds n, the mean, its standard error over seeds (None for one seed), and the mean error over test texts.
-    """
-    for point in points:
-        for same in point.arms:
-            found = [{metric: (value, error) for metric, value, error in _metrics(arm)} for arm in same]
-            for metric in METRICS:
-                if all(metric in each for each in found):
-                    values, errors = zip(*(each[metric] for each in found), strict=True)
-                    said = {"metric": metric, "n": len(values), "mean": fmean(values), "error": _error(values)}
-                    yield {**point.point, "arm": same[0]["name"], **said, "error_by_text": _mean(errors)}
+    return pandas.concat([_at(means_of(tidy_of(point.runs)), point.point) for point in points], ignore_index=True)
 
 
-def differences(points: Sequence[Point]) -> Iterator[Row]:
-    """Yield one row for each point and pair of its arms, paired within a run by test text and over runs by seed.
+def differences(points: Sequence[Point]) -> DataFrame:
+    """Return one row for each point and pair of its arms, paired within a run by test text and over runs by seed.
 
     A row holds n, the mean of "arm" minus "less", its standard error over seeds, and the mean paired error over test
     texts.
     """
+    import pandas
+
+    rows = []
     for point in points:
-        names = [same[0]["name"] for same in point.arms]
-        for i, less in enumerate(names):
-            for arm in names[i + 1 :]:
-                for kind in KINDS:
-                    pairs = [gap(results, arm, less, kind) for results in point.results]
-                    there = [pair for pair in pairs if pair]
-                    if len(there) == len(pairs):
-                        values = [pair["difference"] for pair in there]
-                        yield {
-                            **point.point, "arm": arm, "less": less, "kind": kind, "n": len(values),
-                            "difference": fmean(values), "error": _error(values),
-                            "error_by_text": _mean([pair["error"] for pair in there]),
-                        }  # fmt: skip
+        for (less, *_), (arm, *_) in combinations(point.arms, 2):
+            for kind in SPLITS:
+                pairs = [gap(results, arm.name, less.name, kind) for results in point.results]
+                there = [pair for pair in pairs if pair]
+                if len(there) == len(pairs):
+                    values = [pair["difference"] for pair in there]
+                    errors = [pair["error"] for pair in there if is_finite(pair["error"])]
+                    rows.append({
+                        **point.point, "arm": arm.name, "less": less.name, "kind": kind, "n": len(values),
+                        "difference": fmean(values), "error": standard_error(values),
+                        "error_by_text": fmean(errors) if len(errors) == len(values) else None,
+                    })  # fmt: skip
+    return pandas.DataFrame(rows, dtype=object) if rows else pandas.DataFrame(columns=["arm"])
 
 
 def overview(study: Finished) -> list[list[str]]:
-    """Return headings, and a row for each point and arm: accuracies with their errors, and privacy losses."""
+    """Return headings, and a row for each point and arm: accuracies and measures with their errors, and prices."""
     axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
     asked = any(trust.asking(*same) is not None for point in study.points for same in point.arms)
     to_ask = ["local ε, test user"] if asked else []
-    rows = [[*axes, "arm", "accuracy, sanitized", "on device", "local ε", *to_ask, "central ε", "metric ε"]]
+    measured = [_measured(point) for point in study.points]
+    names = list(dict.fromkeys(name for arms in measured for cells in arms.values() for name in cells))
+    rows = [[*axes, "arm", "accuracy, sanitized", "on device", *names, "local ε", *to_ask, "central ε", "metric ε"]]
     best = _front(study.points)
-    for point in study.points:
+    for point, by_arm in zip(study.points, measured, strict=True):
         for same in point.arms:
-            shown = [mean_said(moments([arm.get(key) for arm in same])) for key in _ACCURACIES]
+            shown = [mean_said(moments(accuracies(same, split))) for split in SPLITS]
             local = (trust.local(*same), trust.asking(*same))[: 1 + asked]
             prices = (*local, trust.central(*same)[0], trust.metric(*same))
-            mark = " †" if same[0]["reference"] else " *" if (id(point), same[0]["name"]) in best else ""
+            mark = " †" if same[0].reference else " *" if (id(point), same[0].name) in best else ""
             at = [str(point.point.get(axis, "–")) for axis in axes]
-            rows.append([*at, same[0]["name"] + mark, *shown, *map(epsilon_said, prices)])
+            others = [by_arm.get(same[0].name, {}).get(name, NONE) for name in names]
+            rows.append([*at, same[0].name + mark, *shown, *others, *map(epsilon_said, prices)])
     return rows
+
+
+def _measured(point: Point) -> dict[str, dict[str, str]]:
+    """Return the measures without groups of each arm, by their headings."""
+    tables = [rows for title, rows in beside(point.results) if not title]
+    return {arm: dict(zip(headings, cells, strict=True)) for (_, *headings), *rows in tables for arm, *cells in rows}
 
 
 def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
@@ -242,16 +242,16 @@ def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
     priced = []
     for point in points:
         for same in point.arms:
-            values, price = [arm.get("accuracy_clean_test") for arm in same], trust.central(*same)[0]
-            if not same[0]["reference"] and price is not None and all(map(is_finite, values)):
-                priced.append(((id(point), same[0]["name"]), (price, fmean(values))))
+            values, price = accuracies(same, "on_device"), trust.central(*same)[0]
+            if not same[0].reference and price is not None and all(map(is_finite, values)):
+                priced.append(((id(point), same[0].name), (price, fmean(values))))
     return {priced[i][0] for i in pareto([where for _, where in priced])}
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
     every = [arm for point in points for same in point.arms for arm in same]
     lines = ["* on the Pareto front of accuracy on the device against central ε."]
-    lines += ["† a reference: not private."] if any(arm["reference"] for arm in every) else []
+    lines += ["† a reference: not private."] if any(arm.reference for arm in every) else []
     lines += ["", _chance(points)]
     for line in remarked(points):
         lines += ["", line]
@@ -274,48 +274,24 @@ def remarked(points: Sequence[Point]) -> list[str]:
     return [f"{point.said}: {line}" if point.said else line for point in points for line in remarks(point.results)]
 
 
-def _named(point: Point, same: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _named(point: Point, same: Sequence[ArmResult]) -> list[ArmResult]:
     """Return an arm's results with the point in its name."""
-    said = point.said
-    return [arm | {"name": f"{said}: {arm['name']}" if said else arm["name"]} for arm in map(dict, same)]
+    return [replace(arm, name=f"{point.said}: {arm.name}") if point.said else arm for arm in same]
 
 
-def _error(values: Sequence[float]) -> float | None:
-    """Return the standard error of a mean over seeds; None for one value, or if a value is not finite."""
-    return standard_error(values) if all(map(math.isfinite, values)) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if is_finite(value)]
-    return fmean(known) if known and len(known) == len(values) else None
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
-def _csv(path: Path, rows: Sequence[Row]) -> Path:
-    """Write a header and the rows atomically; None becomes an empty cell."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(rows) or ["arm"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+def _csv(path: Path, table: DataFrame) -> Path:
+    """Write a table atomically; a value that does not apply becomes an empty cell."""
     with whole(path) as file:
-        file.write(text.getvalue().encode())
+        file.write(table.to_csv(index=False, lineterminator="\n").encode())
     return path
 
 
-def _parquet(path: Path, rows: Sequence[Row]) -> Path:
-    """Write the rows as a table; a column of mixed kinds of values becomes one of texts."""
-    import pyarrow
-    from pyarrow import parquet
+def _parquet(path: Path, table: DataFrame) -> Path:
+    """Write a table; a column of mixed kinds of values becomes one of texts."""
+    from pandas.api.types import infer_dtype
 
-    columns = {}
-    for name in _columns(rows):
-        values = [row.get(name) for row in rows]
-        kinds = {type(value) for value in values if value is not None}
-        mixed = len(kinds - {int, float}) + bool(kinds & {int, float}) > 1 or kinds & {list, dict}
-        columns[name] = [None if value is None else str(value) for value in values] if mixed else values
+    mixed = [name for name in table.columns if infer_dtype(table[name]) in ("mixed", "mixed-integer")]
+    table = table.assign(**{name: table[name].map(str, na_action="ignore") for name in mixed})
     with whole(path) as file:
-        parquet.write_table(pyarrow.table(columns), file)
+        table.to_parquet(file, index=False)
     return path

@@ -369,10 +369,11 @@ def plan_(
 def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path | None) -> dict[str, Any]:
     """Return the plan of a text, or of an embedding, which takes none of a text's options."""
     from mechanisms.catalogue import admit
+    from mechanisms.channels import Domain, domain_of
     from simulations.analysis import plan
     from simulations.progress import progress_lines
 
-    if admit(mechanism).channel == "text":
+    if domain_of(admit(mechanism)) is Domain.TEXT:
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
         said = progress_lines()

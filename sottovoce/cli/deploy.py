@@ -246,9 +246,11 @@ def shuffler(
     from sottovoce.deployment import shuffler as shuffler_service
 
     shuffler_service.run(
-        folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
-        key=key, port=port, users=users, enrolment_key=enrolment_key, origins=origins, progress=progress_lines(),
-        host=host,
+        shuffler_service.Options(
+            folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
+            key=key, users=users, enrolment_key=enrolment_key, port=port, host=host, origins=origins,
+        ),
+        progress=progress_lines(),
     )  # fmt: skip
 
 
@@ -268,7 +270,7 @@ def public(
         from simulations.run.prepare import parts
 
         corpus = parts(experiment, progress=progress_lines())[0].public
-        save_public(experiment, prepare_public(experiment, corpus, progress=progress_lines()), out)
+        save_public(experiment.name, prepare_public(experiment, corpus, progress=progress_lines()), out)
     print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
 
 
@@ -300,12 +302,13 @@ def train(
     arm: OneArm = None,
 ) -> None:
     """Train one arm of a study on the shuffler's batches of releases, without their users."""
-    from simulations.experiment import load
+    from simulations.experiment import load, to_toml
 
     experiment = load(file)
     with redirect_stdout(sys.stderr):
         from client.device.bundle import open_bundle
         from simulations.artifacts.public import load_public
+        from simulations.artifacts.ways import training_of
         from sottovoce.deployment.devices.bundle import chosen
         from sottovoce.deployment.keys import ids_of, read_key
         from sottovoce.deployment.shuffler_client import Shuffler
@@ -313,7 +316,7 @@ def train(
         from sottovoce.deployment.training_server import train as train_arm
 
         progress = progress_lines()
-        chosen_arm = chosen(experiment, arm)
+        setup = chosen(experiment, arm)
         progress(f"opens what is sealed to {ids_of(map(read_key, seal_key))}")
         with Shuffler(
             shuffler, root_certificates=root_certificates, certificate=certificate, key=key
@@ -323,7 +326,10 @@ def train(
                 bundle=None if bundle is None else open_bundle(bundle),
             )  # fmt: skip
             known = load_public(experiment, public, progress=progress)
-            result = train_arm(experiment, chosen_arm, known, out, users=users, progress=progress)
+            training = training_of(experiment.training, experiment.encoder, experiment.seed)
+            result = train_arm(
+                setup, training, known, out, experiment=to_toml(experiment), users=users, progress=progress
+            )
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
 
 
@@ -362,15 +368,20 @@ def score(
         from simulations.output.atomic import staged
         from simulations.run import report
         from simulations.run.prepare import prepare
+        from simulations.run.run import results
         from sottovoce.deployment.devices.bundle import chosen
-        from sottovoce.deployment.score import scored
+        from sottovoce.deployment.score import RANDOMNESS, scored
 
         prepared = prepare(experiment, progress=progress_lines())
-        results = scored(experiment, chosen(experiment, arm), prepared, server=server, origins=origins)
+        name = chosen(experiment, arm).arm.name
+        result, given = scored(name, prepared, server=server, origins=origins)
+        found = results(
+            experiment, prepared, [result.to_dict()], {name: given}, seconds=result.seconds, randomness=RANDOMNESS
+        )
         with staged(out) as part:
-            report.write(results, part)
-    report.say(results, out, "Results and figures", as_json=as_json)
-    end_where_nobody_was_delivered(results)
+            report.write(found, part)
+    report.say(found, out, "Results and figures", as_json=as_json)
+    end_where_nobody_was_delivered(found)
 
 
 @app.command("predict")

@@ -86,7 +86,7 @@ def bundle_(
     arm: OneArm = None,
     precision: Annotated[
         str | None,
-        typer.Option("--precision", help="Of the encoder: fp32, or int8 (default: the study's).", show_default=False),
+        typer.Option("--precision", help="Of the encoder: fp32, int8, int4 (default: as studied).", show_default=False),
     ] = None,
     records: Records = None,
     window: Window = 10.0,

@@ -28,7 +28,7 @@ from simulations.transport.signals import handling
 from sottovoce.cli import attack as attack_command
 from sottovoce.cli import audit as audit_command
 from sottovoce.cli import bench as bench_command
-from sottovoce.cli import budget, sanitize
+from sottovoce.cli import budget, encoders, sanitize
 from sottovoce.cli import check as check_command
 from sottovoce.cli import deniability as deniability_command
 from sottovoce.cli import deploy as deploy_command
@@ -67,6 +67,7 @@ app = typer.Typer(
 app.add_typer(budget.app, name="budget")
 app.add_typer(device_command.app, name="device")
 app.add_typer(deploy_command.app, name="deploy")
+app.add_typer(encoders.app, name="encoders")
 app.command("init")(init_command.command)
 app.command("check")(check_command.command)
 app.command("study")(study_command.command)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
-#: Parts of a vocabulary that a mechanism needs beside words and vectors.
-_NEEDS = {"santext+": "counts", "madlib-syntax": "tags"}
 _PROGRESS_SECONDS = 5.0
 
 
@@ -201,29 +199,32 @@ def _rewriter(
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
     from mechanisms.catalogue import admit
+    from mechanisms.channels import TEXT
+    from mechanisms.facts import AboutWords, facts_of
     from mechanisms.mechanism import parameters
     from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 
     name = spec["mechanism"]
     kind = admit(name)
-    channel = getattr(kind, "channel", "text")
-    if not isinstance(channel, str) or channel != "text":
+    channel = getattr(kind, "channel", TEXT.name)
+    if channel != TEXT.name:
         raise UserError(f"{name}: sanitizes the {channel}, not texts")
-    reads, needs = getattr(kind, "reads", ()), _NEEDS.get(name)
+    reads, needs = getattr(kind, "reads", ()), facts_of(kind).needs
     generates = bool(reads) and language_models.kind_of(kind) != language_models.MASKED_LM
     _check_models(name, generates, models)
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         texts = None if public is None else list(_texts(public, columns))
         vocabulary = None
         if not generates or words is not None:
-            counts_on = texts if needs == "counts" else None
+            counts_on = texts if AboutWords.COUNTS in needs else None
             given = () if spans is None else tuple(_texts(spans, ()))
-            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=needs == "tags", spans=given)
+            tags = AboutWords.TAGS in needs
+            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=tags, spans=given)
             vocabulary = vocabularies.load(folder)
         model = None
         if reads:
             model = _generator(name, models, texts) if generates else _language_model(models.masked_lm, texts)
-    if needs == "counts" and vocabulary is not None and vocabulary.counts is None:
+    if AboutWords.COUNTS in needs and vocabulary is not None and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
     rewriter = Rewriter(spec, vocabulary, model=model)
     own = rewriter.text.vocabulary

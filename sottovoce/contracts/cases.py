@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import admit, build
+from mechanisms.catalogue import build, find, instance
+from mechanisms.facts import tried
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -31,29 +31,28 @@ def small_vocabulary() -> Vocabulary:
     return Vocabulary(words, vectors, rng.integers(1, 50, 12), rng.integers(0, 3, 12).astype(np.int8))
 
 
-#: Values of parameters without a default, by their names.
-USUAL: dict[str, tuple[Any, ...]] = {
-    "epsilon": (0.5, 10.0), "delta": (1e-6,), "width": (3,), "dim": (2, 16), "classes": (2, 12),
-    "vocabulary": (small_vocabulary(),),
-}  # fmt: skip
+#: Vocabulary of all word mechanisms here, so that they share what is computed of it.
+VOCABULARY = small_vocabulary()
 
 
-def instances(name: str) -> Iterator[tuple[str, Any]]:
-    """Yield (id, mechanism) of a named mechanism, with each usual value of parameters without a default.
+def instances(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield (id, mechanism) of a mechanism's class, with each combination of its declared values (`mechanisms.facts`).
 
     Raises:
-        ValueError: There is no such mechanism, or a parameter has no usual value. The message is one line.
+        ValueError: A parameter has neither a default nor declared values. The message is one line.
     """
-    kind = admit(name)
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    if unknown := [parameter for parameter in needed if parameter not in USUAL]:
-        raise ValueError(f"{name}: nobody knows what to try as {', '.join(unknown)}; give defaults")
-    for values in itertools.product(*(USUAL[parameter] for parameter in needed)):
-        spec = dict(zip(needed, values, strict=True))
-        vocabulary = spec.pop("vocabulary", small_vocabulary())
-        built = build({"mechanism": name} | spec, channel=kind.channel, vocabulary=vocabulary)
-        shown = ", ".join(f"{key}={value}" for key, value in spec.items())
-        yield f"{kind.name}({shown})", built.word if kind.channel == "text" else built
+    declared = tried(kind, VOCABULARY)
+    for values in itertools.product(*declared.values()):
+        given = dict(zip(declared, values, strict=True))
+        shown = ["words" if value is VOCABULARY else str(value) for value in values]
+        given.pop("vocabulary", None)
+        named = [kind.name] if find(kind.name) is kind else [kind.name, kind.channel]
+        yield "-".join([*named, *shown]), instance(kind, given, VOCABULARY)
+
+
+def of_words(mechanism: Any) -> bool:
+    """Return True for a mechanism of the words of a text."""
+    return hasattr(mechanism, "vocabulary")
 
 
 def unit(n: int, dim: int, seed: int = 0) -> Array:
@@ -75,9 +74,9 @@ def width(mechanism: Any) -> int:
 
 def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
     """Return n random inputs of a mechanism: vectors of length 1, texts of word ids, or classes."""
-    if mechanism.channel in ("embedding", "statistic"):
+    if mechanism.grid is not None:
         return unit(n, width(mechanism), seed)
-    if mechanism.channel == "text":
+    if of_words(mechanism):
         rng = np.random.default_rng(seed)
         numbers = rng.integers(0, len(mechanism.vocabulary) + 1, (n, TOKENS))
         return np.where(np.arange(TOKENS) < rng.integers(0, TOKENS + 1, n)[:, None], numbers, NOTHING)
@@ -86,7 +85,7 @@ def inputs(mechanism: Any, n: int, seed: int = 0) -> Array:
 
 def extras(mechanism: Any, n: int, seed: int = 7) -> dict[str, Any]:
     """Return other arguments of `sample` and `log_prob`: public priors, or other data that the mechanism reads."""
-    if mechanism.channel == "text":
+    if of_words(mechanism):
         return {name: READ[name](mechanism, n, seed) for name in mechanism.reads}
     if not mechanism.needs_prior:
         return {}
@@ -131,9 +130,9 @@ def part_of(more: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 def rebuilt(mechanism: Any, spec: dict[str, Any]) -> Any:
     """Return the mechanism that the catalogue builds from a mechanism's parameters."""
-    if mechanism.channel != "text":
-        return build(spec, channel=mechanism.channel)
-    return build(spec, channel="text", vocabulary=mechanism.vocabulary).word
+    if of_words(mechanism):
+        return build(spec, channel=mechanism.channel, vocabulary=mechanism.vocabulary).word
+    return build(spec, channel=mechanism.channel)
 
 
 def streams(n: int, seed: int = 1, offset: int = 0) -> SimulatedUniforms:

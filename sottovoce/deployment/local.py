@@ -42,6 +42,7 @@ from simulations.progress import Progress
 from simulations.run.partition import cohorts
 from simulations.run.prepare import Held, prepare
 from simulations.run.report import Results, write
+from simulations.run.run import results
 from simulations.shuffler import enrolment
 from simulations.transport.quiet import QUIET
 from sottovoce.deployment import superlink
@@ -60,7 +61,7 @@ from sottovoce.deployment.processes import (
     undisturbed,
 )
 from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
-from sottovoce.deployment.score import scored
+from sottovoce.deployment.score import RANDOMNESS, scored
 from sottovoce.deployment.shuffler_service import ORIGINS
 
 #: Seconds for a party to start. It loads libraries first, and all parties do so at once.
@@ -132,7 +133,7 @@ def up(
         stayed = None
         try:
             deployment.make()
-            results = deployment.run(free_port() if port is None else port)
+            found = deployment.run(free_port() if port is None else port)
             stayed = deployment.serve() if stay else None
         except (KeyboardInterrupt, Terminated) as error:
             if not (folder / COMMANDS).exists():
@@ -144,16 +145,16 @@ def up(
         finally:
             with undisturbed():
                 parties.stop() if stayed is None else parties.leave()
-    return results, stayed
+    return found, stayed
 
 
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     """Return the arm to deploy; raise UserError if the study cannot be deployed."""
-    arm = chosen(experiment, name)
+    arm = chosen(experiment, name).arm
     protocol, people = experiment.training.protocol, experiment.population
     if not protocol.deployable:
         can = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.deployable)
-        raise UserError(f'training.way: "{protocol}" cannot be deployed; these can: {can}')
+        raise UserError(f'training.protocol: "{protocol}" cannot be deployed; these can: {can}')
     if experiment.training.self_training:
         raise UserError("training.self-training: a deployment has one encoder; set it to false")
     if people.late:
@@ -222,8 +223,9 @@ class _Deployment:
             records=max(held.holders.most, held.test_holders.most), keys=keys, window=WINDOW,
         )  # fmt: skip
         self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
-        save_public(self.experiment, public, self.server / "public")
-        for i, (mine, theirs) in enumerate(cohorts(self.experiment, held, self.nodes)):
+        save_public(self.experiment.name, public, self.server / "public")
+        users = cohorts(self.experiment.population, held, self.nodes, seed=self.experiment.seed)
+        for i, (mine, theirs) in enumerate(users):
             self._device(self._node(i), held, bundle, mine, theirs)
 
     def _device(self, node: Path, held: Held, bundle: Bundle, mine: Any, theirs: Any) -> None:
@@ -253,12 +255,15 @@ class _Deployment:
         self._start_nodes()
         shuffler = self._start_shuffler()
         self._train(shuffler)
-        results = scored(
-            self.experiment, self.arm, self.prepared, server=self.server / "run",
-            origins=self.folder / "shuffler" / ORIGINS,
+        result, given = scored(
+            self.arm.name, self.prepared, server=self.server / "run", origins=self.folder / "shuffler" / ORIGINS
+        )
+        found = results(
+            self.experiment, self.prepared, [result.to_dict()], {result.name: given}, seconds=result.seconds,
+            randomness=RANDOMNESS,
         )  # fmt: skip
-        write(results, self.folder)
-        return results
+        write(found, self.folder)
+        return found
 
     def _say_commands(self) -> None:
         """Write the start of commands.txt: what was made before, and the commands that make it elsewhere."""

@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from client.device.model import STAGE
 from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from mechanisms.messages.request import Request as Question
 from mechanisms.messages.wire import record_to_bytes, request_to_record
 from server.maps import FILE, Maps
@@ -60,7 +61,7 @@ def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[b
         experiment = load(str(place / "experiment.toml"), [])
     except UserError:
         raise UserError(f"{place}: holds no finished run; name the folder that `simulate` or `deploy` left") from None
-    arm = chosen(experiment, arm_name)
+    arm = chosen(experiment, arm_name).arm
     if not arm.embedding or arm.answer:
         what = "release texts" if arm.text else "run all of it on their devices"
         raise UserError(f"{place}: users of {arm.name} {what}, and a sentence is asked about by its embedding")
@@ -68,10 +69,9 @@ def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[b
     maps = Maps.load(model)
     classes, encoder = read_about(model)
     mechanism = embedding_mechanism(arm.embedding, maps.dim)
-    request = Question(
-        arm="", stage=STAGE, split="test", encoder=encoder, mean=maps.mean, m1=maps.m1, embedding=parameters(mechanism),
-        label=None, classes=maps.classes, minimum_users=0,
-    )  # fmt: skip
+    projection = Projection(encoder, maps.mean, maps.m1)
+    embedding = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
+    request = Question(arm="", stage=STAGE, split="test", minimum_users=0, questions=(embedding,))
     return Predictor(request, maps, classes, private_keys)
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from simulations.artifacts.model_folder import classify, read_about
 from simulations.errors import UserError
-from simulations.experiment import Arm, Experiment, slug
+from simulations.experiment import slug
 from simulations.experiment.result import ArmResult
 from simulations.run.evaluation import Answers, guessed, on_device, sanitized, score
 from simulations.run.prepare import Prepared
-from simulations.run.run import results
 from simulations.shuffler.shuffle import Origin
 from sottovoce.deployment.training_server import ANSWERS, RESULT
 
@@ -28,14 +26,11 @@ RANDOMNESS = "deployment: the operating system's generator on each device, nothi
 _STAGE = "test"
 
 
-def scored(
-    experiment: Experiment, arm: Arm, prepared: Prepared, *, server: Path, origins: Path
-) -> dict[str, Any]:
-    """Return the results of a deployed arm, in the form of a simulation's results.
+def scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tuple[ArmResult, Answers]:
+    """Return the result of a deployed arm, and its answers to test users.
 
     Args:
-        experiment: The study.
-        arm: The arm.
+        arm: Name of the arm.
         prepared: Data of the study.
         server: Folder that the training server left.
         origins: Folder in which the study's shuffler records the users of rows.
@@ -45,7 +40,7 @@ def scored(
     """
     held = prepared.held
     try:
-        result = ArmResult.from_dict(_finite(json.loads((server / RESULT).read_text(encoding="utf-8"))))
+        result = ArmResult.from_dict(json.loads((server / RESULT).read_text(encoding="utf-8")))
         answers = json.loads((server / ANSWERS).read_text(encoding="utf-8"))
         places, guesses = (np.array(answers[name], np.int64) for name in ("places", "guesses"))
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -61,7 +56,7 @@ def scored(
     asked, unknown = sanitized(held, guesses, origin)
     if unknown:
         dropped["test: unknown record"] = unknown
-    model = server / "models" / slug(arm.name)
+    model = server / "models" / slug(arm)
     called, _ = read_about(model)
     if called != prepared.public.classes:
         raise UserError(
@@ -72,14 +67,4 @@ def scored(
     answers = Answers(asked, on_device(held, clean))
     said = {"sanitized": guessed(held, guesses), "on_device": guessed(held, clean)}
     result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=said)
-    found = results(experiment, prepared, [result.to_dict()], {arm.name: answers}, seconds=result.seconds)
-    return found | {"randomness": RANDOMNESS}
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with "inf" as a number, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_finite(entry) for entry in value]
-    return float("inf") if value == "inf" else value
+    return result, answers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +24,59 @@ from sottovoce.deployment.shuffler_service import ORIGINS, STORE, serving
 _LOOK = 0.2
 
 
-def run(
-    folder: Path, *, superlink: str, root_certificates: Path, secret: Path, certificate: Path, key: Path, port: int,
-    users: Path, enrolment_key: Path, origins: bool, progress: Progress, host: str = "127.0.0.1",
-) -> None:  # fmt: skip
-    """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
+@dataclass(frozen=True)
+class Options:
+    """Files and addresses of a shuffler.
 
-    Args:
+    Attributes:
         folder: Folder of the store.
         superlink: HOST:PORT of the SuperLink.
         root_certificates: Certificates of the authority of SuperLink and training server.
         secret: File that the SuperLink was started with.
         certificate: The shuffler's own certificate (PEM).
         key: Its key (PEM).
-        port: Port to listen on.
         users: Tokens of enrolment, signed by the enrolment authority (`simulations.shuffler.enrolment`).
         enrolment_key: File of that authority's public key.
-        origins: Whether to record the users of a batch's rows in `folder`/origins, for a study's score.
-        progress: Function that receives lines of progress.
+        port: Port to listen on; 0 for a free one.
         host: Address to listen on.
+        origins: Whether to record the users of a batch's rows in `folder`/origins, for a study's score.
+    """
+
+    folder: Path
+    superlink: str
+    root_certificates: Path
+    secret: Path
+    certificate: Path
+    key: Path
+    users: Path
+    enrolment_key: Path
+    port: int
+    host: str = "127.0.0.1"
+    origins: bool = False
+
+
+def run(options: Options, *, progress: Progress) -> None:
+    """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
     Raises:
         UserError: A file, the port, the store or the SuperLink cannot be used. The message is one line.
     """
-    enrolled = read_tokens(users, read_key(enrolment_key))
-    for path in (root_certificates, secret):
+    enrolled = read_tokens(options.users, read_key(options.enrolment_key))
+    for path in (options.root_certificates, options.secret):
         if not path.is_file():
             raise UserError(f"{path}: is not there")
+    origins = options.folder / ORIGINS if options.origins else None
     try:
-        with ending_on_signals(), Store(folder / STORE, origins=folder / ORIGINS if origins else None) as store:
-            _serve(store, enrolled, superlink, root_certificates, secret, certificate, key, host, port, progress)
+        with ending_on_signals(), Store(options.folder / STORE, origins=origins) as store:
+            _serve(store, enrolled, options, progress)
     except StoreError as error:
         raise UserError(str(error)) from error
     except (KeyboardInterrupt, Terminated):
         progress("told to stop")
 
 
-def _serve(
-    store: Store, enrolled: Enrolment, superlink: str, root_certificates: Path, secret: Path, certificate: Path,
-    key: Path, host: str, port: int, progress: Progress,
-) -> None:  # fmt: skip
+def _serve(store: Store, enrolled: Enrolment, options: Options, progress: Progress) -> None:
+    superlink, authority, host = options.superlink, options.root_certificates, options.host
     new = threading.Event()
     grid: Any = None
 
@@ -71,11 +85,11 @@ def _serve(
 
     rounds = Rounds(store, enrolled, ask, progress)
     with serving(
-        rounds, certificate=certificate, key=key, root_certificates=root_certificates, on_opened=new.set, host=host,
-        port=port,
+        rounds, certificate=options.certificate, key=options.key, root_certificates=authority, on_opened=new.set,
+        host=host, port=options.port,
     ) as (at, thread):  # fmt: skip
-        number = superlinks.start_run(superlink, root_certificates, superlinks.app_bundle())
-        grid = superlinks.acquire_grid(superlink, root_certificates, secret, run_id=number)
+        number = superlinks.start_run(superlink, authority, superlinks.app_bundle())
+        grid = superlinks.acquire_grid(superlink, authority, options.secret, run_id=number)
         progress(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
         try:
             while thread.is_alive():

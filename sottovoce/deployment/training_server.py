@@ -23,19 +23,19 @@ from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import sealed_bytes
 from mechanisms.messages.wire import record_to_bytes, request_to_record
 from server.protocols.drive import Collected, Driver
-from server.protocols.protocol import Encoding, Public
+from server.protocols.protocol import Encoding, Public, Training
 from server.sealed_batches import Taken, open_batch
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
-from simulations.experiment import Arm, Experiment, slug, to_toml
+from simulations.experiment import ArmSetup, slug
 from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.progress import Progress
-from simulations.shuffler.shuffle import too_few
+from simulations.shuffler.core import shortfall
 from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.questions import Questions
 from sottovoce.deployment.shuffler_client import Shuffler
@@ -95,9 +95,10 @@ class RemoteShuffler:
             reply, lost = open_batch(got.rows, request, self._keys)
             # A rejected row may have been its user's only row. The server cannot tell, and may only underestimate n.
             dropped, users = lost + dropped, max(0, users - sum(lost.values()))
-        if reply is None or users < request.minimum_users:
+        reason = shortfall(users, request.minimum_users)
+        if reply is None or reason is not None:
             self.places[request.stage] = np.zeros(0, np.int64)
-            batch = Batch((), 0, got.duplicates, too_few(users, request.minimum_users))
+            batch = Batch((), 0, got.duplicates, reason or "no release arrived")
         else:
             self.places[request.stage] = reply.records
             batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)
@@ -113,17 +114,19 @@ class RemoteShuffler:
 
 
 def train(
-    experiment: Experiment, arm: Arm, public: Public, out: Path, *, users: RemoteShuffler, progress: Progress
-) -> ArmResult:
+    setup: ArmSetup, training: Training, public: Public, out: Path, *, experiment: str, users: RemoteShuffler,
+    progress: Progress,
+) -> ArmResult:  # fmt: skip
     """Train one arm on users' releases, and answer those who query the model.
 
     It writes experiment.toml, models/ARM as in a simulation, RESULT and ANSWERS into `out`, all or nothing.
 
     Args:
-        experiment: The study.
-        arm: The arm.
+        setup: The arm.
+        training: Settings of the training.
         public: Public data.
         out: Folder for the results.
+        experiment: Text of the study's file.
         users: Users behind the shuffler.
         progress: Function that receives lines of progress.
 
@@ -135,24 +138,23 @@ def train(
     """
     start = time.perf_counter()
     with staged(out) as part:
-        (part / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
-        place = part / "models" / slug(arm.name)
-        driver = Driver(users, name=arm.name, progress=progress)
-        channels = channels_of(experiment, arm, public)
+        (part / "experiment.toml").write_text(experiment, encoding="utf-8")
+        place = part / "models" / slug(setup.arm.name)
+        driver = Driver(users, name=setup.arm.name, progress=progress)
+        channels = channels_of(setup, public)
         with threadpool_limits(1, user_api="blas"):  # as in a simulation, with which its results are compared
-            model = driver.train(protocol_of(experiment, arm, public, folder=place, progress=progress))
+            model = driver.train(protocol_of(setup, training, public, folder=place, progress=progress))
             answers = {"places": [], "guesses": []}
             if model is not None and (question := model.question()) is not None:
                 guesses = model.answer(driver.ask(question))
                 if guesses is not None:
                     answers = {"places": users.places[question.stage].tolist(), "guesses": guesses.tolist()}
-            result = arm_result(experiment, arm, channels, model, driver, seconds=time.perf_counter() - start)
-            progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
-            what = spent(released(experiment, arm, channels, model, driver), channels, driver)
-            records = 1 if experiment.population.assignment == "record" else None
-            asked = 1 if experiment.data.user is None else None
-            result = replace(result, **of_run(experiment, arm, what, records=records, test_records=asked))
-        save_model(place, model, public, result.to_dict())
+            result = arm_result(setup, channels, model, driver, seconds=time.perf_counter() - start)
+            progress(f"{setup.arm.name}: accounting: what one user's releases cost, rung by rung")
+            what = spent(released(setup, channels, model, driver), channels, driver)
+            rungs = of_run(setup, what, records=setup.records, test_records=setup.test_records)
+            result = replace(result, **rungs)
+        save_model(place, model, public, result)
         result = replace(result, model=str(place.relative_to(part)))
         (part / ANSWERS).write_text(json.dumps(answers) + "\n", encoding="utf-8")
         (part / RESULT).write_text(json.dumps(json_ready(result.to_dict()), indent=1) + "\n", encoding="utf-8")

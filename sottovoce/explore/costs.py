@@ -9,31 +9,18 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from mechanisms.accounting.ladder import ladder
+from mechanisms.channels import Domain, domain_of
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described, ladder_of_release, shuffled
 from simulations.output.numbers import epsilon as shown
 from sottovoce.adversary.estimators.tokens import unigram
 from sottovoce.explore.inference import uniform_limit, word_limit
-from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.explore.settings import SLIDERS, Settings
 from sottovoce.explore.world import POOL
 
-#: Values of ε at which the theorem's curve is drawn, by mechanism.
-_TEXTS = (0.0, 2.0, 4.0, 6.0, 8.0, 12.0, 24.0)
-_CURVES: dict[str, tuple[float, ...]] = {name: _TEXTS for name in MECHANISMS["text"]} | {
-    "purkayastha": tuple(np.linspace(0.0, 20.0, 21)), "planar-laplace": tuple(np.linspace(0.0, 40.0, 21)),
-    "gaussian": tuple(np.linspace(0.5, 20.0, 14)),
-    "privunit": tuple(np.linspace(0.0, 16.0, 17)), "randomized-response": tuple(np.linspace(0.0, 8.0, 17)),
-    "custext": tuple(np.linspace(0.0, 12.0, 13)), "custext+": tuple(np.linspace(0.0, 12.0, 13)),
-    # at ε = 0 these have no distribution
-    "diffractor": (0.02, *np.linspace(0.1, 0.5, 5)),
-    **dict.fromkeys(("tem", "madlib", "mahalanobis", "vickrey"), (0.5, *_TEXTS[1:])),
-}  # fmt: skip
-#: Mechanisms whose bound of a guess takes too long for a moving slider.
-_SLOW = ("planar-laplace", *MECHANISMS["text"])
 #: Inputs that the worst case compares, by channel; TIMES is the ratio of probabilities.
 _WHATEVER = {
     "embedding": "Whatever you had typed, what leaves is at most TIMES likelier from one sentence",
@@ -42,9 +29,6 @@ _WHATEVER = {
     "sentence and label",
     "label": "Whatever your label is, what leaves is at most TIMES likelier from one label",
 }
-#: Least and largest ε of the page's slider, by mechanism.
-LEAST = {name: grid[0] for name, grid in _CURVES.items()}
-MOST = {name: grid[-1] for name, grid in _CURVES.items()}
 
 
 def rungs_of(
@@ -59,7 +43,7 @@ def rungs_of(
         declared: Exposures declared public, with their reasons.
     """
     made = settings.mechanisms(classes, vocabulary)
-    if settings.channel != "text":
+    if domain_of(settings) is not Domain.TEXT:
         answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
         rungs: list[dict[str, Any]] = answer["ladder"]
         return rungs
@@ -90,10 +74,10 @@ def price(
     """
     made = settings.mechanisms(classes, vocabulary)
     worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
-    most = None if settings.mechanism in _SLOW else _limit(settings, made, classes)
+    most = None if SLIDERS[settings.mechanism].slow else _limit(settings, made, classes)
     return {
         "mechanisms": [named(m) for m in made], "worst_case": worst, "delta": settings.delta, "limit": most,
-        "words": [_worst(settings, worst)],
+        "words": [_worst(settings, made[0], worst)],
     }  # fmt: skip
 
 
@@ -127,8 +111,9 @@ def loss(
 
 def named(mechanism: Any) -> str:
     """Return a mechanism in words; for a text, its name, its ε and the most words."""
-    if mechanism.channel == "text":
-        return f"{mechanism.name}, ε = {mechanism.word.epsilon:g}, at most {mechanism.tokens} words"
+    if isinstance(mechanism, TextMechanism):
+        word: Any = mechanism.word
+        return f"{mechanism.name}, ε = {word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
 
 
@@ -137,15 +122,15 @@ def crowd(settings: Settings, classes: int) -> dict[str, Any]:
 
     ε is None for a text.
     """
-    if settings.channel == "text":
+    if domain_of(settings) is Domain.TEXT:
         said = "What a crowd adds to a text: see the ladder of a protocol, below."
         return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
-    return dict(_crowd(settings.released(classes), settings.users, settings.delta))
+    return dict(_crowd(tuple(settings.mechanisms(classes, None)), settings.users, settings.delta))
 
 
 @lru_cache(maxsize=256)
-def _crowd(released: Any, users: int, delta: float) -> dict[str, Any]:
-    answer = shuffled(released.with_losses(), users=users, honest=1.0, delta=delta)
+def _crowd(released: tuple[Mechanism, ...], users: int, delta: float) -> dict[str, Any]:
+    answer = shuffled(released, users=users, honest=1.0, delta=delta)
     least = min(answer["epsilon"], answer["local_epsilon"])
     times = _times(answer["epsilon"])
     said = (
@@ -166,19 +151,18 @@ def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, se
         vocabulary: Vocabulary of texts, if it is loaded.
         seconds: Time limit.
     """
-    grid = tuple(float(e) for e in _CURVES[settings.mechanism])
-    # δ is no parameter of the other mechanisms
-    delta = settings.delta if settings.mechanism == "gaussian" else Settings.delta
+    slider = SLIDERS[settings.mechanism]
+    delta = settings.delta if slider.calibrated else Settings.delta
     alone = replace(settings, epsilon=0.0, users=1, delta=delta, rounds=1, records=1)
     known = _points(alone, classes, vocabulary)
     end = time.monotonic() + seconds
-    for epsilon in grid:
+    for epsilon in slider.curve:
         if epsilon not in known:
             at = alone.at(epsilon)
             known[epsilon] = _limit(at, at.mechanisms(classes, vocabulary), classes)
             if time.monotonic() >= end:
                 break
-    return {"epsilon": list(grid), "limit": [known.get(e) for e in grid]}
+    return {"epsilon": list(slider.curve), "limit": [known.get(e) for e in slider.curve]}
 
 
 @lru_cache(maxsize=64)
@@ -190,22 +174,27 @@ def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> 
 def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
     """Return the bound of a guess of a word, a class, or which of POOL sentences it was."""
     first: Any = made[0]
-    if settings.channel == "text":
+    if domain_of(settings) is Domain.TEXT:
         return word_limit(first)
     # a label beside it may reveal the sentence too
     beside = sum(label.guarantee.worst_case() for label in made[1:])
-    return uniform_limit(first, classes if settings.channel == "label" else POOL, beside=beside)
+    return uniform_limit(first, _candidates(settings, classes)[0], beside=beside)
 
 
 def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
     """Return the share of right guesses without any release."""
-    if settings.channel == "text" and vocabulary is not None:
+    if domain_of(settings) is Domain.TEXT and vocabulary is not None:
         return float(unigram(vocabulary).max())
-    return 1 / (classes if settings.channel == "label" else POOL)
+    return 1 / _candidates(settings, classes)[0]
 
 
-def _worst(settings: Settings, worst: float) -> str:
-    if settings.mechanism == "gaussian":
+def _candidates(settings: Settings, classes: int) -> tuple[int, str]:
+    """Return the number of values among which a guess is made, also in words."""
+    return (classes, f"{classes} classes") if domain_of(settings) is Domain.CLASSES else (POOL, f"{POOL} sentences")
+
+
+def _worst(settings: Settings, mechanism: Mechanism, worst: float) -> str:
+    if mechanism.guarantee.sigma is not None:
         return (
             "Worst case: no limit. Gaussian noise promises nothing of every draw, only of nearly all of them: with a "
             f"chance of δ = {small(settings.delta)} more may be told."
@@ -231,8 +220,8 @@ def _words(settings: Settings, worst: float, local: float, most: float, classes:
         )
     else:
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
-    if settings.channel != "text":
-        among = f"{classes} classes" if settings.channel == "label" else f"{POOL} sentences"
+    if domain_of(settings) is not Domain.TEXT:
+        among = _candidates(settings, classes)[1]
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
         )

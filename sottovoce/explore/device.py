@@ -18,7 +18,7 @@ from client.shard import Shard
 from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
-from mechanisms.messages.request import PAYLOAD, Request
+from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import seal
 from simulations.errors import UserError
 from sottovoce.explore.settings import MECHANISMS
@@ -65,8 +65,7 @@ class Sent:
 
     def payload(self, channel: str) -> NDArray[Any]:
         """Return the one released row of a channel."""
-        release = next(r for r in self.reply.releases if r.channel == channel)
-        row: NDArray[Any] = release.payload[PAYLOAD[channel]][0]
+        row: NDArray[Any] = next(r for r in self.reply.releases if r.channel == channel).values[0]
         return row
 
 
@@ -170,7 +169,7 @@ class Device:
             "total": policy.total,
             "releases": policy.releases,
             "account": [line.strip() for line in describe_account(policy, mine)],
-            "limits": {channel: getattr(policy, channel) for channel in MECHANISMS},
+            "limits": {channel: policy.limit(channel) for channel in MECHANISMS},
             "declared": policy.declared,
         }
 
@@ -188,7 +187,7 @@ class Device:
             the total allows, for one channel. repeats is True if the answer left before and would be repeated.
         """
         policy, person = self.policy, np.array([self.user], np.int64)
-        costs = {c: policy.cost(request.mechanism(c).guarantee) for c in request.channels}
+        costs = {each.channel: policy.cost(each.mechanism.guarantee) for each in request.questions}
         said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
         total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
         answer: dict[str, Any] = {

@@ -11,6 +11,8 @@ import numpy as np
 
 from client.models.tokens import padded_word_ids
 from client.policy import Refused
+from mechanisms.messages.questions import LabelQuestion, TextQuestion
+from mechanisms.messages.questions.question import MappedQuestion
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 from simulations.errors import UserError
@@ -19,8 +21,8 @@ from sottovoce.explore import costs, inference
 from sottovoce.explore.device import Device, Sent, asked_again, told
 from sottovoce.explore.inference import Truth
 from sottovoce.explore.protocol import Protocol, worst_cases
-from sottovoce.explore.settings import ABSENT, MECHANISMS, PARAMETERS, USUAL, Settings
-from sottovoce.explore.world import POOL, World
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
+from sottovoce.explore.world import POOL, World, kind_of
 from sottovoce.report.glossary import ENTRIES, plain
 
 #: Draws beside a release, most draws of a histogram, and most characters of a sentence.
@@ -105,9 +107,9 @@ class Explorer:
         world = self._loaded
         return {
             "ready": world is not None, "line": self.loading.line, "failed": self.loading.failed,
-            "first": self.first.to_dict(), "least": costs.LEAST, "most": costs.MOST, "absent": ABSENT,
-            "usual": USUAL, "mechanisms": MECHANISMS,
-            "parameters": PARAMETERS,
+            "first": self.first.to_dict(), "mechanisms": MECHANISMS,
+            "sliders": {name: slider_of(name) for name in SLIDERS},
+            "absent": {channel: absent(channel) for channel in MECHANISMS},
             "channels": list(MECHANISMS if world is None else world.channels), "pool": POOL,
             "classes": [] if world is None else list(world.classes),
             "name": "" if world is None else world.name, "study": self.study,
@@ -130,22 +132,20 @@ class Explorer:
         self.loading.begin()
         found["blind"] = costs.blind(settings, classes, words)
         found["draws"] = found["outputs"] = None
-        if world is not None and settings.channel == "text":
+        if world is not None and kind_of(settings) is TextQuestion:
             found["outputs"] = self._outputs(settings, world, text, drawn=False)
-        if world is not None and text.strip() and settings.channel in ("embedding", "statistic"):
+        if world is not None and text.strip() and issubclass(kind_of(settings), MappedQuestion):
             request, truth = self._asked(world, settings, text, label)
-            drawn = inference.others(request, settings.channel, truth, OTHERS)
-            found["draws"] = self._points(world, request, settings, drawn, truth)
+            question = request.named(settings.channel)
+            drawn = inference.others(question, truth, OTHERS, stage=request.stage)
+            found["draws"] = self._points(world, question, drawn, truth)
         return found
 
-    def _points(
-        self, world: World, request: Request, settings: Settings, drawn: Any, truth: Truth
-    ) -> dict[str, Any]:
-        mechanism: Any = request.mechanism(settings.channel)
+    def _points(self, world: World, question: Any, drawn: Any, truth: Truth) -> dict[str, Any]:
         return {
-            "points": _rounded(mechanism.grid.decode(drawn)),
-            "truth": _rounded(inference.own_point(request, settings.channel, truth)),
-            "right": inference.guessed_right(world, request, settings.channel, drawn, truth),
+            "points": _rounded(question.decode(drawn)),
+            "truth": _rounded(inference.own_point(question, truth)),
+            "right": inference.guessed_right(world, question, drawn, truth),
         }
 
     def _outputs(self, settings: Settings, world: World, text: str, *, drawn: bool) -> dict[str, Any] | None:
@@ -171,11 +171,11 @@ class Explorer:
             settings: Settings of the page.
             text: The sentence.
         """
-        world = self._world if settings.channel == "text" else self._loaded
+        world = self._world if kind_of(settings) is TextQuestion else self._loaded
         classes, words = self._sizes(world)
         found = costs.loss(settings, classes, words, self.device.policy.declared)
         found["outputs"] = None
-        if world is not None and settings.channel == "text":
+        if world is not None and kind_of(settings) is TextQuestion:
             found["outputs"] = self._outputs(settings, world, text, drawn=True)
         return found
 
@@ -188,7 +188,7 @@ class Explorer:
         """
         world = self._world
         mechanism: Any = settings.mechanisms(len(world.classes), world.vocabulary)[0]
-        if settings.channel != "text" or not all(0 <= y < len(mechanism.vocabulary) for y in released):
+        if kind_of(settings) is not TextQuestion or not all(0 <= y < len(mechanism.vocabulary) for y in released):
             raise UserError("guesses: must be numbers of released words")
         return {
             "guesses": inference.of_words(mechanism, np.array(released, np.int64)),
@@ -201,7 +201,7 @@ class Explorer:
 
     def curve(self, settings: Settings) -> dict[str, Any]:
         """Return the known part of the theorem's curve; later calls return more."""
-        sizes = self._sizes(self._world if settings.channel == "text" else self._loaded)
+        sizes = self._sizes(self._world if kind_of(settings) is TextQuestion else self._loaded)
         return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
 
     def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:
@@ -238,8 +238,9 @@ class Explorer:
         """
         world = self._world
         request, truth = self._asked(world, settings, text, label)
-        drawn = inference.others(request, settings.channel, truth, times)
-        return {"times": times, "histograms": inference.histograms(world, request, settings.channel, drawn, truth)}
+        question = request.named(settings.channel)
+        drawn = inference.others(question, truth, times, stage=request.stage)
+        return {"times": times, "histograms": inference.histograms(world, question, drawn, truth)}
 
     def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
         """Return the device's past releases, and the cost of this request now.
@@ -294,26 +295,26 @@ class Explorer:
 
     def _released(self, world: World, sent: Sent, channel: str, truth: Truth) -> dict[str, Any]:
         """Return one channel of a release: its bytes, their meaning, and a server's inferences."""
-        request, payload = sent.request, sent.payload(channel)
-        mechanism: Any = request.mechanism(channel)
+        question, payload = sent.request.named(channel), sent.payload(channel)
+        mechanism: Any = question.mechanism
         stored = np.ascontiguousarray(payload, payload.dtype.newbyteorder("<"))
         found: dict[str, Any] = {
             "channel": channel, "repeated": sent.repeated[channel], "bytes": stored.tobytes().hex(),
             "each": payload.dtype.itemsize,
             "guarantee": costs.named(mechanism),
         }  # fmt: skip
-        if channel == "label":
+        if isinstance(question, LabelQuestion):
             return found | {
                 "value": world.classes[int(payload)], "same": bool(int(payload) == truth.label),
                 "chances": _chances(mechanism, world.classes, truth.label),
-                "inferred": {"label": inference.of_label(world, request, payload, truth)},
+                "inferred": {"label": inference.of_label(world, question, payload, truth)},
             }  # fmt: skip
-        if channel == "text":
+        if isinstance(question, TextQuestion):
             return found | self._text(mechanism, payload, truth)
-        values = payload.astype(float) if mechanism.grid is None else mechanism.grid.decode(payload)
+        assert isinstance(question, MappedQuestion)
         return found | {
-            "point": _rounded(values), "truth": _rounded(inference.own_point(request, channel, truth)),
-            "inferred": inference.of_vector(world, request, channel, payload, truth),
+            "point": _rounded(question.decode(payload)), "truth": _rounded(inference.own_point(question, truth)),
+            "inferred": inference.of_vector(world, question, payload, truth),
         }  # fmt: skip
 
     def _text(self, mechanism: Any, payload: Any, truth: Truth) -> dict[str, Any]:

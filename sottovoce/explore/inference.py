@@ -15,11 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from client.draw import draw, statistic_means
+from client.draw import draw
 from client.models.tokens import padded_word_ids
 from mechanisms.mechanism import parameters
-from mechanisms.messages.request import Request
-from mechanisms.projection import project, statistic_vectors
+from mechanisms.messages.questions import (
+    EmbeddingQuestion,
+    LabelQuestion,
+    Projection,
+    Question,
+    TextQuestion,
+    VectorQuestion,
+)
+from mechanisms.messages.questions.question import MappedQuestion
+from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SecureStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
@@ -84,32 +92,34 @@ def _curve(mechanism: Any) -> FloatArray:
 # --- sentences
 
 
-def candidates(world: World, request: Request, truth: Truth) -> FloatArray:
+def candidates(world: World, question: MappedQuestion, truth: Truth) -> FloatArray:
     """Return the points or vectors of the sentences that may be behind a release, the true one first.
 
     Args:
         world: Public data.
-        request: Request of the release.
+        question: Question that the release answers.
         truth: True sentence.
 
     Returns:
         (POOL, m') for an embedding; (K·POOL, D) for a user vector, sentence by sentence with each label.
     """
-    assert truth.embedding is not None and request.mean is not None and request.m1 is not None
-    assert world.embeddings is not None
-    held = np.concatenate([truth.embedding, world.embeddings[: POOL - 1]])
-    points = project(held, request.mean, request.m1)
-    if request.statistic is None:
+    assert truth.embedding is not None and world.embeddings is not None
+    points = question.projection.apply(np.concatenate([truth.embedding, world.embeddings[: POOL - 1]]))
+    if not isinstance(question, VectorQuestion):
         return points
-    assert request.codes is not None
-    labels = np.tile(np.arange(request.classes), len(points))
-    return statistic_vectors(np.repeat(points, request.classes, axis=0), labels, request.codes)
+    labels = np.tile(np.arange(question.classes), len(points))
+    return statistic_vectors(np.repeat(points, question.classes, axis=0), labels, question.codes)
 
 
-def evidence(request: Request, channel: str, released: FloatArray, known: FloatArray) -> FloatArray:
+def _alternatives(question: Question) -> int:
+    """Return the number of candidates of each sentence: in a user vector, it has any label."""
+    return question.classes if isinstance(question, VectorQuestion) else 1
+
+
+def evidence(question: Question, released: FloatArray, known: FloatArray) -> FloatArray:
     """Return log-likelihoods (n, p) of released vectors (n, .) under candidates (p, .)."""
-    likelihood = log_likelihood if channel == "embedding" else log_likelihood_of_means
-    return likelihood(request.mechanism(channel), released, known)
+    likelihood = log_likelihood_of_means if isinstance(question, VectorQuestion) else log_likelihood
+    return likelihood(question.mechanism, released, known)
 
 
 def shares(logs: FloatArray) -> FloatArray:
@@ -118,21 +128,19 @@ def shares(logs: FloatArray) -> FloatArray:
     return found
 
 
-def of_vector(world: World, request: Request, channel: str, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
+def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
     """Return the inferences from a released embedding or user vector: its sentence, its label and its topic.
 
     Args:
         world: Public data.
-        request: Request of the release.
-        channel: Channel of the release.
+        question: Question that the release answers.
         payload: Released row.
         truth: True sentence.
     """
-    mechanism: Any = request.mechanism(channel)
-    grid = mechanism.grid
-    z = (payload.astype(np.float64) if grid is None else grid.decode(payload))[None]
-    per = request.classes if channel == "statistic" else 1
-    posterior = shares(evidence(request, channel, z, candidates(world, request, truth)))[0].reshape(-1, per)
+    mechanism: Any = question.mechanism
+    z = question.decode(payload[None])
+    per = _alternatives(question)
+    posterior = shares(evidence(question, z, candidates(world, question, truth)))[0].reshape(-1, per)
     sentences = posterior.sum(axis=1)
     texts = [truth.text, *world.texts[: POOL - 1]]
     order = np.argsort(-sentences, kind="stable")[:SHOWN]
@@ -145,20 +153,20 @@ def of_vector(world: World, request: Request, channel: str, payload: NDArray[Any
             "limit": uniform_limit(mechanism, len(texts)),
         }
     }  # fmt: skip
-    if channel == "statistic":
+    if isinstance(question, VectorQuestion):
         labels = posterior.sum(axis=0)
         found["label"] = _values(world.classes, labels, np.full(per, 1 / per), limit(mechanism, np.full(per, 1 / per)),
                                  truth.label)  # fmt: skip
-    if channel == "embedding":
-        found |= _properties(world, request, z)
+    if isinstance(question, EmbeddingQuestion):
+        found |= _properties(world, question, z)
     return found
 
 
-def _properties(world: World, request: Request, z: FloatArray) -> dict[str, Any]:
+def _properties(world: World, question: EmbeddingQuestion, z: FloatArray) -> dict[str, Any]:
     """Return guesses of the class and the topic, from public sentences with known ones."""
-    assert world.embeddings is not None and request.mean is not None and request.m1 is not None
-    mechanism = request.mechanism("embedding")
-    weights = shares(log_likelihood(mechanism, z, project(world.embeddings, request.mean, request.m1)))[0]
+    assert world.embeddings is not None
+    mechanism = question.mechanism
+    weights = shares(log_likelihood(mechanism, z, question.projection.apply(world.embeddings)))[0]
     found = {}
     named = [("label", world.labels, world.classes), ("topic", world.topics, world.topic_names)]
     for name, values, names in named:
@@ -171,16 +179,16 @@ def _properties(world: World, request: Request, z: FloatArray) -> dict[str, Any]
     return found | {"by": f"{about['mechanism']}, {scale}", "public": len(world.texts)}
 
 
-def of_label(world: World, request: Request, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
+def of_label(world: World, question: LabelQuestion, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
     """Return the inference of the true class from a randomized one.
 
     Args:
         world: Public data.
-        request: Request of the release.
+        question: Question that the release answers.
         payload: Released class.
         truth: True sentence.
     """
-    mechanism: Any = request.mechanism("label")
+    mechanism: Any = question.mechanism
     prior = np.bincount(world.labels, minlength=len(world.classes)) / len(world.labels)
     x = np.arange(len(world.classes))
     with np.errstate(divide="ignore"):
@@ -279,63 +287,67 @@ def of_words(text: TextMechanism, released: IntArray) -> list[list[dict[str, Any
 # --- simulated releases
 
 
-def others(request: Request, channel: str, truth: Truth, count: int) -> NDArray[Any]:
-    """Return simulated releases of a channel, in wire format; they are not charged and never leave.
+@dataclass(frozen=True)
+class _Record:
+    """The true sentence, as a question reads records: every row is the same."""
+
+    truth: Truth
+
+    def texts(self, rows: IntArray) -> list[Any]:
+        """Return the sentence for each row."""
+        return [self.truth.text] * len(rows)
+
+    def labels(self, rows: IntArray) -> IntArray:
+        """Return its label for each row."""
+        return np.full(len(rows), self.truth.label, np.int64)
+
+    def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
+        """Return its embedding for each row."""
+        assert self.truth.embedding is not None
+        return np.repeat(self.truth.embedding, len(rows), axis=0)
+
+
+def others(question: Question, truth: Truth, count: int, *, stage: str) -> NDArray[Any]:
+    """Return simulated releases, in wire format; they are not charged and never leave.
 
     Args:
-        request: Request of the release.
-        channel: Channel of the release.
+        question: Question that the release answers.
         truth: True sentence.
         count: Number of draws.
+        stage: Stage of the request.
     """
     rows = np.arange(count, dtype=np.int64)
-    values: Any
-    if channel == "text":
-        values = [truth.text] * count
-    elif channel == "label":
-        values = np.full(count, truth.label, np.int64)
-    else:
-        assert truth.embedding is not None
-        values = truth.embedding
-        if channel == "statistic":
-            values = statistic_means(request, values, np.array([truth.label]), np.array([0, 1]))
-        values = np.repeat(values, count, axis=0)
-    return draw(request, channel, values, rows, np.zeros_like(rows), streams=SecureStreams())
+    values = question.values(_Record(truth), rows, np.arange(count + 1))
+    return draw(question, values, rows, np.zeros_like(rows), stage=stage, streams=SecureStreams())
 
 
-def guessed_right(world: World, request: Request, channel: str, drawn: NDArray[Any], truth: Truth) -> float:
+def guessed_right(world: World, question: MappedQuestion, drawn: NDArray[Any], truth: Truth) -> float:
     """Return the share of draws (n, .) for which the likeliest of POOL sentences is the true one."""
-    mechanism: Any = request.mechanism(channel)
-    z = drawn.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(drawn)
-    per = request.classes if channel == "statistic" else 1
-    logs = evidence(request, channel, z, candidates(world, request, truth)).reshape(len(z), -1, per)
-    each = logsumexp(logs, axis=2)
+    z, known = question.decode(drawn), candidates(world, question, truth)
+    each = logsumexp(evidence(question, z, known).reshape(len(z), -1, _alternatives(question)), axis=2)
     best = each >= each.max(axis=1, keepdims=True)
     return float((best[:, 0] / best.sum(axis=1)).mean())
 
 
-def histograms(
-    world: World, request: Request, channel: str, drawn: NDArray[Any], truth: Truth
-) -> list[Mapping[str, Any]]:
+def histograms(world: World, question: Question, drawn: NDArray[Any], truth: Truth) -> list[Mapping[str, Any]]:
     """Return histograms of draws (n, .): bars, each with its meaning."""
-    if channel == "label":
-        counts = np.bincount(drawn.astype(np.int64), minlength=request.classes)
+    if isinstance(question, LabelQuestion):
+        counts = np.bincount(drawn.astype(np.int64), minlength=question.classes)
         bars = [{"name": n, "count": int(c), "mine": i == truth.label}
                 for i, (n, c) in enumerate(zip(world.classes, counts, strict=True))]  # fmt: skip
         return [{"title": "The class that would have left", "bars": bars}]
-    if channel == "text":
-        return [_unchanged(request, drawn, truth)]
-    mechanism: Any = request.mechanism(channel)
-    z = mechanism.grid.decode(drawn)
-    z /= np.linalg.norm(z, axis=1, keepdims=True)
-    own = own_point(request, channel, truth)
+    if isinstance(question, TextQuestion):
+        return [_unchanged(question.text, drawn, truth)]
+    assert isinstance(question, MappedQuestion)
+    released = question.decode(drawn)
+    z = released / np.linalg.norm(released, axis=1, keepdims=True)
+    own = own_point(question, truth)
     angles = np.degrees(np.arccos(np.clip(z @ own, -1, 1)))
     counts, edges = np.histogram(angles, bins=18, range=(0, 180))
     bars = [{"name": f"{a:.0f}°–{b:.0f}°", "count": int(c), "mine": False}
             for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
-    per = request.classes if channel == "statistic" else 1
-    logs = evidence(request, channel, mechanism.grid.decode(drawn), candidates(world, request, truth))
-    after = shares(logs).reshape(len(z), -1, per).sum(axis=2)[:, 0]
+    logs = evidence(question, released, candidates(world, question, truth))
+    after = shares(logs).reshape(len(z), -1, _alternatives(question)).sum(axis=2)[:, 0]
     counts, edges = np.histogram(after, bins=10, range=(0, 1))
     belief = [{"name": f"{a:.0%}–{b:.0%}", "count": int(c), "mine": False}
               for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
@@ -345,20 +357,18 @@ def histograms(
     ]
 
 
-def own_point(request: Request, channel: str, truth: Truth) -> FloatArray:
+def own_point(question: MappedQuestion, truth: Truth) -> FloatArray:
     """Return the true unit vector, which stays on the device."""
-    assert truth.embedding is not None and request.mean is not None and request.m1 is not None
-    point = project(truth.embedding, request.mean, request.m1)
-    if channel == "statistic":
-        assert request.codes is not None
-        point = statistic_vectors(point, np.array([truth.label]), request.codes)
+    assert truth.embedding is not None
+    point = question.projection.apply(truth.embedding)
+    if isinstance(question, VectorQuestion):
+        point = statistic_vectors(point, np.array([truth.label]), question.codes)
     first: FloatArray = point[0]
     return first
 
 
-def _unchanged(request: Request, drawn: NDArray[Any], truth: Truth) -> Mapping[str, Any]:
+def _unchanged(text: TextMechanism, drawn: NDArray[Any], truth: Truth) -> Mapping[str, Any]:
     """Return the histogram of unchanged words in draws of the text."""
-    text: Any = request.mechanism("text")
     x = padded_word_ids([truth.text], text)[0]
     there = x != NOTHING
     same = ((drawn == x) & there).sum(axis=1)

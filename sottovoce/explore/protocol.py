@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mechanisms.accounting.ladder import ladder
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
 from mechanisms.vocabulary import Vocabulary
 from server.declarations import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
-from sottovoce.explore.settings import MECHANISMS, Settings
+from simulations.experiment.names import key
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
+from sottovoce.explore.world import kind_of
 
 _PUBLIC, _TEST = 1000, 1000
 _FILE = "explored.toml"
@@ -41,12 +44,12 @@ class Protocol:
         if not isinstance(values, list) or not 1 <= len(values) <= len(MECHANISMS):
             raise UserError(f"protocol: must be a list of 1 to {len(MECHANISMS)} questions")
         stack = tuple(Settings.of(value) for value in values)
-        channels = [settings.channel for settings in stack]
-        if len(set(channels)) < len(channels):
+        kinds = [kind_of(settings) for settings in stack]
+        if len(set(kinds)) < len(kinds):
             raise UserError("protocol: a channel is asked for twice in one round; raise the number of rounds")
-        if "statistic" in channels and len(channels) > 1:
+        if len(kinds) > 1 and any(kind.alone for kind in kinds):
             raise UserError("protocol: a statistic holds all that a user releases in a round; nothing goes beside it")
-        if len({s.label_epsilon for s in stack if s.label_epsilon is not None}) + ("label" in channels) > 1:
+        if len({s.label_epsilon for s in stack if s.label_epsilon is not None}) + (LabelQuestion in kinds) > 1:
             raise UserError("protocol: the label is asked for twice; leave it out beside the embedding or the text")
         last = stack[-1]
         same = {"users": last.users, "delta": last.delta, "rounds": last.rounds, "records": last.records}
@@ -57,14 +60,14 @@ class Protocol:
         """Return the last settings."""
         return self.stack[-1]
 
-    def asked(self, channel: str) -> Settings | None:
-        """Return the request of a channel; None if there is none."""
-        return next((s for s in self.stack if s.channel == channel), None)
+    def asked(self, kind: type[Question]) -> Settings | None:
+        """Return the settings of a class of questions; None if there are none."""
+        return next((s for s in self.stack if kind_of(s) is kind), None)
 
     @property
     def label_epsilon(self) -> float | None:
         """Return ε of the label, by itself or beside another channel; None without a label."""
-        alone = self.asked("label")
+        alone = self.asked(LabelQuestion)
         beside = (s.label_epsilon for s in self.stack if s.label_epsilon is not None)
         return alone.epsilon if alone is not None else next(beside, None)
 
@@ -82,23 +85,25 @@ class Protocol:
         for settings in self.stack:
             for mechanism in settings.mechanisms(classes, vocabulary):
                 made[mechanism.channel] = mechanism
-        text, last = made.get("text"), self.last
+        text, last = made.get(TextQuestion.channel), self.last
         public = {} if text is None else {n: why for n, why in declared.items() if n in text.guarantee.exposes}
         found = ladder(
-            made.get("embedding"), made.get("label"), text=text, statistic=made.get("statistic"), records=last.records,
-            stages=last.rounds, users=last.users, delta=last.delta, public=public,
+            made.get(EmbeddingQuestion.channel), made.get(LabelQuestion.channel), text=text,
+            statistic=made.get(VectorQuestion.channel), records=last.records, stages=last.rounds, users=last.users,
+            delta=last.delta, public=public,
         )  # fmt: skip
         return [rung.to_dict() for rung in found]
 
     def command(self, classes: int) -> str:
-        """Return the command line that prints this ladder; for a text it needs the saved experiment."""
-        if self.asked("text") is not None:
+        """Return the command line that prints this ladder; a text, or more parameters, need the saved experiment."""
+        if self.asked(TextQuestion) is not None or self._first.more:
             return f"sottovoce budget ladder {_FILE}"
         first, last = self._first, self.last
-        label = None if first.channel in ("label", "statistic") else self.label_epsilon
+        label = None if kind_of(first).reads_labels else self.label_epsilon
+        labelled = label is not None or kind_of(first) is LabelQuestion
         given = {
             "mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.size(classes),
-            "classes": classes if first.channel == "label" or label is not None else None, "label-epsilon": label,
+            "classes": classes if labelled else None, "label-epsilon": label,
             "users": last.users, "records": last.records, "stages": last.rounds, "delta": last.delta,
         }  # fmt: skip
         return "sottovoce budget ladder " + " ".join(f"--{k} {v}" for k, v in given.items() if v is not None)
@@ -114,9 +119,9 @@ class Protocol:
         Raises:
             UserError: An experiment has no such protocol.
         """
-        if self.asked("embedding") is not None and self.asked("text") is not None:
+        if self.asked(EmbeddingQuestion) is not None and self.asked(TextQuestion) is not None:
             raise UserError("an experiment releases texts or embeddings, not both of one record; leave one out")
-        if self._first.channel == "label":
+        if kind_of(self._first) is LabelQuestion:
             raise UserError("an experiment trains a model, and a label alone goes with nothing; add another question")
         last, arm = self.last, self._arm()
         table = {key: dict(base[key]) for key in ("data", "population", "encoder") if key in base} or {"data": {
@@ -127,7 +132,7 @@ class Protocol:
         least = base.get("shuffle", {}).get("minimum-users", _TEST // 2)
         table |= {
             "name": "explored", "population": table.get("population", {}) | {"users": last.users},
-            "training": {"way": _trained_on(self._first.channel)},
+            "training": {"protocol": _trained_on(self._first.channel)},
             "shuffle": {"minimum-users": max(1, min(last.users // 2, least)), "delta": last.delta},
             "policy": self._policy(declared, worst), "arm": [arm],
         }  # fmt: skip
@@ -142,27 +147,27 @@ class Protocol:
     @property
     def _first(self) -> Settings:
         """Return the request that is not for the label alone, if there is one."""
-        return next((s for s in self.stack if s.channel != "label"), self.stack[0])
+        return next((s for s in self.stack if kind_of(s) is not LabelQuestion), self.stack[0])
 
     def _arm(self) -> dict[str, Any]:
         first = self._first
-        spec: dict[str, Any] = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim}
-        if first.mechanism == "gaussian":
+        spec = {"mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.dim, **dict(first.more)}
+        if SLIDERS[first.mechanism].calibrated:
             spec["delta"] = first.delta
         arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
-        arm[first.channel] = first.text if first.channel == "text" else spec
+        arm[key(first.channel)] = first.text if kind_of(first) is TextQuestion else spec
         if self.label_epsilon is not None:
-            arm["label"] = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
+            arm[LabelQuestion.channel] = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
         return arm
 
     def _policy(self, declared: Mapping[str, str], worst: Mapping[str, float]) -> dict[str, Any]:
         if infinite := [channel for channel, epsilon in worst.items() if math.isinf(epsilon)]:
             raise UserError(f"{infinite[0]}: something leaves without protection, which users of a study would refuse")
-        limits: dict[str, Any] = {channel: _up(epsilon) for channel, epsilon in worst.items()}
-        if self._first.mechanism == "gaussian":
+        limits: dict[str, Any] = {key(channel): _up(epsilon) for channel, epsilon in worst.items()}
+        if SLIDERS[self._first.mechanism].calibrated:
             limits["delta"] = self.last.delta
-        public = [f"{name}: {why}" for name, why in declared.items()] if self.asked("text") is not None else []
-        if self.label_epsilon is None and self._first.channel != "statistic":
+        public = [f"{name}: {why}" for name, why in declared.items()] if self.asked(TextQuestion) is not None else []
+        if self.label_epsilon is None and not kind_of(self._first).reads_labels:
             public.append("label: nobody has said on the page how it leaves")
         return limits | ({"accept-unprotected": public} if public else {})
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechanisms.channels import CHANNELS
 from sottovoce.explore.settings import MECHANISMS, Settings
 from sottovoce.report.reading import read
 
@@ -33,13 +34,13 @@ def read_study(run: Path) -> Study:
     finished = read(run)
     arms = []
     for arm in finished.arms:
-        channel = next((c for c, names in MECHANISMS.items() if arm.get("mechanism") in names), None)
-        if arm.get("accuracy") is None:
+        channel = next((c for c, names in MECHANISMS.items() if arm.mechanism in names), None)
+        if (score := arm.score("sanitized")) is None:
             continue
         arms.append({
-            "name": arm["name"], "mechanism": arm.get("mechanism"), "channel": channel, "epsilon": arm.get("epsilon"),
-            "label_epsilon": arm.get("label_epsilon"), "accuracy": arm["accuracy"], "error": arm.get("accuracy_se"),
-            "dim": arm.get("dim"), "reference": bool(arm.get("reference")),
+            "name": arm.name, "mechanism": arm.mechanism, "channel": channel, "epsilon": arm.epsilon,
+            "label_epsilon": arm.label_epsilon, "accuracy": score.accuracy, "error": score.error, "dim": arm.dim,
+            "reference": arm.reference,
         })  # fmt: skip
     return Study(_first(arms), {"name": finished.name, "arms": arms})
 
@@ -48,7 +49,7 @@ def _first(arms: list[dict[str, Any]]) -> Settings:
     for arm in arms:
         if arm["channel"] is not None and isinstance(arm["epsilon"], int | float):
             given = {"channel": arm["channel"], "mechanism": arm["mechanism"], "epsilon": float(arm["epsilon"])}
-            if arm["channel"] in ("embedding", "statistic") and 2 <= (arm["dim"] or 0) <= 64:
+            if CHANNELS[arm["channel"]].domain.vectors and 2 <= (arm["dim"] or 0) <= 64:
                 given["dim"] = arm["dim"]
             return Settings.of(given)
     return Settings()

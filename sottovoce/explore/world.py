@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from client.models import vocabulary as vocabularies
 from client.models.tokens import joined
 from client.policy import Policy
 from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import QUESTIONS, LabelQuestion, Projection, Question, TextQuestion, VectorQuestion
 from mechanisms.messages.request import SPLITS, Request
 from mechanisms.vocabulary import Vocabulary
 from server.training.principal import pca_maps
@@ -27,10 +28,10 @@ from simulations.artifacts.vocabulary import counted, vocabulary_folder
 from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
-from simulations.experiment import Experiment, load
+from simulations.experiment import Encoder, load
 from simulations.experiment.toml import document
 from simulations.progress import Progress
-from sottovoce.explore.settings import MECHANISMS, PARAMETERS, Settings
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 
 #: Public sentences that the server knows, and those among which it searches for the user's sentence.
 PUBLIC, POOL = 600, 100
@@ -73,7 +74,7 @@ class World:
     @property
     def channels(self) -> tuple[str, ...]:
         """Return the channels that can be shown."""
-        there = {"label": True, "text": self.vocabulary is not None}
+        there = {LabelQuestion.channel: True, TextQuestion.channel: self.vocabulary is not None}
         return tuple(channel for channel in MECHANISMS if there.get(channel, self.embeddings is not None))
 
     @cached_property
@@ -89,18 +90,24 @@ class World:
         Raises:
             ValueError: The encoder has fewer coordinates than `dim`.
         """
-        asked = self.asked
-        if asked is not None and asked.mean is not None and asked.m1 is not None and asked.dim == dim:
-            return asked.mean, asked.m1
+        sent = None if self.asked is None else self.asked.projection
+        if sent is not None and sent.dim == dim:
+            return sent.mean, sent.m1
         mean, m1 = self._principal
         if dim > m1.shape[1]:
             raise ValueError(f"dim: the encoder has {m1.shape[1]} coordinates, and no more can be asked for; got {dim}")
         return mean, np.ascontiguousarray(m1[:, :dim])
 
+    def _projection(self, dim: int) -> Projection:
+        assert self.encoder is not None
+        return Projection(encoders.load(self.encoder).identity, *self.maps(dim))
+
     def codes(self) -> NDArray[np.float32]:
         """Return the code of each class in a user vector, (K, c)."""
-        own, simplex = None if self.asked is None else self.asked.codes, simplex_codes(len(self.classes))
-        return simplex if own is None or own.shape != simplex.shape else own
+        simplex, sent = simplex_codes(len(self.classes)), None
+        if self.asked is not None:
+            sent = self.asked.find(VectorQuestion)
+        return simplex if sent is None or sent.codes.shape != simplex.shape else sent.codes
 
     def embed(self, text: str) -> NDArray[np.float32]:
         """Return one sentence's embedding (1, m)."""
@@ -119,25 +126,24 @@ class World:
             ValueError: There is no such request. The message is one line.
         """
         first, *beside = settings.mechanisms(len(self.classes), self.vocabulary)
-        about: dict[str, Any] = {channel: None for channel in ("embedding", "text", "statistic", "label")}
-        about[settings.channel] = parameters(first)
-        if beside:
-            about["label"] = parameters(beside[0])
-        if settings.channel in ("embedding", "statistic"):
-            assert self.encoder is not None
-            mean, m1 = self.maps(settings.dim)
-            about |= {"encoder": encoders.load(self.encoder).identity, "mean": mean, "m1": m1}
-        else:
-            about |= {"encoder": "", "mean": None, "m1": None}
-        if settings.channel == "text":
-            about["vocabulary"] = self.vocabulary
-        if settings.channel == "statistic":
-            about["codes"] = self.codes()
+        parts: dict[str, Callable[[], Any]] = {
+            "classes": lambda: len(self.classes), "vocabulary": lambda: self.vocabulary, "codes": self.codes,
+            "projection": lambda: self._projection(settings.dim),
+        }  # fmt: skip
+        kind: Any = kind_of(settings)
+        given = {part.name: parts[part.name]() for part in fields(kind) if part.name in parts}
+        labels = [LabelQuestion(parameters(label), classes=len(self.classes)) for label in beside]
         request = Request(
-            arm="", stage=stage, split="train", classes=len(self.classes), minimum_users=settings.users, **about
-        )
+            arm="", stage=stage, split="train", minimum_users=settings.users,
+            questions=(kind(parameters(first), **given), *labels),
+        )  # fmt: skip
         both = [replace(request, split=split) for split in SPLITS]
         return next((one for one in both if policy.lists(one)), both[0])
+
+
+def kind_of(settings: Settings) -> type[Question]:
+    """Return the class of questions that the settings are of."""
+    return QUESTIONS[settings.channel]
 
 
 @lru_cache(maxsize=4)
@@ -149,7 +155,8 @@ def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
 def builtin_world(progress: Progress) -> World:
     """Return the built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
     corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
-    return _world("built-in reviews", corpus, load("demo", []), progress)
+    folder = encoder_folder(Encoder(), corpus, batch_size=1, seed=1, progress=progress)  # is not fine-tuned
+    return _world("built-in reviews", corpus, folder, progress)
 
 
 def run_world(run: Path, progress: Progress) -> World:
@@ -164,7 +171,11 @@ def run_world(run: Path, progress: Progress) -> World:
     """
     place = str(run / "experiment.toml")
     experiment = load(place, [])
-    made = _world(experiment.name, load_split(experiment)[0].public, experiment, progress)
+    corpus = load_split(experiment.data, experiment.population, experiment.seed)[0].public
+    folder = encoder_folder(
+        experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed, progress=progress
+    )
+    made = _world(experiment.name, corpus, folder, progress)
     return replace(made, table=document(place))
 
 
@@ -192,21 +203,20 @@ def bundle_world(bundle: Bundle, progress: Progress) -> World:
 
 def settings_of(request: Request) -> Settings:
     """Return the page's first settings for a bundle: its own request, or the nearest one with sliders."""
-    channel = next((c for c in request.channels if c in MECHANISMS), "embedding")
-    about = parameters(request.mechanism(channel)) if channel in request.channels else {}
-    name = about.get("mechanism")
-    if name not in MECHANISMS[channel]:
+    question = next((each for each in request.questions if each.channel in MECHANISMS), None)
+    if question is None or question.mechanism.name not in MECHANISMS[question.channel]:
         return Settings()
-    given = {key: about[key] for key in ("epsilon", *PARAMETERS[name], "tokens", "length") if key in about}
-    label = None if channel == "label" or request.label is None else request.label.get("epsilon")
-    if channel in ("embedding", "statistic"):
-        given["dim"] = request.dim
+    about, name = parameters(question.mechanism), question.mechanism.name
+    given = {key: about[key] for key in ("epsilon", *SLIDERS[name].more, "tokens", "length") if key in about}
+    labels = request.find(LabelQuestion)
+    label = None if labels is None or labels is question else labels.spec.get("epsilon")
+    if question.projection is not None:
+        given["dim"] = question.projection.dim
     users = max(1, request.minimum_users or Settings.users)
-    return Settings.of({"channel": channel, "mechanism": name, "label_epsilon": label, "users": users} | given)
+    return Settings.of({"channel": question.channel, "mechanism": name, "label_epsilon": label, "users": users} | given)
 
 
-def _world(name: str, corpus: Corpus, experiment: Experiment, progress: Progress) -> World:
-    folder = encoder_folder(experiment, corpus, progress=progress)
+def _world(name: str, corpus: Corpus, folder: Path, progress: Progress) -> World:
     rows = np.arange(min(PUBLIC, len(corpus)))
     texts = [joined(corpus.texts[i]) for i in rows.tolist()]
     embeddings = np.asarray(embed(encoders.load(folder), texts, progress=progress))

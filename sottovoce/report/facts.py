@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR
 from server.card import PAYERS, Price, dearest, price_of
 from server.declarations import CENTRALISED, PAPER, PUBLIC_ONLY
+from simulations.experiment.result import ArmResult
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 
-Arm = Mapping[str, Any]
-Rungs = list[Mapping[str, Any]]
+Rungs = Sequence[Mapping[str, Any]]
 
-#: Description of a protected release, by channel.
-_WHAT = {
-    "statistic": "one vector of numbers that sums up all of the user's texts and labels, with random noise added on "
-    "the device before it leaves",
-    "text": "for each text, a rewritten one: a random mechanism on the device has drawn its words",
-    "embedding": "for each text, a short list of numbers computed from it, with random noise added on the device "
-    "before it leaves",
-    "label": "for each text, its label, which the device has exchanged at random with a known probability",
-    "answer": "for each text asked about, one class, computed on the device and exchanged there at random with a known "
-    "probability",
-}
-#: Description of an unprotected release, by channel.
-_TRUE = {
-    "statistic": "the exact vector that sums up the user's texts and labels",
-    "text": "the words of each text as they were written",
-    "embedding": "the exact numbers computed from each text, from which much of it can be guessed",
-    "label": "the true label of each text",
-    "answer": "the exact answer of the model to each text",
-    "gradients": "gradients computed from the raw texts",
-}
+#: Description of an unprotected release that is of no channel.
+_GRADIENTS = {"gradients": "gradients computed from the raw texts"}
 #: Rungs that are sums of other rungs.
 _SUMS = ("token", "record", "user", "shuffled")
 _PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
@@ -64,10 +47,10 @@ class Side:
         return next((rung for rung in self.rungs if rung["rung"] == name), None)
 
 
-def sides(arm: Arm) -> list[Side]:
+def sides(arm: ArmResult) -> list[Side]:
     """Return the sides of training users and of users who query the model, if the results have their ladders."""
-    both = (("a user who teaches", "ladder"), ("a user who asks the model", "test_ladder"))
-    return [_side(who, arm[key]) for who, key in both if arm.get(key)]
+    both = (("a user who teaches", arm.ladder), ("a user who asks the model", arm.test_ladder))
+    return [_side(who, rungs) for who, rungs in both if rungs]
 
 
 def _side(who: str, rungs: Rungs) -> Side:
@@ -77,42 +60,45 @@ def _side(who: str, rungs: Rungs) -> Side:
         if name in _SUMS:
             continue
         if rung["epsilon"] == math.inf:
-            bare.append(_TRUE.get(name, name))
+            bare.append(_bare(name))
         elif rung["epsilon"] is not None:
-            protected.append(_WHAT.get(name, name))
+            protected.append(CHANNELS[name].released if name in CHANNELS else name)
         elif rung["assumption"].startswith("declared public"):
-            exposed.append(f"{_TRUE.get(name, name)} ({rung['assumption']})")
+            exposed.append(f"{_bare(name)} ({rung['assumption']})")
     user = next((rung for rung in rungs if rung["rung"] == "user"), None)
     agreed = [] if user is None else _PUBLIC.findall(user["neighbours"])
-    exposed += [f"{said} of each text, declared public" for said in agreed if said != "label"]
+    exposed += [f"{said} of each text, declared public" for said in agreed if said != LABEL.name]
     return Side(who, rungs, protected, bare, exposed)
 
 
-def unprotected(arm: Arm) -> bool:
+def _bare(name: str) -> str:
+    return CHANNELS[name].bare if name in CHANNELS else _GRADIENTS.get(name, name)
+
+
+def unprotected(arm: ArmResult) -> bool:
     """Return True if `trust.unprotected`, a user's rung of the ladder, or the protocol itself says so."""
     clear = any(rung["rung"] == "user" and rung["epsilon"] == math.inf for side in sides(arm) for rung in side.rungs)
-    return trust.unprotected(arm) or clear or arm["way"] == PAPER.name
+    return trust.unprotected(arm) or clear or arm.way == PAPER.name
 
 
-def server_is_trusted(arm: Arm) -> bool:
+def server_is_trusted(arm: ArmResult) -> bool:
     """Return True if an arm's users send all of their data to the server, protected at most in what it publishes."""
-    budget = arm.get("budget") or {}
-    if arm["way"] == CENTRALISED.name:
+    if arm.way == CENTRALISED.name:
         return True
-    return budget.get("central_epsilon") is not None and budget.get("simulated_epsilon") is None
+    return arm.budget.central_epsilon is not None and arm.budget.simulated_epsilon is None
 
 
-def kept(arm: Arm) -> list[str]:
+def kept(arm: ArmResult) -> list[str]:
     """Return the data that stay on the device, in words."""
-    if arm["way"] == PUBLIC_ONLY.name and not arm.get("test_ladder"):
+    if arm.way == PUBLIC_ONLY.name and not arm.test_ladder:
         return ["everything: no user took part, the model has learnt from public texts alone"]
-    if arm["way"] == PAPER.name or server_is_trusted(arm):
+    if arm.way == PAPER.name or server_is_trusted(arm):
         return ["nothing that this report could vouch for"]
     bare = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
-    said = [] if any(text.startswith(_TRUE["text"]) for text in bare) else ["the texts as they were written"]
-    if not any(text.startswith((_TRUE["label"], _TRUE["statistic"])) for text in bare):
+    said = [] if any(text.startswith(TEXT.bare) for text in bare) else ["the texts as they were written"]
+    if not any(text.startswith((LABEL.bare, VECTOR.bare)) for text in bare):
         said.append("the true labels, or which class a text belongs to")
-    if not any(text.startswith((_TRUE["embedding"], _TRUE["statistic"], _TRUE["text"])) for text in bare):
+    if not any(text.startswith((EMBEDDING.bare, VECTOR.bare, TEXT.bare)) for text in bare):
         said.append("the exact numbers that a text is turned into, before noise")
     return said or ["nothing that is of weight"]
 
@@ -134,21 +120,20 @@ class Cost:
     whose: str = ""
 
 
-def worst(arm: Arm) -> Cost:
+def worst(arm: ArmResult) -> Cost:
     """Return the worst-case cost of the user who pays most, training or test user, who trusts nobody.
 
     It is the theorems' ε, or that at the ladder's δ if they have none at δ = 0.
     """
-    budget = arm.get("budget") or {}
-    if (spent := budget.get("simulated_epsilon")) is not None:
+    if (spent := arm.budget.simulated_epsilon) is not None:
         return Cost(math.inf, 0.0, f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}")
     if server_is_trusted(arm):
         return Cost(math.inf, 0.0, "none: the server has to be trusted with everything")
     if unprotected(arm):
         return Cost(math.inf, 0.0, "none: something leaves without protection")
-    if arm["way"] != PUBLIC_ONLY.name and not arm.get("ladder"):
+    if arm.way != PUBLIC_ONLY.name and not arm.ladder:
         return Cost(None, 0.0, "the results do not say")
-    return _priced(dearest(arm))
+    return _priced(dearest(arm.ladders))
 
 
 def _priced(price: Price) -> Cost:
@@ -157,41 +142,40 @@ def _priced(price: Price) -> Cost:
     return Cost(price.epsilon, price.delta, price.why, price.whose)
 
 
-def central(arm: Arm) -> tuple[Cost, str]:
+def central(arm: ArmResult) -> tuple[Cost, str]:
     """Return the cost with trust, and the trusted party: "the shuffler", "the server", "nobody"."""
     epsilon, who = trust.central(arm)
     if who == "the server" and epsilon is not None and is_finite(epsilon):
-        return Cost(epsilon, (arm.get("budget") or {}).get("central_delta") or 0.0, whose=PAYERS["ladder"]), who
-    costs = [cost for key in PAYERS if (cost := _among(arm, key, epsilon)) is not None]
-    hidden = who == "the shuffler" or any(_shuffled(arm, key) for key in PAYERS)
-    if not costs or not hidden or arm.get("reference") or not all(is_finite(cost.epsilon) for cost in costs):
+        return Cost(epsilon, arm.budget.central_delta or 0.0, whose=PAYERS["ladder"]), who
+    costs = [cost for whose in arm.ladders if (cost := _among(arm, whose, epsilon)) is not None]
+    hidden = who == "the shuffler" or any(map(_shuffled, arm.ladders.values()))
+    if not costs or not hidden or arm.reference or not all(is_finite(cost.epsilon) for cost in costs):
         return Cost(None, 0.0, "no further promise"), "nobody"
     most = max(costs, key=lambda cost: cost.epsilon or 0.0)
     return replace(most, delta=max(cost.delta for cost in costs)), "the shuffler"
 
 
-def _shuffled(arm: Arm, key: str) -> Mapping[str, Any] | None:
+def _shuffled(rungs: Rungs | None) -> Mapping[str, Any] | None:
     """The shuffled rung of a ladder, where something is amplified."""
-    rung = next((rung for rung in arm.get(key) or [] if rung["rung"] == "shuffled"), None)
+    rung = next((rung for rung in rungs or [] if rung["rung"] == "shuffled"), None)
     return rung if rung is not None and is_finite(rung["epsilon"]) else None
 
 
-def _among(arm: Arm, key: str, simulated: float | None) -> Cost | None:
+def _among(arm: ArmResult, whose: str, simulated: float | None) -> Cost | None:
     """Return what one user of a ladder pays if the shuffler is honest, None if there is no such user.
 
     It is the user's own ε where nothing hides them.
 
     Args:
         arm: The arm, as results have it.
-        key: Ladder of training users or of test users.
+        whose: User whose ladder it is, of PAYERS.
         simulated: ε of training users who are simulated in clear.
     """
-    budget = arm.get("budget") or {}
-    if key == "ladder" and budget.get("simulated_epsilon") is not None:
-        return Cost(simulated, budget.get("central_delta") or 0.0, whose=PAYERS[key])
-    if (rung := _shuffled(arm, key)) is not None:
-        return Cost(float(rung["epsilon"]), rung["delta"], whose=PAYERS[key])
-    price = price_of(arm, key)
+    if whose == PAYERS["ladder"] and arm.budget.simulated_epsilon is not None:
+        return Cost(simulated, arm.budget.central_delta or 0.0, whose=whose)
+    if (rung := _shuffled(arm.ladders[whose])) is not None:
+        return Cost(float(rung["epsilon"]), rung["delta"], whose=whose)
+    price = price_of(arm.ladders[whose], whose)
     return None if price is None else _priced(price)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from sottovoce.report.html import Markup, element
-
 #: Entries as Markdown, by their headings.
 ENTRIES = {
     "ε (epsilon)": (
@@ -114,16 +112,10 @@ def plain(heading: str) -> str:
     return re.sub(r"\*+([^*]+)\*+", r"\1", text)
 
 
-def term(name: str, shown: str | None = None) -> Markup:
-    """Return a word with its meaning as a tooltip.
+def meaning(name: str) -> str:
+    """Return the entry of a word that the report uses, without Markdown.
 
     Raises:
         KeyError: The glossary has no such word.
     """
-    return element("abbr", shown or name, title=plain(_CALLED.get(name, name)))
-
-
-def page() -> Markup:
-    """Return all entries, for print and touch screens."""
-    entries = [[element("dt", heading), element("dd", plain(heading))] for heading in ENTRIES]
-    return element("dl", *entries)
+    return plain(_CALLED.get(name, name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
 from sottovoce.report import facts
@@ -53,15 +54,19 @@ def _run(run: Finished) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _arm(run: Finished, arm: dict[str, Any], entries: list[dict[str, Any]] | None) -> dict[str, Any]:
+def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
     cost, (central, whom) = facts.worst(arm), facts.central(arm)
-    account = None if run.accounts is None else run.accounts.get(arm["name"])
+    account = None if run.accounts is None else run.accounts.get(arm.name)
+    measured: dict[str, dict[str, float]] = {}
+    for each in arm.estimates():
+        if each.split is not None:
+            measured.setdefault(each.metric, {})[each.split] = each.value
     return {
-        "name": arm["name"],
-        "reference": bool(arm.get("reference")),
+        "name": arm.name,
+        "reference": arm.reference,
         "protected": not facts.unprotected(arm),
-        "mechanism": arm.get("mechanism"),
-        "label_mechanism": arm.get("label_mechanism"),
+        "mechanism": arm.mechanism,
+        "label_mechanism": arm.label_mechanism,
         "trust": {
             "nobody": _cost(cost),
             "with_trust": None if whom == "nobody" else {"whom": whom, **_cost(central)},
@@ -74,14 +79,15 @@ def _arm(run: Finished, arm: dict[str, Any], entries: list[dict[str, Any]] | Non
         },
         "attacks": None if entries is None else [
             {key: entry.get(key) for key in ("attack", "attribute", "success", "baseline", "bound", "alarm")}
-            for entry in entries if entry["arm"] == arm["name"]
+            for entry in entries if entry["arm"] == arm.name
         ],
-        "accuracy": {"sanitized": arm.get("accuracy"), "on_device": arm.get("accuracy_clean_test")},
+        "accuracy": {"sanitized": None, "on_device": None} | measured.pop("accuracy", {}),
+        "measures": measured,
     }  # fmt: skip
 
 
-def _roles(arm: dict[str, Any]) -> list[str]:
-    return [role for role, key in (("teaching", "ladder"), ("asking", "test_ladder")) if arm.get(key)]
+def _roles(arm: ArmResult) -> list[str]:
+    return [role for role, rungs in (("teaching", arm.ladder), ("asking", arm.test_ladder)) if rungs]
 
 
 def _cost(cost: facts.Cost) -> dict[str, Any]:

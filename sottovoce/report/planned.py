@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from server.training.descent import LocalDPSGD
 from simulations.analysis.budget import ladders_of_experiment
-from simulations.experiment import Arm, Experiment, load
+from simulations.experiment import ArmSetup, load
 from simulations.experiment.arm import curator_of
-from simulations.output.jsonable import json_ready
+from simulations.experiment.guarantees import Promise
+from simulations.experiment.result import ArmResult
 from simulations.run.journal import versions
-from sottovoce.report.reading import Finished, infinite
+from sottovoce.report.reading import Finished
 
 
 def planned(file: Path | str, overrides: list[str]) -> Finished:
@@ -29,27 +29,28 @@ def planned(file: Path | str, overrides: list[str]) -> Finished:
     """
     experiment = load(file, overrides)
     ladders = ladders_of_experiment(experiment, records=None, classes=None)
-    arms = [_line(experiment, arm, told) for arm, told in zip(experiment.arms, ladders["arms"], strict=True)]
+    arms = [_line(setup, told).to_dict() for setup, told in zip(experiment.setups, ladders["arms"], strict=True)]
     results = {
         "name": experiment.name, "seed": experiment.seed, "way": experiment.training.way,
         "way_sentence": ladders.get("way_sentence"), "arms": arms, "versions": versions(),
         "encoder": {"model": experiment.encoder.model, "precision": experiment.encoder.precision, "sha256": None},
     }  # fmt: skip
-    read: dict[str, Any] = json.loads(json.dumps(json_ready(results), allow_nan=False), object_pairs_hook=infinite)
-    return Finished(Path(file), read, None, None, None, has_run=False)
+    return Finished(Path(file), results, None, None, None, has_run=False)
 
 
-def _line(experiment: Experiment, arm: Arm, told: dict[str, Any]) -> dict[str, Any]:
-    """Return an arm's line of results, as far as it is known before a run."""
+def _line(setup: ArmSetup, told: dict[str, Any]) -> ArmResult:
+    """Return an arm's results, as far as it is known before a run."""
+    arm = setup.arm
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
-    budget: dict[str, Any] = {}
+    budget = Promise()
     if arm.curator is not None:
-        curator = curator_of(arm, users=experiment.answering(arm))
-        budget = {"central_epsilon": arm.curator["epsilon"], "central_delta": arm.curator["delta"]}
-        budget |= {"simulated_epsilon": curator.planned.epsilon} if isinstance(curator, LocalDPSGD) else {}
-    return {
-        "name": arm.name, "way": told["way"], "reference": arm.reference, "ladder": told["ladder"],
-        "test_ladder": told["test_ladder"], "budget": budget, "mechanism": spec.get("mechanism"),
-        "label_mechanism": (arm.label or {}).get("mechanism"),
-        "users": 0 if arm.public_only else experiment.population.users,
-    }  # fmt: skip
+        curator = curator_of(arm, users=setup.answering)
+        budget = Promise(
+            central_epsilon=arm.curator["epsilon"], central_delta=arm.curator["delta"],
+            simulated_epsilon=curator.planned.epsilon if isinstance(curator, LocalDPSGD) else None,
+        )  # fmt: skip
+    return ArmResult(
+        name=arm.name, way=told["way"], reference=arm.reference, ladder=told["ladder"],
+        test_ladder=told["test_ladder"], budget=budget, mechanism=spec.get("mechanism"),
+        label_mechanism=(arm.label or {}).get("mechanism"), users=0 if arm.public_only else setup.users,
+    )  # fmt: skip

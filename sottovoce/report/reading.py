@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from client.store.ledger import Ledger, LedgerError
 from simulations.errors import UserError
 from simulations.experiment import slug
+from simulations.experiment.result import ArmResult, arms_of, with_infinity
 from simulations.run.journal import refuse_unfinished
 
 #: Bytes of ledgers up to which they are read; larger ones are not, because a row takes more in memory than on disk.
@@ -60,10 +61,10 @@ class Finished:
         """Return the name that distinguishes it from other runs of a report."""
         return f"{self.results['name']}, seed {self.results['seed']}"
 
-    @property
-    def arms(self) -> list[dict[str, Any]]:
+    @cached_property
+    def arms(self) -> tuple[ArmResult, ...]:
         """Return its results, arm by arm."""
-        return list(self.results["arms"])
+        return arms_of(self.results)
 
 
 def read(folder: Path | str) -> Finished:
@@ -89,7 +90,7 @@ def read(folder: Path | str) -> Finished:
     for name, content, keys in (("attacks.json", attacks, _ATTACK), ("audit/audit.json", audit, _AUDIT)):
         if content is not None and not _all_have(content.get("entries"), keys):
             raise UserError(f"{folder / name}: is not what this version writes; make it again")
-    return Finished(folder, results, attacks, audit, _accounts(folder, [arm["name"] for arm in arms or []]))
+    return Finished(folder, results, attacks, audit, _accounts(folder, [arm.name for arm in arms_of(results)]))
 
 
 #: Keys that the report needs in an entry.
@@ -111,25 +112,12 @@ def _json(path: Path) -> dict[str, Any] | None:
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not readable; make it again") from None
     try:
-        content = json.loads(text, object_pairs_hook=infinite)
+        content = with_infinity(json.loads(text))
     except ValueError:
         raise UserError(f"{path}: is not readable; make it again") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: is not readable; make it again")
     return content
-
-
-#: Keys under which "inf" is a number, not a name.
-_NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
-
-
-def infinite(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object with "inf" as a number under keys of numbers."""
-    return {key: _number(key, value) for key, value in pairs}
-
-
-def _number(key: str, value: Any) -> Any:
-    return math.inf if value == "inf" and key.removesuffix("_at_delta").endswith(_NUMBERS) else value
 
 
 def _accounts(folder: Path, arms: list[str]) -> dict[str, Account] | None:

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from markupsafe import Markup
 
 from simulations.errors import UserError
 from simulations.output.figures import inline
 from simulations.output.numbers import is_finite
+from simulations.run.table import records
 from simulations.sweep import tables
-from sottovoce.report.html import Cell, Markup, element, joined, table
 from sottovoce.report.reading import Finished, read
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 #: Most rows of a table in the page; longer tables are in the study's folder alone.
 MOST_ROWS = 3000
 _BESIDE = ("attacks.json", "audit/audit.json")
+
+
+class Cell(NamedTuple):
+    """Cell of a table.
+
+    Args:
+        shown: Text of the cell.
+        value: Number by which its column is sorted, if it differs from the text.
+    """
+
+    shown: str
+    value: float | None = None
+
+    @property
+    def marked(self) -> bool:
+        """Return True in a row of an arm without protection."""
+        return self.shown.endswith(" †")
 
 
 @dataclass(frozen=True)
@@ -56,58 +78,45 @@ def read_study(folder: Path) -> Study:
     return Study(folder, found, [read(place) for place in shown])
 
 
-def section(study: Study) -> Markup:
-    """Return its means, figure, remarks, differences and rows."""
+def view(study: Study) -> dict[str, Any]:
+    """Return its means, figure, remarks, differences and rows for templates/study.html."""
     found = study.found
-    seeds = ", ".join(str(results["seed"]) for results in found.points[0].results)
-    said = (
-        f"{found.runs} runs: {len(found.points)} points of the grid, each with the seeds {seeds}. An ε here is that of "
-        "the dearest seed, an accuracy the mean ± its standard error over seeds. Below, of each point, one run stands "
-        "for the others: what leaves a device is the same with every seed, and who was delivered differs a little."
-    )
     headings, *rows = tables.overview(found)
     drawn = inline(tables.figure(found), found.title, f"study-{sha256(str(study.folder).encode()).hexdigest()[:8]}-")
-    caption = "Accuracy on the device against ε; numbers are in the table above."
-    marks = "* nothing in the study is as accurate at a central ε as small; † a reference: not private."
-    return joined([
-        element("p", said),
-        table(f"{found.title}", headings, [[_cell(text) for text in row] for row in rows], sorts=True,
-              marked={i: "bad" for i, row in enumerate(rows) if any(text.endswith(" †") for text in row)}),
-        element("p", marks, class_="soft"),
-        *(element("p", line, class_="warn") for line in tables.remarked(found.points)),
-        element("figure", Markup(drawn), element("figcaption", caption), tabindex="0"),
-        _folded("Paired differences of arms", list(tables.differences(found.points)), study.folder / "differences.csv"),
-        _folded("All rows: one a run, arm and metric", list(tables.tidy(found)), study.folder / "tidy.csv"),
-    ])  # fmt: skip
+    return {
+        "name": found.name, "title": found.title, "runs": found.runs, "points": len(found.points),
+        "seeds": ", ".join(str(results["seed"]) for results in found.points[0].results),
+        "headings": headings, "rows": [[_cell(text) for text in row] for row in rows],
+        "remarks": tables.remarked(found.points), "drawn": Markup(drawn),
+        "differences": _long(tables.differences(found.points), study.folder / "differences.csv"),
+        "tidy": _long(tables.tidy(found), study.folder / "tidy.csv"),
+    }  # fmt: skip
 
 
 def told(study: Study) -> dict[str, Any]:
     """Return its entry in the label."""
-    found = study.found
-    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": list(tables.means(found.points))}
+    found, means = study.found, records(tables.means(study.found.points))
+    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": means}
 
 
-def _folded(caption: str, rows: Sequence[Mapping[str, Any]], file: Path) -> Markup:
-    """Return a collapsed table, or the file that holds it."""
-    summary = element("summary", f"{caption} ({len(rows):,})")
-    if not 0 < len(rows) <= MOST_ROWS:
-        return element("details", summary, element("p", f"They are in {file}." if rows else "There are none."))
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = ([_value(row.get(name)) for name in names] for row in rows)
-    return element("details", summary, table(caption, names, cells, sorts=True))
+def _long(table: DataFrame, file: Path) -> dict[str, Any]:
+    """Return a table, without its rows if they are too many for the page."""
+    shown = records(table) if len(table) <= MOST_ROWS else ()
+    cells = [[_value(value) for value in row.values()] for row in shown]
+    return {"count": len(table), "file": file, "headings": list(table.columns), "rows": cells}
 
 
-def _value(value: Any) -> str | Cell:
+def _value(value: Any) -> Cell:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return "–" if value is None else str(value)
+        return Cell("–" if value is None else str(value))
     return Cell(f"{value:.4g}" if isinstance(value, float) else f"{value:,}", value if is_finite(value) else math.inf)
 
 
-def _cell(text: str) -> str | Cell:
+def _cell(text: str) -> Cell:
     """Return a text of the overview, with its leading number."""
     first: Iterable[str] = text.split(" ", 1)[:1]
     try:
         number = float(next(iter(first), "").replace(",", "").replace("∞", "inf"))
     except ValueError:
-        return text
+        return Cell(text)
     return Cell(text, number)

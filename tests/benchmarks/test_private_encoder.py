@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from benchmarks.private_encoder import STEPS, Headed, noisy_steps, rows_of
 from server.text_batches import collate
 from server.training.rescale import factored
+from tests.support.tiny_checkpoints import deberta_v3, gte, modernbert, mpnet, nomic
 from tests.support.tiny_models import reviews, tiny_bert
 
 _RNG = np.random.default_rng(0)
@@ -26,10 +29,11 @@ def trained(model: Headed) -> list[torch.nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def test_one_step_adds_up_each_records_clipped_gradient(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [tiny_bert, mpnet, deberta_v3, modernbert, nomic, gte])
+def test_one_step_adds_up_each_records_clipped_gradient(make: Callable[[Path], Path], tmp_path: Path) -> None:
     """Of more rows than one pass through the model takes; beside it plain autograd, a record at a time."""
     texts, labels = reviews(80, seed=0)
-    model, labels = headed(tiny_bert(tmp_path / "bert")), np.asarray(labels)
+    model, labels = headed(make(tmp_path / "encoder")), np.asarray(labels)
     rows = rows_of(model, texts)
     frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     total = [torch.zeros_like(p) for p in trained(model)]

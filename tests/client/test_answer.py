@@ -22,6 +22,7 @@ from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import build
 from mechanisms.identity import Identity
+from mechanisms.messages.questions import AnswerQuestion
 from mechanisms.messages.release import digest
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -68,8 +69,9 @@ def clear(h: np.ndarray, question: Request) -> np.ndarray:
     """The model by hand, a text at a time: centred, mapped, normalized, the head."""
     classes = []
     for row in h.astype(float):
-        x = (row - question.mean.astype(float)) @ question.m1.astype(float)
-        logits = (x / np.linalg.norm(x)) @ question.head[0].astype(float) + question.head[1].astype(float)
+        x = (row - question.projection.mean.astype(float)) @ question.projection.m1.astype(float)
+        weight, bias = question.question(AnswerQuestion).head
+        logits = (x / np.linalg.norm(x)) @ weight.astype(float) + bias.astype(float)
         classes.append(int(np.argmax(logits)))
     return np.array(classes)
 
@@ -121,8 +123,8 @@ def test_any_two_texts_by_enumeration() -> None:
     h = np.concatenate([np.random.default_rng(0).normal(size=(20, M)), [np.full(M, np.nan), np.zeros(M)]])
     shares = np.array([
         np.bincount(draw(
-            question, "answer", np.tile(row, (n, 1)).astype(np.float32), np.arange(n), np.zeros(n, np.int64),
-            streams=Lattice(),
+            question.named("answer"), np.tile(row, (n, 1)).astype(np.float32), np.arange(n), np.zeros(n, np.int64),
+            stage=question.stage, streams=Lattice(),
         ), minlength=CLASSES) / n
         for row in h
     ])  # fmt: skip
@@ -137,7 +139,8 @@ def test_draws_fit_their_probabilities(epsilon: float) -> None:
     question = asked(answer={"mechanism": "randomized-response", "epsilon": epsilon})
     h = np.tile(np.random.default_rng(4).normal(size=M).astype(np.float32), (n, 1))
     (truth,) = clear(h[:1], question)
-    drawn = draw(question, "answer", h, np.arange(n), np.zeros(n, np.int64), streams=SimulationStreams(3))
+    people, streams = np.arange(n), SimulationStreams(3)
+    drawn = draw(question.named("answer"), h, people, 0 * people, stage=question.stage, streams=streams)
     counts = np.bincount(drawn, minlength=CLASSES)
     for factor, fits in ((1, True), (2 / 3, False), (3 / 2, False)):
         kept = 1 / (1 + (CLASSES - 1) * math.exp(-epsilon * factor))
@@ -161,7 +164,7 @@ def test_a_record_is_answered_about_once_and_charged_once(tmp_path: Path) -> Non
     again = answer(tmp_path, asked(minimum_users=999))
     np.testing.assert_array_equal(values(again), values(reply))
     assert len(ledger_rows(tmp_path)) == 4
-    for other in (asked(stage="more"), asked(head=(-HEAD[0], HEAD[1])), asked(m1=asked().m1 * 2)):
+    for other in (asked(stage="more"), asked(head=(-HEAD[0], HEAD[1])), asked(m1=asked().projection.m1 * 2)):
         with pytest.raises(Refused, match="epsilon on the channel"):  # another question of the same record
             answer(tmp_path, other)
     assert len(ledger_rows(tmp_path)) == 4
@@ -221,14 +224,14 @@ def test_many_classes_take_bounded_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [2, 7])
 def test_n_at_once_cost_what_n_one_by_one_do(n: int) -> None:
-    one = asked().mechanism("answer")
+    one = asked().named("answer").mechanism
     together, each = compose([(one, n)], delta=1e-6), compose([(one, 1)] * n, delta=1e-6)
     assert together.epsilon == pytest.approx(each.epsilon, rel=1e-9)
     assert EPSILON < together.epsilon <= n * EPSILON + 1e-9
 
 
 def test_the_ladder_of_an_answer() -> None:
-    one = asked().mechanism("answer")
+    one = asked().named("answer").mechanism
     rungs = ladder(None, None, answer=one, users=None, delta=1e-6)
     assert [r.name for r in rungs] == ["answer", "record", "user", "shuffled"]
     assert [r.epsilon for r in rungs[:3]] == [pytest.approx(EPSILON)] * 3 and rungs[3].epsilon is None
@@ -248,13 +251,13 @@ def test_the_ladder_of_an_answer() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"head": None}, {"answer": None, "label": {"mechanism": "identity"}}, {"head": HEAD[0]}, {"head": (HEAD[0],)},
+        {"head": None}, {"head": HEAD[0]}, {"head": (HEAD[0],)},
         {"head": (HEAD[0][:, :2], HEAD[1])}, {"head": (HEAD[0][:3], HEAD[1])}, {"head": (HEAD[0], HEAD[1][:2])},
         {"head": (HEAD[0].T.copy(), HEAD[1])}, {"head": (HEAD[0] * np.float32(np.nan), HEAD[1])},
         {"head": (HEAD[0], HEAD[1] * np.float32(np.inf))}, {"head": (HEAD[0].astype(np.float64), HEAD[1])},
         {"head": (HEAD[0][None], HEAD[1])}, {"head": [HEAD[0], HEAD[1]]}, {"label": {"mechanism": "identity"}},
-        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": ""}, {"m1": None}, {"classes": 2},
-        {"answer": "randomized-response"}, {"answer": {"mechanism": "randomized-response"}}, {"classes": 32768},
+        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": ""}, {"m1": None},
+        {"answer": "randomized-response"}, {"answer": {"mechanism": "randomized-response"}},
         {"answer": {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 4}},
         {"answer": {"mechanism": "randomized-response", "epsilon": -1.0}},
         {"answer": {"mechanism": "randomized-response-prior", "epsilon": 1.0}},
@@ -288,10 +291,10 @@ def test_requests_and_replies_travel(tmp_path: Path) -> None:
     question = asked()
     read = request_from_record(record_from_bytes(record_to_bytes(request_to_record(question))))
     assert read.channels == ("answer",) and read.digest("answer") == question.digest("answer")
-    for mine, theirs in zip(read.head, HEAD, strict=True):
+    for mine, theirs in zip(read.question(AnswerQuestion).head, HEAD, strict=True):
         np.testing.assert_array_equal(mine, theirs)
     other = {"mechanism": "randomized-response", "epsilon": 3.0}
-    moved = [asked(head=(HEAD[0], -HEAD[1])), asked(m1=question.m1 * 2), asked(answer=other)]
+    moved = [asked(head=(HEAD[0], -HEAD[1])), asked(m1=question.projection.m1 * 2), asked(answer=other)]
     assert len({q.digest("answer") for q in (question, *moved)}) == 4
     reply = answer(make_node(tmp_path, policy=POLICY))
     back = reply_from_record(reply_to_record(reply))
@@ -322,5 +325,5 @@ def test_the_digest_of_a_label_is_what_it_was() -> None:
     assert question.digest("label") == digest({
         "channel": "label", "split": "train", "classes": CLASSES,
         "mechanism": {"mechanism": "randomized-response", "epsilon": 2.0, "classes": CLASSES},
-        "guarantee": question.mechanism("label").guarantee.to_dict(),
+        "guarantee": question.named("label").mechanism.guarantee.to_dict(),
     })  # fmt: skip

@@ -11,12 +11,12 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from client import app as client_app
-from client import draw
 from client.app import NODES, app, release
 from client.node import load_node
 from client.policy import Policy
 from client.shard import records_path
 from client.store.ledger import Ledger
+from mechanisms.messages.questions import question
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from tests.support.clients import OPEN, context, make_node, message, request, with_prior
@@ -137,7 +137,7 @@ def test_an_exception_does_not_speak(nodes, monkeypatch, error):
         raise error
 
     for owner, name in (
-        (draw, "project"),
+        (question, "project"),
         (Ledger, "commit"),
         (Ledger, "spent"),
         (client_app, "reply_to_record"),

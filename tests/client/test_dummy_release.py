@@ -27,7 +27,6 @@ from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
 from server.validation import validate
-from simulations.experiment import client_policy
 from tests.client.test_answer import asked as answer_of
 from tests.client.test_statistic import asked as statistic_of
 from tests.support.clients import ENCODER, M, make_node, request, with_prior
@@ -51,7 +50,7 @@ questions = pytest.mark.parametrize("make", list(QUESTIONS.values()), ids=list(Q
 
 
 def cost(asked: Request) -> float:
-    return sum(OPEN.cost(asked.mechanism(channel).guarantee).epsilon for channel in asked.channels)
+    return sum(OPEN.cost(asked.named(channel).mechanism.guarantee).epsilon for channel in asked.channels)
 
 
 def node_of(folder: Path, asked: Request, *, data: int = 0, stand_ins: int = 100) -> Node:
@@ -114,8 +113,9 @@ def test_nor_do_releases_of_a_stage_share_its_streams(tmp_path: Path) -> None:
     asked = statistic_of(stage="two")
     node = node_of(tmp_path, asked)
     users, records, streams = np.arange(8), np.zeros(8, np.int64), SimulationStreams(7)
-    x = values(asked, "statistic", users, records, streams=apart(streams, "stand-in"), step=0)
-    own = draw(asked, "statistic", x, users, records, streams=streams)
+    vector = asked.named("statistic")
+    x = values(vector, users, records, stage=asked.stage, streams=apart(streams, "stand-in"), step=0)
+    own = draw(vector, x, users, records, stage=asked.stage, streams=streams)
     ask(node, statistic_of())
     (stood_for,) = ask(node, asked).releases
     assert (own != stood_for.payload["s"]).any(axis=1).all()
@@ -181,7 +181,7 @@ def test_their_inputs_are_spread_over_all_there_are() -> None:
     users, records, streams = np.arange(n), np.zeros(n, np.int64), SimulationStreams(3)
 
     def spread(asked: Request, channel: str) -> np.ndarray:
-        return values(asked, channel, users, records, streams=streams, step=0)
+        return values(asked.named(channel), users, records, stage=asked.stage, streams=streams, step=0)
 
     def alarms(counts: np.ndarray) -> bool:
         return bool(stats.chisquare(counts).pvalue < ALARM)
@@ -205,8 +205,10 @@ def test_their_inputs_are_spread_over_all_there_are() -> None:
 
 
 def test_pairs_have_two_sides(tmp_path: Path) -> None:
-    asked = text_of(text=text_of().text | {"sides": 2})
-    pairs = values(asked, "text", np.arange(5), np.zeros(5, np.int64), streams=SimulationStreams(1), step=0)
+    asked = text_of(text=text_of().named("text").spec | {"sides": 2})
+    pairs = values(
+        asked.named("text"), np.arange(5), np.zeros(5, np.int64), stage="train", streams=SimulationStreams(1), step=0
+    )
     assert all(len(pair) == 2 and all(pair) for pair in pairs)
 
 
@@ -225,8 +227,8 @@ def test_a_device_says_how_many_there_were(tmp_path: Path) -> None:
 def test_an_experiment_gives_them_to_its_clients() -> None:
     from simulations.experiment import load
 
-    study = load("labelled-demo", ["policy.stand-ins=3"])
-    assert [client_policy(study, arm).stand_ins for arm in study.arms] == [0 if a.reference else 3 for a in study.arms]
+    study = load("labelled-demo", ["policy.dummy-releases=3"])
+    assert [setup.policy.stand_ins for setup in study.setups] == [0 if a.reference else 3 for a in study.arms]
 
 
 def test_no_arm_shares_a_ledger_with_the_stand_ins_of_another(tmp_path: Path) -> None:

@@ -33,14 +33,15 @@ def test_of_a_bundle_it_gives_what_the_device_would_release(tmp_path: Path) -> N
     bundle = make_bundle(tmp_path)
     request, streams = bundle.request, SimulationStreams(3)
     embeddings = Encoder(bundle.encoder or "").encode(SENTENCES)
-    codes = draw(request, "embedding", embeddings, ROWS, 0 * ROWS, streams=streams)
-    grid: Any = request.mechanism("embedding").grid
+    codes = draw(request.named("embedding"), embeddings, ROWS, 0 * ROWS, stage=request.stage, streams=streams)
+    grid: Any = request.named("embedding").mechanism.grid
     rng = streams.rows(ROWS, 0 * ROWS, stage=request.stage, channel="embedding")
     encoder = SanitizedEncoder(
-        Encoder(bundle.encoder or ""), request.mechanism("embedding"), mean=request.mean, m1=request.m1
+        Encoder(bundle.encoder or ""), request.named("embedding").mechanism, mean=request.projection.mean,
+        m1=request.projection.m1,
     )
     np.testing.assert_array_equal(encoder.encode(SENTENCES, rng=rng), grid.decode(codes))
-    assert encoder.guarantee == request.mechanism("embedding").guarantee and encoder.dim == codes.shape[1]
+    assert encoder.guarantee == request.named("embedding").mechanism.guarantee and encoder.dim == codes.shape[1]
 
 
 def test_without_maps_the_whole_embedding_is_drawn_from() -> None:

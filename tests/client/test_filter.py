@@ -25,6 +25,7 @@ from mechanisms.messages.request import Request
 from tests.support.answers import ask, refusal
 from tests.support.clients import make_node, request
 from tests.support.paths import ROOT
+from tests.support.requests import changed
 
 ONE = np.array([0], dtype=np.int64)
 
@@ -74,7 +75,7 @@ def test_noise_that_costs_no_epsilon_costs_its_delta(tmp_path: Path, monkeypatch
     total; under the filter, as often as half of the total has room for it and its sampler."""
     policy = Policy(delta=1e-6, total=0.0, total_delta=1e-5)
     asked = [request(stage=f"s{i}", label=None, embedding=NOISY) for i in range(300)]
-    mechanism = asked[0].mechanism("embedding")
+    mechanism = asked[0].named("embedding").mechanism
     assert mechanism.guarantee.worst_case(1e-6) == 0
     make_node(tmp_path / "filter", [0], policy=policy)
     allowed = int(0.5e-5 * (1 + 1e-9) / (1e-6 + mechanism.guarantee.numeric_delta))
@@ -106,7 +107,7 @@ def test_releases_that_cost_nothing_are_counted(tmp_path: Path) -> None:
 
 def test_two_channels_at_once_cost_what_they_cost_one_by_one(tmp_path: Path) -> None:
     both, policy = request(), Policy(embedding=math.inf, label=math.inf, total=40.0)
-    one_by_one = (replace(both, label=None), replace(both, embedding=None))
+    one_by_one = (changed(both, label=None), changed(both, embedding=None))
     for name, questions in (("once", (both,)), ("twice", one_by_one)):
         make_node(tmp_path / name, [0], policy=policy)
         for asked in questions:

@@ -40,7 +40,7 @@ def test_the_default_agrees_to_nothing():
 
 
 def test_channel_limits_are_on_the_worst_case():
-    worst = request().mechanism("embedding").guarantee.worst_case()
+    worst = request().named("embedding").mechanism.guarantee.worst_case()
     assert worst == pytest.approx(10 * math.pi)
     Policy(embedding=worst, label=2.0).check(request())  # 10π and the sampler's numerical loss
     assert refusal(Policy(embedding=31.4, label=2.0), request()) == "channel"
@@ -57,7 +57,7 @@ def test_channel_limits_are_on_the_worst_case():
 
 def test_gaussian_noise_needs_a_delta():
     assert refusal(OPEN, GAUSSIAN) == "unprotected"
-    need = GAUSSIAN.mechanism("embedding").guarantee.worst_case(1e-6)
+    need = GAUSSIAN.named("embedding").mechanism.guarantee.worst_case(1e-6)
     Policy(embedding=need, delta=1e-6).check(GAUSSIAN)
     assert refusal(Policy(embedding=need * 0.99, delta=1e-6), GAUSSIAN) == "channel"
 

@@ -17,13 +17,12 @@ from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard, records_path, write_shard
 from client.store.ledger import Ledger, LedgerError
-from mechanisms.projection import project
 from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SecureStreams, SimulationStreams
 from tests.support.answers import ask, ledger_rows, refusal
 from tests.support.clients import CLASSES, DIM, ENCODER, OPEN, REFERENCE, M, make_node, request, with_prior
 
-EMBEDDING = request().mechanism("embedding").guarantee.worst_case()  # 10π and the sampler's numerical loss
+EMBEDDING = request().named("embedding").mechanism.guarantee.worst_case()  # 10π and the sampler's numerical loss
 WORST = EMBEDDING + 2.0  # both channels of `request()`
 
 
@@ -43,10 +42,10 @@ def test_releases_are_what_was_asked_for_and_on_the_ledger(tmp_path):
     reply = ask(make_node(tmp_path), asked)
     assert [r.channel for r in reply.releases] == ["embedding", "label"]
     for release in reply.releases:
-        name, dtype, shape = asked.payload_form(release.channel)
+        name, dtype, shape = asked.named(release.channel).payload_form
         assert release.payload[name].dtype == dtype and release.payload[name].shape == (8, *shape)
         assert (release.stage, release.digest) == ("train", asked.digest(release.channel))
-        assert release.guarantee == asked.mechanism(release.channel).guarantee
+        assert release.guarantee == asked.named(release.channel).mechanism.guarantee
     np.testing.assert_allclose(
         np.linalg.norm(SPHERE.decode(payloads(reply)["embedding"]), axis=1), 1, atol=1e-4
     )
@@ -135,7 +134,7 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path, make, mechanism, di
     changes = {"m1": m1, "embedding": mechanism}
     if make is with_prior:
         w = np.random.default_rng(4).normal(size=(dim, CLASSES)).astype(np.float32)
-        changes |= {"label": with_prior().label, "prior": (w, np.zeros(CLASSES, np.float32))}
+        changes |= {"label": with_prior().named("label").spec, "prior": (w, np.zeros(CLASSES, np.float32))}
     asked = request(**changes)
     policy = replace(REFERENCE, delta=1e-6)
     cohort = ask(make_node(tmp_path / "cohort", range(n), policy=policy), asked)
@@ -183,7 +182,7 @@ def test_the_reference_arm_releases_in_clear(tmp_path):
     asked = request(embedding={"mechanism": "identity"}, label={"mechanism": "identity"})
     reply = payloads(ask(tmp_path, asked))
     shard = load_node(tmp_path).shard("train")
-    unit = project(shard.embeddings(ENCODER).take(np.arange(len(shard))), asked.mean, asked.m1)
+    unit = asked.projection.apply(shard.embeddings(ENCODER).take(np.arange(len(shard))))
     np.testing.assert_allclose(SPHERE.decode(reply["embedding"]), unit, atol=1 / 32767)
     np.testing.assert_array_equal(reply["label"], shard.labels)
     assert {row.epsilon for row in ledger_rows(tmp_path)} == {math.inf}

@@ -17,7 +17,6 @@ from flwr.app import ConfigRecord, RecordDict
 from scipy import stats
 
 from client.app import NODES, release
-from client.draw import signed_directions, statistic_means
 from client.node import load_node
 from client.policy import Policy, Refused
 from client.shard import write_shard
@@ -34,7 +33,7 @@ from mechanisms.messages.wire import (
     request_to_record,
 )
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import project, statistic_vectors
+from mechanisms.projection import signed_directions, statistic_vectors
 from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SimulationStreams
 from server.validation import validate
@@ -121,13 +120,13 @@ def test_the_vector_is_code_times_features(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     h, y = rng.normal(size=(5, M)).astype(np.float32), np.array([0, 1, 2, 7, -1])
     question = asked()
-    found = statistic_means(question, h, y, np.arange(6))
-    x = project(h, question.mean, question.m1)
+    found = question.named("statistic").means(h, y, np.arange(6))
+    x = question.projection.apply(h)
     for row, label in enumerate([0, 1, 2, 0, 0]):  # a label that is no class counts as class 0
         features = np.append(x[row] * math.sqrt(DIM), 1.0) / math.sqrt(DIM + 1)
         np.testing.assert_allclose(found[row], np.outer(SIMPLEX[label], features).ravel(), atol=1e-7)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-12)
-    mean = statistic_means(question, h, y, np.array([0, 2, 5]))
+    mean = question.named("statistic").means(h, y, np.array([0, 2, 5]))
     np.testing.assert_allclose(mean, [found[:2].mean(axis=0), found[2:].mean(axis=0)], atol=1e-15)
     np.testing.assert_array_equal(statistic_vectors(x[:1], y[:1], SIMPLEX)[0], found[0])
 
@@ -158,11 +157,11 @@ def test_the_debiased_mean_is_that_of_the_users(tmp_path: Path) -> None:
     records = np.concatenate([np.arange(k) for k in np.bincount(users)])
     make_node(tmp_path, users, records, policy=POLICY)
     question, shard = asked(), load_node(tmp_path).shard("train")
-    means = statistic_means(
-        question, shard.embeddings(ENCODER).take(np.arange(len(users))), shard.labels,
+    means = question.named("statistic").means(
+        shard.embeddings(ENCODER).take(np.arange(len(users))), shard.labels,
         np.append(np.unique(users, return_index=True)[1], len(users)),
     )  # fmt: skip
-    mechanism: Any = question.mechanism("statistic")
+    mechanism: Any = question.named("statistic").mechanism
     assert mechanism == PrivUnit(D, EPSILON)
     error = mechanism.decoded_mean(values(answer(tmp_path))) - means.mean(axis=0)
     variance = 1 / mechanism.scale**2 / n / D  # of a coordinate, about: the mean's own length aside
@@ -202,13 +201,13 @@ def test_the_identity_needs_a_policy_that_declares_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"codes": None}, {"statistic": None, "label": {"mechanism": "identity"}}, {"codes": SIMPLEX[:2]},
+        {"codes": None}, {"codes": SIMPLEX[:1]},
         {"codes": SIMPLEX * 2}, {"codes": SIMPLEX.astype(np.float64)}, {"codes": np.full((3, 2), np.nan, np.float32)},
         {"codes": np.eye(3, 4, dtype=np.float32)}, {"label": {"mechanism": "identity"}},
         {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": ""}, {"m1": None},
         {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"statistic": {"mechanism": "privunit"}},
         {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}, {"statistic": "privunit"},
-        {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "cap_probability": 0.999}}, {"classes": 2},
+        {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "cap_probability": 0.999}},
         {"statistic": {"mechanism": "privunit", "epsilon": 0.0, "cap_probability": 5.6e-17}},
     ],
 )  # fmt: skip
@@ -233,9 +232,9 @@ def test_requests_and_replies_travel(tmp_path: Path) -> None:
     question = asked()
     read = request_from_record(record_from_bytes(record_to_bytes(request_to_record(question))))
     assert read.channels == ("statistic",) and read.digest("statistic") == question.digest("statistic")
-    np.testing.assert_array_equal(read.codes, question.codes)
+    np.testing.assert_array_equal(read.named("statistic").codes, question.named("statistic").codes)
     other = {"mechanism": "privunit", "epsilon": 3.0}
-    moved = [asked(codes=-SIMPLEX), asked(m1=question.m1 * 2), asked(statistic=other)]
+    moved = [asked(codes=-SIMPLEX), asked(m1=question.projection.m1 * 2), asked(statistic=other)]
     assert len({q.digest("statistic") for q in (question, *moved)}) == 4
     reply = answer(make_node(tmp_path, policy=POLICY))
     back = reply_from_record(reply_to_record(reply))

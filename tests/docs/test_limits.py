@@ -1,4 +1,4 @@
-"""No file of code has more than 800 lines, but data, and no function more than 100 beside its docstring."""
+"""Limits: 800 lines a file, but data; 100 lines a function beside its docstring; 15 files that know `Experiment`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 FILE, FUNCTION = 800, 100
+#: Most files outside tests that name the class `Experiment`; others take its sections, or the setup of an arm.
+KNOWN = 15
 FOLDERS = ("client", "server", "mechanisms", "simulations", "sottovoce", "benchmarks", "tests", "docs")
 #: Files that are tables of words.
 DATA = ("simulations/corpora/fragments.py",)
@@ -48,3 +50,28 @@ def test_what_is_over_them_is_found(tmp_path: Path) -> None:
     (tmp_path / "server" / "many.py").write_text("x = 1\n" * (FILE + 1))
     (tmp_path / "server" / "few.py").write_text("x = 1\n" * FILE)
     assert list(too_long(tmp_path)) == ["client/long.py: too_long", "server/many.py"]
+
+
+def naming(root: Path, name: str) -> Iterator[str]:
+    """Files outside tests whose code, but for strings and comments, names a class."""
+    for path in sorted(file for folder in FOLDERS if folder != "tests" for file in (root / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if any(name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
+               for node in ast.walk(tree)):  # fmt: skip
+            yield path.relative_to(root).as_posix()
+
+
+def test_few_files_know_the_whole_experiment() -> None:
+    found = list(naming(ROOT, "Experiment"))
+    assert "simulations/experiment/experiment.py" in found and len(found) <= KNOWN, found
+
+
+def test_files_that_name_a_class_are_found(tmp_path: Path) -> None:
+    texts = (
+        "from a import A\n", "import a\n\nx = a.A()\n", "class A: ...\n", "def f(a: A) -> None: ...\n", "'A'  # A\n",
+    )  # fmt: skip
+    for i, text in enumerate(texts):
+        folder = tmp_path / FOLDERS[i % 3]
+        folder.mkdir(exist_ok=True)
+        (folder / f"{i}.py").write_text(text)
+    assert list(naming(tmp_path, "A")) == ["client/0.py", "client/3.py", "mechanisms/2.py", "server/1.py"]

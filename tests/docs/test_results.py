@@ -250,7 +250,7 @@ def test_what_cannot_be_made_is_one_line(results: ModuleType, place: Path, capsy
 def test_a_table_from_a_real_run(results: ModuleType, place: Path) -> None:
     """The published procedure, which needs no Flower, on a tiny encoder."""
     tiny_bert(place / "bert")
-    way = {"way": "paper", "acknowledge-not-private": True, "epochs": 1, "label-stages": 1}
+    way = {"protocol": "paper", "acknowledge-not-private": True, "epochs": 1, "label-stages": 1}
     asked = study(place / "bert", training=way) | {"arm": [PLAIN]}
     (place / "tiny.toml").write_text(tomli_w.dumps(asked))
     tiny = results.manifest(place / "tables.toml")["tiny"]

@@ -22,7 +22,7 @@ def test_what_a_client_samples_around_is_what_the_server_trains_for(
 ) -> None:
     asked = request(label=None)
     h = np.random.default_rng(4).normal(size=(40, M)).astype(np.float32)
-    h[0], h[1], h[2, 3], h[3] = asked.mean, 0, np.nan, 1e30  # h[0] is centred to the zero vector
+    h[0], h[1], h[2, 3], h[3] = asked.projection.mean, 0, np.nan, 1e30  # h[0] is centred to the zero vector
     make_node(tmp_path, range(40))
     cached = SimpleNamespace(width=M, take=lambda rows: h[rows])
     monkeypatch.setattr(Shard, "embeddings", lambda self, identity: cached)
@@ -38,7 +38,7 @@ def test_what_a_client_samples_around_is_what_the_server_trains_for(
     with node.ledger("a") as ledger:
         Sanitizer(node.policy("a"), ledger, node.streams).answer(asked, node.shard("train"))
     rest = (np.ones((DIM, M)), np.ones((M, CLASSES)), np.ones(CLASSES))
-    served = Maps(asked.mean, asked.m1, *rest).project(h)
+    served = Maps(asked.projection.mean, asked.projection.m1, *rest).project(h)
     (x,) = seen
     assert x.dtype == served.dtype == np.float64 and x.tobytes() == served.tobytes()
     assert served[0].tolist() == served[2].tolist() == [1, 0, 0, 0]

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 from transformers.modeling_outputs import BaseModelOutput
 
-from client.device.bundle import write_bundle
+from client.device.bundle import Parts, write_bundle
 from client.models import language_models
 from client.models import texts as client_texts
 from client.models import vocabulary as vocabularies
@@ -28,6 +28,7 @@ from mechanisms.messages.request import Request
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from server.generation import export_generator
+from tests.support.requests import made
 from tests.support.tiny_generators import WORDS, tiny_generator
 
 LONG = "the book was a film and the film was bad " * 9
@@ -175,8 +176,8 @@ def test_what_it_costs_is_said_with_its_delta(bart):
 
 def asked(model: Generator, **changes: Any) -> Request:
     spec = SPEC | {"width": WIDTH, "vocabulary": model.vocabulary.identity} | changes
-    return Request(
-        "", "train", "train", "", None, None, None, None, 2, 0, text=spec, vocabulary=model.vocabulary,
+    return made(
+        arm="", stage="train", split="train", classes=2, minimum_users=0, text=spec, vocabulary=model.vocabulary,
         masked_lm=model.identity,
     )  # fmt: skip
 
@@ -219,7 +220,7 @@ def test_a_device_charges_before_it_answers_and_not_over_its_policy(bart, tmp_pa
     assert answer(asked(model), replace(policy, delta=1e-9), "h") == "channel"  # dearer at a smaller δ
     for misfit in ({"width": WIDTH + 1}, {"window": 65}, {"window": 1}):
         assert answer(asked(model, **misfit), policy, "i") == "masked-lm"
-    assert math.isinf(asked(model).mechanism("text").guarantee.worst_case())
+    assert math.isinf(asked(model).named("text").mechanism.guarantee.worst_case())
 
 
 def test_a_causal_model_has_no_states(tmp_path):
@@ -239,12 +240,12 @@ def test_a_device_gets_both_parts_and_reckons_the_same_noise(bart, tmp_path):
     vocabularies.save(model.vocabulary, tmp_path / "words")
     request, policy = asked(model), Policy(delta=1e-6, text=8.0, total=20.0)
     made = write_bundle(
-        tmp_path / "bundle", request, policy, name="n", arm="a", made_by="m", vocabulary=tmp_path / "words",
-        masked_lm=bart,
+        tmp_path / "bundle", request, policy, name="n", arm="a", made_by="m",
+        parts=Parts(vocabulary=tmp_path / "words", masked_lm=bart),
     )  # fmt: skip
     assert made.masked_lm is not None and (made.masked_lm / "encoder.onnx").is_file()
     assert made.request.digest("text") == request.digest("text") and made.policy == policy
     with Ledger(tmp_path / "ledger") as ledger:
         reply = Sanitizer(policy, ledger, SecureStreams()).answer(made.request, shard(made.masked_lm))
     (release,) = reply.releases
-    assert release.guarantee == request.mechanism("text").guarantee and release.payload["w"].shape == (2, TOKENS)
+    assert release.guarantee == request.named("text").mechanism.guarantee and release.payload["w"].shape == (2, TOKENS)

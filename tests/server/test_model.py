@@ -76,7 +76,7 @@ def test_an_export_leaves_other_files_of_its_folder_alone(bert, tmp_path) -> Non
     ("how", "words"),
     [
         ({"pooling": "max"}, "pooling 'max' is not one of"),
-        ({"precision": "int4"}, "precision 'int4' is not one of"),
+        ({"precision": "int2"}, "precision 'int2' is not one of"),
         ({"precision": "int8"}, "int8 needs public texts"),
         ({"max_length": 65}, "max-length must be between 3 and 64"),
     ],

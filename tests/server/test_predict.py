@@ -72,7 +72,7 @@ def plain(reply: Reply) -> bytes:
 def test_the_prediction_is_that_of_the_maps(world: World, tmp_path: Path) -> None:
     reply, model = released(world, tmp_path / "node"), world.model()
     answer = model.answer(plain(reply))
-    grid = model.request.mechanism("embedding").grid
+    grid = model.request.named("embedding").mechanism.grid
     z = grid.decode(reply.releases[0].payload["z"])
     shares = np.array(answer["probabilities"])
     assert answer["classes"] == list(CLASSES) and shares.shape == (len(SENTENCES), len(CLASSES))
@@ -237,7 +237,8 @@ def test_the_model_of_a_run_asks_for_one_embedding(run: Path) -> None:
         asked = model.request
         assert (asked.arm, asked.stage, asked.split, asked.minimum_users) == ("", "ask", "test", 0)
         assert asked.channels == ("embedding",) and asked.part == (0, 1) and model.private_keys == ()
-        assert asked.embedding == parameters(asked.mechanism("embedding")) and asked.embedding["epsilon"] == 10.0
+        question = asked.named("embedding")
+        assert question.spec == parameters(question.mechanism) and question.spec["epsilon"] == 10.0
         assert asked.encoder == json.loads((run / "results.json").read_text())["encoder"]["sha256"]
         assert model.classes == ("negative", "positive")
 

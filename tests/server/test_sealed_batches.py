@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import SUITE, batch_identity, generate_keys, hpke_info, row_bytes, seal
@@ -30,12 +30,7 @@ def honest(wanted: Request, n: int = 6, seed: int = 1) -> Reply:
         "label": lambda: rng.integers(CLASSES, size=n).astype(np.int16),
         "text": lambda: rng.integers(-1, 9, size=(n, 6)).astype(np.int32),
     }
-    releases = tuple(
-        Release(
-            {wanted.payload_form(c)[0]: values[c]()}, c, wanted.stage, wanted.mechanism(c).guarantee, wanted.digest(c)
-        )
-        for c in wanted.channels
-    )
+    releases = tuple(wanted.release(question, values[question.channel]()) for question in wanted.questions)
     return Reply(np.arange(100, 100 + n), np.zeros(n, np.int64), releases)
 
 
@@ -51,8 +46,7 @@ def small(**changes: Any) -> Request:
 @pytest.mark.parametrize("part", [(0, 1), (1, 2)])
 def test_an_honest_batch_is_what_was_released(wanted: Request, part: tuple[int, int]) -> None:
     """In the batch's order, with places for records and nobody for users; of any part of the users."""
-    values = {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
-    wanted = Request(**(values | {"part": part}))
+    wanted = replace(wanted, part=part)
     reply, dropped = open_batch(rows_of(wanted), wanted, [PRIVATE])
     assert not dropped and reply.users.tolist() == [0] * 6 and reply.records.tolist() == list(range(6))
     for found, sent in zip(reply.releases, honest(wanted).releases, strict=True):
@@ -96,7 +90,7 @@ def test_rows_of_two_keys_are_two_crowds_and_one_of_them_counts() -> None:
 def test_what_a_hostile_client_seals_is_validated() -> None:
     """It has the public key: it may seal what it likes, under the right request."""
     wanted = small()
-    z, y = (r.payload[wanted.payload_form(r.channel)[0]] for r in honest(wanted).releases)
+    z, y = (r.values for r in honest(wanted).releases)
     plain = [z[0].tobytes() + y[0].tobytes(), bytes(8) + y[0].tobytes(), z[1].tobytes() + b"\xff\xff",
              z[2].tobytes() + b"\3\0", b"\0\x80" * 4 + b"\0\0", b"\xff" * row_bytes(wanted)]  # fmt: skip
     key = X25519PublicKey.from_public_bytes(PUBLIC)

@@ -19,6 +19,7 @@ from mechanisms.streams import SimulationStreams
 from server import query as app
 from server.query import ask
 from server.validation import validate
+from tests.support.requests import made
 
 N, DIM, CLASSES = 6, 4, 3
 ENROLLED = range(N)
@@ -39,7 +40,7 @@ def request_of(embedding: dict | None = None, **changes) -> Request:
         "label": {"mechanism": "randomized-response", "epsilon": 1.0},
         "classes": CLASSES, "minimum_users": 0,
     }  # fmt: skip
-    return Request(**(values | changes))
+    return made(**(values | changes))
 
 
 def reply_to(request: Request, users=range(N)) -> Reply:
@@ -50,15 +51,13 @@ def reply_to(request: Request, users=range(N)) -> Reply:
     x = np.random.default_rng(2).standard_normal((len(users), DIM))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     releases = []
-    for channel in request.channels:
-        mechanism = request.mechanism(channel)
+    for question in request.questions:
+        channel, mechanism = question.channel, question.mechanism
         truth = x if channel == "embedding" else users % CLASSES
         drawn = mechanism.sample(truth, rng=streams.rows(users, records, stage="train", channel=channel))
-        name, dtype, _ = request.payload_form(channel)
+        name, dtype, _ = question.payload_form
         payload = mechanism.grid.encode(drawn) if mechanism.grid else drawn.astype(dtype)
-        releases.append(
-            Release({name: payload}, channel, request.stage, mechanism.guarantee, request.digest(channel))
-        )
+        releases.append(Release({name: payload}, channel, request.stage, mechanism.guarantee, request.digest(channel)))
     return Reply(users, records, tuple(releases))
 
 
@@ -140,7 +139,7 @@ def test_rounding_to_the_grid_alone_never_drops_a_row(dim) -> None:
     x = np.random.default_rng(3).standard_normal((2000, dim))
     x[:dim] = 1.0  # as far off as rounding goes, nearly
     codes = SPHERE.encode(x / np.linalg.norm(x, axis=1, keepdims=True))
-    guarantee = request.mechanism("embedding").guarantee
+    guarantee = request.named("embedding").mechanism.guarantee
     release = Release({"z": codes}, "embedding", "train", guarantee, request.digest("embedding"))
     ids = np.arange(2000)
     _, dropped = validate(Reply(ids, ids, (release,)), request, enrolled=range(2000))

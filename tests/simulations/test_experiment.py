@@ -21,13 +21,13 @@ from simulations.experiment import (
     Experiment,
     Policy,
     bundled,
-    client_policy,
     from_table,
     load,
     slug,
     to_toml,
 )
-from simulations.experiment.names import LONGEST
+from simulations.experiment.names import LONGEST, RENAMED
+from simulations.experiment.toml import commented
 from tests.support.clients import make_node, request
 from tests.support.studies import PURKAYASTHA
 
@@ -167,10 +167,10 @@ def test_overrides(tmp_path: Path) -> None:
         ("data.public.labels=1", "true or false"),
         ("data.task=topic", '"sentiment", "genre"'),
         ("encoder.pooling=max", '"mean", "cls"'),
-        ("encoder.precision=int4", '"fp32", "int8"'),
+        ("encoder.precision=int2", '"fp32", "int8"'),
         ("encoder.fine-tune-lr=0.0", "above 0"),
-        ("training.way=papers", 'did you mean "paper"'),
-        ("training.way=paper", "acknowledge-not-private"),
+        ("training.protocol=papers", 'did you mean "paper"'),
+        ("training.protocol=paper", "acknowledge-not-private"),
         ("policy.embedding=nan", "policy.embedding"),
         ("policy.embedding=20", "worst-case ε 31.42 is above policy.embedding = 20"),
         ("policy.total=33", "policy.total = 33"),
@@ -192,7 +192,7 @@ def test_overrides(tmp_path: Path) -> None:
         ('arm.0.embedding={mechanism="purkayastha", epsilon=1.0}', "dim: is missing"),
         ("arm.0.label.dim=4", "embeddings only"),
         ("arm.0.name=+++", "a letter or a digit"),
-        ("arm.0.way=public-only", "takes no label"),
+        ("arm.0.protocol=public-only", "takes no label"),
         ('arm.0.embedding={mechanism="identity"}', "sent unprotected"),
         ('arm.0.embedding={mechanism="gaussian", sigma=1.0, dim=4}', "policy.delta above 0"),
     ],
@@ -215,7 +215,7 @@ def test_a_gaussian_is_finite_at_a_delta(tmp_path: Path) -> None:
 
 
 def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
-    way = ["training.way=paper", "training.acknowledge-not-private=true"]
+    way = ["training.protocol=paper", "training.acknowledge-not-private=true"]
     assert load(written(tmp_path, MINIMAL), way).training.way == "paper"
     assert "give one number" in complaint(tmp_path, MINIMAL, *way, "arm.0.embedding.dim=[2,4]")
     assert "label-stages" in complaint(tmp_path, MINIMAL, *way, "training.label-stages=2")
@@ -224,7 +224,7 @@ def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
     public_only = MINIMAL + '[[arm]]\nname = "b"\nway = "public-only"\n'
     assert load(written(tmp_path, public_only)).arms[1].embedding is None
     line = complaint(tmp_path, public_only, *way)
-    assert line.startswith('arm "b": way: "public-only" does not go with training.way = "paper"')
+    assert line.startswith('arm "b": protocol: "public-only" does not go with training.protocol = "paper"')
 
 
 @pytest.mark.parametrize(
@@ -247,19 +247,19 @@ def test_what_does_not_fit_together_with_files(overrides: list[str], words: str,
 
 STATISTICS = """
 name = "small"
-training = { way = "statistics" }
+training = { protocol = "statistics" }
 [[arm]]
 name = "a"
 reference = true
 """
-CURATED = 'statistic = {{ mechanism = "identity" }}\ncurator = {{ epsilon = 1.0, delta = 1e-6, {} }}'
+CURATED = 'vector = {{ mechanism = "identity" }}\ncurator = {{ epsilon = 1.0, delta = 1e-6, {} }}'
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('statistic = { mechanism = "privunit", central_epsilon = "x" }', "epsilon must be a number from 0 to 1000"),
-        ('statistic = { mechanism = "privunit", central_epsilon = true }', "epsilon must be a number from 0 to 1000"),
+        ('vector = { mechanism = "privunit", central_epsilon = "x" }', "epsilon must be a number from 0 to 1000"),
+        ('vector = { mechanism = "privunit", central_epsilon = true }', "epsilon must be a number from 0 to 1000"),
         (CURATED.format('mechanism = "gaussian", dim = 3'), "gaussian: unknown parameter dim; known are epsilon"),
         (CURATED.format('mechanism = "gaussian", sigma = 3.0'), "unknown parameter sigma; known are epsilon, delta"),
         (CURATED.format('mechanism = "dp-sgd", lr = 3'), "dp-sgd: unknown parameter lr; known are epsilon, delta,"),
@@ -325,10 +325,10 @@ def test_clients_accept_what_the_experiment_says_and_a_references_clients_anythi
     study = load(
         written(tmp_path, MINIMAL + reference), ["policy.delta=1e-6", 'policy.accept-unprotected=["length: why"]']
     )
-    own, anything = (client_policy(study, arm) for arm in study.arms)
+    own, anything = (setup.policy for setup in study.setups)
     assert (own.embedding, own.label, own.text, own.total, own.delta) == (40.0, 5.0, 0.0, math.inf, 1e-6)
     assert own.declared == study.policy.declared == {"length": "why"} and own.minimum_users == 100
-    assert client_policy(load(tmp_path / "e.toml", ["shuffle.enabled=false"]), study.arms[0]).minimum_users == 0
+    assert load(tmp_path / "e.toml", ["shuffle.enabled=false"]).setups[0].policy.minimum_users == 0
     clear = own.cost(Identity("label", 2).guarantee)
     for channel in ("text", "embedding", "label"):
         assert anything.refusal(channel, clear) is None
@@ -341,7 +341,7 @@ def test_a_limit_holds_for_the_file_as_for_the_client(tmp_path: Path) -> None:
     cost = Purkayastha(16, 10.0).guarantee.worst_case()
     for limit, total in ((cost, math.inf), (40.0, cost + 2.0)):
         study = load(tmp_path / "e.toml", [f"policy.embedding={limit!r}", f"policy.total={total!r}"])
-        policy = client_policy(study, arm)
+        policy = study.setup(arm).policy
         assert policy.refusal("embedding", policy.cost(Purkayastha(16, 10.0).guarantee)) is None
     for limit, total in ((cost * (1 - 1e-8), math.inf), (40.0, (cost + 2.0) * (1 - 1e-8))):
         assert "is above policy." in complaint(
@@ -379,7 +379,7 @@ def test_the_file_is_priced_as_the_client_prices_it(
     said = None
     try:
         study = load(written(tmp_path, text), settings)
-        own = client_policy(study, study.arms[0])
+        own = study.setups[0].policy
         found = (own.delta, own.total_delta, own.releases)
         assert found == (1e-6, limits.get("total-delta", 1e-5), limits.get("releases", 10_000))
     except UserError as error:
@@ -440,9 +440,9 @@ def test_an_arm_of_any_name_is_one_that_requests_can_be_made_of(name: str) -> No
         ),
         (["training.label-stages=3000000000", "shuffle.enabled=false"], "part is out of range; its users would refuse"),
         (
-            ["training.way=statistics", "data.label-range=[0.0, 1.0]", "data.levels=500",
-             'arm=[{name="a", statistic={mechanism="privunit", epsilon=2.0, dim=32}}]', "policy.statistic=2.0"],
-            "statistic: 32 features of 500 classes take 16,467 coordinates, and a vector has 8,192 at most",
+            ["training.protocol=statistics", "data.label-range=[0.0, 1.0]", "data.levels=500",
+             'arm=[{name="a", vector={mechanism="privunit", epsilon=2.0, dim=32}}]', "policy.vector=2.0"],
+            "vector: 32 features of 500 classes take 16,467 coordinates, and a vector has 8,192 at most",
         ),
     ],
 )  # fmt: skip
@@ -459,5 +459,60 @@ def test_what_a_request_refuses_is_refused_when_the_file_is_read(
     [("encoder.precision=int8", "they encode nothing"), ("encoder.layers=[2, 3]", "trains the last one's states")],
 )
 def test_what_the_published_procedure_would_pass_over_is_refused(override: str, words: str, tmp_path: Path) -> None:
-    paper = ("training.way=paper", "training.acknowledge-not-private=true")
+    paper = ("training.protocol=paper", "training.acknowledge-not-private=true")
     assert words in complaint(tmp_path, MINIMAL, *paper, override)
+
+
+# --- keys of the version before
+
+OLD = """
+name = "old"
+[training]
+way = "statistics"
+[policy]
+statistic = 8.0
+stand-ins = 2
+[[arm]]
+name = "one"
+statistic = { mechanism = "privunit", epsilon = 4.0 }
+[[arm]]
+name = "alone"
+way = "public-only"
+"""
+
+
+def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    new = OLD.replace("way", "protocol").replace("statistic =", "vector =").replace("stand-ins", "dummy-releases")
+    known = load(written(tmp_path, new))
+    assert not caplog.records and known.policy.stand_ins == 2 and known.arms[1].public_only
+    path = written(tmp_path, OLD)
+    overrides = ("arm.0.statistic.epsilon=5", "policy.statistic=9", "training.way=statistics")
+    assert load(path) == load(path) == known and load(path, overrides) == load(path, [
+        "arm.0.vector.epsilon=5", "policy.vector=9"
+    ])  # fmt: skip
+    (warning,) = caplog.records
+    assert warning.getMessage() == (
+        f"{path}: training.way is protocol now, policy.statistic is vector now, policy.stand-ins is dummy-releases "
+        "now, arm.statistic is vector now, arm.way is protocol now; the next version reads the new names alone"
+    )
+    for text in (to_toml(known), commented(known, {})):
+        assert not any(f"{name} =" in text for name in RENAMED) and load(written(tmp_path, text)) == known
+    assert len(caplog.records) == 1
+    with pytest.raises(UserError, match=r"training\.way: is the old name of protocol, which is given too; remove it$"):
+        load(written(tmp_path, OLD.replace("[policy]", 'protocol = "statistics"\n[policy]')))
+
+
+@pytest.mark.parametrize(
+    "said", ['"words"', '{ "0" = "bad" }', '{ "0" = "bad", "1" = [] }', '{ "0" = "bad", "1" = " " }', "3"]
+)
+def test_descriptions_of_classes_are_texts(said) -> None:
+    with pytest.raises(UserError, match=r'^data\.class-descriptions: must be "names", "none", or a table of texts'):
+        load("demo", [f"data.class-descriptions={said}"])
+
+
+def test_descriptions_are_kept_as_they_are_written(tmp_path) -> None:
+    said = '{ negative = "bad", positive = ["good", "fine"] }'
+    given = load("demo", [f"data.class-descriptions={said}"])
+    assert given.data.class_descriptions == {"negative": ("bad",), "positive": ("good", "fine")}
+    (tmp_path / "again.toml").write_text(to_toml(given), encoding="utf-8")
+    assert load(tmp_path / "again.toml").data == given.data

@@ -27,6 +27,7 @@ from server.maps import Maps
 from server.predict import Predictor
 from sottovoce.deployment import certificates
 from tests.support.devices import DIM, encoder_folder
+from tests.support.requests import made
 
 CLASSES = ("bad", "good", "so so")
 EPSILON = 10.0
@@ -62,7 +63,7 @@ class World:
             "m1": maps.m1, "embedding": {"mechanism": "purkayastha", "epsilon": EPSILON, "dim": DIM}, "label": None,
             "classes": len(CLASSES), "minimum_users": 0,
         }  # fmt: skip
-        return Request(**(values | changes))
+        return made(**(values | changes))
 
     def maps(self) -> Maps:
         rng, m = np.random.default_rng(5), self.encoder.dim

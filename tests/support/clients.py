@@ -16,14 +16,13 @@ from client.policy import Policy
 from client.shard import write_shard
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import request_to_record
+from tests.support.requests import made
 
 ENCODER = "ab" * 32
 M, DIM, CLASSES = 24, 4, 3
 #: More than any test spends: a device has a total.
 OPEN = Policy(embedding=math.inf, label=math.inf, total=1e12)
-REFERENCE = Policy(
-    embedding=math.inf, label=math.inf, accept_unprotected=("embedding: reference", "label: reference")
-)
+REFERENCE = Policy(embedding=math.inf, label=math.inf, accept_unprotected=("embedding: reference", "label: reference"))
 
 
 def without(packages: set[str]) -> str:
@@ -58,7 +57,7 @@ def request(**changes: Any) -> Request:
         "classes": CLASSES,
         "minimum_users": 100,
     }
-    return Request(**(values | changes))
+    return made(**(values | changes))
 
 
 def with_prior(**changes: Any) -> Request:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from client.device.bundle import Bundle, Keys, write_bundle
+from client.device.bundle import Bundle, Keys, Parts, write_bundle
 from client.models import vocabulary as vocabularies
 from client.models.encoder import Encoder
 from client.policy import Policy
@@ -20,6 +20,7 @@ from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
 from tests.support.clients import without
 from tests.support.paths import ROOT
+from tests.support.requests import made
 from tests.support.tiny_models import tiny_bert
 
 DIM = 4
@@ -31,12 +32,15 @@ BLOCKED = {
     "torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
     "threadpoolctl", "sklearn", "HanTa",
 }  # fmt: skip
-PROGRAM = without(BLOCKED) + """
+PROGRAM = (
+    without(BLOCKED)
+    + """
 from sottovoce.cli.main import main
 code = main(sys.argv[2:])
 assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
 sys.exit(code)
 """
+)
 
 
 #: Who signs the bundles of tests: the private key, and the public one that devices pin.
@@ -67,7 +71,7 @@ def request_for(encoder: Encoder, **changes: Any) -> Request:
         "embedding": {"mechanism": "purkayastha", "epsilon": 10.0},
         "label": {"mechanism": "randomized-response", "epsilon": 2.0}, "classes": 2, "minimum_users": 100,
     }  # fmt: skip
-    return Request(**(values | changes))
+    return made(**(values | changes))
 
 
 def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, **keys: Any) -> Bundle:
@@ -75,7 +79,7 @@ def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, *
     folder = encoder_folder(place)
     request = request_for(Encoder(folder))
     return write_bundle(
-        place / name, request, policy, name="small", arm="a", made_by="tests", encoder=folder, precision="fp32",
+        place / name, request, policy, name="small", arm="a", made_by="tests", parts=Parts(folder, "fp32"),
         keys=Keys(**{"signer": SIGNER} | keys),
     )  # fmt: skip
 
@@ -90,12 +94,9 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
     known = words()
     vocabularies.save(known, place / "words")
     text = {"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity}
-    request = Request(
-        arm="", stage="train", split="train", encoder="", mean=None, m1=None, embedding=None, label=None, classes=2,
-        minimum_users=0, text=text, vocabulary=known,
-    )  # fmt: skip
+    request = made(arm="", stage="train", split="train", classes=2, minimum_users=0, text=text, vocabulary=known)
     policy = Policy(text=1000.0, total=1000.0, mechanisms=("santext",))
     return write_bundle(
         place / "text", request, policy, name="small", arm="words", made_by="tests",
-        vocabulary=place / "words", keys=Keys(signer=SIGNER, seal=seal),
+        parts=Parts(vocabulary=place / "words"), keys=Keys(signer=SIGNER, seal=seal),
     )  # fmt: skip

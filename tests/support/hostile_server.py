@@ -37,6 +37,7 @@ from simulations.transport.quiet import QUIET
 from sottovoce.deployment import certificates
 from tests.support.devices import DIM, PUBLISHER, encoder_folder, make_bundle, request_for
 from tests.support.fake_superlink import Fake, bundle
+from tests.support.requests import changed
 
 CONSTANT = set(REFUSALS.values())
 LIMITS = Policy(
@@ -59,11 +60,11 @@ class Attempt:
 
 def attempts(honest: Request) -> Iterator[Attempt]:
     """Everything but the question that the bundle lists."""
-    assert honest.mean is not None
-    own = np.random.default_rng(5).normal(size=(len(honest.mean), DIM)).astype(np.float32)
+    assert honest.projection is not None
+    own = np.random.default_rng(5).normal(size=(honest.projection.width, DIM)).astype(np.float32)
     yield from _questions(honest, own)
     yield from _no_questions(honest, own)
-    hostile, good = (request_to_record(asked) for asked in (replace(honest, m1=own), honest))
+    hostile, good = (request_to_record(asked) for asked in (changed(honest, m1=own), honest))
     yield Attempt("as a round of training", hostile, kind="train")
     yield Attempt("as a query of another name", hostile, kind="query.texts")
     app = bundle()
@@ -73,7 +74,7 @@ def attempts(honest: Request) -> Iterator[Attempt]:
 
 def _questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
     """Others than the one that is listed. own: maps of the server's."""
-    changed: dict[str, dict[str, Any]] = {
+    others: dict[str, dict[str, Any]] = {
         "a label at ε = 1000, of another arm": {"label": {"mechanism": "randomized-response", "epsilon": 1000.0}},
         "an ε above the limit": {"embedding": {"mechanism": "purkayastha", "epsilon": 10.18}},
         "in clear": {"embedding": {"mechanism": "identity"}},
@@ -93,11 +94,11 @@ def _questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
             "head": (own[:DIM, :2].copy(), np.zeros(2, np.float32)),
         },
     }  # fmt: skip
-    for name, changes in changed.items():
-        yield Attempt(name, request_to_record(replace(honest, **changes)))
+    for name, changes in others.items():
+        yield Attempt(name, request_to_record(changed(honest, **changes)))
     for number in range(12):
         yield Attempt(
-            f"question {number + 1} of many", request_to_record(replace(honest, m1=own + number, stage=f"more{number}"))
+            f"question {number + 1} of many", request_to_record(changed(honest, m1=own + number, stage=f"more{number}"))
         )
 
 

@@ -96,7 +96,7 @@ def check(node: Path, questions: Sequence[Request], sent: Path, charged: int) ->
         people = np.arange(USERS, dtype=np.int64)
         assert np.allclose(opened.spent(people).epsilon, sum(r.epsilon for r in rows) / USERS)
     for stage, given in replies.items():  # what was sent before and is sent again counts once
-        batch, _ = shuffle([*given, *given], minimum_users=0, rng=np.random.default_rng(0))
+        batch = shuffle([*given, *given], minimum_users=0, rng=np.random.default_rng(0)).batch
         assert batch.users == USERS and batch.duplicates == USERS * (2 * len(given) - 1), f"{stage}: counted twice"
 
 

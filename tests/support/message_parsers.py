@@ -89,11 +89,11 @@ def bytes_of(request: Request) -> bytes:
 def honest(wanted: Request, n: int) -> Reply:
     releases = []
     for channel in wanted.channels:
-        name, dtype, shape = wanted.payload_form(channel)
+        name, dtype, shape = wanted.named(channel).payload_form
         values = np.zeros((n, *shape), dtype)
-        if channel == "embedding" and wanted.mechanism(channel).grid is not None:
+        if channel == "embedding" and wanted.named(channel).mechanism.grid is not None:
             values[:, 0] = 32767
-        guarantee = wanted.mechanism(channel).guarantee
+        guarantee = wanted.named(channel).mechanism.guarantee
         releases.append(Release({name: values}, channel, wanted.stage, guarantee, wanted.digest(channel)))
     return Reply(np.arange(n), np.zeros(n, np.int64), tuple(releases))
 
@@ -127,13 +127,16 @@ def _replies() -> Target:
         assert "unreadable" in dropped or len(valid) + dropped.total() == len(reply)
         assert ((valid.users >= 0) & (valid.users < 4)).all()
         for sent in valid.releases:
-            assert sent.guarantee == wanted.mechanism(sent.channel).guarantee
+            assert sent.guarantee == wanted.named(sent.channel).mechanism.guarantee
         return next(iter(dropped), "accepted" if len(valid) else "nothing")
 
     seeds = [bytes([i]) + record_to_bytes(reply_to_record(honest(r, 2))) for i, r in enumerate(talks)]
     return Target(
         "replies", run, seeds, tokens=TOKENS, changes=(behind(1, of_records),),
-        visits=("reply_from_record", "_validate", "_sphere_rows", "_class_rows", "_text_rows", "Guarantee.from_dict"),
+        visits=(
+            "reply_from_record", "_validate", "VectorRelease.checks", "ClassRelease.checks", "TextQuestion.checks",
+            "Guarantee.from_dict",
+        ),
     )  # fmt: skip
 
 
@@ -160,13 +163,13 @@ def _batches() -> Target:
     seeds = []
     for i, wanted in enumerate(talks):
         reply = honest(wanted, 3)
-        plain = [b"".join(r.payload[wanted.payload_form(r.channel)[0]][j].tobytes() for r in reply.releases)
+        plain = [b"".join(r.values[j].tobytes() for r in reply.releases)
                  for j in range(3)]  # fmt: skip
         rows = b"".join(row.ljust(row_bytes(wanted), b"\0") for row in plain)
         seeds += [bytes([i, 0]) + rows, bytes([i, 64]) + rows, bytes([i, 1]) + bytes(3 * sealed_bytes(wanted))]
     return Target(
         "batches", run, seeds, tokens=(bytes(64), b"\xff" * 64),
-        visits=("open_batch", "unseal", "_first", "_validate", "_sphere_rows", "_text_rows"),
+        visits=("open_batch", "unseal", "_first", "_validate", "VectorRelease.checks", "TextQuestion.checks"),
     )  # fmt: skip
 
 

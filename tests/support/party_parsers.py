@@ -28,7 +28,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from client.device import code, fleet
-from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Keys, open_bundle, write_bundle
+from client.device.bundle import FORMAT, MANIFEST, SIGNATURE, Keys, Parts, open_bundle, write_bundle
 from client.device.https import ServerError
 from client.device.model import Model
 from client.device.roles import MODEL
@@ -93,7 +93,7 @@ def _bundles(folder: Path) -> Target:
     for name, request in (("e", wanted), ("t", text)):
         write_bundle(
             folder / f"bundle-{name}", request, POLICY, name="small", arm="a", made_by="tests",
-            encoder=encoder, vocabulary=folder / "bundle-words", keys=Keys(signer=SIGNER),
+            parts=Parts(encoder, vocabulary=folder / "bundle-words"), keys=Keys(signer=SIGNER),
         )  # fmt: skip
         paths = [p for p in (folder / f"bundle-{name}").rglob("*") if p.is_file()]
         made[name] = {p.relative_to(folder / f"bundle-{name}").as_posix(): p.read_bytes() for p in paths}

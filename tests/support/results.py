@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+
+from simulations.run.measures import Guesses
 
 
 def line(
@@ -117,3 +122,13 @@ def curve() -> dict[str, Any]:
         )
         arms.append(line(f"Purkayastha, ε = {e:g}", "purkayastha", e, private, clean=0.83))
     return _results("sst2-release-once", arms, ["0", "1"], 0.509)
+
+
+def guesses(
+    scores: np.ndarray, labels: np.ndarray, texts: np.ndarray | None = None, *, numbers: Sequence[float] | None = None,
+    seed: int = 1,
+) -> Guesses:  # fmt: skip
+    """Guesses of as many distinct texts and users as there are rows."""
+    rows = np.arange(len(labels))
+    names = [str(k) for k in range(scores.shape[1])]
+    return Guesses(scores, labels, rows if texts is None else texts, rows, names, numbers, seed)

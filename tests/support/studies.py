@@ -18,10 +18,12 @@ from client.app import NODES as NODES_FOLDER
 from client.app import release
 from client.store.ledger import Ledger, LedgerRow
 from server import query as server_app
-from server.protocols.protocol import Public
+from server.protocols.protocol import Public, Training
 from server.protocols.public_maps import PublicMaps
 from simulations.artifacts.model_folder import save_model
-from simulations.corpora.corpus import Corpus
+from simulations.artifacts.ways import training_of
+from simulations.corpora.corpus import Corpus, Split
+from simulations.corpora.parts import load_split
 from simulations.experiment import Experiment, from_table, slug
 from simulations.run.arm import ArmRun
 from simulations.run.collect import FlowerUsers
@@ -196,20 +198,34 @@ def run_arms(
 ) -> dict[str, Ran]:  # fmt: skip
     """Every arm on the grid, one after another, by name. ready: of the study, where it is not `prepared`."""
     ready = ready or prepared(study)
-    users = FlowerUsers(grid, study, tests=len(ready.held.test_rows), nodes=nodes)
+    users = FlowerUsers(grid, study.population, seed=study.seed, tests=len(ready.held.test_rows), nodes=nodes)
     ran = {}
-    for run in [ArmRun(study, arm, ready, models=models) for arm in study.arms]:
+    for run in [ArmRun(setup, trained(study), study.data, ready, models=models) for setup in study.setups]:
         result, model, _ = run.run(users)
         if model is not None and models != Path("unused"):
-            save_model(models / slug(run.arm.name), model, ready.public, result.to_dict())
+            save_model(models / slug(run.arm.name), model, ready.public, result)
         ran[run.arm.name] = Ran(result.to_dict(), model)
     return ran
 
 
 def make_nodes(study: Experiment, folder: Path) -> int:
     """The study's shards and settings under the folder; returns the number of nodes."""
-    ready = prepared(study)
-    return hand_out(study, ready.public, ready.held, folder)
+    return placed(study, prepared(study), folder)
+
+
+def placed(study: Experiment, ready: Prepared, folder: Path) -> int:
+    """As `make_nodes`, of what is prepared already."""
+    return hand_out(study.setups, study.population, ready.public, ready.held, folder, seed=study.seed)
+
+
+def trained(study: Experiment) -> Training:
+    """How the study's server trains."""
+    return training_of(study.training, study.encoder, study.seed)
+
+
+def split_of(study: Experiment) -> tuple[Split, dict[str, object]]:
+    """The parts of a study's data, and words about them."""
+    return load_split(study.data, study.population, study.seed)
 
 
 def ledger_rows(folder: Path, arm: str) -> list[LedgerRow]:

@@ -54,7 +54,7 @@ def text_study(shared: Path, *arms: dict[str, Any], **sections: dict[str, Any]) 
         tiny_bert(model)
     table: dict[str, dict[str, Any]] = {
         "encoder": {"model": str(model), "max-length": 24},
-        "training": {"way": "sanitized-text", "epochs": 2},
+        "training": {"protocol": "sanitized-text", "epochs": 2},
         "policy": {"text": 1000.0},
     }
     for name, values in sections.items():

@@ -8,9 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model, RobertaConfig, RobertaModel
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
+    GteConfig,
+    GteModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+    NomicBertConfig,
+    NomicBertModel,
+    RobertaConfig,
+    RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
-from tests.support.tiny_models import WORDS
+from tests.support.tiny_models import WORDS, tiny_bert
 
 _SMALL: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -69,9 +87,133 @@ def deberta_v3(folder: Path) -> Path:
     return folder
 
 
+def mpnet(folder: Path) -> Path:
+    """As all-mpnet-base-v2: vocab.txt with RoBERTa's special tokens, and a table of two more positions than it has."""
+    words = ["<s>", "<pad>", "</s>", "[UNK]", *WORDS, "<mask>"]
+    config = MPNetConfig(
+        vocab_size=len(words), max_position_embeddings=POSITIONS + 2, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        **_SMALL,
+    )  # fmt: skip
+    _made(MPNetModel, config, folder).save_pretrained(folder)
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    special = {"unk": "[UNK]", "bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>"}
+    about = {f"{name}_token": token for name, token in special.items()} | {"mask_token": "<mask>"}
+    about |= {"tokenizer_class": "MPNetTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return folder
+
+
+def xlm_roberta(folder: Path) -> Path:
+    """As multilingual-e5-base: SentencePiece's unigram model in tokenizer.json, XLM-RoBERTa's weights."""
+    tokenizer, about = _unigram()
+    config = XLMRobertaConfig(
+        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=POSITIONS + 2, type_vocab_size=1, pad_token_id=1,
+        bos_token_id=0, eos_token_id=2, **_SMALL,
+    )  # fmt: skip
+    _made(XLMRobertaModel, config, folder).save_pretrained(folder)
+    return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
+
+
+def e5_small(folder: Path) -> Path:
+    """As multilingual-e5-small: BERT's weights behind XLM-RoBERTa's tokenizer."""
+    tokenizer, about = _unigram()
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size() + 3, max_position_embeddings=POSITIONS, pad_token_id=1, **_SMALL
+    )
+    _made(BertModel, config, folder).save_pretrained(folder)
+    return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
+
+
+def modernbert(folder: Path) -> Path:
+    """As ModernBERT-base: byte-level pieces in tokenizer.json, rotary positions, attention to near tokens in turn."""
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens(pieces[:5])
+    config = ModernBertConfig(
+        vocab_size=len(pieces), max_position_embeddings=POSITIONS, local_attention=8, global_attn_every_n_layers=2,
+        pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **_SMALL,
+    )  # fmt: skip
+    _made(ModernBertModel, config, folder).save_pretrained(folder)
+    about = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")}
+    names = ["input_ids", "attention_mask"]
+    about |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
+    return _with_tokenizer(folder, tokenizer, about)
+
+
+def nomic(folder: Path) -> Path:
+    """As nomic-embed-text-v1.5: weights by the names of its own code, which config.json names and nobody runs."""
+    tiny_bert(folder)  # its tokenizer
+    size = {"vocab_size": len(WORDS) + 5, "max_position_embeddings": POSITIONS}
+    model = _made(NomicBertModel, NomicBertConfig(**size, **_SMALL), folder)
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    code = {"AutoConfig": "nomic-ai/nomic-bert-2048--c.Config", "AutoModel": "nomic-ai/nomic-bert-2048--m.Model"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    return folder
+
+
+def gte(folder: Path) -> Path:
+    """As gte-multilingual-base by `transformers`' own class: rotary positions, gated layers."""
+    tokenizer, about = _unigram()
+    size = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": POSITIONS, "pad_token_id": 1}
+    _made(GteModel, GteConfig(**size, **_SMALL), folder).save_pretrained(folder)
+    return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
+
+
+def as_sentence_encoder(
+    folder: Path, mode: str = "mean", *, normalize: bool = False, prefix: str = "", length: int = POSITIONS,
+    old: bool = True,
+) -> Path:  # fmt: skip
+    """The files of sentence-transformers beside a checkpoint; old: as its versions 2 to 4 write them."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    width = {"word_embedding_dimension" if old else "embedding_dimension": _SMALL["hidden_size"]}
+    flags = {"mean": "mean_tokens", "cls": "cls_token", "lasttoken": "lasttoken", "max": "max_tokens"}
+    how: dict[str, Any] = {f"pooling_mode_{flag}": key == mode for key, flag in flags.items()}
+    how = width | (how if old else {"pooling_mode": mode, "include_prompt": True})
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(how))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length, "do_lower_case": False}))
+    about: dict[str, Any] = {"__version__": {"sentence_transformers": "2.0.0"}, "prompts": {"other": "passage: "}}
+    about |= {"prompts": {"query": prefix, "other": "p"}, "default_prompt_name": "query"} if prefix else {}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+    return folder
+
+
+def _unigram() -> tuple[Tokenizer, dict[str, Any]]:
+    """A tokenizer as XLM-RoBERTa's, and its tokenizer_config.json."""
+    words = ["▁good", "▁bad", "▁film", "▁the", "▁a", "▁was", "▁plot", "▁very", "▁query", ":", "s", "▁"]
+    pieces = [*((name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>"))]
+    pieces += [*((word, -2.0 - i / 8) for i, word in enumerate(words)), ("<mask>", 0.0)]
+    tokenizer = Tokenizer(models.Unigram(pieces, 3, byte_fallback=False))
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    about = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>"}
+    return tokenizer, about | {"pad_token": "<pad>", "mask_token": "<mask>"}
+
+
+def _with_tokenizer(folder: Path, tokenizer: Tokenizer, about: dict[str, Any]) -> Path:
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    return folder
+
+
 def _made(kind: Any, config: Any, folder: Path) -> Any:
     """A model of random weights, the same each time; its config.json lies in the folder."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -16,7 +16,7 @@ import pytest
 
 from client.consent import read_question, write_question
 from client.device import fleet
-from client.device.bundle import MANIFEST, SIGNATURE, Keys, open_bundle, write_bundle
+from client.device.bundle import MANIFEST, SIGNATURE, Keys, Parts, open_bundle, write_bundle
 from client.models import encoder as encoders
 from client.node import load_node, write_node
 from client.policy import Policy
@@ -63,7 +63,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = small(encoder=encoders.identity(folder / "encoder"))
     keys = Keys(signer=SIGNER)
     return write_bundle(folder / "whole", wanted, POLICY, name="n", arm="a", made_by="tests",
-                        encoder=folder / "encoder", keys=keys).folder  # fmt: skip
+                        parts=Parts(folder / "encoder"), keys=keys).folder  # fmt: skip
 
 
 @pytest.mark.parametrize(

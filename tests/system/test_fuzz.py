@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,12 +23,12 @@ from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, reply_to_record, request_from_record, request_to_record
 from mechanisms.vocabulary import Vocabulary
-from server import validation
 from server.query import _read
 from server.validation import validate
 from simulations.shuffler.shuffle import shuffle
 from tests.support.clients import CLASSES, DIM, context, make_node, message, request, with_prior
 from tests.support.fuzz import HUGE, Fuzzer
+from tests.support.requests import changed
 
 USERS = 6
 #: Of each kind of message in the fast tests; the slow ones make ten thousand of each.
@@ -164,7 +163,7 @@ def test_ten_thousand_hostile_requests(node: Path) -> None:
 
 def test_requests_of_100_mb_are_refused_within_bounded_memory(node: Path) -> None:
     text = text_request()
-    everything = replace(with_prior(), text=text.text, vocabulary=text.vocabulary)
+    everything = changed(with_prior(), text=text.named("text").spec, vocabulary=text.vocabulary)
     outcomes: Counter[str | None] = Counter()
 
     def count(sent: RecordDict) -> None:
@@ -231,7 +230,7 @@ def check_replies(node: Path, n: int, seed: int) -> Counter[str]:
                 check_rows(valid, wanted)
                 kept.append((wanted.stage, valid))
     for stage in {stage for stage, _ in kept}:
-        batch, _ = shuffle([v for s, v in kept if s == stage], minimum_users=0, rng=np.random.default_rng(0))
+        batch = shuffle([v for s, v in kept if s == stage], minimum_users=0, rng=np.random.default_rng(0)).batch
         assert batch.users <= USERS  # however often a user was sent again
     return outcomes
 
@@ -240,16 +239,16 @@ def check_rows(reply: Any, wanted: Request) -> None:
     """What is trained on is what was asked for, whatever was sent."""
     assert ((reply.users >= 0) & (reply.users < USERS)).all() and (reply.records >= 0).all()
     for sent in reply.releases:
-        name, dtype, shape = wanted.payload_form(sent.channel)
+        name, dtype, shape = wanted.named(sent.channel).payload_form
         values = sent.payload[name]
         assert values.dtype == dtype and values.shape == (len(reply), *shape)
-        assert sent.guarantee == wanted.mechanism(sent.channel).guarantee
+        assert sent.guarantee == wanted.named(sent.channel).mechanism.guarantee
         if sent.channel in ("answer", "label"):
             assert ((values >= 0) & (values < wanted.classes)).all()
         elif sent.channel == "text":
             assert ((values >= -1) & (values < len(words()))).all()
         else:
-            grid: Any = wanted.mechanism("embedding").grid
+            grid: Any = wanted.named("embedding").mechanism.grid
             assert (np.abs(values.astype(int)) <= grid.limit).all()
 
 
@@ -261,16 +260,16 @@ def test_hostile_replies_are_dropped_and_counted(node: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "careless"),
     [
-        ("_class_rows", lambda release, asked: {}), ("_sphere_rows", lambda release, asked: {}),
-        ("_text_rows", lambda release, asked: {}), ("_fault", lambda reply, asked: None),
+        ("mechanisms.messages.questions.LabelQuestion.checks", lambda self, payload: {}),
+        ("mechanisms.messages.questions.EmbeddingQuestion.checks", lambda self, payload: {}),
+        ("mechanisms.messages.questions.TextQuestion.checks", lambda self, payload: {}),
+        ("server.validation._fault", lambda reply, asked: None),
     ],
 )  # fmt: skip
 def test_a_server_that_is_careless_does_not_pass(
     node: Path, monkeypatch: pytest.MonkeyPatch, place: str, careless: Any
 ) -> None:
-    checks = {channel: careless if check.__name__ == place else check for channel, check in validation._CHECKS.items()}
-    monkeypatch.setattr(validation, "_CHECKS", checks)
-    monkeypatch.setattr(validation, place, careless)
+    monkeypatch.setattr(place, careless)
     with pytest.raises(AssertionError):
         check_replies(node, FEW, seed=1)
 

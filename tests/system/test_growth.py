@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulations.experiment import to_toml
 from simulations.run.journal import Journal, started
 from simulations.run.run import run
 from tests.support.studies import PRIOR, PURKAYASTHA, RANDOMIZED, LocalGrid, experiment, in_process, without_work
@@ -50,7 +51,7 @@ def held(arms: int, place: Path, patch: pytest.MonkeyPatch, leak: Callable[[], N
 
     patch.setattr(Journal, "finish", finished)
     without_work(patch)
-    with started(place / "run", study) as part:
+    with started(place / "run", to_toml(study)) as part:
         run(study, part, progress=lambda line: None, engine=partial(in_process, grid=Forgetting))
     return np.array(found)
 

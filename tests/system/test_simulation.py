@@ -231,7 +231,7 @@ def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
 
 
 def test_the_published_procedure_runs_without_nodes_and_says_what_it_is(shared: Path, tmp_path: Path) -> None:
-    way = {"training": {"way": "paper", "acknowledge-not-private": True, "epochs": 1}}
+    way = {"training": {"protocol": "paper", "acknowledge-not-private": True, "epochs": 1}}
     arms = [ARMS[0] | {"embedding": {"mechanism": "identity"}}, ARMS[1] | {"label": RANDOMIZED}]
     finished = finish(tmp_path / "out", table(shared / "bert", arm=arms) | way)
     assert "not private" in finished.results["way_sentence"] and not (finished.out / "nodes").exists()
@@ -275,7 +275,7 @@ def test_an_m_above_that_of_the_encoder_ends_in_one_line(
     arm = ARMS[1] | {"embedding": PURKAYASTHA | {"dim": 33}, "label": RANDOMIZED}
     study = table(shared / "bert", arm=[ARMS[0], arm])
     if way == "paper":
-        study |= {"training": {"way": "paper", "acknowledge-not-private": True}}
+        study |= {"training": {"protocol": "paper", "acknowledge-not-private": True}}
     line = complaint(capsys, tmp_path, study)
     assert 'arm "prior": embedding.dim: 33 is above the encoder\'s width 32; choose at most 32' in line
 

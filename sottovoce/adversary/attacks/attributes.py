@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from mechanisms.catalogue import nearest
 from simulations.corpora import files, hub
 from simulations.corpora.corpus import Text
-from simulations.corpora.parts import load_split
 from simulations.errors import UserError
-from simulations.experiment import Experiment
+from simulations.experiment.sections import Data
 from simulations.run.prepare import Held
 from sottovoce.adversary.attacks.target import Skipped, Target
 
@@ -46,11 +45,11 @@ class Collected:
     why: str = ""
 
 
-def of_corpus(study: Experiment) -> list[str]:
+def of_corpus(data: Data) -> list[str]:
     """Return the default attributes: for the built-in corpus, those that are not the task."""
-    if study.data.source != "built-in":
+    if data.source != "built-in":
         return []
-    return [name for name in ("genre", "sentiment") if name != study.data.task]
+    return [name for name in ("genre", "sentiment") if name != data.task]
 
 
 def wanted(target: Target) -> list[str]:
@@ -59,26 +58,26 @@ def wanted(target: Target) -> list[str]:
     Raises:
         Skipped: There is none.
     """
-    names = list(target.attributes) or of_corpus(target.study)
+    names = list(target.attributes) or of_corpus(target.data)
     if not names:
         raise Skipped("the corpus names no attribute; name a column with --attribute")
     return names
 
 
-def column(study: Experiment, held: Held, name: str) -> Mapping[Text, str]:
+def column(target: Target, held: Held, name: str) -> Mapping[Text, str]:
     """Return a column's value for each text. A text with several values is left out.
 
     Args:
-        study: Experiment.
+        target: Attacked arm.
         held: Data of the run.
         name: Name or number of the column.
 
     Raises:
         UserError: There is no such column.
     """
-    data = study.data
+    data = target.data
     if data.source == "built-in":
-        parts = [load_split(study)[0].public, held.train, held.test]
+        parts = [target.split().public, held.train, held.test]
         known = [*held.train.extra, AUTHOR]
         if name not in known:
             raise UserError(f"--attribute {name}: the built-in corpus has none of that name; {nearest(name, known)}")

@@ -67,7 +67,7 @@ def entries(
         UserError: The arm has released no embeddings, or an attribute does not exist. The message is one line.
     """
     rows = releases.of_arm(target, "embedding")
-    if not target.study.training.protocol.in_halves:  # no user releases a text
+    if not target.setup.protocol.in_halves:  # no user releases a text
         names = [name for name in names if name != "linkage-channels"]
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
@@ -153,7 +153,7 @@ class _Embeddings:
     # --- words
 
     def _inverted(self, name: str) -> dict[str, Any]:
-        pieces, seed = self._pieces, self.target.study.seed
+        pieces, seed = self._pieces, self.target.seed
         words = pieces.public
         if name == "inversion":
             fits = [inversion.regression(self.public, words, penalty) for penalty in inversion.PENALTIES]
@@ -196,7 +196,7 @@ class _Embeddings:
 
     def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
         held = prepared(self.target.run, self.progress).held
-        about = attributes.column(self.target.study, held, attribute)
+        about = attributes.column(self.target, held, attribute)
         found = attributes.collected(about, self.known.texts, self.texts)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
@@ -210,7 +210,7 @@ class _Embeddings:
 
             guesses = guessed(
                 learnt[:, found.auxiliary], found.labels, self.seen[found.attacked], classes=len(found.classes),
-                seed=self.target.study.seed,
+                seed=self.target.seed,
             )  # fmt: skip
         rate = scores.guesses_right(guesses, found.truth)
         share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
@@ -232,7 +232,7 @@ class _Embeddings:
         try:
             return chosen.for_value(
                 self.known.embeddings[found.auxiliary], found.labels, len(found.classes),
-                lambda dim: embedding_mechanism(spec, dim), seed=self.target.study.seed,
+                lambda dim: embedding_mechanism(spec, dim), seed=self.target.seed,
             )  # fmt: skip
         except ValueError as error:
             raise Skipped(str(error)) from error
@@ -240,7 +240,7 @@ class _Embeddings:
     def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
         """Return guesses from simulated releases of the users for this request."""
         mine = self.known.encoded([self.texts[row] for row in found.attacked])
-        released = asked.drawn(mine, seed=self.target.study.seed, stage="attack-chosen")
+        released = asked.drawn(mine, seed=self.target.seed, stage="attack-chosen")
         public = self.known.embeddings[found.auxiliary]
         return asked.guessed(released, public, found.labels, len(found.classes))
 
@@ -273,7 +273,7 @@ class _Embeddings:
         text, language_model = mechanism_of(self.target)
         users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
         drawn = texts.draw(
-            text, self.texts[:n], users, records, streams=SimulationStreams(self.target.study.seed),
+            text, self.texts[:n], users, records, streams=SimulationStreams(self.target.seed),
             stage="attack-linkage", masked_lm=language_model,
         )  # fmt: skip
         return text.texts(drawn)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.mechanism import parameters
-from mechanisms.messages.request import Request
+from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from server.maps import FILE, Maps
 from server.protocols.models import ASKED, ENCODER, STUDENT
 from server.training.noise import sanitize_public
@@ -109,8 +109,8 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         embeddings = encoder.embed(public.texts)
     else:
         assert isinstance(public.encoder, CachedEncoder) and public.embeddings is not None
-        encoder, checkpoint, embeddings = public.encoder, target.study.encoder.model, public.embeddings
-        if target.study.encoder.fine_tune_on_public:
+        encoder, checkpoint, embeddings = public.encoder, target.encoder.model, public.embeddings
+        if target.encoder.fine_tune_on_public:
             checkpoint = encoder.folder / "checkpoint"
     mechanism = None
     for maps in maps_sent(folder):
@@ -118,7 +118,7 @@ def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
                 list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
-                target.study.seed,
+                target.seed,
             )
     if mechanism is None:
         raise UserError(f"{folder}: holds no maps; this arm's model is gone")
@@ -138,11 +138,9 @@ def _mechanism(target: Target, dim: int) -> Any:
 
 
 def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:
-    asked = Request(
-        slug(target.arm.name), row.released.stage, row.split, encoder.identity, maps.mean, maps.m1,
-        parameters(mechanism), None, maps.classes, 0,
-    )  # fmt: skip
-    return asked.digest("embedding")
+    projection = Projection(encoder.identity, maps.mean, maps.m1)
+    asked = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
+    return asked.digest(row.split)
 
 
 def values(row: Row, mechanism: Any) -> FloatArray:

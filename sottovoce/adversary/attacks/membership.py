@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.tokens import padded_word_ids
+from mechanisms.channels import LABEL
 from mechanisms.identity import Identity
 from mechanisms.words.text import TextMechanism
 from server.protocols.decoding import log_transition
@@ -107,14 +108,14 @@ class _Membership:
 
     @classmethod
     def opened(cls, target: Target, progress: Progress, *, users: bool = False) -> _Membership:
-        study, arm = target.study, target.arm
+        arm = target.arm
         if arm.public_only:
             raise Skipped("no user takes part in it")
         if arm.centralised:
             raise Skipped("nothing is released: its server has every text")
-        if study.training.protocol.in_halves:
+        if target.setup.protocol.in_halves:
             raise Skipped(
-                f'of the way "{study.training.way}" only a half of the users trains each model; attack the other ways'
+                f'of the way "{target.setup.protocol}" only a half of the users trains each model; attack others'
             )
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
@@ -132,7 +133,7 @@ class _Membership:
         texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
         records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
         try:
-            model = model_of(study, arm, ready.public, records, run=target.run, progress=progress)
+            model = model_of(target, ready.public, records, progress=progress)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
         return cls(target, ready.public, model, members, delivered, progress, owner)
@@ -219,7 +220,7 @@ class _Membership:
     def _beside_drops(self) -> FloatArray:
         """Return the mean confidence of each record and its copies; the model gets all copies at once."""
         records = self.model.records
-        rng = np.random.default_rng([self.target.study.seed, 12])
+        rng = np.random.default_rng([self.target.seed, 12])
         copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
         found = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
         own = membership.confidence(self._outputs, records.labels)
@@ -233,7 +234,7 @@ class _Membership:
             labels = self.model.records.labels
             shadows = np.stack([lira.scaled(each, labels) for each in outputs])
             return lira.evidence(lira.scaled(self._outputs, labels), shadows, inside), extra
-        rng = np.random.default_rng([self.target.study.seed, 10])
+        rng = np.random.default_rng([self.target.seed, 10])
         network = membership.ShadowNetwork.fitted(np.concatenate(outputs), inside.ravel(), rng=rng)
         return network.evidence(self._outputs), extra
 
@@ -243,7 +244,7 @@ class _Membership:
         count = self.target.shadows or self.model.shadows
         if count is None:
             raise Skipped("trains BERT anew for each shadow model; say how many with --shadows, as --shadows 8")
-        rng = np.random.default_rng([self.target.study.seed, 11])
+        rng = np.random.default_rng([self.target.seed, 11])
         inside = lira.halves(len(self.members), count, rng=rng)
         outputs, texts = [], []
         for number, mine in enumerate(inside):
@@ -288,7 +289,7 @@ class _Membership:
         text: TextMechanism = self.model.text
         known, public = (padded_word_ids(each, text) for each in (self.model.records.texts, self.public.texts[:_POOL]))
         try:
-            channel = Channel(text, self.target.study.seed)
+            channel = Channel(text, self.target.seed)
         except ValueError:  # more than the word in its place decides a released word
             return presence.overlap(released, known, len(text.vocabulary))
         table = Table.of(channel, np.concatenate([known, public]), released)
@@ -305,7 +306,7 @@ class _Membership:
 
         bound_protected is between records that agree in their public part.
         """
-        study, arm = self.target.study, self.target.arm
+        arm = self.target.arm
         if self.delivered is None:
             return {
                 "bound": 1.0, "bound_counts": 1.0, "bound_protected": None, "worst_case_epsilon": math.inf,
@@ -313,14 +314,14 @@ class _Membership:
             }  # fmt: skip
         data = self.model.text if arm.text is not None else self.model.mechanism
         label = self.model.channels.label
-        declared = study.policy.declared
+        declared = self.target.setup.declared
         exposes = data.guarantee.exposes
         public = [name for name in exposes if name in declared]
         worst = data.guarantee.worst_case(declared=tuple(public))
         # a text's draws compose more tightly than the text's own theorem, which alone knows what it exposes
         parts = list(data.parts()) if arm.text is not None and not exposes else [(data, 1)]
-        if arm.label is None and "label" in declared:
-            public.append("label")
+        if arm.label is None and LABEL.name in declared:
+            public.append(LABEL.name)
         else:
             worst += label.guarantee.worst_case()
             parts.append((label, 1))

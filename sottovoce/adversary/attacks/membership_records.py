@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import EMBEDDING, LABEL, TEXT
 from simulations.corpora.corpus import Corpus, Text
-from simulations.corpora.parts import load_split
 from simulations.experiment import embedding_mechanism
+from simulations.experiment.result import arms_of
 from simulations.run.population import late
 from simulations.run.prepare import Held
 from sottovoce.adversary.attacks import releases
@@ -69,8 +70,8 @@ def arrived(target: Target, channel: str) -> list[Row]:
     """
     results = target.run / "results.json"
     if results.is_file():
-        lines = {line["name"]: line for line in json.loads(results.read_text(encoding="utf-8"))["arms"]}
-        if target.arm.name in lines and not lines[target.arm.name]["delivered"]:
+        arms = {arm.name: arm for arm in arms_of(json.loads(results.read_text(encoding="utf-8")))}
+        if target.arm.name in arms and not arms[target.arm.name].delivered:
             raise Skipped("no training user's release was delivered")
     released = [row for row in releases.of_arm(target) if row.split == "train"]
     rows = _in_time(target, [row for row in released if row.released.channel == channel])
@@ -88,19 +89,18 @@ def delivered(target: Target) -> Delivered | None:
     Raises:
         Skipped: The users released nothing that membership attacks read. The message names what they released.
     """
-    study, arm = target.study, target.arm
-    if not study.training.protocol.private:
+    arm = target.arm
+    if not target.setup.protocol.private:
         return None
-    channel = "embedding" if arm.text is None else "text"
-    rows = arrived(target, channel)
+    rows = arrived(target, (EMBEDDING if arm.text is None else TEXT).name)
     w = z = y = None
-    if channel == "text":
+    if arm.text is not None:
         w = np.stack([np.frombuffer(row.released.payload, dtype="<i4") for row in rows]).astype(np.int64)
     else:
         assert arm.embedding is not None
         mechanism = embedding_mechanism(arm.embedding, 2)  # the encoding of numbers does not depend on m'
         z = np.stack([values(row, mechanism) for row in rows])
-    labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, "label")}
+    labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, LABEL.name)}
     if all((row.key, row.released.stage) in labels for row in rows):
         said = b"".join(labels[row.key, row.released.stage] for row in rows)
         y = np.frombuffer(said, dtype="<i2").astype(np.int64)
@@ -110,12 +110,12 @@ def delivered(target: Target) -> Delivered | None:
 
 def _in_time(target: Target, rows: list[Row]) -> list[Row]:
     """Return the rows without users who were late at their stage."""
-    study, kept = target.study, []
+    kept = []
     for stage in sorted({row.released.stage for row in rows}):
         mine = [row for row in rows if row.released.stage == stage]
         users = np.array([row.key[0] for row in mine], dtype=np.int64)
         people, person = np.unique(users, return_inverse=True)
-        gone = late(people, probability=study.population.late, stage=stage, seed=study.seed)[person]
+        gone = late(people, probability=target.population.late, stage=stage, seed=target.seed)[person]
         kept += [row for row, missed in zip(mine, gone, strict=True) if not missed]
     return kept
 
@@ -138,7 +138,7 @@ def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Co
             f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(outside)}, and "
             f"--limit is {target.limit}"
         )
-    rng = np.random.default_rng([target.study.seed, 7])
+    rng = np.random.default_rng([target.seed, 7])
     return held.train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n]), rng
 
 
@@ -159,7 +159,7 @@ def users_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Corp
     people, owner, records = np.unique(held.holders.users[inside], return_inverse=True, return_counts=True)
     if len(people) and records.max() == 1:
         raise Skipped("every user holds one record, of which the other attacks say it")
-    rng = np.random.default_rng([target.study.seed, 23])
+    rng = np.random.default_rng([target.seed, 23])
     order = rng.permutation(len(people))[: target.limit]
     n = int((np.cumsum(records[order]) <= min(4 * target.limit, len(outside))).sum())
     if n < LEAST:
@@ -174,7 +174,7 @@ def users_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Corp
 def others(target: Target, held: Held) -> Corpus:
     """Return texts that nobody released: private texts without a user if there are enough, otherwise test texts."""
     released = set(held.train.texts)
-    for corpus in (load_split(target.study)[0].train, held.test):
+    for corpus in (target.split().train, held.test):
         first: dict[Any, int] = {}
         for row, text in enumerate(corpus.texts):
             if text not in released:

@@ -28,11 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client.draw import signed_directions
 from client.rewrite import Rewriter
 from mechanisms.catalogue import build
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import project, user_means
+from mechanisms.projection import project, signed_directions, user_means
 from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import KEPT
 from server.training.noise import sanitize_public
@@ -618,7 +617,10 @@ def run(
     nothing = Corpus((), np.zeros(0, np.int64), ("none",))  # data for fine-tuning, which is off
     arm = {"name": "any", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}
     standard = from_table({"name": "people", "arm": [arm]})
-    encoder = CachedEncoder(encoder_folder(standard, nothing, progress=progress), progress=progress)
+    made = encoder_folder(
+        standard.encoder, nothing, batch_size=standard.training.batch_size, seed=seed, progress=progress
+    )
+    encoder = CachedEncoder(made, progress=progress)
     words = vocabulary_folder(MINILM, public_texts=None if task is None else task.public)
     texts = {name: spec for name, spec in TEXTS.items() if not releases or name in releases}
     model = None if masked_lm is None else Path(masked_lm)

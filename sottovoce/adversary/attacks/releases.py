@@ -81,7 +81,7 @@ def attacked(target: Target, rows: Sequence[Row], what: str) -> list[Row]:
 
 def shuffled(target: Target, n: int) -> np.ndarray:
     """Return 0..n-1 in an order that the study's seed determines."""
-    return np.random.default_rng([target.study.seed, 6]).permutation(n)
+    return np.random.default_rng([target.seed, 6]).permutation(n)
 
 
 def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.node import NODE, Node, load_node
+from client.node import NODE, load_node
 from mechanisms.catalogue import nearest
 from simulations.analysis.attack_results import figures, table
 from simulations.errors import UserError
-from simulations.experiment import Arm, Experiment, load
+from simulations.experiment import ArmSetup, load
 from simulations.output.atomic import check_writable, whole
 from simulations.output.figures import save
 from simulations.output.jsonable import json_ready
@@ -34,15 +34,15 @@ from sottovoce.adversary.attacks.target import Target
 
 #: Kinds of attack: modules as in `Target`, and the arms to which each applies.
 KINDS = (
-    (attack_words, lambda study, arm: arm.text is not None),
-    (attack_word_attributes, lambda study, arm: arm.text is not None),
-    (attack_embeddings, lambda study, arm: arm.embedding is not None and study.training.protocol.private),
-    (attack_statistics, lambda study, arm: arm.statistic is not None),
+    (attack_words, lambda setup: setup.arm.text is not None),
+    (attack_word_attributes, lambda setup: setup.arm.text is not None),
+    (attack_embeddings, lambda setup: setup.arm.embedding is not None and setup.protocol.private),
+    (attack_statistics, lambda setup: setup.arm.statistic is not None),
     (
         attack_users,
-        lambda study, arm: arm.text is not None or (arm.embedding is not None and study.training.protocol.private),
+        lambda setup: setup.arm.text is not None or (setup.arm.embedding is not None and setup.protocol.private),
     ),
-    (attack_membership, lambda study, arm: True),
+    (attack_membership, lambda setup: True),
 )
 #: Description of each attack, by its name on the command line.
 ATTACKS: dict[str, str] = {name: about for kind, _ in KINDS for name, about in kind.ATTACKS.items()}
@@ -78,18 +78,26 @@ def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, 
         UserError: There is nothing to attack, no attack or arm of a name, or a named attack applies to none of the
             arms. The message is one line.
     """
-    study, nodes, arms = _checked(attack)
+    _check(attack)
+    study = load(attack.run / "experiment.toml")
+    setups = _chosen(attack, study.setups)
+    nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
+    if not nodes and study.training.protocol.private:
+        raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
+    clear = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
+    settings = {
+        "seed": study.seed, "data": study.data, "population": study.population, "encoder": study.encoder,
+        "training": study.training, "clear": next(clear, None), "nodes": nodes, "limit": attack.limit,
+        "masked_lm": attack.masked_lm, "attributes": attack.attributes, "shadows": attack.shadows,
+    }  # fmt: skip
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
-    first = next((arm for arm in arms if arm.embedding is not None), None)
-    for arm in arms:
-        target = Target(
-            attack.run, study, arm, nodes, attack.limit, attack.masked_lm, attack.attributes, attack.shadows,
-            unprotected=arm is first,
-        )  # fmt: skip
+    first = next((setup for setup in setups if setup.arm.embedding is not None), None)
+    for setup in setups:
+        target = Target(attack.run, setup, **settings, unprotected=setup is first)
         for kind, applies in KINDS:
             names = [name for name in dict.fromkeys(attack.names or ATTACKS) if name in kind.ATTACKS]
-            if names and applies(study, arm):
+            if names and applies(setup):
                 found, without = kind.entries(target, names, progress=progress)
                 entries += found
                 skipped += without
@@ -138,7 +146,8 @@ def attack(
     return results
 
 
-def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
+def _check(attack: Attack) -> None:
+    """Raise UserError if an option is invalid, or there is no finished run."""
     for name in attack.names:
         if name not in ATTACKS:
             raise UserError(f"--attack {name}: there is none of that name; {nearest(name, ATTACKS)}")
@@ -151,15 +160,18 @@ def _checked(attack: Attack) -> tuple[Experiment, list[Node], list[Arm]]:
     refuse_unfinished(attack.run)
     if not (attack.run / "experiment.toml").is_file():
         raise UserError(f"{attack.run}: is no run folder: it has no experiment.toml")
-    study = load(attack.run / "experiment.toml")
-    known = {arm.name: arm for arm in study.arms}
+
+
+def _chosen(attack: Attack, setups: Sequence[ArmSetup]) -> list[ArmSetup]:
+    known = {setup.arm.name: setup for setup in setups}
     for name in attack.arms:
         if name not in known:
             raise UserError(f"--arm {name}: the run has none of that name; {nearest(name, known)}")
-    nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
-    if not nodes and study.training.protocol.private:
-        raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
-    return study, nodes, [known[name] for name in attack.arms] or list(study.arms)
+    return [known[name] for name in attack.arms] or list(setups)
+
+
+def _unchanged(text: Mapping[str, Any] | None) -> bool:
+    return text is not None and text["mechanism"] == "identity"
 
 
 def about(attack: str) -> str:

@@ -17,17 +17,18 @@ from scipy.special import log_softmax
 from client.draw import draw
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.release import Release
+from mechanisms.messages.questions import Projection, Question
 from mechanisms.messages.request import Request
 from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import KEPT, TEXT_FIELDS, TextMechanism
 from server.maps import Maps
 from server.protocols.drive import Collected, Driver
-from server.protocols.protocol import Channels, Encoding, Public, Text
+from server.protocols.protocol import Channels, Encoding, Public, Text, Training
 from server.protocols.public_maps import dim_of
-from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of
-from simulations.experiment import Arm, Experiment, label_of, slug, text_mechanism
+from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of, training_of
+from simulations.experiment import ArmSetup, label_of, slug, text_mechanism
 from simulations.progress import Progress
+from sottovoce.adversary.attacks.target import Target
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -92,34 +93,43 @@ class _People:
         people = np.arange(len(self.texts), dtype=np.int64)
         people = people[people % count == index]
         none = np.zeros_like(people)
-        drawn: dict[str, NDArray[Any]] = {}
-        for channel in request.channels:
-            values: Any = self.labels[people]
-            if channel == "text":
-                values = [self.texts[i] for i in people]
-            elif channel == "embedding":
-                values = self.embeddings[people]
-            drawn[channel] = draw(
-                request, channel, values, people, none, streams=self.streams, released=drawn.get("embedding"),
-                masked_lm=self.masked_lm,
+        drawn: dict[Question | None, NDArray[Any]] = {}
+        for question in request.questions:
+            drawn[question] = draw(
+                question, question.values(_Records(self), people, np.arange(len(people) + 1)), people, none,
+                stage=request.stage, streams=self.streams, released=drawn.get(question.given), masked_lm=self.masked_lm,
             )  # fmt: skip
-        releases = tuple(
-            Release(
-                {request.payload_form(channel)[0]: payload}, channel, request.stage,
-                request.mechanism(channel).guarantee, request.digest(channel),
-            )
-            for channel, payload in drawn.items()
-        )  # fmt: skip
+        releases = tuple(request.release(question, drawn[question]) for question in request.questions)
         return Collected(Batch(releases, users=len(people), duplicates=0))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
         raise NotImplementedError("no way that is attacked so publishes an encoder")
 
 
-def _filled(records: AttackedRecords, inside: BoolArray, public: Public, study: Experiment, number: int) -> IntArray:
+@dataclass(frozen=True)
+class _Records:
+    """Records of these people, as questions read them."""
+
+    people: _People
+
+    def texts(self, rows: IntArray) -> list[Text]:
+        """Return texts."""
+        return [self.people.texts[i] for i in rows]
+
+    def labels(self, rows: IntArray) -> IntArray:
+        """Return labels."""
+        return self.people.labels[rows]
+
+    def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
+        """Return embeddings."""
+        found: NDArray[np.float32] = self.people.embeddings[rows]
+        return found
+
+
+def _filled(records: AttackedRecords, inside: BoolArray, public: Public, seed: int, number: int) -> IntArray:
     """Return rows of labelled public text that join the records `inside` in the training of a shadow model."""
     labelled = 0 if public.labels is None else len(public.texts)
-    rng = np.random.default_rng([study.seed, 8, number])
+    rng = np.random.default_rng([seed, 8, number])
     return np.sort(rng.permutation(labelled)[: max(0, records.trained - int(inside.sum()))]).astype(np.int64)
 
 
@@ -132,12 +142,13 @@ class _OnReleases:
     shadows: int | None = 16
 
     def __init__(
-        self, study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, folder: Path, progress: Progress
-    ) -> None:
-        self.study, self.arm, self.public, self.records, self.folder = study, arm, public, records, folder
+        self, setup: ArmSetup, training: Training, public: Public, records: AttackedRecords, *, folder: Path,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        self.setup, self.training, self.public, self.records, self.folder = setup, training, public, records, folder
         assert public.maps is not None and public.encoder is not None
-        progress(f"{arm.name}: learning maps on {len(public.texts):,} public texts")
-        self.channels: Channels = channels_of(study, arm, public)
+        progress(f"{setup.arm.name}: learning maps on {len(public.texts):,} public texts")
+        self.channels: Channels = channels_of(setup, public)
         self.mechanism: Mechanism = public.maps.best(self.channels.embedding)
         self.before = public.maps.of(self.mechanism)
         self.embeddings = public.encoder.embed(records.texts)
@@ -147,7 +158,7 @@ class _OnReleases:
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         public = self.public
-        fill = _filled(self.records, inside, public, self.study, number)
+        fill = _filled(self.records, inside, public, self.training.seed, number)
         labels = self.records.labels[inside]
         if public.labels is not None:
             labels = np.concatenate([labels, public.labels[fill]])
@@ -155,9 +166,9 @@ class _OnReleases:
             texts=[*(self.records.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)],
             labels=labels,
             embeddings=np.concatenate([self.embeddings[inside], np.asarray(public.embeddings)[fill]]),
-            streams=_streams(self.study, number),
+            streams=_streams(self.training.seed, number),
         )
-        protocol = protocol_of(self.study, self.arm, public, folder=self.folder, progress=_quiet)
+        protocol = protocol_of(self.setup, self.training, public, folder=self.folder, progress=_quiet)
         model = Driver(people).train(protocol)
         assert model is not None
         return self._log_p(model.maps), len(people.texts)
@@ -181,10 +192,13 @@ class _OnTexts:
 
     shadows: int | None = None
 
-    def __init__(self, study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, folder: Path) -> None:
-        self.study, self.arm, self.public, self.records, self.folder = study, arm, public, records, folder
+    def __init__(
+        self, setup: ArmSetup, training: Training, public: Public, records: AttackedRecords, *, folder: Path
+    ) -> None:
+        self.setup, self.training, self.public, self.records, self.folder = setup, training, public, records, folder
+        arm = setup.arm
         assert arm.text is not None and public.rewriter is not None
-        self.channels: Channels = channels_of(study, arm, public)
+        self.channels: Channels = channels_of(setup, public)
         self.text: TextMechanism = self.channels.text_of("train")
         form = {k: v for k, v in arm.text.items() if k in TEXT_FIELDS}
         self.plain = text_mechanism({"mechanism": "identity"} | form | {"length": KEPT}, public.rewriter.vocabulary)
@@ -193,7 +207,7 @@ class _OnTexts:
     def _in_words(self, texts: Sequence[Text]) -> Sequence[Text]:
         assert self.public.rewriter is not None
         lines: Sequence[Text] = self.public.rewriter.sanitize(
-            self.plain, texts, seed=self.study.seed, stage="attack-membership"
+            self.plain, texts, seed=self.training.seed, stage="attack-membership"
         )
         return lines
 
@@ -206,9 +220,9 @@ class _OnTexts:
         chosen = np.flatnonzero(inside)[: self.records.trained]
         people = _People(
             texts=[self.records.texts[i] for i in chosen], labels=self.records.labels[chosen],
-            streams=_streams(self.study, number), masked_lm=getattr(self.public.rewriter, "masked_lm", None),
+            streams=_streams(self.training.seed, number), masked_lm=getattr(self.public.rewriter, "masked_lm", None),
         )  # fmt: skip
-        protocol = protocol_of(self.study, self.arm, self.public, folder=self.folder, progress=_quiet)
+        protocol = protocol_of(self.setup, self.training, self.public, folder=self.folder, progress=_quiet)
         model: Any = Driver(people).train(protocol)
         return _log_p(model.pipeline, self.lines), len(people.texts)
 
@@ -218,9 +232,11 @@ class _AsPublished:
 
     shadows: int | None = None
 
-    def __init__(self, study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, folder: Path) -> None:
-        self.study, self.arm, self.public, self.records, self.folder = study, arm, public, records, folder
-        self.mechanism = embeddings_of(study, arm, public)[0]
+    def __init__(
+        self, setup: ArmSetup, training: Training, public: Public, records: AttackedRecords, *, model: str, folder: Path
+    ) -> None:
+        self.arm, self.training, self.public, self.records, self.folder = setup.arm, training, public, records, folder
+        self.model, self.mechanism = model, embeddings_of(setup, public)[0]
 
     def outputs(self, texts: Sequence[Text] | None = None) -> FloatArray:
         from server.model import Pipeline
@@ -230,8 +246,8 @@ class _AsPublished:
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         from server.training.paper import train_paper
 
-        study, public = self.study, self.public
-        fill = _filled(self.records, inside, public, study, number)
+        training, public = self.training, self.public
+        fill = _filled(self.records, inside, public, training.seed, number)
         texts = [*(self.records.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)]
         labels = self.records.labels[inside]
         if public.labels is not None:
@@ -239,31 +255,32 @@ class _AsPublished:
         if self.arm.label is not None:
             mechanism: Any = label_of(self.arm, len(public.classes))
             rows = np.arange(len(labels), dtype=np.int64)
-            rng = _streams(study, number).rows(rows, np.zeros_like(rows), stage="train", channel="label")
+            rng = _streams(training.seed, number).rows(rows, np.zeros_like(rows), stage="train", channel="label")
             labels = mechanism.sample(labels, rng=rng)
         pipeline = train_paper(
-            study.encoder.model, texts, labels, mechanism=self.mechanism, dim=dim_of(self.mechanism),
-            classes=len(public.classes), epochs=study.training.epochs, batch_size=study.training.batch_size,
-            seed=_seed(study, number), acknowledged=True, pooling=study.encoder.pooling,
-            max_length=study.encoder.max_length, **study.training.descent,
+            self.model, texts, labels, mechanism=self.mechanism, dim=dim_of(self.mechanism),
+            classes=len(public.classes), epochs=training.epochs, batch_size=training.batch_size,
+            seed=_seed(training.seed, number), acknowledged=True, pooling=training.pooling,
+            max_length=training.max_length, **training.descent,
         )  # fmt: skip
         return _log_p(pipeline, self.records.texts), len(texts)
 
 
 def model_of(
-    study: Experiment, arm: Arm, public: Public, records: AttackedRecords, *, run: Path, progress: Progress
+    target: Target, public: Public, records: AttackedRecords, *, progress: Progress
 ) -> _OnReleases | _OnTexts | _AsPublished:
     """Return the arm's model in the run folder.
 
     Raises:
         ValueError: It cannot be loaded or made again. The message is one line.
     """
-    folder = run / "models" / slug(arm.name)
-    if study.training.protocol.only_texts:
-        return _OnTexts(study, arm, public, records, folder=folder)
-    if not study.training.protocol.private:
-        return _AsPublished(study, arm, public, records, folder=folder)
-    return _OnReleases(study, arm, public, records, folder=folder, progress=progress)
+    setup, folder = target.setup, target.run / "models" / slug(target.arm.name)
+    training = training_of(target.training, target.encoder, target.seed)
+    if setup.protocol.only_texts:
+        return _OnTexts(setup, training, public, records, folder=folder)
+    if not setup.protocol.private:
+        return _AsPublished(setup, training, public, records, model=target.encoder.model, folder=folder)
+    return _OnReleases(setup, training, public, records, folder=folder, progress=progress)
 
 
 def _log_p(pipeline: Any, texts: Sequence[Text]) -> FloatArray:
@@ -272,13 +289,13 @@ def _log_p(pipeline: Any, texts: Sequence[Text]) -> FloatArray:
     return log_p
 
 
-def _seed(study: Experiment, number: int) -> int:
+def _seed(seed: int, number: int) -> int:
     """Return a seed of the adversary's own draws, different from those of the study's users."""
-    return int(np.random.default_rng([study.seed, 9, number]).integers(2**31))
+    return int(np.random.default_rng([seed, 9, number]).integers(2**31))
 
 
-def _streams(study: Experiment, number: int) -> SimulationStreams:
-    return SimulationStreams(_seed(study, number))
+def _streams(seed: int, number: int) -> SimulationStreams:
+    return SimulationStreams(_seed(seed, number))
 
 
 def _quiet(line: str) -> None:

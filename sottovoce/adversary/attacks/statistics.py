@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.draw import draw, statistic_means
+from client.draw import draw
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
-from mechanisms.messages.request import Request
+from mechanisms.messages import questions
 from mechanisms.projection import user_means
 from mechanisms.streams import SimulationStreams
 from server.protocols.models import ENCODER
@@ -193,7 +193,7 @@ class _Vectors:
 
     @property
     def _attributes(self) -> list[str]:
-        named = self.target.attributes or attributes.of_corpus(self.target.study)
+        named = self.target.attributes or attributes.of_corpus(self.target.data)
         return list(dict.fromkeys(["label", *named]))
 
     def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class _Vectors:
             who, truth = self.people.labelled()
             chosen = self._some(attribute, who)
             return Pool(self._public, labels), who[chosen], truth[chosen], self._classes
-        about = attributes.column(self.target.study, self.ready.held, attribute)
+        about = attributes.column(self.target, self.ready.held, attribute)
         who, shown = self.people.agreeing(about)
         chosen = self._some(attribute, who)
         found = attributes.collected(about, list(self.ready.public.texts), [shown[user] for user in chosen])
@@ -317,7 +317,7 @@ class _Vectors:
 
     @property
     def _seed(self) -> int:
-        return self.target.study.seed
+        return self.target.seed
 
     @property
     def _epsilon(self) -> float:
@@ -355,10 +355,10 @@ class _Vectors:
         """Return the true means (u, D): candidates that the adversary knows, one of which a vector comes from."""
         return self._own if question is self.question else self._drawing(question)[1]
 
-    def _drawing(self, question: VectorQuestion) -> tuple[Request, FloatArray]:
-        """Return the request, and each user's mean (u, D) under it."""
-        request, people = _request(self.target, self.encoder, question, _STAGE), self.people
-        return request, statistic_means(request, people.embeddings, people.labels, people.starts)
+    def _drawing(self, question: VectorQuestion) -> tuple[questions.VectorQuestion, FloatArray]:
+        """Return what users are asked, and each user's mean (u, D) under it."""
+        asked, people = _sent(self.encoder, question), self.people
+        return asked, asked.means(people.embeddings, people.labels, people.starts)
 
     def _seen(self, question: VectorQuestion) -> FloatArray:
         """Return the releases (u, D), simulated ones for another request."""
@@ -366,10 +366,9 @@ class _Vectors:
 
     def _redrawn(self, question: VectorQuestion) -> FloatArray:
         """Return simulated releases (u, D), one more of each user."""
-        request, means = self._drawing(question)
-        users = self.people.users
-        drawn = draw(request, "statistic", means, users, np.zeros_like(users), streams=SimulationStreams(self._seed))
-        return drawn.astype(np.float64) if question.mechanism.grid is None else question.mechanism.grid.decode(drawn)
+        asked, means = self._drawing(question)
+        users, streams = self.people.users, SimulationStreams(self._seed)
+        return asked.decode(draw(asked, means, users, np.zeros_like(users), stage=_STAGE, streams=streams))
 
 
 def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
@@ -385,25 +384,22 @@ def _question(
 
     With several rounds, they are those of the last request. Raise Skipped if the run no longer holds them.
     """
-    build, folder = target.study.statistic_of(target.arm), target.run / "models" / slug(target.arm.name)
+    build, folder = target.setup.statistic, target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
-    codes = codes_asked(ready.public, target.study.training.self_training)
+    codes = codes_asked(ready.public, target.training.self_training)
     trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
-    stages = {row.released.digest: row.released.stage for row in rows}
+    digests = {row.released.digest for row in rows}
     for maps in maps_sent(folder):
         question = VectorQuestion(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
         for encoder in (*trained, ready.public.encoder):
-            for digest, stage in stages.items():
-                if _request(target, encoder, question, stage).digest("statistic") == digest:
-                    return encoder, question, [row for row in rows if row.released.digest == digest]
+            if (digest := _sent(encoder, question).digest("train")) in digests:
+                return encoder, question, [row for row in rows if row.released.digest == digest]
     raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
 
 
-def _request(target: Target, encoder: Encoding, question: VectorQuestion, stage: str) -> Request:
-    return Request(
-        slug(target.arm.name), stage, "train", encoder.identity, question.mean, question.m1, None, None,
-        len(question.codes), 0, statistic=parameters(question.mechanism), codes=question.codes,
-    )  # fmt: skip
+def _sent(encoder: Encoding, question: VectorQuestion) -> questions.VectorQuestion:
+    projection = questions.Projection(encoder.identity, question.mean, question.m1)
+    return questions.VectorQuestion(parameters(question.mechanism), projection=projection, codes=question.codes)
 
 
 def _people(encoder: Encoding, rows: list[Row]) -> _People:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from client.node import Node
-from simulations.experiment import Arm, Experiment
+from simulations.corpora.corpus import Split
+from simulations.corpora.parts import load_split
+from simulations.experiment import Arm, ArmSetup, Encoder
+from simulations.experiment.sections import Data, Population, Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +35,13 @@ class Target:
 
     Args:
         run: Folder of the run.
-        study: Experiment of the run.
-        arm: Arm of the experiment.
+        setup: Arm of the experiment.
+        seed: Seed of the experiment.
+        data: Table [data] of the experiment.
+        population: Table [population].
+        encoder: Table [encoder].
+        training: Table [training].
+        clear: Name of a reference arm of the experiment whose texts leave unchanged, if there is one.
         nodes: Nodes of the run, with their ledgers and the truth.
         limit: Most texts to attack.
         masked_lm: Checkpoint with a prediction head, for attacks that need one; None for that of the run, if it has
@@ -44,14 +52,28 @@ class Target:
     """
 
     run: Path
-    study: Experiment
-    arm: Arm
+    setup: ArmSetup
+    seed: int
+    data: Data
+    population: Population
+    encoder: Encoder
+    training: Training
+    clear: str | None
     nodes: list[Node]
     limit: int
     masked_lm: Path | None = None
     attributes: tuple[str, ...] = ()
     shadows: int | None = None
     unprotected: bool = False
+
+    @property
+    def arm(self) -> Arm:
+        """Return the arm of the experiment."""
+        return self.setup.arm
+
+    def split(self) -> Split:
+        """Return the parts of the run's data, before users are chosen."""
+        return load_split(self.data, self.population, self.seed)[0]
 
 
 class Skipped(Exception):

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
-from simulations.corpora.parts import load_split
 from simulations.experiment import embedding_mechanism
 from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, releases, scores
@@ -174,11 +173,11 @@ class _Users:
         if len(np.unique(self._rows_of)) == len(self._rows_of):
             raise Skipped("every user released one record; the attacks on single releases say it")
         if name == "linkage-user":
-            return [self._entry(name, linkage(self._received, self.target.study.seed))]
+            return [self._entry(name, linkage(self._received, self.target.seed))]
         found = []
         for attribute_ in attributes.wanted(self.target):
-            about = attributes.column(self.target.study, self._held, attribute_)
-            entry = attribute(self._received, self._said(about), self.target.study.seed)
+            about = attributes.column(self.target, self._held, attribute_)
+            entry = attribute(self._received, self._said(about), self.target.seed)
             del entry["right"], entry["share"]
             found.append(self._entry(name, entry | {"attribute": attribute_, "note": f"{attribute_}, {entry['note']}"}))
         return found
@@ -224,15 +223,18 @@ class _Users:
     @cached_property
     def _received(self) -> Received:
         users = np.unique(self._rows_of, return_inverse=True)[1].astype(np.int64)
-        arm, study = self.target.arm, self.target.study
+        target, arm = self.target, self.target.arm
         if arm.text is None:
             assert arm.embedding is not None
             mechanism = embedding_mechanism(arm.embedding, 2)  # the encoding of numbers does not depend on m'
             return Received(users, np.stack([values(row, mechanism) for row in self._rows]))
-        text, _ = mechanism_of(self.target)
+        text, _ = mechanism_of(target)
         payload = b"".join(row.released.payload for row in self._rows)
         said = text.texts(np.frombuffer(payload, dtype="<i4").reshape(-1, text.positions))
         lines = [one if isinstance(one, str) else " ".join(one) for one in said]
-        folder = encoder_folder(study, load_split(study)[0].public, progress=self.progress)
+        folder = encoder_folder(
+            target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed,
+            progress=self.progress,
+        )  # fmt: skip
         vectors = CachedEncoder(folder, progress=self.progress).embed(lines)
         return Received(users, vectors, [line.lower().split() for line in lines])

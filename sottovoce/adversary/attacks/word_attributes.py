@@ -25,7 +25,7 @@ from mechanisms.words.text import TextMechanism
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Text
-from simulations.corpora.parts import load_split
+from simulations.experiment.result import arms_of
 from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks.knowledge import prepared
@@ -85,7 +85,7 @@ class _Attributes:
 
     def _entry(self, name: str, attribute: str) -> dict[str, Any]:
         ready = prepared(self.target.run, self.progress)
-        about = attributes.column(self.target.study, ready.held, attribute)
+        about = attributes.column(self.target, ready.held, attribute)
         found = attributes.collected(about, self._texts, self.held.texts)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
@@ -129,7 +129,7 @@ class _Attributes:
     def _table(self) -> Table:
         """Return the table of public texts' words; nobody knows users' other words before the scores."""
         try:
-            channel = Channel(self.text, self.target.study.seed)
+            channel = Channel(self.text, self.target.seed)
         except ValueError as error:
             raise Skipped(str(error)) from error
         return Table.of(channel, self._public, self.held.released)
@@ -143,7 +143,7 @@ class _Attributes:
         rows = np.arange(len(self._texts), dtype=np.int64)
         return np.stack([
             texts.draw(
-                self.text, self._texts, rows, np.zeros_like(rows), streams=SimulationStreams(self.target.study.seed),
+                self.text, self._texts, rows, np.zeros_like(rows), streams=SimulationStreams(self.target.seed),
                 stage=f"attack-words-{i}", masked_lm=self.language_model,
             ).astype(np.int64)
             for i in range(count)
@@ -152,8 +152,11 @@ class _Attributes:
     @cached_property
     def _encoder(self) -> CachedEncoder:
         """Return the study's sentence encoder, which is public."""
-        study = self.target.study
-        folder = encoder_folder(study, load_split(study)[0].public, progress=self.progress)
+        target = self.target
+        folder = encoder_folder(
+            target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed,
+            progress=self.progress,
+        )  # fmt: skip
         return CachedEncoder(folder, progress=self.progress)
 
     # --- guesses, with those from the texts as written
@@ -169,7 +172,7 @@ class _Attributes:
 
     def _learnt(self, name: str, attribute: str, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
         """Return the name of the best view, its guesses, and the best guesses from the texts as written."""
-        classes, seed = len(found.classes), self.target.study.seed
+        classes, seed = len(found.classes), self.target.seed
         clean = self._read(self._public[found.auxiliary][None], [[self._texts[row] for row in found.auxiliary]])
         released = self.held.released[found.attacked]
         seen = self._read(released[None], [self.text.texts(released)])
@@ -233,18 +236,14 @@ class _Attributes:
         path = self.target.run / "results.json"
         if not path.is_file() or not plain.any():
             return None
-        lines = {line["name"]: line for line in json.loads(path.read_text(encoding="utf-8"))["arms"]}
-        clear = [
-            arm.name for arm in self.target.study.arms
-            if arm.reference and arm.way is None and (arm.text or {}).get("mechanism") == "identity"
-        ]  # fmt: skip
-        mine, reference = (lines.get(name) for name in (self.target.arm.name, clear[0] if clear else None))
-        if mine is None or reference is None or mine["accuracy"] is None or not reference["accuracy"]:
+        arms = {arm.name: arm for arm in arms_of(json.loads(path.read_text(encoding="utf-8")))}
+        names = (self.target.arm.name, self.target.clear)
+        mine, reference = (arms[name].score("sanitized") if name in arms else None for name in names)
+        if mine is None or reference is None or not reference.accuracy:
             return None
-        use, privacy = mine["accuracy"] / reference["accuracy"], float(right.mean() / plain.mean())
+        use, privacy = mine.accuracy / reference.accuracy, float(right.mean() / plain.mean())
         residuals = (right - privacy * plain) / plain.mean()
         errors = [float(residuals.std() / math.sqrt(len(right)))]
-        if mine is not reference:
-            errors += [(mine.get("accuracy_se") or 0.0) / reference["accuracy"]]
-            errors += [use * (reference.get("accuracy_se") or 0.0) / reference["accuracy"]]
+        if names[0] != names[1]:
+            errors += [(mine.error or 0.0) / reference.accuracy, use * (reference.error or 0.0) / reference.accuracy]
         return float(use - privacy), math.hypot(*errors)

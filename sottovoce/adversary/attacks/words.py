@@ -24,7 +24,6 @@ from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
 from simulations.corpora.corpus import Text
-from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Arm, text_mechanism
 from simulations.progress import Progress
@@ -293,7 +292,7 @@ class _Words:
         found, size = self._candidates, self._channel.size
         begin = found.best(-np.arange(found.words.shape[2], dtype=np.float64) + found.words.shape[2], size)
         prior = MaskedPrior(self._masked_lm, self._public_prior(_UNSEEN))
-        rng = np.random.default_rng([self.target.study.seed, 1])
+        rng = np.random.default_rng([self.target.seed, 1])
         return found.best(beam.masked(prior, found, begin, sweeps=_SWEEPS, skip=1, rng=rng), size)
 
     @cached_property
@@ -315,7 +314,7 @@ class _Words:
         Each side of a pair is a text: no word of one side comes before the other side.
         """
         channel = Channel(self._channel.text.side, self._channel.seed)
-        public = self._sides(padded_word_ids(load_split(self.target.study)[0].public.texts, self.text))
+        public = self._sides(padded_word_ids(self.target.split().public.texts, self.text))
         chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
         return chain, Table.of(channel, chain.states, self._alone), public
 
@@ -340,7 +339,7 @@ class _Words:
         held = self.held
         drawn = texts.draw(
             self.text, held.texts[:n], held.users[:n], held.records[:n],
-            streams=SimulationStreams(self.target.study.seed), stage=stage,
+            streams=SimulationStreams(self.target.seed), stage=stage,
         )  # fmt: skip
         return drawn.astype(np.int64)
 
@@ -392,7 +391,7 @@ class _Words:
     @cached_property
     def _channel(self) -> Channel:
         try:
-            return Channel(self.text, self.target.study.seed)
+            return Channel(self.text, self.target.seed)
         except ValueError as error:
             raise Skipped(str(error)) from error
 

@@ -8,21 +8,23 @@ text, which have their own audits, and mechanisms without a promise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE, build
+from mechanisms.facts import facts_of, usual
+from mechanisms.identity import Identity
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Prior, TextQuestion
 from mechanisms.messages.request import Request
+from mechanisms.words.verbatim import Verbatim
 from sottovoce.adversary.audit import clients as audit_clients
 from sottovoce.adversary.audit.clients import CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
-from sottovoce.adversary.audit.games import Game, distances_of, finite_game, label_game, sphere_game, worst_pair
+from sottovoce.adversary.audit.games import Game, distances_of, finite_game, label_game, sphere_game, worst_words
 
 NAME = "client-catalogue"
-#: Values of parameters that have no default.
-_USUAL: dict[str, Any] = {"epsilon": 1.0, "dim": DIM, "sigma": 1.0, "classes": CLASSES}
 #: Mechanisms that other parts of the audit cover.
 _ASKED = {spec["mechanism"] for spec in (EMBEDDING, LABEL, TEXT, STATISTIC)}
 #: A word outside every vocabulary.
@@ -34,7 +36,7 @@ _DELTA = 1e-6
 
 def left_out(kind: type[Any]) -> bool:
     """Return True if a kind of mechanism reads a model beside the text, or is no protection."""
-    return bool(getattr(kind, "reads", ())) or kind.name in ("identity", "redaction")
+    return bool(getattr(kind, "reads", ())) or issubclass(kind, Identity | Verbatim)
 
 
 def catalogue_games(clients: Clients, delta: float) -> list[Game]:
@@ -48,15 +50,16 @@ def catalogue_games(clients: Clients, delta: float) -> list[Game]:
 
 
 def _spec(kind: type[Any]) -> dict[str, Any]:
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    spec = {"mechanism": kind.name} | {key: _USUAL[key] for key in needed if key in _USUAL}
-    return spec | ({"k": 2} if any(f.name == "k" for f in fields(kind)) else {})  # the vocabulary is small
+    spec = {"mechanism": kind.name} | usual(kind)
+    sizes = {name: size for name, size in (("dim", DIM), ("classes", CLASSES)) if name in spec}
+    return spec | sizes | {name: values[0] for name, values in facts_of(kind).few_words.items()}
 
 
 def _embedding(clients: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind)
     mechanism = build(spec, channel="embedding", dim=DIM)
-    request = replace(audit_clients.request("embedding"), embedding=spec, label=None)
+    asked = audit_clients.request("embedding").without(LabelQuestion)
+    request = replace(asked, questions=(replace(asked.question(EmbeddingQuestion), spec=spec),))
     game = sphere_game(mechanism, delta)
 
     def decoded(values: NDArray[Any]) -> NDArray[Any]:
@@ -73,7 +76,10 @@ def _label(clients: Clients, kind: type[Any], delta: float) -> Game:
     game, prior = label_game(mechanism, delta), None
     if mechanism.needs_prior:  # the prior is that of the game, whatever the embedding
         prior = (np.zeros((DIM, CLASSES), np.float32), (np.log(0.6) * np.arange(CLASSES)).astype(np.float32))
-    request = replace(audit_clients.request("embedding"), label=spec, prior=prior)
+    asked = audit_clients.request("embedding")
+    embedding = asked.question(EmbeddingQuestion)
+    known = None if prior is None else Prior(prior, embedding)
+    request = replace(asked, questions=(embedding, LabelQuestion(spec, classes=CLASSES, prior=known)))
     draw = _drawn(clients, request, kind.name, "label", _numbers)
     return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
 
@@ -83,43 +89,19 @@ def _text(clients: Clients, kind: type[Any], delta: float) -> Game:
     spec = _spec(kind) | {"tokens": 1, "length": "kept"}
     word = build(spec, channel="text", vocabulary=vocabulary).word
     words = (*vocabulary.words, _UNKNOWN)
-    together, apart = _together(word), distances_of(word)
-    if hasattr(word, "log_probs"):
-        table = word.log_probs(np.arange(len(vocabulary) + 1))
-        x, y = worst_pair(table, together)
-        laws = table[x], table[y]
-    else:
-        x, y = (int(i) for i in np.unravel_index(int(np.argmax(apart)), apart.shape))
-        laws = None
+    (x, y), laws = worst_words(word)
     game = finite_game(
         word, (x, y), delta, shown=f"{words[x]} / {words[y]}",
         outcomes=np.arange(len(vocabulary)), log_probs=laws,
-        distance=float(apart[x, y]) if word.guarantee.metric == "euclidean" else None,
+        distance=float(distances_of(word)[x, y]) if word.guarantee.metric == "euclidean" else None,
     )  # fmt: skip
-    asking = Request(
-        audit_clients.ARM, "train", "train", "", None, None, None, None, audit_clients.MANY, 0,
-        text=spec | {"vocabulary": vocabulary.identity}, vocabulary=vocabulary,
-    )  # fmt: skip
+    question = TextQuestion(
+        spec | {"vocabulary": vocabulary.identity}, classes=audit_clients.MANY, vocabulary=vocabulary
+    )
+    asking = replace(audit_clients.request("text"), questions=(question,))
     texts = words[x], words[y]
     draw = _drawn(clients, asking, kind.name, "text", lambda values: _numbers(values[:, 0]), texts=texts)
     return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
-
-
-def _together(word: Any) -> NDArray[np.int64] | None:
-    """Return a number for each word, (V + 1,); None for all words together.
-
-    The theorem covers words of one number >= 0 together.
-    """
-    exposes, found = set(word.guarantee.exposes), np.zeros(len(word.vocabulary) + 1, dtype=np.int64)
-    if "group" in exposes:
-        found = word.mapping.group.astype(np.int64)
-    if "tag" in exposes:
-        found = np.append(np.asarray(word.vocabulary.tags, dtype=np.int64), -1)
-    if "frequent-words" in exposes:
-        found = np.where(word.sensitive, found, -1)
-    if "stop-words" in exposes:
-        found = np.where(word.vocabulary.kinds["stop_words"], -1, found)
-    return found if exposes else None
 
 
 def _numbers(values: NDArray[Any]) -> NDArray[Any]:

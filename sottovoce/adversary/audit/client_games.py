@@ -19,6 +19,14 @@ from client.models.tokens import padded_word_ids
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.messages.questions import (
+    QUESTIONS,
+    AnswerQuestion,
+    EmbeddingQuestion,
+    LabelQuestion,
+    TextQuestion,
+    VectorQuestion,
+)
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.wire import reply_from_record, reply_to_record
@@ -86,13 +94,14 @@ class Pairs:
     def _write(self, name: str, side: int, n: int, seed: int) -> None:
         # other users on the other side, because a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
-        own = 0 if self.channel == "text" else side - side % 2
+        kind = QUESTIONS[self.channel]
+        own = 0 if kind is TextQuestion else side - side % 2
         held = np.where(np.arange(2 * n) % 2 == 1, side, own)
-        if self.channel == "text":
+        if kind is TextQuestion:
             texts = np.array(_texts())[held].tolist()
             self.clients.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
             return
-        if self.channel == "statistic":
+        if kind.of_user:
             sizes = np.array([len(records) for records in _STATISTICS])[held]
             records = np.concatenate([np.arange(size) for size in sizes])
             axes, labels = np.concatenate([_STATISTICS[kind] for kind in held]).T
@@ -112,8 +121,8 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     """
     pairs = Pairs(clients, "embedding")
     request = audit_clients.request("embedding")
-    embedding: Any = request.mechanism("embedding")
-    label: Any = request.mechanism("label")
+    embedding: Any = request.question(EmbeddingQuestion).mechanism
+    label: Any = request.question(LabelQuestion).mechanism
     parts = (embedding.guarantee, label.guarantee)
     joint: BlanketCells = reduce(BlanketCells.product, (embedding.blanket(), label.blanket()))
     together = _joint(parts)
@@ -165,7 +174,7 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
     The pairs are: other words in all places, words outside the vocabulary, and fewer words.
     """
     pairs = Pairs(clients, "text")
-    text: Any = audit_clients.request("text").mechanism("text")
+    text: Any = audit_clients.request(TextQuestion.channel).question(TextQuestion).mechanism
     outcomes, law = audit_games.text_law(text)
     held = [padded_word_ids([held], text)[0] for held in _texts()]
     laws = [law(x) for x in held]
@@ -213,7 +222,7 @@ def client_label_games(clients: Clients, delta: float) -> list[Game]:
     The texts are of all sorts, and the same under x and x'.
     """
     kinds = len(audit_clients.TEXTS)
-    mechanism: Any = audit_clients.request("label").mechanism("label")
+    mechanism: Any = audit_clients.request(LabelQuestion.channel).question(LabelQuestion).mechanism
     outcomes = np.arange(audit_clients.MANY)
     one, other = (mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in (0, 1))
 
@@ -244,7 +253,7 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
     """
     pairs = Pairs(clients, "statistic")
     request = audit_clients.request("statistic")
-    mechanism: Any = request.mechanism("statistic")
+    mechanism: Any = request.question(VectorQuestion).mechanism
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
     nothing = PairClaim(0.0, 0.0, np.zeros((1, 2)))
@@ -274,7 +283,7 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
 
         return known(score)
 
-    about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.statistic_dim}"
+    about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.question(VectorQuestion).dim}"
     worst, claimed = (
         mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
     )  # fmt: skip
@@ -296,7 +305,7 @@ def client_answer_games(clients: Clients, delta: float) -> list[Game]:
     adversary's own user, who holds the first text.
     """
     pairs = Pairs(clients, "answer")
-    mechanism: Any = audit_clients.request("answer").mechanism("answer")
+    mechanism: Any = audit_clients.request(AnswerQuestion.channel).question(AnswerQuestion).mechanism
     outcomes = np.arange(CLASSES)
     one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
 
@@ -381,8 +390,8 @@ def _order_game() -> Game:
         generators = np.random.SeedSequence([seed, side, 1]).spawn(n)
         places = np.empty(n, dtype=np.int64)
         for i, generator in enumerate(generators):
-            batch, _ = shuffle(replies, minimum_users=2, rng=np.random.Generator(np.random.Philox(generator)))
-            places[i] = int(np.argmax(batch.releases[0].payload["y"]))
+            batch = shuffle(replies, minimum_users=2, rng=np.random.Generator(np.random.Philox(generator))).batch
+            places[i] = int(np.argmax(batch.releases[0].values))
         return places
 
     zero = PairClaim(0.0, 0.0, np.zeros((1, 2)))
@@ -411,8 +420,8 @@ def _amplified_game(delta: float) -> Game:
                 rng = streams("shuffler", side, labels.size, seed, start=i * _CROWD)
                 y = mechanism.sample(labels.ravel(), rng=rng).reshape(labels.shape)
             reply = _reply(range(_CROWD), y[i % _BATCHES], mechanism.guarantee)
-            batch, _ = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator)))
-            rows = batch.releases[0].payload["y"]
+            batch = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator))).batch
+            rows = batch.releases[0].values
             out[i] = rows[0], rows.sum()
         return out
 

@@ -18,8 +18,19 @@ from client.node import load_node, write_node
 from client.policy import Policy
 from client.shard import write_shard
 from client.store.ledger import Ledger
+from mechanisms.channels import CHANNELS
 from mechanisms.guarantee import EXPOSURES
-from mechanisms.messages.release import CHANNELS, Release
+from mechanisms.messages.questions import (
+    QUESTIONS,
+    AnswerQuestion,
+    EmbeddingQuestion,
+    LabelQuestion,
+    Projection,
+    Question,
+    TextQuestion,
+    VectorQuestion,
+)
+from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys
@@ -78,22 +89,27 @@ def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str
     def asked(spec: dict[str, Any]) -> dict[str, Any]:
         return spec | {"epsilon": spec["epsilon"] * louder}
 
-    if channel in ("text", "label"):
+    def text() -> Question:
         vocabulary = few_words()
-        spec = asked(TEXT) | {"vocabulary": vocabulary.identity}
-        label = asked(RARE) if channel == "label" else None
-        return Request(arm, stage, "train", "", None, None, None, label, MANY, 0, text=spec, vocabulary=vocabulary)
-    mean, m1 = np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32)
-    if channel == "statistic":
-        return Request(
-            arm, stage, "train", ENCODER, mean, m1, None, None, 2, 0, statistic=asked(STATISTIC),
-            codes=simplex_codes(2),
-        )  # fmt: skip
-    if channel == "answer":  # the model's first class is the first axis, its second class the opposite one
+        return TextQuestion(asked(TEXT) | {"vocabulary": vocabulary.identity}, classes=MANY, vocabulary=vocabulary)
+
+    def answer() -> Question:  # the model's first class is the first axis, its second class the opposite one
         head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
         head[0][0, :2] = 1.0, -1.0
-        return Request(arm, stage, "train", ENCODER, mean, m1, None, None, CLASSES, 0, answer=asked(ANSWER), head=head)
-    return Request(arm, stage, "train", ENCODER, mean, m1, asked(EMBEDDING), asked(LABEL), CLASSES, 0)
+        return AnswerQuestion(asked(ANSWER), projection=maps, head=head)
+
+    maps = Projection(ENCODER, np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32))
+    makers: dict[type[Question], Callable[[], tuple[Question, ...]]] = {
+        TextQuestion: lambda: (text(),),
+        LabelQuestion: lambda: (text(), LabelQuestion(asked(RARE), classes=MANY)),
+        VectorQuestion: lambda: (VectorQuestion(asked(STATISTIC), projection=maps, codes=simplex_codes(2)),),
+        AnswerQuestion: lambda: (answer(),),
+        EmbeddingQuestion: lambda: (
+            EmbeddingQuestion(asked(EMBEDDING), projection=maps, classes=CLASSES),
+            LabelQuestion(asked(LABEL), classes=CLASSES),
+        ),
+    }
+    return Request(arm=arm, stage=stage, split="train", minimum_users=0, questions=makers[QUESTIONS[channel]]())
 
 
 @dataclass(frozen=True)

@@ -12,36 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from mechanisms.gaussian import Gaussian
+from mechanisms.facts import Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import parameters
-from mechanisms.piecewise import Piecewise
-from mechanisms.privunit import PrivUnit
 from mechanisms.quantizer import SPHERE
-from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
-from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.clusant import CluSanT
-from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
-from mechanisms.words.diffractor import Diffractor
+from mechanisms.words.custext import CusTextImportance
 from mechanisms.words.distances import metric_distances
 from mechanisms.words.dp_bart import DpBart
-from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
-from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.length import Length
-from mechanisms.words.madlib import Madlib
-from mechanisms.words.madlib_syntax import MadlibSyntax
-from mechanisms.words.mahalanobis import Mahalanobis
-from mechanisms.words.random_substitution import RandomSubstitution
-from mechanisms.words.redaction import Redaction
-from mechanisms.words.santext import SanText, SanTextPlus
-from mechanisms.words.tem import Tem
+from mechanisms.words.santext import SanText
 from mechanisms.words.text import TextMechanism
-from mechanisms.words.vickrey import Vickrey
 from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, learned, looked_at
 
 FloatArray = NDArray[np.float64]
@@ -262,23 +247,49 @@ def _rows(value: Any, n: int) -> Any:
     return value if callable(value) else np.tile(value, (n, 1))
 
 
-def word_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
-    """Return the game of the two words whose exact probabilities differ most, by search over all pairs.
+def word_game(mechanism: Any, delta: float) -> Game:
+    """Return the game of the two words whose stated probabilities differ most, by search over all pairs.
+
+    A mechanism that states none gives the two words that lie farthest apart, with learned probabilities of outputs.
 
     Args:
         mechanism: Mechanism of words.
         delta: δ of the audit.
-        together: Number (V + 1,) for each input; only inputs of one number >= 0 may be a pair.
     """
-    size = len(mechanism.vocabulary)
-    table = mechanism.log_probs(np.arange(size + 1))
-    x, y = worst_pair(table, together)
-    apart = distances_of(mechanism)
+    (x, y), laws = worst_words(mechanism)
     euclidean = mechanism.guarantee.metric == "euclidean"
     return finite_game(
         mechanism, (x, y), delta, shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
-        outcomes=np.arange(size), log_probs=(table[x], table[y]), distance=float(apart[x, y]) if euclidean else None,
+        outcomes=np.arange(len(mechanism.vocabulary)), log_probs=laws,
+        distance=float(distances_of(mechanism)[x, y]) if euclidean else None,
     )  # fmt: skip
+
+
+def worst_words(mechanism: Any) -> tuple[tuple[int, int], tuple[FloatArray, FloatArray] | None]:
+    """Return the two words of `word_game`, and their log-probabilities if the mechanism states them."""
+    together = _together(mechanism)
+    try:
+        table = mechanism.log_probs(np.arange(len(mechanism.vocabulary) + 1))
+    except (AttributeError, NotImplementedError):
+        apart = np.where((together[:, None] == together) & (together >= 0), distances_of(mechanism), -1.0)
+        x, y = divmod(int(np.argmax(apart)), len(apart))
+        return (x, y), None
+    x, y = worst_pair(table, together)
+    return (x, y), (table[x], table[y])
+
+
+def _together(mechanism: Any) -> NDArray[np.int64]:
+    """Return a number for each word, (V + 1,): the theorem covers words of one number >= 0 together."""
+    exposes, found = set(mechanism.guarantee.exposes), np.zeros(len(mechanism.vocabulary) + 1, dtype=np.int64)
+    if "group" in exposes:
+        found = mechanism.mapping.group.astype(np.int64)
+    if "tag" in exposes:
+        found = np.append(np.asarray(mechanism.vocabulary.tags, dtype=np.int64), -1)
+    if "frequent-words" in exposes:
+        found = np.where(mechanism.sensitive, found, -1)
+    if "stop-words" in exposes:
+        found = np.where(mechanism.vocabulary.kinds["stop_words"], -1, found)
+    return found
 
 
 def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple[int, int]:
@@ -286,7 +297,7 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
 
     Args:
         table: Log-probabilities (inputs, outputs).
-        together: As in `word_game`.
+        together: Number for each input; only inputs of one number >= 0 may be a pair.
     """
     best, found = -1.0, (0, 1)
     for x, row in enumerate(table):
@@ -299,26 +310,6 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
         if gains[at] > best:
             best, found = float(gains[at]), (x, at)
     return found
-
-
-def farthest_game(mechanism: Any, delta: float, *, together: NDArray[Any] | None = None) -> Game:
-    """Return the game of the two words that lie farthest apart, with learned probabilities of outputs.
-
-    Args:
-        mechanism: Mechanism of words.
-        delta: δ of the audit.
-        together: As in `word_game`.
-    """
-    apart = distances_of(mechanism)
-    if together is not None:
-        apart = np.where(together[:, None] == together[None], apart, -1.0)
-    x, y = np.unravel_index(int(np.argmax(apart)), apart.shape)
-    words = mechanism.vocabulary
-    shown = f"{_shown(words, int(x))} / {_shown(words, int(y))}"
-    euclidean = mechanism.guarantee.metric == "euclidean"
-    return finite_game(
-        mechanism, (int(x), int(y)), delta, shown=shown, distance=float(apart[x, y]) if euclidean else None
-    )
 
 
 def distances_of(mechanism: Any) -> FloatArray:
@@ -470,7 +461,7 @@ def length_game(mechanism: Length, delta: float) -> Game:
     )  # fmt: skip
 
 
-# --- catalogue
+# --- by declaration
 
 
 def words(size: int = 24) -> Vocabulary:
@@ -481,68 +472,18 @@ def words(size: int = 24) -> Vocabulary:
     return Vocabulary(named, vectors, np.arange(size, 0, -1), (np.arange(size) % 3).astype(np.int8))
 
 
-def _groups(mechanism: CusText) -> NDArray[Any]:
-    """Return a number for each group, below 0 for words that are passed through."""
-    inputs = np.arange(len(mechanism.vocabulary) + 1)
-    return np.where(mechanism.kept(inputs), -1, mechanism.mapping.group)
-
-
-def _madlib_syntax(delta: float) -> list[Game]:
-    vocabulary = words()
-    tags = np.append(np.asarray(vocabulary.tags, dtype=np.int64), 99)
-    paper = MadlibSyntax(1.0, vocabulary, k=8, mode="paper")
-    return [word_game(MadlibSyntax(1.0, vocabulary), delta), farthest_game(paper, delta, together=tags)]
-
-
-def _santext_plus(delta: float) -> list[Game]:
-    mechanism = SanTextPlus(1.0, words(), w=0.7)
-    return [word_game(mechanism, delta, together=np.where(mechanism.sensitive, 0, -1))]
-
-
-def _custext(kind: type[CusText]) -> Callable[[float], list[Game]]:
-    def games(delta: float) -> list[Game]:
-        mechanism = kind(2.0, words(), k=8)
-        return [word_game(mechanism, delta, together=_groups(mechanism))]
-
-    return games
-
-
-#: The mechanisms' games, by catalogue name; "length" and "text" are the parts of a text release beside its words.
-GAMES: dict[str, Callable[[float], list[Game]]] = {
-    Identity.name: lambda delta: [sphere_game(Identity("embedding", 16), delta)],
-    Purkayastha.name: lambda delta: [sphere_game(Purkayastha(*p), delta) for p in ((2, 1.0), (16, 4.0))],
-    PlanarLaplace.name: lambda delta: [
-        sphere_game(PlanarLaplace(16, 4.0), delta),
-        sphere_game(PlanarLaplace(16, 4.0, normalize=False), delta),
-    ],
-    Gaussian.name: lambda delta: [sphere_game(Gaussian(16, 1.0), delta)],
-    PrivUnit.name: lambda delta: [sphere_game(PrivUnit(16, 2.0), delta)],
-    RandomizedResponse.name: lambda delta: [
-        label_game(RandomizedResponse(1.0, 10), delta),
-        # rare true labels are visible if every label is rare
-        label_game(RandomizedResponse(0.5, 50), delta),
-    ],
-    RandomizedResponsePrior.name: lambda delta: [label_game(RandomizedResponsePrior(1.0, 10), delta)],
-    Piecewise.name: lambda delta: [label_game(Piecewise(1.0, 10), delta, (0, 9))],  # the two ends of the range
-    RandomSubstitution.name: lambda delta: [word_game(RandomSubstitution(words()), delta)],
-    Redaction.name: lambda delta: [finite_game(Redaction(words()), (0, 1), delta, shown="two words")],
-    SanText.name: lambda delta: [word_game(SanText(1.0, words()), delta)],
-    SanTextPlus.name: _santext_plus,
-    Tem.name: lambda delta: [word_game(Tem(1.0, words(), gamma=1.5), delta)],
-    CusText.name: _custext(CusText),
-    CusTextPlus.name: _custext(CusTextPlus),
-    CusTextImportance.name: lambda delta: [importance_game(CusTextImportance(1.0, 2.0, words(), k=4), delta)],
-    Mahalanobis.name: lambda delta: [farthest_game(Mahalanobis(1.0, words(), lam=0.5), delta)],
-    Vickrey.name: lambda delta: [farthest_game(Vickrey(1.0, words()), delta)],
-    CluSanT.name: lambda delta: [word_game(CluSanT(1.0, words(), clusters=4), delta)],
-    Diffractor.name: lambda delta: [word_game(Diffractor(0.3, words(), lists=2), delta)],
-    Madlib.name: lambda delta: [farthest_game(Madlib(1.0, words()), delta)],
-    MadlibSyntax.name: _madlib_syntax,
-    DpMlm.name: lambda delta: [model_game(DpMlm(2.0, -1.0, 1.0, words()), delta)],
-    DpMlmResized.name: lambda delta: [model_game(DpMlmResized(2.0, -1.0, 1.0, words()), delta)],
-    DpPrompt.name: lambda delta: [model_game(DpPrompt(2.0, -1.0, 1.0, words()), delta)],
-    DpParaphrase.name: lambda delta: [model_game(DpParaphrase(2.0, -1.0, 1.0, words()), delta)],
-    DpBart.name: lambda delta: [states_game(DpBart(1.0, 1e-3, 2, words(), window=4), delta)],
+#: Game of each declared pair.
+DECLARED: dict[Pair, Callable[[Any, float], Game]] = {
+    Pair.ANTIPODAL: sphere_game,
+    Pair.LABELS: label_game,
+    Pair.ENDS: lambda mechanism, delta: label_game(mechanism, delta, (0, mechanism.classes - 1)),
+    Pair.WORDS: word_game,
+    Pair.IMPORTANCE: importance_game,
+    Pair.LOGITS: model_game,
+    Pair.STATES: states_game,
+}
+#: Games of the parts of a text release beside its words.
+TEXT_PARTS: dict[str, Callable[[float], list[Game]]] = {
     Length.name: lambda delta: [length_game(Length(0.5, 4), delta)],
     "text": lambda delta: [text_game(TextMechanism(SanText(1.0, words()), tokens=1), delta)],
 }

@@ -1,24 +1,26 @@
-"""Games of a custom mechanism, which has no line in `adversary.audit.games.GAMES`.
+"""Games of a mechanism by its name: the pair that it declares, or a search for the worst pair.
 
-The mechanism gets the usual parameters. If it states no probabilities, the games use its draws alone. The audit does
-not trust the mechanism about the worst pair, nor about the best score. Inputs are chosen by its stated probabilities
-and by a pilot of separate draws, so the audit's false-alarm rate stands. Each score from its stated probabilities has a
-learned score beside it.
+Only a mechanism of the catalogue may declare its pair (`mechanisms.facts`). The audit does not trust other mechanisms
+about the worst pair, nor about the best score. Inputs are chosen by the stated probabilities and by a pilot of separate
+draws, so the audit's false-alarm rate stands. Each score from the stated probabilities has a learned score beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.catalogue import CATALOGUE, admit, build
+from mechanisms.catalogue import CATALOGUE, admit, instance
+from mechanisms.channels import Domain, domain_of
+from mechanisms.facts import Pair, facts_of, usual
 from simulations.errors import UserError
 from sottovoce.adversary.audit.games import (
-    GAMES,
+    DECLARED,
+    TEXT_PARTS,
     Game,
     distances_of,
     finite_game,
@@ -33,16 +35,11 @@ FloatArray = NDArray[np.float64]
 
 #: Draws of each input in the pilot, and the seed of its streams, which no audit may have.
 _PILOT, _PILOT_SEED = 4000, 2**62
-#: Values of parameters that have no default.
-_USUAL: dict[str, Callable[[], Any]] = {"epsilon": lambda: 1.0, "dim": lambda: 16, "classes": lambda: 10}
 
 
 def names() -> tuple[str, ...]:
-    """Return all mechanisms that have a game by their name alone.
-
-    They include those of the catalogue, also those added at run time.
-    """
-    return tuple(dict.fromkeys((*GAMES, *CATALOGUE)))
+    """Return the names that have games: those of the catalogue, also if added at run time, and parts of a text."""
+    return (*CATALOGUE, *TEXT_PARTS)
 
 
 def games_of(name: str, delta: float) -> list[Game]:
@@ -53,26 +50,28 @@ def games_of(name: str, delta: float) -> list[Game]:
         delta: δ of the audit.
 
     Raises:
-        UserError: The mechanism needs parameters that the audit does not know.
-        ValueError: There is no such mechanism. The message is one line.
+        UserError: The mechanism reads what the audit cannot give it.
+        ValueError: There is no such mechanism, or nobody knows its parameters. The message is one line.
     """
-    if name in GAMES:
-        return GAMES[name](delta)
+    if name in TEXT_PARTS:
+        return TEXT_PARTS[name](delta)
     kind = admit(name)
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
-    unknown = [parameter for parameter in needed if parameter not in _USUAL and parameter != "vocabulary"]
-    if unknown or getattr(kind, "reads", ()) or getattr(kind, "needs_prior", False):
-        what = f"what to give it as {', '.join(unknown)}" if unknown else "what to give it beside its inputs"
+    facts = facts_of(kind)
+    pair = facts.pair if name in CATALOGUE else Pair.SEARCHED
+    if pair is Pair.SEARCHED and (bool(getattr(kind, "reads", ())) or getattr(kind, "needs_prior", False)):
         raise UserError(
-            f"{name}: the audit does not know {what}; give defaults, or add a line to GAMES in "
-            "sottovoce/adversary/audit/games.py"
+            f"{name}: the audit does not know what to give it beside its inputs; a mechanism of the catalogue declares "
+            "its pair in `facts`"
         )
-    spec = {"mechanism": name} | {key: _USUAL[key]() for key in needed if key in _USUAL}
-    vocabulary = words()
-    built = build(spec, channel=kind.channel, vocabulary=vocabulary)
-    mechanism = built.word if kind.channel == "text" else built
-    vectors = kind.channel in ("embedding", "statistic")
-    return list(_of_vectors(mechanism, delta) if vectors else _of_numbers(mechanism, delta))
+    games: list[Game] = []
+    for audited in facts.audits:
+        mechanism = instance(kind, usual(kind) | dict(audited), words())
+        games += _searched(mechanism, delta) if pair is Pair.SEARCHED else [DECLARED[pair](mechanism, delta)]
+    return games
+
+
+def _searched(mechanism: Any, delta: float) -> Iterator[Game]:
+    return _of_numbers(mechanism, delta) if mechanism.grid is None else _of_vectors(mechanism, delta)
 
 
 def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
@@ -85,7 +84,7 @@ def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
 
 def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
-    texts = mechanism.channel == "text"
+    texts = domain_of(mechanism) is Domain.TEXT
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
     inputs = np.arange(outputs + 1 if texts else outputs)
     tables = [_said(mechanism, inputs, outputs), _done(mechanism, inputs, outputs)]

@@ -17,6 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.messages.questions import (
+    QUESTIONS,
+    AnswerQuestion,
+    EmbeddingQuestion,
+    LabelQuestion,
+    Question,
+    TextQuestion,
+    VectorQuestion,
+)
 from mechanisms.messages.reply import Reply
 from mechanisms.quantizer import SPHERE
 from mechanisms.vocabulary import NOTHING
@@ -34,12 +43,12 @@ _USER_BITS, _RECORD_BITS = (0, 1, 7, 15, 31, 32, 47, 61), (0, 1, 7, 15, 31)
 #: Factor of every ε in the second request: other parameters, and the same draws from the same uniforms.
 _NEXT = 1 + 2.0**-30
 _STAGES = "train", "second"
-#: Differences between two releases, for each channel; "embedding" includes the label.
+#: Differences between two releases, for each channel; an embedding includes the label.
 DIFFER = {
-    "embedding": ("user", "record", "stage", "step", "channel"),
-    "text": ("user", "record", "stage", "step", "place"),
-    "statistic": ("user", "stage", "step"),  # a user's records make one vector
-    "answer": ("user", "record", "stage", "step"),
+    EmbeddingQuestion.channel: ("user", "record", "stage", "step", "channel"),
+    TextQuestion.channel: ("user", "record", "stage", "step", "place"),
+    VectorQuestion.channel: ("user", "stage", "step"),  # a user's records make one vector
+    AnswerQuestion.channel: ("user", "record", "stage", "step"),
 }
 _SHOWN = {
     "user": "two users", "record": "two records of a user", "stage": "two stages of a record",
@@ -75,6 +84,11 @@ class Streams:
     channel: str
     drawn: dict[tuple[int, int, int], _Drawn] = field(default_factory=dict)
 
+    @property
+    def kind(self) -> type[Question]:
+        """Return the class of the channel's questions."""
+        return QUESTIONS[self.channel]
+
     def of(self, side: int, n: int, seed: int) -> _Drawn:
         """Return the replies, which are kept because several games use them."""
         key = (side, n, seed)
@@ -89,7 +103,7 @@ class Streams:
         others = records ^ (1 << np.resize(_RECORD_BITS, n))
         name = f"{self.channel}-{side}-{n}-{seed}"
         people = np.concatenate([users, users, companions])
-        embeddings = None if self.channel == "text" else np.tile(np.eye(1, WIDTH, dtype=np.float32), (3 * n, 1))
+        embeddings = None if self.kind is TextQuestion else np.tile(np.eye(1, WIDTH, dtype=np.float32), (3 * n, 1))
         word = audit_clients.few_words().words[0]
         self.clients.write(
             name, people, np.concatenate([records, others, records]), texts=[" ".join([word] * 5)] * 3 * n,
@@ -98,7 +112,7 @@ class Streams:
         first, second = (self.clients.request(self.channel, stage=stage) for stage in _STAGES)
         again = self.clients.request(self.channel, stage=_STAGES[0], louder=_NEXT)
         replies = [self.clients.ask(name, asked) for asked in (first, second, again)]
-        if self.channel == "statistic":  # of users, whose record has no number
+        if self.kind.of_user:  # a user's release, whose record has no number
             records = others = np.zeros_like(records)
         return _Drawn(users, companions, records, others, (replies[0], replies[1], replies[2]))
 
@@ -120,7 +134,7 @@ class Streams:
         elif differ == "record":
             other = rows_of(replies[0], channel, users, drawn.others)
         elif differ == "channel":
-            other = rows_of(replies[0], "label", users, records)
+            other = rows_of(replies[0], LabelQuestion.channel, users, records)
         else:
             other = rows_of(replies[1 if differ == "stage" else 2], channel, users, records)
         return one, np.roll(other, -side, axis=0)
@@ -134,38 +148,39 @@ def stream_games(clients: Clients, delta: float) -> list[Game]:
 
 def _game(streams: Streams, differ: str) -> Game:
     """Return the game of whether two releases are related."""
-    channel = streams.channel
-    mechanism = audit_clients.request(channel).mechanism(channel)
-    shown = "embedding and label" if channel == "embedding" else channel
+    channel, kind = streams.channel, streams.kind
+    asked = audit_clients.request(channel)
+    mechanism = asked.question(kind).mechanism
+    shown = " and ".join(asked.channels)
 
     def draw(side: int, n: int, seed: int) -> Outputs:
         if differ == "place":
             return _places(streams.of(side, n, seed), side, n)
         one, other = streams.pair(differ, channel, side, n, seed)
-        if channel == "text":
+        if kind is TextQuestion:
             return np.column_stack([_bits(differ, n), (one == other).sum(axis=1)])
-        if channel == "answer":
+        if kind is AnswerQuestion:
             return _classes(differ, one, other)
         z = SPHERE.decode(one)
         if differ == "channel":
             return np.hstack([z, np.repeat(2.0 * (other == 0) - 1, z.shape[1]).reshape(z.shape)])
         vectors = np.hstack([z, SPHERE.decode(other)])
-        if channel == "statistic":
+        if kind.of_user:
             return vectors
-        return np.hstack([vectors, _classes(differ, *streams.pair(differ, "label", side, n, seed))])
+        return np.hstack([vectors, _classes(differ, *streams.pair(differ, LabelQuestion.channel, side, n, seed))])
 
     return Game(
         "client-streams", f"{shown}, {mechanism.name}", f"{_SHOWN[differ]}: together / apart",
-        mechanism.guarantee.worst_case(), PairClaim(0.0, 0.0, np.zeros((1, 2))), draw, _fits(channel, differ),
+        mechanism.guarantee.worst_case(), PairClaim(0.0, 0.0, np.zeros((1, 2))), draw, _fits(kind, differ),
         share=_SHARE,
     )  # fmt: skip
 
 
-def _fits(channel: str, differ: str) -> tuple[Fit, ...]:
+def _fits(kind: type[Question], differ: str) -> tuple[Fit, ...]:
     vectors = alike(SPHERE.step)
-    if channel in ("text", "answer"):
+    if kind in (TextQuestion, AnswerQuestion):
         return (learned,)
-    if channel == "statistic" or differ == "channel":
+    if kind.of_user or differ == "channel":
         return (vectors,)
     return part(slice(-4), vectors), part(slice(-4, None), learned, whole=True)
 
@@ -190,7 +205,7 @@ def _places(drawn: _Drawn, side: int, n: int) -> IntArray:
     On side 1, each column is of another text. All texts hold one word five times, so neither length nor place says
     anything about a word.
     """
-    words = values_of(drawn.replies[0], "text")
+    words = values_of(drawn.replies[0], TextQuestion.channel)
     ends = (words != NOTHING).sum(axis=1)
     words, ends = words[ends >= 2][:n], ends[ends >= 2][:n]
     rows = np.arange(len(words))

@@ -107,7 +107,7 @@ def _times(
             embeddings = np.eye(1, WIDTH, dtype=np.float32)
             clients.write(
                 name, np.array([i]), np.zeros(1, np.int64), texts=[(SHORT, LONG)[text]], labels=np.zeros(1, np.int64),
-                embeddings=None if channel == "text" else embeddings, seed=seed,
+                embeddings=None if channel in OTHER else embeddings, seed=seed,
             )  # fmt: skip
         for stage in ("train", "second"):
             for place in rng.permutation(2):

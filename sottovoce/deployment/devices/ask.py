@@ -13,6 +13,7 @@ from client.device.ask import ask as ask_model
 from client.device.statement import describe_cost, describe_guarantee
 from client.store.text_column import TextColumn
 from mechanisms.guarantee import Guarantee
+from mechanisms.messages.questions import EmbeddingQuestion
 from simulations.corpora.files import lines
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.output.atomic import whole
@@ -83,7 +84,7 @@ def _costs(said: Predictions) -> Found:
     cost is the worst case of each release at the policy's delta. charged is the number of new releases. public is True
     if the policy declares them public. spent is the user's total.
     """
-    guarantee: Guarantee = said.request.mechanism("embedding").guarantee
+    guarantee: Guarantee = said.request.question(EmbeddingQuestion).mechanism.guarantee
     return {
         "cost": said.epsilon,
         "delta": said.delta,

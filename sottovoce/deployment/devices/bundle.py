@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from client.device.bundle import NO_KEYS, Bundle, Keys, write_bundle
+from client.device.bundle import NO_KEYS, Bundle, Keys, Parts, write_bundle
 from client.models.encoder import Encoder
+from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.models import ENCODER
@@ -20,12 +20,13 @@ from server.protocols.protocol import Channels, Public
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.artifacts.text_channel import StudyRewriter
-from simulations.artifacts.ways import protocol_of
+from simulations.artifacts.ways import protocol_of, training_of
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import (
     Arm,
+    ArmSetup,
     Experiment,
     answer_of,
     embedding_mechanism,
@@ -66,7 +67,8 @@ def bundle_of_run(
         experiment = load(str(run / "experiment.toml"), [])
     except (OSError, json.JSONDecodeError):
         raise UserError(f"--run {run}: holds no finished run; name the folder that `sottovoce simulate` left") from None
-    arm = chosen(experiment, arm_name)
+    setup = chosen(experiment, arm_name)
+    arm, settings = setup.arm, experiment.encoder
     model = run / "models" / slug(arm.name)
     _check_precision(experiment, precision, known=model / ENCODER)
     if experiment.training.protocol.only_texts:
@@ -74,19 +76,22 @@ def bundle_of_run(
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
         request = _first_request(experiment, arm, public, progress)
-        return _write(experiment, arm, request, public, out, records=records, keys=keys, window=window)
+        return _write(experiment.name, setup, request, public, out, records=records, keys=keys, window=window)
     maps = Maps.load(model)
     if (model / ENCODER).is_dir():  # the run has trained it
         encoder = CachedEncoder(model / ENCODER, progress=progress)
     else:
         # without fine-tuning the encoder needs no data, and the run's data may be gone
-        known = _public(experiment) if experiment.encoder.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
-        place = encoder_folder(_at(experiment, precision), known, progress=progress)
+        known = _public(experiment) if settings.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
+        place = encoder_folder(
+            replace(settings, precision=precision or settings.precision), known,
+            batch_size=experiment.training.batch_size, seed=experiment.seed, progress=progress,
+        )  # fmt: skip
         encoder = CachedEncoder(place, progress=progress)
-        if precision in (None, experiment.encoder.precision):
+        if precision in (None, settings.precision):
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
         else:
-            progress(f"the encoder is {precision}, and the run's maps were learned at {experiment.encoder.precision}")
+            progress(f"the encoder is {precision}, and the run's maps were learned at {settings.precision}")
     label = label_of(arm, maps.classes)
     channels = Channels(
         arm="", classes=maps.classes, label=label, answer=answer_of(arm, maps.classes),
@@ -103,8 +108,8 @@ def bundle_of_run(
     else:
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(
-        experiment, arm, request, Public((), None, ("",), encoder), out, records=records,
-        teaching="label" in request.channels, asking=True, keys=keys, window=window,
+        experiment.name, setup, request, Public((), None, ("",), encoder), out, records=records,
+        teaching=request.find(LabelQuestion) is not None, asking=True, keys=keys, window=window,
     )  # fmt: skip
 
 
@@ -129,11 +134,11 @@ def bundle_of_experiment(
     Raises:
         UserError: The study has no such arm, or its protocol needs more than a bundle holds.
     """
-    arm = chosen(experiment, arm_name)
+    arm = chosen(experiment, arm_name).arm
     if experiment.training.protocol.in_halves:
         raise UserError(
-            f'training.way: "{experiment.training.way}" trains the encoder of its second half; run it first, and give '
-            "--run RUN_DIR"
+            f'training.protocol: "{experiment.training.way}" trains the encoder of its second half; run it first, and '
+            "give --run RUN_DIR"
         )
     _check_precision(experiment, precision)
     study = _at(experiment, precision)
@@ -141,7 +146,7 @@ def bundle_of_experiment(
         public = prepare_public(study, _public(study), progress=progress)
     request = _first_request(study, arm, public, progress)
     return _write(
-        study, arm, request, public, out, records=records, teaching=not arm.public_only,
+        study.name, study.setup(arm), request, public, out, records=records, teaching=not arm.public_only,
         asking=arm.public_only, keys=keys, window=window,
     )  # fmt: skip
 
@@ -149,51 +154,52 @@ def bundle_of_experiment(
 def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
     """Return the first request of the arm's protocol; without training users, the request of inference."""
     texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
-    asking = replace(arm, way=None) if texts else arm
+    asking = experiment.setup(replace(arm, way=None) if texts else arm)
+    training = training_of(experiment.training, experiment.encoder, experiment.seed)
     if isinstance(public.rewriter, StudyRewriter):  # the request does not depend on this pretraining
         public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
     with threadpool_limits(1, user_api="blas"):  # as in a training server, whose maps must be equal to the last bit
-        protocol = protocol_of(experiment, asking, public, folder=Path(), progress=progress)
+        protocol = protocol_of(asking, training, public, folder=Path(), progress=progress)
         try:
             request = next(protocol)
             protocol.close()
         except StopIteration as end:
             request = end.value.question()
     assert isinstance(request, Request)
-    unlabelled = {"label": None, "prior": None} if texts else {}
-    return replace(request, arm="", stage="train", part=(0, 1), **unlabelled)
+    request = replace(request, arm="", stage="train", part=(0, 1))
+    return request.without(LabelQuestion) if texts else request
 
 
 def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
     """Return the digests of requests that a device may answer: for training, and for inference without a label."""
     asked = [replace(request, split="train")] if teaching else []
-    if asking or "text" in request.channels:  # inference releases a text, as training does
-        asked.append(replace(request, split="test", label=None, prior=None))
+    if asking or request.find(TextQuestion) is not None:  # inference releases a text, as training does
+        asked.append(replace(request, split="test").without(LabelQuestion))
     return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
 
 
 def _write(
-    experiment: Experiment, arm: Arm, request: Request, public: Public, out: Path, *, records: int | None,
+    name: str, setup: ArmSetup, request: Request, public: Public, out: Path, *, records: int | None,
     teaching: bool = True, asking: bool = False, keys: Keys, window: float,
 ) -> Bundle:  # fmt: skip
     """Write the bundle. teaching and asking state whether its request is that of training or of inference."""
-    policy = policy_of(experiment, arm, request, teaching=teaching, records=records)
+    policy = policy_of(setup, request, teaching=teaching, records=records)
     policy = replace(policy, window=window, questions=_listed(request, teaching=teaching, asking=asking))
     # a bundle that its own device would refuse is our fault
     policy.check(replace(request, split="train" if teaching else "test"))
-    parts: dict[str, Any] = {}
+    parts = Parts()
     if isinstance(public.rewriter, StudyRewriter):
-        parts = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
+        parts = Parts(vocabulary=public.rewriter.folder, masked_lm=public.rewriter.masked_lm)
     elif public.encoder is not None:
-        parts = {"encoder": public.encoder.folder, "precision": public.encoder.precision}
+        parts = Parts(encoder=public.encoder.folder, precision=public.encoder.precision)
     return write_bundle(
-        out, request, policy, name=experiment.name, arm=arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        keys=keys, **parts,
+        out, request, policy, name=name, arm=setup.arm.name, made_by=f"sottovoce {version('sottovoce')}",
+        parts=parts, keys=keys,
     )  # fmt: skip
 
 
-def chosen(experiment: Experiment, name: str | None) -> Arm:
-    """Return the arm of a name, or the only arm that has devices.
+def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
+    """Return the setup of the arm of a name, or of the only arm that has devices.
 
     Args:
         experiment: The study.
@@ -203,16 +209,16 @@ def chosen(experiment: Experiment, name: str | None) -> Arm:
         UserError: There is no such arm, or more than one without a name.
     """
     if not experiment.training.protocol.private:
-        raise UserError('training.way: "paper" is a trusted simulation; a device has no part in it')
-    fit = [arm for arm in experiment.arms if not arm.reference and _released(experiment, arm)]
-    names = ", ".join(f'"{arm.name}"' for arm in fit)
+        raise UserError('training.protocol: "paper" is a trusted simulation; a device has no part in it')
+    fit = [setup for setup in experiment.setups if not setup.arm.reference and _released(setup)]
+    names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
     if not fit:
         raise UserError(f"{experiment.name}: has no arm whose users release anything under a guarantee")
     if name is None:
         if len(fit) > 1:
             raise UserError(f"--arm: is missing; choose one of {names}")
         return fit[0]
-    found = [arm for arm in experiment.arms if name in (arm.name, slug(arm.name))]
+    found = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
     if not found:
         raise UserError(f'--arm "{name}": there is none; choose one of {names}')
     if found[0] not in fit:
@@ -220,9 +226,10 @@ def chosen(experiment: Experiment, name: str | None) -> Arm:
     return found[0]
 
 
-def _released(experiment: Experiment, arm: Arm) -> bool:
+def _released(setup: ArmSetup) -> bool:
     """Return True if users of the arm make releases for which a bundle can hold the request."""
-    return bool(arm.statistic if experiment.protocol_of(arm).releases_vector else arm.embedding or arm.text)
+    arm = setup.arm
+    return bool(arm.statistic if setup.protocol.releases_vector else arm.embedding or arm.text)
 
 
 def _at(experiment: Experiment, precision: str | None) -> Experiment:
@@ -244,7 +251,7 @@ def _check_precision(experiment: Experiment, precision: str | None, known: Path 
 
 
 def _public(experiment: Experiment) -> Corpus:
-    return load_split(experiment)[0].public
+    return load_split(experiment.data, experiment.population, experiment.seed)[0].public
 
 
 def _same(run: Path, what: str, was: str | None, now: str) -> None:

@@ -8,17 +8,16 @@ from dataclasses import replace
 
 from client.policy import Policy
 from mechanisms.accounting.privacy_filter import Cost
+from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.release import CHANNELS
+from mechanisms.messages.questions import QUESTIONS, TextQuestion
 from mechanisms.messages.request import Request
 from simulations.errors import UserError
-from simulations.experiment import Arm, Experiment, answer_of, client_policy
+from simulations.experiment import Arm, ArmSetup, answer_of
 from simulations.experiment.arm import embeddings_of
 
 
-def policy_of(
-    experiment: Experiment, arm: Arm, request: Request, *, teaching: bool, records: int | None = None
-) -> Policy:
+def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int | None = None) -> Policy:
     """Return the policy of a device that answers `request` and queries the arm's model.
 
     For each record, a channel's limit is the cost of the arm's own release. For each user, the total and the number of
@@ -26,8 +25,7 @@ def policy_of(
     study's. A declaration of the study as public is kept only if this arm needs it.
 
     Args:
-        experiment: The study.
-        arm: The arm.
+        setup: The arm.
         request: Request of the bundle.
         teaching: Whether it is the request of training.
         records: Records of a user; None if each user of the study has one.
@@ -35,9 +33,9 @@ def policy_of(
     Raises:
         UserError: A user may have any number of records, and the study sets no total.
     """
-    study = client_policy(experiment, arm)
-    taught = {c: request.mechanism(c) for c in request.channels if teaching}
-    asked = _question(study, arm, request)
+    study = setup.policy
+    taught = {each.channel: each.mechanism for each in request.questions if teaching}
+    asked = _question(study, setup.arm, request)
     mechanisms = [*taught.items(), *asked.items()]
     exposed = {name for _, mechanism in mechanisms for name in mechanism.guarantee.exposes}
     clear = {channel for channel, m in mechanisms if math.isinf(study.cost(m.guarantee).epsilon)}
@@ -45,8 +43,7 @@ def policy_of(
     policy = replace(study, accept_unprotected=kept, mechanisms=tuple(sorted({m.name for _, m in mechanisms})))
     priced = [(channel, policy.cost(m.guarantee)) for channel, m in mechanisms]
     policy = replace(policy, **{channel: _largest(priced, channel, clear) for channel in CHANNELS})
-    if records is None and experiment.population.assignment == "record":
-        records = 1
+    records = setup.records if records is None else records
     if records is None:
         if math.isinf(study.total):
             raise UserError(
@@ -55,7 +52,7 @@ def policy_of(
             )
         return policy
     # A user has one user vector, whatever the number of records.
-    times = [1 if channel == "statistic" else records for channel, _ in priced]
+    times = [1 if QUESTIONS[channel].of_user else records for channel, _ in priced]
     charged = (n * cost.epsilon for n, (channel, cost) in zip(times, priced, strict=True) if channel not in clear)
     return replace(policy, total=min(study.total, sum(charged)), releases=min(study.releases, sum(times)))
 
@@ -63,12 +60,12 @@ def policy_of(
 def _question(policy: Policy, arm: Arm, request: Request) -> Mapping[str, Mechanism]:
     """Return the most expensive mechanism that a user may need for a query of the arm's model."""
     if (answer := answer_of(arm, request.classes)) is not None:
-        return {"answer": answer}
-    if "text" in request.channels:
-        return {"text": request.mechanism("text")}
+        return {ANSWER.name: answer}
+    if (text := request.find(TextQuestion)) is not None:
+        return {text.channel: text.mechanism}
     if arm.embedding is None:
         return {}
-    return {"embedding": max(embeddings_of(arm), key=lambda m: policy.cost(m.guarantee).sums)}
+    return {EMBEDDING.name: max(embeddings_of(arm), key=lambda m: policy.cost(m.guarantee).sums)}
 
 
 def _largest(priced: list[tuple[str, Cost]], channel: str, clear: set[str]) -> float:

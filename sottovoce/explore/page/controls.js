@@ -11,14 +11,6 @@ const WHAT = {
   statistic: "One vector for the sentence and your label together, from which a server learns what goes with what.",
   label: "Only your label, exchanged at random for another with a known probability.",
 };
-const NAMES = {
-  purkayastha: "Purkayastha: turns it on a sphere", "planar-laplace": "planar Laplace: shifts it", gaussian: "Gaussian: shifts it, without a worst case",
-  santext: "SanText: near words more often", "santext+": "SanText+: frequent words may stay", custext: "CusText: one of K words",
-  "custext+": "CusText+: stop words stay", tem: "TEM: near words, far ones alike", diffractor: "1-Diffractor: neighbours in a list",
-  clusant: "CluSanT: a cluster, then a word", madlib: "MADLIB: noise on the word's vector", mahalanobis: "Mahalanobis: noise by the words' shape",
-  vickrey: "Vickrey: the nearest or the second nearest",
-  privunit: "PrivUnit: a cap around it", "randomized-response": "randomized response",
-};
 const DIMS = [2, 3, 4, 8, 16, 32, 64];
 const USERS = [1, 10, 100, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000, 10000000];
 const DELTAS = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9];
@@ -68,32 +60,33 @@ export class Controls {
   }
 
   choose(channel) {
-    const mechanism = this.told.mechanisms[channel][0];
-    this.set({ channel, mechanism, epsilon: this.told.usual[mechanism], label_epsilon: null });
+    this.set({ channel, ...this.first(this.told.mechanisms[channel][0]), label_epsilon: null });
     const chosen = document.querySelector("input[name=channel]:checked");
     if (chosen) chosen.focus();
   }
 
+  // A mechanism with its sliders where they begin.
+  first(mechanism) {
+    const { usual, more } = this.told.sliders[mechanism];
+    return { mechanism, epsilon: usual, ...Object.fromEntries(Object.entries(more).map(([name, r]) => [name, r.start])) };
+  }
+
   sliders() {
-    const s = this.settings, parameters = this.told.parameters[s.mechanism], parts = [];
+    const s = this.settings, slider = this.told.sliders[s.mechanism], parts = [];
     const names = this.told.mechanisms[s.channel];
     if (names.length > 1) {
       parts.push(make("div", { class: "slider" }, make("label", { for: "mechanism" }, "How it is blurred"),
-        make("select", { id: "mechanism", onchange: e => this.set({ mechanism: e.target.value, epsilon: this.told.usual[e.target.value] }) },
-          names.map(name => make("option", { value: name, selected: name === s.mechanism }, NAMES[name])))));
+        make("select", { id: "mechanism", onchange: e => this.set(this.first(e.target.value)) },
+          names.map(name => make("option", { value: name, selected: name === s.mechanism }, this.told.sliders[name].label)))));
       parts.push(make("details", {}, make("summary", {}, "Not here"), make("p", { class: "soft" }, `${this.told.absent[s.channel]}.`)));
     }
-    parts.push(this.range("epsilon", ["How much may be told: ", term("ε (epsilon)", "ε")], this.told.least[s.mechanism], this.told.most[s.mechanism],
-      s.channel === "label" ? 0.25 : this.told.most[s.mechanism] < 1 ? 0.01 : 0.5, s.epsilon, v => v, v => String(v)));
-    if (parameters.includes("dim")) {
+    parts.push(this.range("epsilon", ["How much may be told: ", term("ε (epsilon)", "ε")], slider.least, slider.most,
+      s.channel === "label" ? 0.25 : slider.most < 1 ? 0.01 : 0.5, s.epsilon, v => v, v => String(v)));
+    if (slider.dim) {
       parts.push(this.steps("dim", [s.channel === "statistic" ? "Features" : "Coordinates that leave, m′"], DIMS, v => String(v)));
     }
-    if (parameters.includes("k")) parts.push(this.range("k", ["Words to choose from, K"], 2, 100, 1, s.k, v => v, v => String(v)));
-    if (parameters.includes("w")) {
-      parts.push(this.range("w", ["Share of words that count as sensitive, w"], 0.05, 1, 0.05, s.w, v => v, v => `${Math.round(100 * v)}%`));
-    }
-    if (parameters.includes("p")) {
-      parts.push(this.range("p", ["Chance that another word is exchanged too, p"], 0.05, 1, 0.05, s.p, v => v, v => `${Math.round(100 * v)}%`));
+    for (const [name, r] of Object.entries(slider.more)) {
+      parts.push(this.range(name, [r.label], r.least, r.most, r.step, s[name] ?? r.start, v => v, r.most === 1 ? v => `${Math.round(100 * v)}%` : String));
     }
     if (s.channel === "embedding" || s.channel === "text") {
       const beside = s.label_epsilon !== null;

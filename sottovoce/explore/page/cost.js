@@ -27,12 +27,18 @@ export class Cost {
   }
 
   curved(curve, settings) {
-    this.curve = { ...curve, of: key(settings) };
+    this.curve = { ...curve, of: this.key(settings) };
     this.show();
   }
 
   // Whether the whole curve of these settings is there.
-  drawn(settings) { return this.curve !== null && this.curve.of === key(settings) && !this.curve.limit.includes(null); }
+  drawn(settings) { return this.curve !== null && this.curve.of === this.key(settings) && !this.curve.limit.includes(null); }
+
+  // The curve is of one mechanism with its parameters, whatever its ε.
+  key(s) {
+    const { more, calibrated } = this.told.sliders[s.mechanism];
+    return [s.channel, s.mechanism, s.dim, ...Object.keys(more).map(name => s[name]), s.label_epsilon, calibrated ? s.delta : 0].join(" ");
+  }
 
   crowded(found) { put(at("crowd"), explained(found.words)); }
 
@@ -41,7 +47,7 @@ export class Cost {
     if (!this.price) return;
     const { price, settings } = this;
     const loss = this.loss && this.loss.of === whole(settings) ? this.loss : null;
-    const curve = this.curve && this.curve.of === key(settings) ? this.curve : null;
+    const curve = this.curve && this.curve.of === this.key(settings) ? this.curve : null;
     this.lines(price, loss);
     if (curve) this.chart(price, settings, loss, curve);
     else put(at("chart"));
@@ -68,6 +74,4 @@ export class Cost {
   }
 }
 
-// The curve is of one mechanism with its parameters, whatever its ε.
-const key = s => [s.channel, s.mechanism, s.dim, s.k, s.w, s.p, s.label_epsilon, s.mechanism === "gaussian" ? s.delta : 0].join(" ");
 const whole = s => JSON.stringify(s);

@@ -119,10 +119,10 @@ export class Protocol {
     try {
       const held = JSON.parse(await file.text());
       if (held.format !== FORMAT || typeof held.settings !== "object" || !Array.isArray(held.stack)) throw new Error();
-      const known = this.controls.told.first;
+      const known = Object.assign({}, this.controls.told.first, ...Object.values(this.controls.told.sliders).map(slider => slider.more));
       const only = settings => Object.fromEntries(Object.entries(settings || {}).filter(([key, value]) => key in known && typeof value !== "object" || value === null));
-      if (!(held.settings.mechanism in this.controls.told.parameters)) throw new Error();
-      this.stack = held.stack.map(only).filter(s => s.mechanism in this.controls.told.parameters);
+      if (!(held.settings.mechanism in this.controls.told.sliders)) throw new Error();
+      this.stack = held.stack.map(only).filter(s => s.mechanism in this.controls.told.sliders);
       for (const name of ["rounds", "records"]) at(name).value = this[name] = Math.min(1000, Math.max(1, Math.round(Number(held[name])) || 1));
       if (typeof held.text === "string" && held.text) at("sentence").value = held.text;
       this.controls.set(only(held.settings));

@@ -24,6 +24,7 @@ from mechanisms.messages.wire import request_to_record
 from sottovoce.cli import main as cli
 from tests.support.clients import CLASSES, DIM, M, make_node, message, request
 from tests.support.devices import PUBLISHER, SIGNER
+from tests.support.requests import changed
 
 LISTED = request(arm="", label=None)
 LIMITS = Policy(embedding=32.0, statistic=4.0, total=100.0, mechanisms=("purkayastha", "planar-laplace", "privunit"))
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def own_maps(seed: int = 5) -> Request:
     """As a server asks that has chosen its maps: to find out one thing, under the very mechanism that is listed."""
-    return replace(LISTED, m1=np.random.default_rng(seed).normal(size=(M, DIM)).astype(np.float32))
+    return changed(LISTED, m1=np.random.default_rng(seed).normal(size=(M, DIM)).astype(np.float32))
 
 
 def refusal(folder: Path, asked: Request) -> str | None:
@@ -64,12 +65,12 @@ def command(*arguments: object) -> int:
 
 CHANGED: dict[str, Request] = {
     "maps": own_maps(),
-    "mean": replace(LISTED, mean=np.ones(M, np.float32)),
-    "a smaller epsilon": replace(LISTED, embedding={"mechanism": "purkayastha", "epsilon": 1.0}),
-    "another mechanism": replace(LISTED, embedding={"mechanism": "planar-laplace", "epsilon": 5.0}),
-    "fewer coordinates": replace(LISTED, m1=LISTED.m1[:, :2]),
+    "mean": changed(LISTED, mean=np.ones(M, np.float32)),
+    "a smaller epsilon": changed(LISTED, embedding={"mechanism": "purkayastha", "epsilon": 1.0}),
+    "another mechanism": changed(LISTED, embedding={"mechanism": "planar-laplace", "epsilon": 5.0}),
+    "fewer coordinates": changed(LISTED, m1=LISTED.projection.m1[:, :2]),
     "the other split": replace(LISTED, split="test"),
-    "another encoder": replace(LISTED, encoder="cd" * 32),
+    "another encoder": changed(LISTED, encoder="cd" * 32),
 }
 
 
@@ -84,13 +85,13 @@ def test_a_question_that_is_not_listed_is_not_answered(folder: Path, what: str) 
 
 def test_the_codes_the_cap_and_the_head_are_listed_too(folder: Path) -> None:
     codes = np.eye(CLASSES, dtype=np.float32)
-    vector = replace(LISTED, embedding=None, statistic={"mechanism": "privunit", "epsilon": 4.0}, codes=codes)
+    vector = changed(LISTED, embedding=None, statistic={"mechanism": "privunit", "epsilon": 4.0}, codes=codes)
     policy = replace(LIMITS, questions=(vector.digest("statistic"),))
     policy.check(vector)
-    own = dict(vector.statistic or {})
+    own = dict(vector.named("statistic").spec)
     for other in (
-        replace(vector, codes=codes[::-1].copy()), replace(vector, m1=own_maps().m1),
-        replace(vector, statistic=own | {"epsilon": 3.0}), replace(vector, statistic=own | {"cap_probability": 0.9}),
+        changed(vector, codes=codes[::-1].copy()), changed(vector, m1=own_maps().projection.m1),
+        changed(vector, statistic=own | {"epsilon": 3.0}), changed(vector, statistic=own | {"cap_probability": 0.9}),
     ):  # fmt: skip
         LIMITS.check(other)
         with pytest.raises(Refused, match="does not list"):
@@ -104,7 +105,7 @@ def test_what_is_listed_is_answered_under_any_name(folder: Path) -> None:
 
 def test_a_question_beyond_the_limits_is_refused_for_that_and_not_kept(folder: Path) -> None:
     """Nobody is asked about what they have ruled out."""
-    assert refusal(folder, replace(own_maps(), embedding={"mechanism": "purkayastha", "epsilon": 11.0})) == "channel"
+    assert refusal(folder, changed(own_maps(), embedding={"mechanism": "purkayastha", "epsilon": 11.0})) == "channel"
     assert not kept_questions(load_node(folder))
 
 
@@ -149,7 +150,7 @@ def test_a_question_that_was_read_is_not_put_away_for_another_of_its_name(
     same embedding: the file that the user names does not come to hold that."""
     write_node(folder, policy=replace(PINNED, label=2.0, mechanisms=("purkayastha", "randomized-response")))
     little, much = (
-        replace(own_maps(), label={"mechanism": "randomized-response", "epsilon": epsilon}) for epsilon in (0.1, 2.0)
+        changed(own_maps(), label={"mechanism": "randomized-response", "epsilon": epsilon}) for epsilon in (0.1, 2.0)
     )
     assert refusal(folder, little) == "question"
     (read,) = kept_questions(load_node(folder))
@@ -175,7 +176,7 @@ def test_a_question_of_the_publisher_needs_no_consent_and_one_of_a_stranger_does
     file.write_bytes(signed)
     assert command(folder, "--question", file) == 0 and "its publisher has signed it" in capsys.readouterr().out
     assert refusal(folder, own_maps()) is None
-    write_question(file, replace(own_maps(), embedding={"mechanism": "purkayastha", "epsilon": 11.0}), SIGNER)
+    write_question(file, changed(own_maps(), embedding={"mechanism": "purkayastha", "epsilon": 11.0}), SIGNER)
     assert command(folder, "--question", file) == 2
     assert "does not allow this question in any case: the policy does not allow so large" in capsys.readouterr().err
 

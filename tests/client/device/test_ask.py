@@ -51,8 +51,8 @@ def test_the_prediction_is_that_of_the_maps_for_the_released_row(world: World, t
     node, model = world.device(tmp_path / "node", sealed=sealed), world.model(sealed=sealed)
     with serving(model, **world.pair) as address:
         found = ask(world, node, [SENTENCE], address)
-    row, grid = charged(node)[0], model.request.mechanism("embedding").grid
-    z = grid.decode(np.frombuffer(row.payload, model.request.payload_form("embedding")[1])[None, :])
+    row, grid = charged(node)[0], model.request.named("embedding").mechanism.grid
+    z = grid.decode(np.frombuffer(row.payload, model.request.named("embedding").payload_form[1])[None, :])
     assert found.probabilities[0].argmax() == model.maps.predict(z)[0] and found.classes == CLASSES
     assert (row.stage, row.channel, row.record, row.digest) == ("ask", "embedding", FIRST_RECORD, model.request.digest(
         "embedding"))  # fmt: skip

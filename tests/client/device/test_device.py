@@ -60,8 +60,8 @@ def test_a_profile_adds_up(made: Bundle, tmp_path: Path) -> None:
     assert all(times[step]["p50"] > 0 for step in footprint.STEPS)
     assert found["sentences"] == 4 * len(SENTENCES) - footprint.WARM_UP
     assert found["first_seconds"] > 0 and found["memory"] > 10_000_000
-    payload = 2 * made.request.dim + 2 + 16  # coordinates, label, user and record
-    assert found["wire"]["answer"] > payload and found["wire"]["question"] > made.request.m1.nbytes
+    payload = 2 * made.request.projection.dim + 2 + 16  # coordinates, label, user and record
+    assert found["wire"]["answer"] > payload and found["wire"]["question"] > made.request.projection.m1.nbytes
     assert found["wire"]["sealed"] > sealed_bytes(made.request) + 16
 
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from sottovoce.cli import main as cli
 from tests.support.clients import ENCODER, make_node, request
 from tests.support.devices import PUBLISHER, ROOT, SENTENCES, make_bundle, on_a_device
 from tests.support.kill_points import traceable
+from tests.support.requests import changed
 
 FILES = {
     "a.txt": "\ufeffone film\r\n\n  two books  \nthree",
@@ -75,7 +75,7 @@ def test_it_runs_where_a_device_alone_is_installed_and_is_answered_from(made: Bu
     done = on_a_device("device", "add", node, "--file", put(tmp_path, "a.tsv"), *COLUMNS, "--user", 4)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{node}: 3 records of user 4 added to the split train, numbered 0 to 2{CALLED}\n"
-    asked = replace(made.request, embedding={"mechanism": "purkayastha", "epsilon": 1.0})
+    asked = changed(made.request, embedding={"mechanism": "purkayastha", "epsilon": 1.0})
     reply = reply_from_record(answer(request_to_record(asked), load_node(node)))
     assert reply.users.tolist() == [4, 4, 4] and reply.records.tolist() == [0, 1, 2]
 

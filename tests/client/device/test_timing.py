@@ -26,6 +26,7 @@ from sottovoce.cli import main as cli
 from tests.support.clients import make_node, message, request
 from tests.support.devices import POLICY, PUBLISHER, SENTENCES, make_bundle
 from tests.support.fake_superlink import Fake, Served
+from tests.support.requests import changed
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
 ROOMY = replace(POLICY, embedding=1000.0, total=10_000.0)
@@ -53,7 +54,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answered(made: Bundle, node: Path, split: str = "train") -> int:
-    asked = replace(made.request, split=split, label=None)
+    asked = changed(made.request, split=split, label=None)
     return len(reply_from_record(answer(request_to_record(asked), load_node(node))))
 
 

@@ -95,12 +95,12 @@ def reply_to(wanted: Request, n: int = N, seed: int = 0) -> Reply:
     rng = np.random.default_rng(seed)
     releases = []
     for channel in wanted.channels:
-        name, dtype, shape = wanted.payload_form(channel)
+        name, dtype, shape = wanted.named(channel).payload_form
         values: np.ndarray = rng.normal(size=(n, *shape)).astype(dtype)
         if dtype.kind == "i":
             limits = np.iinfo(dtype)
             values = rng.integers(limits.min, limits.max, size=(n, *shape), dtype=dtype, endpoint=True)
-        guarantee = wanted.mechanism(channel).guarantee
+        guarantee = wanted.named(channel).mechanism.guarantee
         releases.append(Release({name: values}, channel, wanted.stage, guarantee, wanted.digest(channel)))
     return Reply(np.arange(n) + 50, np.arange(n) % 2, tuple(releases))
 
@@ -223,7 +223,7 @@ def test_what_is_sealed_by_hand_opens() -> None:
 
 def others() -> dict[str, Request]:
     base = with_prior()
-    m1 = base.m1
+    m1 = base.projection.m1
     assert m1 is not None
     return {
         "stage": with_prior(stage="next"), "split": with_prior(split="test"), "m1": with_prior(m1=m1 * 2),

@@ -31,14 +31,13 @@ def test_request_round_trip(make):
         "stage",
         "split",
         "encoder",
-        "embedding",
-        "label",
         "classes",
         "minimum_users",
         "part",
     ):
         assert getattr(read, field) == getattr(sent, field)
-    np.testing.assert_array_equal(read.m1, sent.m1)
+    assert [question.spec for question in read.questions] == [question.spec for question in sent.questions]
+    np.testing.assert_array_equal(read.projection.m1, sent.projection.m1)
     assert [read.digest(c) for c in read.channels] == [sent.digest(c) for c in sent.channels]
 
 
@@ -57,8 +56,8 @@ def test_digest_covers_what_a_draw_depends_on_and_nothing_else():
     base = with_prior()
     same = [with_prior(arm="b"), with_prior(minimum_users=1), with_prior(part=(1, 2)), with_prior(stage="x")]
     other = [
-        with_prior(m1=base.m1 * 2),
-        with_prior(mean=base.mean + 1),
+        with_prior(m1=base.projection.m1 * 2),
+        with_prior(mean=base.projection.mean + 1),
         with_prior(encoder="cd" * 32),
         with_prior(split="test"),
         with_prior(embedding={"mechanism": "purkayastha", "epsilon": 9.0}),
@@ -66,8 +65,8 @@ def test_digest_covers_what_a_draw_depends_on_and_nothing_else():
     for channel in ("embedding", "label"):
         assert {r.digest(channel) for r in same} == {base.digest(channel)}
         assert len({base.digest(channel), *(r.digest(channel) for r in other)}) == 6
-    w, b = base.prior
-    moved = request(label=base.label, prior=(w, b + np.float32(1)))
+    w, b = base.named("label").prior.weights
+    moved = request(label=base.named("label").spec, prior=(w, b + np.float32(1)))
     assert moved.digest("embedding") == base.digest("embedding")
     assert moved.digest("label") != base.digest("label")
     assert request(embedding={"mechanism": "purkayastha", "epsilon": 10.0, "dim": DIM}).digest(
@@ -160,6 +159,9 @@ def _hostile():
     yield RecordDict({"request.arrays": MetricRecord({"a": 1.0}), "request.about": good["request.about"]})
     yield changed(more={"extra": ConfigRecord({"a": 1})})
     yield changed(about={"extra": 1})
+    yield changed(about={"embedding": ""})  # maps of no question
+    yield changed(about={"masked_lm": "ab" * 32})  # a language model of no question
+    yield changed(about={"classes": 4, "label": ""}, arrays={"codes": good["request.arrays"]["m1"]})
     yield changed(drop=("stage",))
     yield changed(about={"classes": True})
     yield changed(about={"classes": 1.5})
@@ -231,5 +233,6 @@ def test_hostile_replies_are_refused():
 
 def test_at_most_40_bytes_for_16_coordinates_and_a_label():
     wide = request(m1=np.ones((M, 16), dtype=np.float32))
-    sizes = [wide.payload_form(c)[1].itemsize * int(np.prod(wide.payload_form(c)[2])) for c in wide.channels]
+    forms = [question.payload_form for question in wide.questions]
+    sizes = [dtype.itemsize * int(np.prod(shape)) for _, dtype, shape in forms]
     assert sizes == [32, 2]

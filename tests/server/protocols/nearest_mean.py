@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
@@ -22,10 +23,10 @@ def nearest_mean(
     batch = yield channels.embeddings(
         public.encoder.identity, maps, mechanism, stage="train", split="train", label=True
     )
-    embedding, labels = batch.channel("embedding"), batch.channel("label")
+    embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
     if embedding is None or labels is None:
         return None
-    z, y = decoded(mechanism, embedding), labels.payload["y"].astype(np.int64)
+    z, y = decoded(mechanism, embedding), labels.values.astype(np.int64)
     progress(f"means of {len(z)} releases")
     if channels.label.name == "identity":
         weights = np.eye(channels.classes)[y]

@@ -34,8 +34,8 @@ __all__ = ["folder"]  # a fixture
 EPSILON = 4.0
 ANSWER = {"mechanism": "randomized-response", "epsilon": EPSILON}
 PRIVUNIT = {"mechanism": "privunit", "epsilon": 6.0, "dim": 3}
-STATISTICS = {"training": {"way": "statistics"}, "data": {"public": {"labels": False}}}
-POLICY = {"statistic": 6.0, "embedding": 32.0, "answer": EPSILON, "label": 3.0, "accept-unprotected": []}
+STATISTICS = {"training": {"protocol": "statistics"}, "data": {"public": {"labels": False}}}
+POLICY = {"vector": 6.0, "embedding": 32.0, "answer": EPSILON, "label": 3.0, "accept-unprotected": []}
 ALARM = 1e-6
 
 
@@ -52,7 +52,7 @@ def test_users_are_taught_by_statistics_and_ask_by_answers(folder: Path) -> None
     makes of each other."""
     repeats = 20
     data = STATISTICS["data"] | {"test-repeats": repeats}
-    made = study({"name": "a", "statistic": PRIVUNIT, "answer": ANSWER}, **STATISTICS | {"data": data})
+    made = study({"name": "a", "vector": PRIVUNIT, "answer": ANSWER}, **STATISTICS | {"data": data})
     done = ran(made, folder)["a"]
     line, kept = done.line, 1 / (1 + (CLASSES - 1) * math.exp(-EPSILON))
     right = line["accuracy_clean_test"]
@@ -90,8 +90,8 @@ def test_release_once_teaches_by_embeddings_and_asks_by_answers(folder: Path) ->
 
 
 def test_without_noise_it_is_the_device_and_public_models_are_asked_so_too(folder: Path) -> None:
-    clear = {"name": "clear", "way": "public-only", "answer": {"mechanism": "identity"}, "reference": True}
-    made = study(clear, {"name": "public", "way": "public-only", "answer": ANSWER})
+    clear = {"name": "clear", "protocol": "public-only", "answer": {"mechanism": "identity"}, "reference": True}
+    made = study(clear, {"name": "public", "protocol": "public-only", "answer": ANSWER})
     done = ran(made, folder)
     line = done["clear"].line
     assert line["accuracy"] == line["accuracy_clean_test"] > 0.9
@@ -103,7 +103,7 @@ def test_without_noise_it_is_the_device_and_public_models_are_asked_so_too(folde
 
 
 def test_what_is_expected_before_a_run_is_what_a_run_costs(folder: Path) -> None:
-    made = study({"name": "a", "statistic": PRIVUNIT, "answer": ANSWER}, **STATISTICS)
+    made = study({"name": "a", "vector": PRIVUNIT, "answer": ANSWER}, **STATISTICS)
     (before,) = of_experiment(made, classes=CLASSES)
     after = ran(made, folder)["a"].line["test_ladder"]
     assert [(r["rung"], r["epsilon"], r["delta"]) for r in before["test_ladder"]] == [
@@ -124,7 +124,7 @@ def test_the_report_says_what_asking_is(folder: Path) -> None:
 
 
 def test_a_study_with_answers_is_written_and_read_back(tmp_path: Path) -> None:
-    made = study({"name": "a", "statistic": PRIVUNIT, "answer": ANSWER}, **STATISTICS)
+    made = study({"name": "a", "vector": PRIVUNIT, "answer": ANSWER}, **STATISTICS)
     (tmp_path / "e.toml").write_text(to_toml(made))
     assert load(str(tmp_path / "e.toml")) == made and made.policy.answer == EPSILON
 
@@ -141,12 +141,13 @@ def test_a_study_with_answers_is_written_and_read_back(tmp_path: Path) -> None:
         ({"answer": {"mechanism": "randomized-response"}}, {}, "missing parameter epsilon"),
         ({"answer": ANSWER}, {"policy": POLICY | {"total": 3.0}}, "4, is above policy.total = 3"),
         (
-            {"answer": ANSWER, "statistic": PRIVUNIT, "embedding": PURKAYASTHA, "label": None}, STATISTICS,
+            {"answer": ANSWER, "vector": PRIVUNIT, "embedding": PURKAYASTHA, "label": None}, STATISTICS,
             "an answer or an embedding; remove one of the two",
         ),
         (
             {"answer": ANSWER, "embedding": None, "text": {"mechanism": "santext", "epsilon": 1.0}},
-            {"training": {"way": "sanitized-text"}}, 'answer: does not go with training.way = "sanitized-text"',
+            {"training": {"protocol": "sanitized-text"}},
+            'answer: does not go with training.protocol = "sanitized-text"',
         ),
     ],
 )  # fmt: skip

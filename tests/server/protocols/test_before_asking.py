@@ -14,12 +14,12 @@ from simulations.artifacts.ways import protocol_of
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from sottovoce.deployment.devices.bundle import _first_request
-from tests.support.studies import PURKAYASTHA
+from tests.support.studies import PURKAYASTHA, trained
 from tests.support.texts import SANTEXT, text_prepared, text_study
 
 TEXT = {"name": "a", "text": SANTEXT}
 BOTH = TEXT | {"embedding": PURKAYASTHA | {"dim": 33}}
-HALVES = {"way": "text-then-embeddings"}
+HALVES = {"protocol": "text-then-embeddings"}
 CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (TEXT, {"training": {"bottleneck": 33}}, "training.bottleneck"),
     (TEXT, {"training": {"bottleneck": 100_000}}, "training.bottleneck"),
@@ -39,12 +39,12 @@ def test_no_user_is_asked_for_what_cannot_be_trained(
 ) -> None:
     study = text_study(shared, arm, **sections)
     public = text_prepared(study, shared).public
-    protocol = protocol_of(study, study.arms[0], public, folder=Path("nowhere"), progress=lambda line: None)
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None)
     with pytest.raises(ValueError, match=f"^{where}: must be from .* the encoder's .*, got ") as error:
         next(protocol)
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match=f"{where}: ") as said:
-        check_trained(study)
+        check_trained(study.encoder, study.training, study.arms)
     given = (study.training.bottleneck, study.encoder.max_length, *study.arms[0].dims)
     assert any(str(number) in str(said.value) for number in given)
     assert any(str(number) in str(said.value) for number in (32, 64))  # the width and the places of the tiny BERT
@@ -53,9 +53,9 @@ def test_no_user_is_asked_for_what_cannot_be_trained(
 @pytest.mark.parametrize("bottleneck", [2, 32, "none"])
 def test_what_fits_is_asked_for(bottleneck: int | str, shared: Path) -> None:
     study = text_study(shared, TEXT, training={"bottleneck": bottleneck}, encoder={"max-length": 64})
-    check_trained(study)
+    check_trained(study.encoder, study.training, study.arms)
     public = text_prepared(study, shared).public
-    protocol = protocol_of(study, study.arms[0], public, folder=Path("nowhere"), progress=lambda line: None)
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None)
     assert next(protocol).channels == ("text", "label")
 
 
@@ -65,7 +65,7 @@ def test_an_encoder_that_is_not_there_is_missed_before_users_are_asked(shared: P
     assert isinstance(public.rewriter, StudyRewriter)
     gone = replace(public, rewriter=replace(public.rewriter, model=str(shared / "nowhere")))
     with pytest.raises(ValueError, match="there is no folder"):
-        next(protocol_of(study, study.arms[0], gone, folder=Path("nowhere"), progress=lambda line: None))
+        next(protocol_of(study.setups[0], trained(study), gone, folder=Path("nowhere"), progress=lambda line: None))
 
 
 def test_a_bundle_does_not_wait_for_pretraining(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +81,13 @@ def test_a_bundle_does_not_wait_for_pretraining(shared: Path, monkeypatch: pytes
     monkeypatch.setattr("simulations.artifacts.text_channel.masked_lm_folder", refuse)
     assert _first_request(study, study.arms[0], public, lambda line: None).channels == ("text", "label")
     with pytest.raises(ValueError, match=r"^pretraining: no$"):
-        next(protocol_of(study, study.arms[0], public, folder=Path("nowhere"), progress=lambda line: None))
+        next(protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None))
 
 
 def test_settings_that_no_training_on_texts_reads_are_refused(shared: Path) -> None:
     for way, arm in (("sanitized-text", TEXT), ("text-then-embeddings", TEXT | {"embedding": PURKAYASTHA})):
-        with pytest.raises(UserError, match=r"^encoder.layers: does not go with training.way"):
-            text_study(shared, arm, training={"way": way}, encoder={"layers": [1, 2]})
+        with pytest.raises(UserError, match=r"^encoder.layers: does not go with training.protocol"):
+            text_study(shared, arm, training={"protocol": way}, encoder={"layers": [1, 2]})
 
 
 def test_pretraining_by_what_reads_a_language_model_is_refused(shared: Path) -> None:

@@ -20,7 +20,7 @@ from server import declarations
 from server.declarations import ASKING, PROTOCOLS
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Publish
-from simulations.artifacts.ways import channels_of, protocol_of, training_of
+from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.experiment import sections
 from simulations.run.collect import FlowerUsers
 from tests.server.protocols import nearest_mean
@@ -37,6 +37,7 @@ from tests.support.studies import (
     make_nodes,
     prepared,
     run_arms,
+    trained,
 )
 
 __all__ = ["folder"]  # a fixture
@@ -78,9 +79,10 @@ def test_a_protocol_is_replayed_from_what_it_was_sent(label_stages: int, folder:
     """So it can be resumed, driven by a deployment, or by nobody at all: batches in a list are enough."""
     study = experiment(ARM | {"label": PRIOR}, training={"label-stages": label_stages})
     ready = prepared(study)
-    users = FlowerUsers(LocalGrid(make_nodes(study, folder)), study, tests=TEST, nodes=folder)
+    grid = LocalGrid(make_nodes(study, folder))
+    users = FlowerUsers(grid, study.population, seed=study.seed, tests=TEST, nodes=folder)
     first, drive = Listening(users), lambda who: Driver(who).train(
-        protocol_of(study, study.arms[0], ready.public, folder=folder, progress=lambda line: None)
+        protocol_of(study.setups[0], trained(study), ready.public, folder=folder, progress=lambda line: None)
     )
     model = drive(first)
     assert len(first.asked) == label_stages
@@ -98,7 +100,8 @@ def test_a_new_way_costs_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
     lines = inspect.getsource(nearest_mean).splitlines()
     assert len(lines) <= 40
     imported = {n.module for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, ast.ImportFrom)}
-    assert all(name.split(".")[0] in ("__future__", "pathlib", "server") for name in imported), "no user, no truth"
+    ours = ("__future__", "mechanisms", "pathlib", "server")
+    assert all(name.split(".")[0] in ours for name in imported), "no user, no truth"
     mine = replace(declarations.RELEASE_ONCE, steps="tests.server.protocols.nearest_mean:nearest_mean")
     monkeypatch.setitem(declarations.PROTOCOLS, "release-once", mine)
     study = experiment(ARM)
@@ -125,7 +128,8 @@ def test_experiments_name_the_ways_that_there_are() -> None:
 def test_nothing_happens_before_the_first_question_is_wanted() -> None:
     study = experiment(ARM)
     said: list[str] = []
-    protocol = protocol_of(study, study.arms[0], prepared(study).public, folder=Path("nowhere"), progress=said.append)
+    public = prepared(study).public
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=said.append)
     assert said == []
     request = next(protocol)
     assert isinstance(request, Request) and said == [f"a: learning maps on {90:,} public texts"]
@@ -133,11 +137,11 @@ def test_nothing_happens_before_the_first_question_is_wanted() -> None:
 
 
 def test_a_public_only_arm_asks_nobody() -> None:
-    study = experiment({"name": "p", "way": "public-only", "embedding": PURKAYASTHA})
+    study = experiment({"name": "p", "protocol": "public-only", "embedding": PURKAYASTHA})
     public = prepared(study).public
     nobody = Answered([])
     model = Driver(nobody).train(
-        protocol_of(study, study.arms[0], public, folder=Path("nowhere"), progress=lambda line: None)
+        protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None)
     )
     assert nobody.asked == [] and model.asked is None and model.question().channels == ("embedding",)
     assert model.answer(Batch((), 0, 0, "no release arrived")) is None
@@ -202,7 +206,7 @@ def test_what_cannot_be_asked_is_refused_before_anybody_is(folder: Path) -> None
     def refuse(request: Request) -> None:
         raise ValueError(request.stage)
 
-    protocol = protocol_of(study, study.arms[0], public, folder=folder, progress=lambda line: None)
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=folder, progress=lambda line: None)
     with pytest.raises(ValueError, match=r"^train$"):
         Driver(nobody, before=refuse).train(protocol)
     assert nobody.asked == []
@@ -216,7 +220,7 @@ def test_labels_that_are_not_public_are_not_in_the_public_part() -> None:
 
 def test_what_an_arm_asks_follows_from_the_experiment() -> None:
     study = experiment(ARM, training={"label-stages": 3}, shuffle={"minimum-users": 20})
-    channels = channels_of(study, study.arms[0], prepared(study).public)
+    channels = channels_of(study.setups[0], prepared(study).public)
     assert (channels.teaching, channels.asking, channels.minimum_users, channels.classes) == (True, True, 20, CLASSES)
     assert (channels.label.name, [m.name for m in channels.embedding]) == ("randomized-response", ["purkayastha"])
-    assert (training_of(study).seed, training_of(study).label_stages) == (study.seed, 3)
+    assert (trained(study).seed, trained(study).label_stages) == (study.seed, 3)

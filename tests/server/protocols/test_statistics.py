@@ -38,6 +38,7 @@ from tests.support.studies import (
     make_nodes,
     prepared,
     run_arms,
+    trained,
 )
 
 __all__ = ["folder"]  # a fixture
@@ -45,9 +46,9 @@ __all__ = ["folder"]  # a fixture
 CODES = simplex_codes(CLASSES)
 PRIVUNIT = {"mechanism": "privunit", "epsilon": 6.0, "dim": 3}
 CLEAR = {"mechanism": "identity", "dim": 3}
-WAY = {"way": "statistics"}
+WAY = {"protocol": "statistics"}
 UNLABELLED = {"public": {"labels": False}}
-POLICY = {"statistic": 6.0, "embedding": 32.0, "accept-unprotected": []}
+POLICY = {"vector": 6.0, "embedding": 32.0, "accept-unprotected": []}
 
 
 def study(*arms: dict[str, Any], **sections: dict[str, Any]) -> Any:
@@ -60,7 +61,7 @@ def ran(made: Any, folder: Path, ready: Prepared | None = None) -> dict[str, Any
 
 def test_without_noise_the_head_is_that_of_all_users_records(folder: Path) -> None:
     """From the raw embeddings and labels, by hand; what is lost on the way is the rounding to the grid."""
-    made = study({"name": "a", "statistic": CLEAR, "reference": True})
+    made = study({"name": "a", "vector": CLEAR, "reference": True})
     model = ran(made, folder)["a"].model
     ready = prepared(made)
     frame = pca_maps(ready.public.embeddings, dim=3, classes=CLASSES)
@@ -78,7 +79,7 @@ def test_without_noise_the_head_is_that_of_all_users_records(folder: Path) -> No
 def test_users_of_another_domain_say_where_their_text_is(folder: Path) -> None:
     """By a coordinate of their codes that classes share, unless the head is to label public text; and what they say
     makes a model."""
-    made = study({"name": "a", "statistic": PRIVUNIT})
+    made = study({"name": "a", "vector": PRIVUNIT})
     ready = prepared(made)
     ready = ready._replace(public=replace(ready.public, elsewhere=True))
     assert way.codes_asked(ready.public, self_training=False).shape == (CLASSES, CLASSES)
@@ -88,7 +89,7 @@ def test_users_of_another_domain_say_where_their_text_is(folder: Path) -> None:
 
 
 def test_a_user_releases_one_vector_and_pays_once(folder: Path) -> None:
-    made = study({"name": "a", "statistic": PRIVUNIT})
+    made = study({"name": "a", "vector": PRIVUNIT})
     line = ran(made, folder)["a"].line
     assert (line["users"], line["delivered"], line["dropped"], line["errors"]) == (USERS, USERS, {}, {})
     rows = ledger_rows(folder, "a")
@@ -104,7 +105,7 @@ def test_a_user_releases_one_vector_and_pays_once(folder: Path) -> None:
 
 def test_what_was_delivered_costs_what_was_expected(folder: Path) -> None:
     """The ladder before the run, of the number of features that the arm names, is that of the run."""
-    made = study({"name": "a", "statistic": PRIVUNIT | {"epsilon": 0.5}}, population={"users": 60})
+    made = study({"name": "a", "vector": PRIVUNIT | {"epsilon": 0.5}}, population={"users": 60})
     (before,) = of_experiment(made, classes=CLASSES)
     after = ran(made, folder)["a"].line["ladder"]
     assert [(r["rung"], r["epsilon"], r["delta"]) for r in before["ladder"]] == [
@@ -116,19 +117,19 @@ def test_what_was_delivered_costs_what_was_expected(folder: Path) -> None:
 
 
 def test_the_number_of_features_is_chosen_before_anyone_is_asked(folder: Path) -> None:
-    made = study({"name": "a", "statistic": {"mechanism": "privunit", "epsilon": 6.0}})
+    made = study({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 6.0}})
     public = prepared(made).public
-    protocol = protocol_of(made, made.arms[0], public, folder=folder, progress=lambda line: None)
+    protocol = protocol_of(made.setups[0], trained(made), public, folder=folder, progress=lambda line: None)
     request = next(protocol)
     assert isinstance(request, Request) and request.channels == ("statistic",)
-    assert request.m1.shape == (public.embeddings.shape[1], 8)
-    assert request.mechanism("statistic") == PrivUnit((CLASSES - 1) * 9, 6.0)
+    assert request.projection.m1.shape == (public.embeddings.shape[1], 8)
+    assert request.named("statistic").mechanism == PrivUnit((CLASSES - 1) * 9, 6.0)
 
 
 def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:
     """Where labels of the same kind are public, a few users under a small ε take nothing away from them."""
     made = study(
-        {"name": "users", "statistic": PRIVUNIT | {"epsilon": 0.1}}, {"name": "alone", "way": "public-only"},
+        {"name": "users", "vector": PRIVUNIT | {"epsilon": 0.1}}, {"name": "alone", "protocol": "public-only"},
         data={"public": {"labels": True}},
     )  # fmt: skip
     ready = prepared(made)
@@ -138,20 +139,58 @@ def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:
     assert lines["users"].line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
     some = np.where(np.arange(PUBLIC) < 30, ready.public.labels, -1)
     part = ready._replace(public=replace(ready.public, labels=some))
-    again = run_arms(study({"name": "alone", "way": "public-only"}, data={"public": {"labels": True}}),
+    again = run_arms(study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}),
                      LocalGrid(0), ready=part)["alone"]  # fmt: skip
     assert again.line["accuracy_clean_test"] > 0.9
     other = np.where(np.arange(PUBLIC) < 30, 0, -1)  # what is not known is not used
     assert not np.array_equal(some, other)
     wrong = run_arms(
-        study({"name": "alone", "way": "public-only"}, data={"public": {"labels": True}}), LocalGrid(0),
+        study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}), LocalGrid(0),
         ready=ready._replace(public=replace(ready.public, labels=other)),
     )["alone"]  # fmt: skip
     assert wrong.line["accuracy_clean_test"] < 0.5
 
 
+def test_class_names_stand_in_for_labels_and_users_correct_them(folder: Path) -> None:
+    """Without labels an arm has the names alone; noisy users take nothing away, and clear ones correct wrong names."""
+    ready = prepared(made := study({"name": "alone", "protocol": "public-only"}))
+    y = ready.held.train
+    names = np.stack([ready.held.train_embeddings[y.labels == k].mean(axis=0) for k in range(CLASSES)])
+    with_names = ready._replace(public=replace(ready.public, names=names))
+    alone = run_arms(made, LocalGrid(0), ready=with_names)["alone"].line
+    assert alone["accuracy_clean_test"] > 0.9 and alone["users"] == 0 and alone["ladder"] is None
+    noisy = ran(study({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}), folder, with_names)["a"]
+    assert noisy.line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
+    assert noisy.model.maps.dim >= noisy.model.asked.dim
+
+
+def test_users_correct_wrong_names(folder: Path) -> None:
+    made = study({"name": "a", "vector": CLEAR, "reference": True}, {"name": "alone", "protocol": "public-only"})
+    ready = prepared(made)
+    names = np.stack([ready.held.train_embeddings[ready.held.train.labels == k].mean(axis=0) for k in range(CLASSES)])
+    lines = ran(made, folder, ready._replace(public=replace(ready.public, names=names[[1, 2, 0]])))
+    assert lines["alone"].line["accuracy_clean_test"] < 0.3
+    assert lines["a"].line["accuracy_clean_test"] > 0.8
+
+
+def test_labels_decide_whether_names_are_believed(folder: Path) -> None:
+    del folder
+    ready = prepared(study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}))
+    h, labels = ready.public.embeddings, ready.public.labels
+    names = np.stack([h[labels == k].mean(axis=0) for k in range(CLASSES)])
+    believed = way.first_belief(replace(ready.public, names=names), h)
+    assert believed is not None and not believed.by_names, "all labels are public"
+    some = np.where(np.arange(PUBLIC) < 45, labels, -1)
+    good = way.first_belief(replace(ready.public, labels=some, names=names), h)
+    assert good is not None and good.by_names and (good.values[:45].argmax(axis=1) == labels[:45]).all()
+    bad = way.first_belief(replace(ready.public, labels=some, names=names[[1, 2, 0]]), h)
+    assert bad is not None and not bad.by_names and np.array_equal(bad.values, some)
+    none = way.first_belief(replace(ready.public, labels=None), h)
+    assert none is None
+
+
 def test_whoever_asks_releases_an_embedding_under_maps_of_its_size(folder: Path) -> None:
-    made = study({"name": "a", "statistic": PRIVUNIT, "embedding": PURKAYASTHA | {"dim": 2}})
+    made = study({"name": "a", "vector": PRIVUNIT, "embedding": PURKAYASTHA | {"dim": 2}})
     done = ran(made, folder)["a"]
     assert done.model.maps.dim == 2 and done.model.asked.dim == 3
     assert done.line["accuracy"] > 0.6 and {r["rung"] for r in done.line["test_ladder"]} >= {"embedding", "user"}
@@ -160,7 +199,7 @@ def test_whoever_asks_releases_an_embedding_under_maps_of_its_size(folder: Path)
 
 
 def test_nothing_that_came_is_no_model(folder: Path) -> None:
-    made = study({"name": "a", "statistic": PRIVUNIT}, shuffle={"minimum-users": 40}, population={"users-per-node": 30})
+    made = study({"name": "a", "vector": PRIVUNIT}, shuffle={"minimum-users": 40}, population={"users-per-node": 30})
     nodes = make_nodes(made, folder)
     done = run_arms(made, LocalGrid(nodes, lost=[1]), nodes=folder)["a"]
     assert done.model is None and done.line["delivered"] == 0
@@ -192,27 +231,27 @@ def refusal(*arms: dict[str, Any], **sections: dict[str, Any]) -> str:
 
 
 def test_what_contradicts_itself_is_refused_in_one_line() -> None:
-    arm = {"name": "a", "statistic": PRIVUNIT}
+    arm = {"name": "a", "vector": PRIVUNIT}
     rr = {"mechanism": "randomized-response", "epsilon": 1.0}
     said = [
         refusal({"name": "a", "embedding": PURKAYASTHA}),
         refusal(arm | {"label": rr}),
-        refusal(arm | {"statistic": PRIVUNIT | {"epsilon": 7.0}}),
-        refusal(arm | {"statistic": PRIVUNIT | {"dim": [3, 4]}}),
-        refusal(arm | {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}}),
-        refusal(arm | {"statistic": {"mechanism": "privunit"}}),
-        refusal(arm, training={"way": "release-once"}),
-        refusal({"name": "a", "way": "public-only"}),
+        refusal(arm | {"vector": PRIVUNIT | {"epsilon": 7.0}}),
+        refusal(arm | {"vector": PRIVUNIT | {"dim": [3, 4]}}),
+        refusal(arm | {"vector": {"mechanism": "purkayastha", "epsilon": 1.0}}),
+        refusal(arm | {"vector": {"mechanism": "privunit"}}),
+        refusal(arm, training={"protocol": "release-once"}),
+        refusal({"name": "a", "protocol": "public-only"}, data=UNLABELLED | {"class-descriptions": "none"}),
         refusal(arm, training=WAY | {"rounds": 2}),
-        refusal(arm, training={"way": "release-once", "self-training": True}),
+        refusal(arm, training={"protocol": "release-once", "self-training": True}),
         refusal(arm, data={"public": {"labels": False, "labelled": 5}}),
-        refusal(arm | {"statistic": CLEAR}),
+        refusal(arm | {"vector": CLEAR}),
         refusal(arm | {"text": {"mechanism": "santext", "epsilon": 1.0}}),
         refusal(arm, training=WAY | {"rounds": 7, "self-training": True}),
     ]
     assert [line.split(": ")[1] if line.startswith("arm") else line.split(":")[0] for line in said] == [
-        "statistic", "label", "statistic", "statistic.dim", "statistic", "statistic", "statistic", "way",
-        "training.rounds", "training.self-training", "data.public.labelled", "its statistics are sent unprotected "
+        "vector", "label", "vector", "vector.dim", "vector", "vector", "vector", "protocol",
+        "training.rounds", "training.self-training", "data.public.labelled", "its vectors are sent unprotected "
         "(worst-case ε = ∞); choose another mechanism, or give a reason in policy.accept-unprotected = [\"statistic",
         "text", "shuffle.minimum-users",
     ]  # fmt: skip
@@ -245,7 +284,7 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     from tests.support.tiny_models import tiny_bert
 
     made = study(
-        {"name": "a", "statistic": PRIVUNIT}, training=WAY | {"rounds": 2, "self-training": True},
+        {"name": "a", "vector": PRIVUNIT}, training=WAY | {"rounds": 2, "self-training": True},
     )
     ready = prepared(made)
     checkpoint = tiny_bert(tmp_path_factory.mktemp("checkpoint"))
@@ -255,13 +294,13 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=checkpoint)
     ready = ready._replace(public=public)
     nodes = make_nodes(made, folder)
-    users = Tiny(FlowerUsers(LocalGrid(nodes), made, tests=TEST, nodes=folder))
+    users = Tiny(FlowerUsers(LocalGrid(nodes), made.population, seed=made.seed, tests=TEST, nodes=folder))
     users.publish(first, ("train",))
     users.published.clear()
     driver = Driver(users)
     place = tmp_path_factory.mktemp("model")
     model = driver.train(way.statistics(
-        public, channels_of(made, made.arms[0], public), _training(made), folder=place, progress=lambda line: None
+        public, channels_of(made.setups[0], public), _training(made), folder=place, progress=lambda line: None
     ))  # fmt: skip
     assert users.stages == [("train-1", (0, 2)), ("train-2", (1, 2))]
     assert users.published == [("client", ("train",)), ("client", ("test",))]
@@ -273,31 +312,29 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
 
 
 def _training(made: Any) -> Any:
-    from simulations.artifacts.ways import training_of
-
-    return replace(training_of(made), max_length=16, export={"pooling": "mean", "max_length": 16})
+    return replace(trained(made), max_length=16, export={"pooling": "mean", "max_length": 16})
 
 
 def test_a_mechanism_is_planned_for_a_central_epsilon(folder: Path) -> None:
     """The ladder of the run says that the shuffled ε is what the arm asked for, and not much less."""
     made = study(
-        {"name": "a", "statistic": {"mechanism": "privunit", "central_epsilon": 0.8, "dim": 3}},
+        {"name": "a", "vector": {"mechanism": "privunit", "central_epsilon": 0.8, "dim": 3}},
         population={"users": 300, "users-per-node": 300},
     )  # fmt: skip
     line = ran(made, folder)["a"].line
     (shuffled,) = (rung for rung in line["ladder"] if rung["rung"] == "shuffled")
     assert 0.7 < shuffled["epsilon"] <= 0.8 and line["budget"]["worst_case_epsilon"] > 0.8
-    assert "privunit" in refusal({"name": "a", "statistic": {"mechanism": "identity", "central_epsilon": 0.8}})
-    assert "stands in place of epsilon" in refusal({"name": "a", "statistic": PRIVUNIT | {"central_epsilon": 0.8}})
+    assert "privunit" in refusal({"name": "a", "vector": {"mechanism": "identity", "central_epsilon": 0.8}})
+    assert "stands in place of epsilon" in refusal({"name": "a", "vector": PRIVUNIT | {"central_epsilon": 0.8}})
     assert "needs the shuffler" in refusal(
-        {"name": "a", "statistic": {"mechanism": "privunit", "central_epsilon": 0.8}}, shuffle={"enabled": False}
+        {"name": "a", "vector": {"mechanism": "privunit", "central_epsilon": 0.8}}, shuffle={"enabled": False}
     )
 
 
 @pytest.mark.parametrize("mechanism", ["dp-sgd", "dp-fedavg"])
 def test_a_trusted_server_trains_on_records_in_clear(folder: Path, mechanism: str) -> None:
     """At an ε at which noise is nothing it tells the classes apart, at a tiny one it does not."""
-    arm = {"statistic": CLEAR, "reference": True}
+    arm = {"vector": CLEAR, "reference": True}
     spec = {"mechanism": mechanism, "delta": 1e-6, "rate": 1.0, "steps": 5}
     made = study(
         arm | {"name": "much", "curator": spec | {"epsilon": 900.0}},
@@ -318,18 +355,18 @@ def test_a_trusted_server_trains_on_records_in_clear(folder: Path, mechanism: st
 
 def test_users_who_send_gradients_trust_the_shuffler_alone(folder: Path) -> None:
     curator = {"mechanism": "local-dp-sgd", "epsilon": 8.0, "delta": 1e-6, "groups": 2}
-    made = study({"name": "a", "statistic": CLEAR, "reference": True, "curator": curator})
+    made = study({"name": "a", "vector": CLEAR, "reference": True, "curator": curator})
     budget = ran(made, folder)["a"].line["budget"]
     assert budget["central_epsilon"] == 8.0 and 7.9 < budget["simulated_epsilon"] <= 8  # 30 users hide nobody
     assert "users' own draws are made of records in clear (local-dp-sgd, " in budget["statement"]
-    assert "known are epsilon" in refusal({"name": "a", "statistic": CLEAR, "reference": True, "curator": curator | {
+    assert "known are epsilon" in refusal({"name": "a", "vector": CLEAR, "reference": True, "curator": curator | {
         "users": 7
     }})  # fmt: skip
 
 
 def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) -> None:
     noise = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6}
-    arm = {"name": "a", "statistic": CLEAR, "reference": True}
+    arm = {"name": "a", "vector": CLEAR, "reference": True}
     made = study(arm | {"curator": noise}, arm | {"name": "b"})
     lines = ran(made, folder)
     models = [lines[name].model.maps for name in ("a", "b")]
@@ -338,7 +375,7 @@ def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) ->
     assert "which is trusted and adds noise to the sum (mechanism gaussian, epsilon 1.0" in (
         lines["a"].line["budget"]["statement"]
     )
-    assert "reference = true" in refusal({"name": "a", "statistic": PRIVUNIT, "curator": noise})
+    assert "reference = true" in refusal({"name": "a", "vector": PRIVUNIT, "curator": noise})
     assert lines["a"].line["budget"]["central_epsilon"] == 1.0 and lines["b"].line["budget"]["central_epsilon"] is None
     assert "must be one of" in refusal(arm | {"curator": {"mechanism": "identity"}})
     assert "with epsilon and delta" in refusal(arm | {"curator": {"mechanism": "dp-sgd", "epsilon": 1.0}})

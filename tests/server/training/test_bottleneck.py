@@ -9,9 +9,9 @@ import pytest
 
 from server.training.end_to_end import started
 from server.training.on_text import train_on_text
-from simulations.artifacts.ways import training_of
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table
+from tests.support.studies import trained
 from tests.support.tiny_models import bert, reviews
 
 __all__ = ["bert"]  # a fixture
@@ -19,16 +19,16 @@ __all__ = ["bert"]  # a fixture
 
 def study(**training: object) -> Experiment:
     return from_table({
-        "name": "x", "training": {"way": "sanitized-text"} | training, "policy": {"text": 1000.0, "label": 2.0},
+        "name": "x", "training": {"protocol": "sanitized-text"} | training, "policy": {"text": 1000.0, "label": 2.0},
         "arm": [{"name": "a", "text": {"mechanism": "santext", "epsilon": 2.0, "tokens": 6},
                  "label": {"mechanism": "randomized-response", "epsilon": 2.0}}],
     })  # fmt: skip
 
 
 def test_what_a_study_says_is_what_is_trained(bert: Path) -> None:
-    assert training_of(study()).bottleneck == 16
-    assert training_of(study(bottleneck=5)).bottleneck == 5
-    assert training_of(study(bottleneck="none")).bottleneck is None
+    assert trained(study()).bottleneck == 16
+    assert trained(study(bottleneck=5)).bottleneck == 5
+    assert trained(study(bottleneck="none")).bottleneck is None
     texts, labels = reviews(12, 0)
     for dim in (5, None):
         pipeline = train_on_text(bert, texts, labels, classes=2, dim=dim, epochs=1, seed=1, max_length=16)
@@ -48,7 +48,8 @@ def test_without_a_bottleneck_maps_change_nothing_at_first(bert: Path) -> None:
     ("training", "words"),
     [({"bottleneck": 1}, 'training.bottleneck: must be "none" or a whole number of at least 2, got 1'),
      ({"bottleneck": "wide"}, "must be .none. or a whole number"), ({"bottleneck": True}, "must be .none."),
-     ({"way": "text-then-embeddings", "bottleneck": 8}, "training.bottleneck: goes with way = .sanitized-text.")],
+     ({"protocol": "text-then-embeddings", "bottleneck": 8},
+      "training.bottleneck: goes with protocol = .sanitized-text.")],
 )  # fmt: skip
 def test_what_is_no_bottleneck(training: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):

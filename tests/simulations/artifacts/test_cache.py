@@ -250,7 +250,9 @@ def test_what_makes_models_and_vocabularies_is_in_their_names(monkeypatch: pytes
     for made in ("this", "that"):
         for module in (encoders, masked_lms, vocabularies):
             monkeypatch.setattr(module, "made_by", lambda modules, libraries, made=made: f"{made} {modules}")
-        encoders.encoder_folder(study, corpus, progress=quiet)
+        encoders.encoder_folder(
+            study.encoder, corpus, batch_size=study.training.batch_size, seed=study.seed, progress=quiet
+        )
         masked_lms.masked_lm_folder("minilm", texts, seed=1, progress=quiet)
         vocabularies.vocabulary_folder(public_texts=texts)
         names.append(tuple(seen))

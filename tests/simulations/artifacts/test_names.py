@@ -39,7 +39,9 @@ def test_only_what_would_differ_is_told_apart(tmp_path: Path, monkeypatch: pytes
     def exported(tuned: bool) -> Path:
         settings = {"model": str(bert), "fine-tune-on-public": tuned}
         arm = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}
-        return encoder_folder(experiment(arm, encoder=settings), PUBLIC, progress=quiet)
+        return encoder_folder(
+            experiment(arm, encoder=settings).encoder, PUBLIC, batch_size=32, seed=1, progress=quiet
+        )
 
     made: dict[str, Callable[[], Path]] = {
         "as it is": lambda: exported(False),

@@ -23,9 +23,9 @@ CORPUS = Corpus([f"text {i}" for i in range(50)], np.arange(50) % 2, ("bad", "go
 
 
 def study(**public: Any) -> Experiment:
-    arm = {"name": "a", "statistic": {"mechanism": "privunit", "epsilon": 2.0}}
+    arm = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 2.0}}
     return experiment(
-        arm, training={"way": "statistics"}, policy={"statistic": 2.0, "accept-unprotected": []},
+        arm, training={"protocol": "statistics"}, policy={"vector": 2.0, "accept-unprotected": []},
         data={"public": public},
     )  # fmt: skip
 
@@ -34,25 +34,29 @@ def quiet(line: str) -> None:
     pass
 
 
+def labels_of(made: Experiment) -> Any:
+    return _public_labels(made.data.public, CORPUS, made.seed)
+
+
 def test_so_many_labels_are_public_and_fewer_are_some_of_those() -> None:
-    few, more = (_public_labels(study(labelled=n), CORPUS) for n in (5, 20))
+    few, more = (labels_of(study(labelled=n)) for n in (5, 20))
     assert few is not None and more is not None
     assert ((few >= 0).sum(), (more >= 0).sum()) == (5, 20)
     assert np.all(more[few >= 0] == few[few >= 0]) and np.all(more[more >= 0] == CORPUS.labels[more >= 0])
-    assert _public_labels(study(labels=False), CORPUS) is None and _public_labels(study(labelled=0), CORPUS) is None
-    np.testing.assert_array_equal(_public_labels(study(), CORPUS), CORPUS.labels)
-    other = _public_labels(replace(study(labelled=5), seed=4), CORPUS)
+    assert labels_of(study(labels=False)) is None and labels_of(study(labelled=0)) is None
+    np.testing.assert_array_equal(labels_of(study()), CORPUS.labels)
+    other = labels_of(replace(study(labelled=5), seed=4))
     assert not np.array_equal(other, few)
     with pytest.raises(UserError, match=r"^data.public.labelled: 51 were asked for, and there are 50 public texts$"):
-        _public_labels(study(labelled=51), CORPUS)
+        labels_of(study(labelled=51))
 
 
 def written(made: Experiment, folder: Path) -> Path:
     checkpoint = folder / "made-from"
     checkpoint.mkdir()
     (checkpoint / "config.json").write_text("{}")
-    public = Public(CORPUS.texts, _public_labels(made, CORPUS), CORPUS.classes, checkpoint=checkpoint)
-    save_public(made, public, folder / "public")
+    public = Public(CORPUS.texts, labels_of(made), CORPUS.classes, checkpoint=checkpoint)
+    save_public(made.name, public, folder / "public")
     return folder / "public"
 
 
@@ -62,7 +66,7 @@ def test_a_training_server_reads_what_was_written(part: dict[str, Any], tmp_path
     place = written(made, tmp_path)
     again = load_public(made, place, progress=quiet)
     assert list(again.texts) == CORPUS.texts and again.classes == CORPUS.classes
-    wanted = _public_labels(made, CORPUS)
+    wanted = labels_of(made)
     assert (again.labels is None) == (wanted is None)
     if wanted is not None:
         np.testing.assert_array_equal(again.labels, wanted)

@@ -8,11 +8,10 @@ import pytest
 
 from simulations.corpora.builtin import SENTIMENTS
 from simulations.corpora.builtin import builtin as builtin_corpus
-from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, load, to_toml
 from simulations.run.report import data_notes
-from tests.support.studies import PURKAYASTHA, RANDOMIZED
+from tests.support.studies import PURKAYASTHA, RANDOMIZED, split_of
 
 
 def reviews(folder: Path, names: dict[str, str]) -> None:
@@ -45,10 +44,10 @@ def test_renamed_classes_are_asked_about_and_then_paired_as_said_and_printed(tmp
     """By the order of their names, favourable would be what the public reviews call negative."""
     reviews(tmp_path, RENAMED)
     with pytest.raises(UserError, match=r"data\.public\.classes: is missing.*favourable, unfavourable"):
-        load_split(study(tmp_path))
+        split_of(study(tmp_path))
     said = {"favourable": "positive", "unfavourable": "negative"}
     experiment = study(tmp_path, classes=said)
-    split, about = load_split(experiment)
+    split, about = split_of(experiment)
     plain = builtin_corpus(public=30, train=1, test=1, seed=1).public
     called = [RENAMED[SENTIMENTS[label]] for label in plain.labels]
     assert [split.public.classes[label] for label in split.public.labels] == called
@@ -63,13 +62,13 @@ def test_renamed_classes_are_asked_about_and_then_paired_as_said_and_printed(tmp
 def test_numbers_and_equal_names_need_no_word_and_are_printed_too(tmp_path: Path) -> None:
     for names in ({"negative": "0", "positive": "1"}, {"negative": "Negative", "positive": "Positive"}):
         reviews(tmp_path, names)
-        _, about = load_split(study(tmp_path))
+        _, about = split_of(study(tmp_path))
         assert about["classes"] == {theirs: ours for ours, theirs in names.items()} and data_notes(about)
 
 
 def test_without_public_labels_nothing_is_paired(tmp_path: Path) -> None:
     reviews(tmp_path, RENAMED)
-    split, about = load_split(study(tmp_path, labels=False))
+    split, about = split_of(study(tmp_path, labels=False))
     assert "classes" not in about and not split.public.labels.any() and data_notes(about) == []
 
 
@@ -108,14 +107,14 @@ def test_public_text_from_a_file_is_a_part_of_its_own(tmp_path: Path) -> None:
     said = {"favourable": "positive", "unfavourable": "negative"}
     experiment = elsewhere(tmp_path, text="said", label="verdict", classes=said)
     assert experiment.data.elsewhere
-    split, about = load_split(experiment)
+    split, about = split_of(experiment)
     assert (len(split.public), len(split.train), about["classes"]) == (30, 40, said)
     lines = [line.split("\t") for line in (tmp_path / "public.tsv").read_text().splitlines()[1:]]
     truth = {text: RENAMED[label] for text, label in lines}
     pairs = zip(split.public.texts, split.public.labels, strict=True)
     assert all(truth[str(text)] == split.public.classes[label] for text, label in pairs)
     with pytest.raises(UserError, match=r"data\.public\.classes: is missing.*the public part's negative, positive"):
-        load_split(elsewhere(tmp_path, text="said", label="verdict"))
+        split_of(elsewhere(tmp_path, text="said", label="verdict"))
     (tmp_path / "e.toml").write_text(to_toml(experiment), encoding="utf-8")
     assert load(tmp_path / "e.toml") == experiment
 
@@ -124,7 +123,7 @@ def test_public_lines_without_labels(tmp_path: Path) -> None:
     """A text a line, as a corpus for pretraining has them."""
     reviews(tmp_path, RENAMED)
     (tmp_path / "wiki.txt").write_text("one text\nanother text\na third\n", encoding="utf-8")
-    split, about = load_split(elsewhere(tmp_path, file=str(tmp_path / "wiki.txt"), text=1, labels=False))
+    split, about = split_of(elsewhere(tmp_path, file=str(tmp_path / "wiki.txt"), text=1, labels=False))
     assert list(split.public.texts) == ["one text", "another text", "a third"]
     assert split.public.classes == split.train.classes and "classes" not in about
 
@@ -146,5 +145,5 @@ def test_a_public_part_that_cannot_be_is_one_line(public: dict, says: str, tmp_p
     public_file(tmp_path)
     given = {"text": "said", "label": "verdict", **public}
     with pytest.raises(UserError, match=says) as caught:
-        load_split(elsewhere(tmp_path, **given))
+        split_of(elsewhere(tmp_path, **given))
     assert "\n" not in str(caught.value)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulations.errors import UserError
+from simulations.experiment import to_toml
 from simulations.output.atomic import check_writable, staged, whole
 from simulations.output.remote import Remote
 from simulations.run.journal import started
@@ -118,7 +119,7 @@ def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     with staged(tmp_path / "run") as part:
         (part / "a").write_text("1")
     (there / "study").mkdir()  # empty
-    with started(tmp_path / "study", experiment({"name": "a", "embedding": PURKAYASTHA})):
+    with started(tmp_path / "study", to_toml(experiment({"name": "a", "embedding": PURKAYASTHA}))):
         pass
     assert all((tmp_path / name).is_symlink() for name in ("file", "run", "study"))
     assert sorted(p.name for p in there.iterdir()) == ["file", "run", "study"]

@@ -57,7 +57,9 @@ def test_no_user_refuses_a_text_of_a_whole_run(name: str) -> None:
         if item.arms:
             study = experiment_of(paper, item, quick=False, data=DATA, rows=2490)
             published = not study.training.protocol.private
-            assert (rewriter_to_price(study, ["a sentence"]) is None) == published, item.name
+            model, seed = study.encoder.model, study.seed
+            found = rewriter_to_price(study.setups, study.text, ["a sentence"], model=model, seed=seed)
+            assert (found is None) == published, item.name
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from simulations.experiment.ladder import of_experiment
 from simulations.experiment.sections import Data
 from simulations.run import centralised, trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
-from simulations.run.evaluation import measures_of
+from simulations.run.measures import measures_of
 from simulations.run.references import remarks
-from sottovoce.report import facts, parts
+from sottovoce.report import facts
+from sottovoce.report.page import page_of_plan
+from sottovoce.report.reading import Finished
 from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
 
-READS_ALL = {"name": "centralised, not private", "way": "centralised", "reference": True}
+READS_ALL = {"name": "centralised, not private", "protocol": "centralised", "reference": True}
 
 
 def rows(n: int, seed: int, *, width: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +61,7 @@ def test_the_penalty_is_chosen_on_rows_that_were_left_out() -> None:
 
 
 def ran(study: Experiment) -> centralised.Finished:
-    return CentralisedArm(study, study.arms[0], prepared(study)).run(None)
+    return CentralisedArm(study.arms[0], study.data, prepared(study), study.seed).run(None)
 
 
 def test_learns_from_users_and_releases_nothing() -> None:
@@ -67,14 +70,14 @@ def test_learns_from_users_and_releases_nothing() -> None:
     assert result.accuracy_clean_test is not None and result.accuracy_clean_test > 0.9 and model is None
     assert result.accuracy is None and not answers.sanitized.guesses.any() and result.bytes_per_user is None
     assert result.measures["on_device"]["macro-f1"]["value"] > 0.9
-    line = result.to_dict() | {"model": None}
-    assert trust.unprotected(line) and trust.local(line) is None and trust.central(line) == (None, "the server")
-    cost = facts.worst(line)
+    assert trust.unprotected(result) and trust.local(result) is None and trust.central(result) == (None, "the server")
+    cost = facts.worst(result)
     assert cost.epsilon == math.inf and "trusted with everything" in cost.why
-    assert facts.kept(line) == ["nothing that this report could vouch for"]
-    said = "".join(parts._leaves(line))
+    assert facts.kept(result) == ["nothing that this report could vouch for"]
+    plan = {"name": "plan", "seed": 1, "arms": [result.to_dict()], "versions": {}}
+    said = page_of_plan(Finished(Path("plan"), plan, None, None, None, has_run=False))
     assert "learns from the texts and labels as they are, and adds no noise" in said
-    assert "NOT PROTECTED" in parts.named(line) and "NOT FOR USE" in parts.named(line)
+    assert "NOT PROTECTED</span></h4>" in said and "NOT FOR USE</span>" in said
     (spent,) = of_experiment(study)
     assert spent["ladder"] is None and spent["test_ladder"] is None and spent["reference"]
 
@@ -101,8 +104,8 @@ def test_a_label_that_is_a_number_has_its_correlation() -> None:
 def test_mistakes_are_one_line(arm: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         experiment(READS_ALL | arm)
-    with pytest.raises(UserError, match='way: "centralised" reads embeddings'):
-        experiment(READS_ALL, training={"way": "sanitized-text"})
+    with pytest.raises(UserError, match='protocol: "centralised" reads embeddings'):
+        experiment(READS_ALL, training={"protocol": "sanitized-text"})
 
 
 def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:

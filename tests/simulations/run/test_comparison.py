@@ -23,9 +23,9 @@ def answers(sanitized: float, device: float, n: int = 100) -> Answers:
 
 WIDE = PURKAYASTHA | {"dim": 8}
 STUDY = experiment(
-    {"name": "alone, wide", "way": "public-only", "embedding": WIDE},
+    {"name": "alone, wide", "protocol": "public-only", "embedding": WIDE},
     {"name": "users", "embedding": PURKAYASTHA, "label": RANDOMIZED},
-    {"name": "alone", "way": "public-only", "embedding": PURKAYASTHA},
+    {"name": "alone", "protocol": "public-only", "embedding": PURKAYASTHA},
     {"name": "users, wide", "embedding": WIDE},
     {"name": "other", "embedding": LAPLACE},
     population={"users": 60},
@@ -38,9 +38,9 @@ FOUND = {
 
 def test_users_added_is_less_the_public_only_arm_that_is_the_same_down_to_m() -> None:
     """Mechanism and ε are the same in both: by these alone users would have added .22."""
-    of = {arm.name: base.name for arm in STUDY.arms if (base := baseline(STUDY, arm)) is not None}
+    of = {arm.name: base.name for arm in STUDY.arms if (base := baseline(STUDY.arms, arm)) is not None}
     assert of == {"users": "alone", "users, wide": "alone, wide"}
-    results = {"differences": differences(STUDY, FOUND)}
+    results = {"differences": differences(STUDY.arms, FOUND)}
     gains = added(results)
     assert gains.keys() == of.keys() and len(results["differences"]) == 10
     assert round(gains["users"]["sanitized"]["difference"], 6) == 0.02
@@ -50,13 +50,13 @@ def test_users_added_is_less_the_public_only_arm_that_is_the_same_down_to_m() ->
     assert one is not None and other is not None
     assert one["difference"] == -other["difference"] and one["error"] == other["error"]
     assert gap(results, "other", "users", "on_device") is None
-    assert differences(STUDY, {"users": FOUND["users"]}) == []  # a deployment runs one arm
+    assert differences(STUDY.arms, {"users": FOUND["users"]}) == []  # a deployment runs one arm
 
 
 def test_arms_that_have_not_run_are_left_out() -> None:
     """A deployment runs one arm of its study."""
-    assert differences(STUDY, {"users": FOUND["users"]}) == []
-    (pair,) = differences(STUDY, {name: FOUND[name] for name in ("other", "users")})
+    assert differences(STUDY.arms, {"users": FOUND["users"]}) == []
+    (pair,) = differences(STUDY.arms, {name: FOUND[name] for name in ("other", "users")})
     assert (pair["arm"], pair["less"]) == ("other", "users")
 
 

@@ -43,7 +43,7 @@ BUDGET = {
     "central_epsilon", "central_delta", "simulated_epsilon", "public_label",
 }  # fmt: skip
 ARMS = {
-    "public-only": {"way": "public-only", "embedding": PURKAYASTHA},
+    "public-only": {"protocol": "public-only", "embedding": PURKAYASTHA},
     "no noise": {"reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
     "purkayastha": {"embedding": PURKAYASTHA},
     "laplace": {"embedding": LAPLACE},
@@ -237,4 +237,4 @@ def test_m_is_chosen_on_public_data_among_several(folder: Path) -> None:
 def test_m_above_the_encoders_width_is_said_before_anything_starts() -> None:
     study = experiment({"name": "wide", "embedding": PURKAYASTHA | {"dim": [4, 9]}})
     with pytest.raises(ValueError, match=r'arm "wide": embedding.dim: 9 is above the encoder\'s width 8'):
-        embeddings_of(study, study.arms[0], prepared(study).public)
+        embeddings_of(study.setups[0], prepared(study).public)

@@ -102,7 +102,7 @@ def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **section
     table(Path("train.csv"), train, 1)
     table(Path("test.csv"), test, 2)
     arm = {
-        "name": "one vector", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "name": "one vector", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
     }  # fmt: skip
     data = {
@@ -111,8 +111,8 @@ def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **section
     }  # fmt: skip
     made: dict[str, Any] = {
         "name": "owned", "data": data, "population": {"users": 30}, "encoder": {"model": str(bert), "max-length": 24},
-        "training": {"way": "statistics"}, "shuffle": {"minimum-users": 20}, "arm": [arm],
-        "policy": {"statistic": 8.0, "answer": 4.0},
+        "training": {"protocol": "statistics"}, "shuffle": {"minimum-users": 20}, "arm": [arm],
+        "policy": {"vector": 8.0, "answer": 4.0},
     }  # fmt: skip
     for name, values in sections.items():
         made[name] = made.get(name, {}) | values
@@ -148,10 +148,10 @@ def test_many_classes_are_priced_as_a_run_asks(classes: int, bert: Path) -> None
     chosen = replace(experiment, arms=(replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0}),))
     (line,) = of_experiment(chosen, classes=classes, records=2, test_records=1, tests=30, public=400)
     assert {rung["rung"]: rung["worst_case"] for rung in line["ladder"]}["user"] == pytest.approx(6.0)
-    chosen.check_requests(chosen.arms[0], classes=classes, width=384)
+    chosen.setups[0].check_requests(classes=classes, width=384)
     wide = replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0, "dim": 384})
     with pytest.raises(UserError, match=f"384 features of {classes} classes take"):
-        chosen.check_requests(wide, classes=classes, width=384)
+        chosen.setup(wide).check_requests(classes=classes, width=384)
 
 
 def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
     arm = {"name": "a", "text": SANTEXT, "label": RANDOMIZED}
     reasons = ["length: of this test"]
     experiment = study(
-        bert, training={"way": "sanitized-text"}, arm=[arm, arm | {"name": "b"}],
+        bert, training={"protocol": "sanitized-text"}, arm=[arm, arm | {"name": "b"}],
         policy={"text": 10_000.0, "accept-unprotected": reasons},
     )  # fmt: skip
     split, _, _ = parts(experiment, progress=lambda line: None)
@@ -289,7 +289,7 @@ def reading(bert: Path, **sections: Any) -> dict[str, Any]:
     """The estimate of a study of one text arm, on a machine so slow that every part of it counts."""
     arm = {"name": "a", "text": SANTEXT | sections.pop("text_arm", {}), "label": RANDOMIZED}
     experiment = study(
-        bert, arm=[arm], training={"way": "sanitized-text"} | sections.pop("training", {}),
+        bert, arm=[arm], training={"protocol": "sanitized-text"} | sections.pop("training", {}),
         policy={"text": 10_000.0, "accept-unprotected": ["length: of this test"]}, **sections,
     )  # fmt: skip
     estimate: dict[str, Any] = said(experiment)["estimate"]
@@ -318,14 +318,14 @@ def test_public_texts_without_labels_are_not_trained_on(bert: Path, monkeypatch:
 
 def test_encoders_that_are_trained_on_the_way_are_run(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasts, "FLOPS", 1e6)
-    arm = {"name": "a", "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
-    taught = {"way": "statistics", "maps": "principal-components"}
-    sections: dict[str, Any] = {"arm": [arm], "policy": {"statistic": 4.0}}
+    arm = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
+    taught = {"protocol": "statistics", "maps": "principal-components"}
+    sections: dict[str, Any] = {"arm": [arm], "policy": {"vector": 4.0}}
     once = said(study(bert, training=taught, **sections))["estimate"]
     rounds = said(study(bert, training=taught | {"rounds": 2, "self-training": True}, **sections))["estimate"]
     assert 2 * once["encoding"] < rounds["encoding"] < 4 * once["encoding"] and rounds["training"] > 0
     read_all = said(study(bert, training=taught, **sections | {
-        "arm": [arm, {"name": "all", "way": "centralised", "reference": True}]
+        "arm": [arm, {"name": "all", "protocol": "centralised", "reference": True}]
     }))["estimate"]  # fmt: skip
     assert read_all["training"] > once["training"] == 0
 

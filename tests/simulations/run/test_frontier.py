@@ -9,6 +9,7 @@ import pytest
 from mechanisms.accounting.ladder import ladder
 from mechanisms.randomized_response import RandomizedResponse
 from simulations.experiment.arm import embedding_mechanism
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.run import trust
 from simulations.run.frontier import frontier_figure
 
@@ -81,8 +82,12 @@ def test_an_arm_without_an_accuracy_is_left_out() -> None:
     assert "DP-SGD" not in drawn(frontier_figure([short]).axes[0])
 
 
+def price(arm: dict[str, object]) -> float | None:
+    return trust.local(ArmResult.from_dict(arm))
+
+
 def test_a_price_is_of_those_who_trust_nobody() -> None:
-    assert [trust.local(each) for each in run(1)["arms"]] == [None, None, 6.0, 10.0, None, 5.0, 21.0]
+    assert [trust.local(each) for each in arms_of(run(1))] == [None, None, 6.0, 10.0, None, 5.0, 21.0]
 
 
 def test_a_price_is_of_all_records_of_a_user() -> None:
@@ -92,17 +97,17 @@ def test_a_price_is_of_all_records_of_a_user() -> None:
         embedding_mechanism({"mechanism": "planar-laplace", "epsilon": 10.0}, 16), RandomizedResponse(1.0, classes=2),
         records=3, users=None, delta=1e-6,
     )  # fmt: skip
-    assert trust.local(holder | {"ladder": [rung.to_dict() for rung in several]}) == pytest.approx(63.0)
+    assert price(holder | {"ladder": [rung.to_dict() for rung in several]}) == pytest.approx(63.0)
     unknown = {"rung": "user", "epsilon": None, "worst_case": None, "delta": 1e-6}
-    assert trust.local(holder | {"ladder": [unknown]}) is None
+    assert price(holder | {"ladder": [unknown]}) is None
 
 
 def test_infinity_as_a_file_has_it_is_no_price() -> None:
     clear = {"rung": "user", "epsilon": "inf", "worst_case": "inf", "delta": 1e-6}
     open_ = arm("in clear", 0.9, worst_case_epsilon=1.0) | {"ladder": [clear]}
-    assert trust.local(open_) is None
+    assert price(open_) is None
     open_["ladder"][0] = clear | {"epsilon": 7.0}  # Gaussian noise
-    assert trust.local(open_) == 7.0
+    assert price(open_) == 7.0
 
 
 def test_a_price_is_that_of_the_dearest_run() -> None:

@@ -1,9 +1,9 @@
-"""Measures beside accuracy: against scikit-learn, at their ends, and their errors against how estimates vary."""
+"""Measures beside accuracy: by their definitions, at their ends, and their errors against how estimates vary."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,12 +11,15 @@ from sklearn import metrics
 
 from simulations.errors import UserError
 from simulations.experiment import from_table
+from simulations.experiment.result import SHOWN
 from simulations.experiment.sections import MEASURES as KEYS
-from simulations.run import measures, report
-from simulations.run.measures import MEASURES, NUMERIC, measured
+from simulations.run.measures import MEASURES, auprc, auroc, macro_f1, matthews, measured
+from simulations.run.table import beside
+from tests.support.results import guesses
 
 BINARY, MANY = 2, 4
 NAMES = tuple(MEASURES)
+OF_CLASSES = {"matthews": matthews, "macro-f1": macro_f1, "auroc": auroc, "auprc": auprc}
 
 
 def made_up(classes: int, n: int = 300, seed: int = 0, *, rounded: bool = False) -> tuple[np.ndarray, ...]:
@@ -28,37 +31,55 @@ def made_up(classes: int, n: int = 300, seed: int = 0, *, rounded: bool = False)
     return (np.round(scores) if rounded else scores), labels, weights
 
 
+def by_hand(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """Measures of the likeliest class, by their definitions."""
+    classes = scores.shape[1]
+    cells = labels * classes + scores.argmax(axis=1)
+    table = np.bincount(cells, weights, minlength=classes**2).reshape(classes, classes)
+    true, guessed, total = table.sum(axis=1), table.sum(axis=0), table.sum()
+    there = true + guessed > 0
+    spread = math.sqrt(total**2 - true @ true) * math.sqrt(total**2 - guessed @ guessed)
+    return {
+        "matthews": float((np.trace(table) * total - true @ guessed) / spread),
+        "macro-f1": float(np.mean(2 * np.diag(table)[there] / (true + guessed)[there])),
+    }
+
+
 @pytest.mark.parametrize("classes", [BINARY, MANY])
 @pytest.mark.parametrize("rounded", [False, True])
-def test_they_are_scikit_learn_s(classes: int, rounded: bool) -> None:
+def test_they_are_what_they_are_called(classes: int, rounded: bool) -> None:
     scores, labels, weights = made_up(classes, rounded=rounded)
-    guesses = scores.argmax(axis=1)
     by_class = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
     rest = [(by_class[:, k], labels == k) for k in range(classes)]
     if classes == BINARY:
         rest = [(scores[:, 1] - scores[:, 0], labels == 1)]
-    want = {
-        "matthews": metrics.matthews_corrcoef(labels, guesses, sample_weight=weights),
-        "macro-f1": metrics.f1_score(labels, guesses, average="macro", sample_weight=weights),
+    want = by_hand(scores, labels, weights) | {
         "auroc": np.mean([metrics.roc_auc_score(truth, score, sample_weight=weights) for score, truth in rest]),
         "auprc": np.mean(
             [metrics.average_precision_score(truth, score, sample_weight=weights) for score, truth in rest]
         ),
     }
-    assert set(want) == set(MEASURES) and {*MEASURES, *NUMERIC} == set(KEYS)
     for name, value in want.items():
-        assert MEASURES[name](scores, labels, weights) == pytest.approx(value, rel=1e-12), name
+        assert OF_CLASSES[name](guesses(scores, labels), weights) == pytest.approx(value, rel=1e-12), name
+    assert set(MEASURES) == set(KEYS) == set(SHOWN)
+
+
+def test_a_class_without_weight_is_none() -> None:
+    scores, labels, weights = made_up(MANY)
+    weights[(labels == 3) | (scores.argmax(axis=1) == 3)] = 0
+    want = by_hand(scores, labels, weights)["macro-f1"]
+    assert macro_f1(guesses(scores, labels), weights) == pytest.approx(want, rel=1e-12)
 
 
 def test_where_nothing_is_known_or_everything_is() -> None:
     labels = np.array([0, 1, 1, 0, 1])
     ones, right = np.ones(5), np.eye(2)[labels]
-    assert [MEASURES[name](right, labels, ones) for name in NAMES] == pytest.approx([1.0, 1.0, 1.0, 1.0])
-    one_class = np.tile([1.0, 0.0], (5, 1))
-    assert math.isnan(MEASURES["matthews"](one_class, labels, ones))
-    assert MEASURES["auroc"](one_class, labels, ones) == 0.5 and MEASURES["auprc"](one_class, labels, ones) == 0.6
-    assert math.isnan(MEASURES["auroc"](right, np.ones(5, np.int64), ones))
-    assert measured(NAMES, None, labels, labels, seed=1) == dict.fromkeys(NAMES)
+    every = [of(guesses(right, labels), ones) for of in OF_CLASSES.values()]
+    assert every == pytest.approx([1.0, 1.0, 1.0, 1.0])
+    one_class = guesses(np.tile([1.0, 0.0], (5, 1)), labels)
+    assert math.isnan(matthews(one_class, ones)) and auroc(one_class, ones) == 0.5 and auprc(one_class, ones) == 0.6
+    assert math.isnan(auroc(guesses(right, np.ones(5, np.int64)), ones))
+    assert measured(NAMES, None) == dict.fromkeys(NAMES)
 
 
 def test_errors_are_as_large_as_estimates_vary() -> None:
@@ -69,29 +90,31 @@ def test_errors_are_as_large_as_estimates_vary() -> None:
     for seed in range(250):
         scores, labels, _ = made_up(BINARY, 80, seed)
         twice, truth, texts = np.tile(scores, (2, 1)), np.tile(labels, 2), np.tile(np.arange(80), 2)
-        found = measured(["matthews"], twice, truth, texts, seed=seed)["matthews"] or {}
-        other = measured(["matthews"], twice, truth, np.arange(160), seed=seed)["matthews"] or {}
-        values.append(found["value"])
-        squares.append(found["error"] ** 2)
-        apart.append(other["error"] ** 2)
+        of = partial(by_hand, twice, truth)
+        found = guesses(twice, truth, texts, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
+        other = guesses(twice, truth, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
+        values.append(found.value)
+        squares.append(found.error ** 2)
+        apart.append(other.error ** 2)
     ratio = np.mean(squares) / np.var(values)
     for scale, holds in ((1.0, True), (2 / 3, False), (1.5, False)):
         assert (0.65 < ratio * scale**2 < 1.35) == holds
     assert np.mean(apart) / np.var(values) < 0.65
 
 
-def test_a_table_beside_the_accuracies(tmp_path: Path) -> None:
+def test_a_table_beside_the_accuracies() -> None:
     def arm(name: str, value: float | None) -> dict[str, object]:
         one = {"matthews": None if value is None else {"value": value, "error": 0.02}}
         other = {"matthews": {"value": 0.5, "error": math.nan}}
         return {"name": name, "measures": {"sanitized": one, "on_device": other}}
 
     runs = [{"measures": ["matthews"], "arms": [arm("a", 0.25), arm("b", None)]}]
-    headings, *rows = measures.rows(runs)
-    assert headings == ["arm", "matthews, sanitized", "matthews, on device"]
+    ((title, (headings, *rows)),) = beside(runs)
+    assert title == "" and headings == ["arm", "matthews, sanitized", "matthews, on device"]
     assert rows == [["a", "0.250 ± 0.020", "0.500"], ["b", "–", "0.500"]]
-    assert measures.rows(runs * 2)[1][1] == "0.250 ± 0.000"
-    assert measures.rows([{"arms": []}]) == [] and report._BESIDE
+    ((_, (_, (_, twice, _), _)),) = beside(runs * 2)
+    assert twice == "0.250 ± 0.000"
+    assert beside([{"arms": []}]) == []
 
 
 def test_measures_that_nobody_knows_are_refused() -> None:

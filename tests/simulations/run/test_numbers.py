@@ -15,10 +15,10 @@ from simulations.corpora.files import read_files
 from simulations.errors import UserError
 from simulations.experiment.sections import Data
 from simulations.run.measures import measured, pearson, spearman
-from simulations.run.partition import hand_out
 from simulations.run.prepare import Prepared
 from tests.support.paths import DATA
-from tests.support.studies import LocalGrid, experiment, ledger_rows, prepared, run_arms, use_folder
+from tests.support.results import guesses
+from tests.support.studies import LocalGrid, experiment, ledger_rows, placed, prepared, run_arms, use_folder
 
 PLAIN = {"maps": "principal-components"}
 SCORES = Data(
@@ -71,7 +71,7 @@ def test_correlations_are_scipy_s() -> None:
     assert pearson(expected, truth, often.astype(float)) == pytest.approx(stats.pearsonr(a, b).statistic)
     assert spearman(expected, truth, often.astype(float)) == pytest.approx(stats.spearmanr(a, b).statistic)
     labels = np.arange(300) % 3
-    sure = measured(["pearson"], 50 * np.eye(3)[labels], labels, np.arange(300), seed=1, numbers=(0.0, 2.0, 3.0))
+    sure = measured(["pearson"], guesses(50 * np.eye(3)[labels], labels, numbers=(0.0, 2.0, 3.0)))
     assert sure["pearson"]["value"] == pytest.approx(1.0)  # a model that is sure expects the number itself
     assert np.isnan(pearson(np.ones(3), truth[:3], np.ones(3)))
 
@@ -90,7 +90,7 @@ def test_a_number_is_released_and_learnt_from(tmp_path: Path, monkeypatch: pytes
     arm = {"name": "users", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}, "label": noise}
     study = replace(experiment(arm, population={"users": 240, "users-per-node": 120}, training=PLAIN), data=SCORES)
     ready = ordered(prepared(study))
-    nodes = hand_out(study, ready.public, ready.held, tmp_path / "nodes")
+    nodes = placed(study, ready, tmp_path / "nodes")
     line = run_arms(study, LocalGrid(nodes), ready=ready)["users"].line
     assert line["label_mechanism"] == "piecewise" and line["budget"]["label_epsilon"] == 2.0
     labels = [row for row in ledger_rows(tmp_path / "nodes", "users") if row.channel == "label"]

@@ -17,9 +17,8 @@ from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, text_mechanism
 from simulations.experiment.sections import Data
-from simulations.run.partition import hand_out
 from simulations.run.prepare import Prepared
-from tests.support.studies import LocalGrid, ledger_rows, run_arms, use_folder
+from tests.support.studies import LocalGrid, ledger_rows, placed, run_arms, use_folder
 from tests.support.texts import SANTEXT, TOKENS, text_prepared, text_study, vocabulary
 from tests.support.tiny_models import tiny_bert
 
@@ -87,7 +86,7 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
     study = text_study(tmp_path, {"name": "two texts", "text": SANTEXT}, joining, training={"epochs": 1})
     study = replace(study, data=replace(PAIRS, measures=("matthews", "auroc")))
     ready = prepared(study, tmp_path)
-    nodes = hand_out(study, ready.public, ready.held, tmp_path / "nodes")
+    nodes = placed(study, ready, tmp_path / "nodes")
     outcomes = run_arms(study, LocalGrid(nodes), ready=ready, models=tmp_path / "models", nodes=tmp_path / "nodes")
 
     costs = {}
@@ -112,4 +111,4 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
 def test_a_single_text_has_one_side() -> None:
     arm = {"name": "a", "text": SANTEXT | {"sides": 2}, "reference": True}
     with pytest.raises(UserError, match=r"text\.sides: goes with pairs of texts, data\.second-text"):
-        from_table({"name": "x", "training": {"way": "sanitized-text"}, "arm": [arm]})
+        from_table({"name": "x", "training": {"protocol": "sanitized-text"}, "arm": [arm]})

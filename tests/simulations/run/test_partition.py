@@ -16,10 +16,10 @@ from mechanisms.messages.request import Request
 from simulations.experiment import Experiment
 from simulations.run import partition as handing
 from simulations.run.collect import FlowerUsers
-from simulations.run.partition import hand_out
 from simulations.run.prepare import Holders, Prepared
 from simulations.transport.node_store import NodeStore
 from tests.support.modes import nothing_narrowed, wider
+from tests.support.requests import made
 from tests.support.studies import (
     CLASSES,
     ENCODER,
@@ -29,6 +29,7 @@ from tests.support.studies import (
     LocalGrid,
     experiment,
     ledger_rows,
+    placed,
     prepared,
     use_folder,
 )
@@ -61,7 +62,7 @@ def asked(stage: str, part: tuple[int, int]) -> Request:
     """Some users' embeddings, and labels by a prior from them."""
     rng = np.random.default_rng(2)
     m1, prior = (rng.normal(size=(rows, columns)).astype(np.float32) for rows, columns in ((WIDTH, 4), (4, CLASSES)))
-    return Request(
+    return made(
         arm="a", classes=CLASSES, minimum_users=10, stage=stage, split="train", part=part, encoder=ENCODER,
         mean=np.zeros(WIDTH, np.float32), m1=m1, embedding={"mechanism": "purkayastha", "epsilon": 10.0}, label=PRIOR,
         prior=(prior, np.zeros(CLASSES, np.float32)),
@@ -70,8 +71,8 @@ def asked(stage: str, part: tuple[int, int]) -> Request:
 
 def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
     """What the server gets of two stages and of the first again, and what was charged."""
-    grid, found = LocalGrid(hand_out(part, made.public, made.held, folder)), []
-    users = FlowerUsers(grid, part, tests=len(made.held.test_rows), nodes=folder)
+    grid, found = LocalGrid(placed(part, made, folder)), []
+    users = FlowerUsers(grid, part.population, seed=part.seed, tests=len(made.held.test_rows), nodes=folder)
     for stage, half in (("one", 0), ("two", 1), ("one", 0)):
         batch = users.collect(asked(stage, (half, 2))).batch
         origin = users.origins[stage]
@@ -105,7 +106,7 @@ def test_auto_gives_all_cores_as_much_and_no_node_too_much(
     monkeypatch.setattr(handing, "_COHORT", cohort)
     whole = study("auto")
     made = prepared(whole)
-    assert hand_out(whole, made.public, made.held, tmp_path) == nodes
+    assert placed(whole, made, tmp_path) == nodes
     shards = [Shard.load(tmp_path / str(node), "train") for node in range(nodes)]
     sizes = [len(shard) for shard in shards]
     assert sum(sizes) == USERS and max(sizes) <= cohort and max(sizes) - min(sizes) <= 1
@@ -122,7 +123,7 @@ def test_auto_gives_all_cores_as_much_and_no_node_too_much(
 def test_users_who_have_dropped_out_are_on_no_node(tmp_path: Path) -> None:
     part = study(16, dropout=0.5)
     made = prepared(part)
-    hand_out(part, made.public, made.held, tmp_path)
+    placed(part, made, tmp_path)
     here = np.concatenate([Shard.load(tmp_path / str(node), "train").users for node in range(8)])
     assert USERS / 4 < len(here) < USERS * 3 / 4 and len(np.unique(here)) == len(here)
     for node in range(8):
@@ -140,7 +141,7 @@ def test_nodes_are_for_their_owner_alone_from_the_start(tmp_path: Path, monkeypa
     with nothing_narrowed(monkeypatch):
         use_folder(tmp_path / "own", monkeypatch)
         batches(part, made, tmp_path / "own")
-        hand_out(part, shared.public, shared.held, tmp_path / "linked")
+        placed(part, shared, tmp_path / "linked")
         node_store = NodeStore(str(tmp_path / "own"), put=lambda files: files)
         assert node_store.keep("0", "ledger-b.sqlite", None, b"a ledger") == "kept"
     assert wider(tmp_path / "own") == wider(tmp_path / "linked") == {}

@@ -16,11 +16,10 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, text_mechanism
 from simulations.experiment.ladder import of_experiment
 from simulations.run.comparison import baseline
-from simulations.run.partition import hand_out
 from simulations.run.report import notes
 from sottovoce.adversary.attacks import words
 from sottovoce.adversary.attacks.target import Target
-from tests.support.studies import TEST, USERS, LocalGrid, ledger_rows, run_arms, use_folder
+from tests.support.studies import TEST, USERS, LocalGrid, ledger_rows, placed, run_arms, use_folder
 from tests.support.texts import RANDOM, SANTEXT, TOKENS, text_prepared, text_study, vocabulary
 
 WORDS = vocabulary()
@@ -44,7 +43,7 @@ def test_whoever_is_not_perturbed_is_charged_for_a_text_in_clear(
     study, folder = study_of(shared, perturb=perturb), tmp_path / "nodes"
     use_folder(folder, monkeypatch)
     ready = text_prepared(study, shared)
-    grid = LocalGrid(hand_out(study, ready.public, ready.held, folder))
+    grid = LocalGrid(placed(study, ready, folder))
     line = run_arms(study, grid, ready=ready, models=tmp_path / "models", nodes=folder)["some"].line
 
     sanitized = text_mechanism(RANDOM, WORDS)
@@ -79,7 +78,10 @@ def test_whoever_is_not_perturbed_is_charged_for_a_text_in_clear(
     from client.node import load_node
 
     nodes = [load_node(path.parent) for path in sorted(folder.glob("*/node.json"))]
-    target = Target(tmp_path, study, study.arms[0], nodes, 500)
+    target = Target(
+        tmp_path, study.setups[0], seed=study.seed, data=study.data, population=study.population, encoder=study.encoder,
+        training=study.training, clear=None, nodes=nodes, limit=500,
+    )  # fmt: skip
     attacked = words.held_of(target, words.mechanism_of(target)[0])
     assert attacked.stage == ("test" if perturb == "test" else "train")
     assert len(attacked.texts) == (TEST if perturb == "test" else USERS)
@@ -98,8 +100,8 @@ def test_what_leaves_in_clear_has_to_be_said(shared: Path) -> None:
 
 
 def test_only_who_asks_by_the_same_texts_is_a_baseline(shared: Path) -> None:
-    alone = {"name": "alone", "way": "public-only", "text": SANTEXT}
+    alone = {"name": "alone", "protocol": "public-only", "text": SANTEXT}
     arms = [{"name": kind, "text": SANTEXT, "reference": True, "perturb": kind} for kind in PERTURBED]
     study = text_study(shared, alone, *arms)
-    found = {arm.name: baseline(study, arm) for arm in study.arms}
+    found = {arm.name: baseline(study.arms, arm) for arm in study.arms}
     assert {name for name, base in found.items() if base is not None} == {"test", "both"}

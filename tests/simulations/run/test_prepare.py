@@ -11,7 +11,7 @@ import pytest
 
 from mechanisms import catalogue
 from simulations.corpora.builtin import builtin
-from simulations.corpora.parts import REVIEWS_PER_USER, load_split
+from simulations.corpora.parts import REVIEWS_PER_USER
 from simulations.errors import UserError
 from simulations.experiment import Experiment, bundled, from_table, load
 from simulations.experiment.ladder import Spent, of_run
@@ -21,7 +21,7 @@ from simulations.run.prepare import _hand_out, parts, prepare
 from simulations.run.report import data_notes
 from simulations.run.simulate import simulate
 from tests.support.paths import DATA
-from tests.support.studies import PURKAYASTHA, RANDOMIZED
+from tests.support.studies import PURKAYASTHA, RANDOMIZED, split_of
 
 
 def study(users: int, **population: object) -> Experiment:
@@ -41,8 +41,8 @@ def study(users: int, **population: object) -> Experiment:
 )  # fmt: skip
 def test_the_built_in_corpus_has_as_many_users_as_are_asked_for(population: dict, records: int) -> None:
     experiment = study(120, **population)
-    before, _ = load_split(experiment)
-    split, held = _hand_out(experiment, before)
+    before, _ = split_of(experiment)
+    split, held = _hand_out(experiment.population, before, experiment.seed)
     assert set(held.users.tolist()) == set(range(120))
     assert len(split.train) == 120 * records
     if population.get("assignment") == "column":
@@ -54,10 +54,10 @@ def test_the_built_in_corpus_has_as_many_users_as_are_asked_for(population: dict
 def test_users_of_few_reviews_where_the_corpus_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.corpora.builtin.LIMIT", 500)
     experiment = study(120, assignment="column")
-    split, held = _hand_out(experiment, load_split(experiment)[0])
+    split, held = _hand_out(experiment.population, split_of(experiment)[0], experiment.seed)
     assert len(split.train) == 500 - 150 and set(held.users.tolist()) == set(range(120))
     with pytest.raises(UserError, match="the corpus ends at 500"):
-        load_split(study(400, assignment="column"))
+        split_of(study(400, assignment="column"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +121,8 @@ def test_a_test_part_that_is_held_out_of_what_users_would_hold(tmp_path: Path) -
     for split in ("random", "by-sentence"):
         public = {"fraction": 0.25, "split": split}
         args = (rows(40, seed=1), rows(9, seed=2))
-        whole, _ = load_split(files(tmp_path, *args, public=public))
-        found, about = load_split(files(tmp_path, *args, public=public, **{"held-out": 0.2}))
+        whole, _ = split_of(files(tmp_path, *args, public=public))
+        found, about = split_of(files(tmp_path, *args, public=public, **{"held-out": 0.2}))
         assert list(found.public.texts) == list(whole.public.texts) and about["held_out"] == 0.2
         assert len(found.test) == round(0.2 * len(whole.train))
         assert sorted([*found.train.texts, *found.test.texts]) == sorted(whole.train.texts)
@@ -148,7 +148,7 @@ def test_who_is_tested_is_whom_the_data_name(tmp_path: Path) -> None:
     assert held.test_holders.records.tolist() == [0, 1, 2] * 10 and held.test_rows.tolist() == list(range(30))
     spent = Spent(catalogue.build(PURKAYASTHA, channel="embedding", classes=2), None, train=None, test=10)
     once, all_of_them = (
-        {r["rung"]: r for r in of_run(experiment, experiment.arms[0], spent, records=1, test_records=k)["test_ladder"]}
+        {r["rung"]: r for r in of_run(experiment.setups[0], spent, records=1, test_records=k)["test_ladder"]}
         for k in (1, held.test_holders.most)
     )
     assert all_of_them["record"] == once["record"] and all_of_them["user"]["epsilon"] > once["user"]["epsilon"]

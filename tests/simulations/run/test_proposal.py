@@ -17,8 +17,8 @@ from simulations.corpora.overlap import NEARLY, SHINGLE, nearly, normalized
 from simulations.corpora.overlap import near_another as left_out
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
-from simulations.experiment.commented import commented
 from simulations.experiment.schema import keys
+from simulations.experiment.toml import commented
 from simulations.run.prepare import parts
 from simulations.run.proposal import propose
 from simulations.sweep.definition import load_study
@@ -144,7 +144,7 @@ def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:
         text = commented(experiment, {"arm": "why"}, first="one\ntwo")
         Path("x.toml").write_text(text, encoding="utf-8")
         assert to_toml(load("x.toml")) == to_toml(experiment)
-    for key, words, _ in keys():
+    for key, words, *_ in keys():
         last = key.rpartition(".")[2]
         if not key.startswith("arm."):
             assert re.search(rf"^#?{last} = .*# {re.escape(words)}", text, re.MULTILINE), key

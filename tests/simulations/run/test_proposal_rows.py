@@ -17,11 +17,11 @@ import pytest
 from pyarrow import parquet
 
 from simulations.corpora.files import read
-from simulations.corpora.parts import load_split
 from simulations.experiment import load
 from simulations.run.proposal import Proposal, propose
 from sottovoce.cli import main as cli
 from tests.support.paths import DATA
+from tests.support.studies import split_of
 
 _WORDS = "good bad fine awful film book plot story actor scene long short dull bright sharp loud calm warm cold plain"
 
@@ -169,7 +169,7 @@ def test_annotators_of_the_same_texts_keep_theirs() -> None:
     made = proposed(annotated(6, 10))
     assert len(made.table.texts) == 3000 and len(set(made.table.users or ())) == 60 and not made.table.left
     for seed in range(4):
-        split, about = load_split(load("mine/study.toml", [f"seed={seed}"]))
+        split, about = split_of(load("mine/study.toml", [f"seed={seed}"]))
         parts = (split.public, split.train, split.test)
         assert about["dropped"] == 0 and sum(map(len, parts)) == 3000
         said = [set(part.texts) for part in parts]
@@ -183,7 +183,7 @@ def test_texts_of_users_of_two_parts_are_left_out_of_one_and_named() -> None:
     made = proposed(written("in.csv", ("text", "label", "user"), rows))
     (line,) = made.table.left
     assert re.fullmatch(r"[\d,]+ rows with texts of users of the other part, test or train: left out", line)
-    split, about = load_split(made.experiment)
+    split, about = split_of(made.experiment)
     assert not {*split.train.texts, *split.public.texts} & set(split.test.texts)
     assert sum(map(len, (split.public, split.train, split.test))) + int(str(about["dropped"])) == len(made.table.texts)
 

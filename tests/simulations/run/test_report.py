@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from simulations.errors import UserError
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.run import report, trust
@@ -77,7 +78,7 @@ def test_json_has_infinity_as_a_text_and_no_numpy() -> None:
 
 
 def test_the_table_shows_what_was_spent() -> None:
-    arms = {arm["name"]: cells(arm) for arm in demo()["arms"]}
+    arms = {arm.name: cells(arm) for arm in arms_of(demo())}
     assert arms["Purkayastha, ε = 10, label ε = 2"][1:] == (
         "0.885 ± 0.012", "0.900", "10·angle", "31.42", "2", "2,000", "34", "8.2",
     )  # fmt: skip
@@ -119,7 +120,7 @@ def test_what_does_not_apply_is_a_dash() -> None:
         "accuracy_clean_test": 0.8,
     }
     results["arms"][0] = empty
-    assert cells(empty)[1:] == ("–", "0.800", "–", "–", "–", "–", "–", "–")
+    assert cells(ArmResult.from_dict(empty))[1:] == ("–", "0.800", "–", "–", "–", "–", "–", "–")
     for draw in (accuracy_figure, spent_figure):
         draw(results).canvas.draw()
 
@@ -140,7 +141,7 @@ def test_every_epsilon_stands_with_its_own_delta() -> None:
     assert "At δ" not in text and text.count("2.066 (1e-06)") == 2 and "| 2 (0) | ∞ |" in text
     assert "0.171 (1e-06, crowd 8,500)" in text
     second["budget"] |= {"worst_case_epsilon": 4.0, "delta": 1e-6}
-    assert cells(second)[4] == "4 (δ 1e-06)" and cells(first)[4] == "20"
+    assert [cells(ArmResult.from_dict(arm))[4] for arm in (second, first)] == ["4 (δ 1e-06)", "20"]
     assert "| 4 (δ 1e-06) |" in markdown(results)
 
 
@@ -224,12 +225,13 @@ def _curves(results: dict[str, Any]) -> dict[str, int]:
 def test_what_protects_nothing_is_marked_whether_or_not_it_is_a_reference() -> None:
     """And public labels are named in the row."""
     results = demo()
-    assert cells(results["arms"][2])[0] == "Purkayastha, ε = 10" and cells(results["arms"][2])[5] == "public"
+    shown = cells(arms_of(results)[2])
+    assert shown[0] == "Purkayastha, ε = 10" and shown[5] == "public"
     for name in ("worst_case_epsilon", "label_epsilon", "asking_epsilon"):
         for infinite in (math.inf, "inf"):
             arm = copy.deepcopy(results["arms"][4])
             arm["budget"][name] = infinite
-            assert not trust.unprotected(results["arms"][4]) and trust.unprotected(arm)
+            assert not trust.unprotected(arms_of(results)[4]) and trust.unprotected(ArmResult.from_dict(arm))
     results["arms"][4]["budget"]["worst_case_epsilon"] = math.inf
     assert "Purkayastha, ε = 10, label ε = 2 †" in markdown(results)
 
@@ -321,7 +323,7 @@ def test_what_a_user_of_several_records_pays_is_said_beside_what_a_release_costs
     one, other = (results["arms"][i]["name"] for i in (2, 4))
     assert said.endswith(f"at most: {one}: ε = 200 (a test user); {other}: ε = 7.5 (a training user).")
     assert several in markdown(results) and several in " ".join(printed(results).split())
-    assert trust.asking(results["arms"][2]) == 200.0 and trust.asking(results["arms"][4]) is None
+    assert [trust.asking(arm) for arm in arms_of(results)][2:5:2] == [200.0, None]
     noise = [rung | {"delta": 1e-6, "worst_case": math.inf} for rung in rungs(2.0, 17)]  # Gaussian
     results["arms"][2] |= {"test_ladder": noise}
     said = next(line for line in notes(results) if several in line)

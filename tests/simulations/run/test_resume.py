@@ -24,7 +24,7 @@ from client.node import write_node
 from client.store.ledger import Ledger, LedgerError
 from mechanisms.messages.refusals import REFUSALS
 from simulations.errors import Interrupted, UserError
-from simulations.experiment import Experiment, slug
+from simulations.experiment import Experiment, load, slug, to_toml
 from simulations.run import journal as resume
 from simulations.run.journal import Journal, refuse_unfinished, resumed, started
 from simulations.run.run import run
@@ -80,14 +80,14 @@ def at_work(part: Path, study: Experiment, grid: Any = LocalGrid) -> None:
 
 
 def begin(out: Path, grid: Any = LocalGrid, study: Experiment = STUDY) -> None:
-    with started(out, study) as part:
+    with started(out, to_toml(study)) as part:
         at_work(part, study, grid)
 
 
 def go_on(out: Path, grid: Any = LocalGrid) -> None:
-    with resumed(out) as (part, study):
-        assert study == STUDY
-        at_work(part, study, grid)
+    with resumed(out) as part:
+        assert load(part / "experiment.toml") == STUDY
+        at_work(part, STUDY, grid)
 
 
 def charges(out: Path, arm: str) -> list[tuple[Any, ...]]:
@@ -177,8 +177,8 @@ def test_arms_of_any_name_run_and_go_on(place: Path) -> None:
         begin(out, study=study)
 
     killed_at(out, "tests.support.studies.release", NODES * 5 + 1, begun)
-    with resumed(out) as (part, again):
-        assert again == study
+    with resumed(out) as part:
+        assert load(part / "experiment.toml") == study
         at_work(part, study)
     for arm in study.arms:
         assert len(charges(out, arm.name)) == 2 * USERS + TEST
@@ -380,13 +380,13 @@ def test_what_would_give_other_bits(file: str, key: str, words: str, place: Path
 
 def test_models_trained_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun on a GPU goes on on one; a run that trains no such model may go on anywhere."""
-    paper = experiment(ARMS[0], training={"way": "paper", "acknowledge-not-private": True})
+    paper = experiment(ARMS[0], training={"protocol": "paper", "acknowledge-not-private": True})
     monkeypatch.delenv("SOTTOVOCE_DEVICE", raising=False)
     with stand_in_gpu():
-        there, anywhere = resume.trained_on(paper), resume.trained_on(STUDY)
+        there, anywhere = (resume.trained_on(each.encoder, each.training) for each in (paper, STUDY))
     monkeypatch.setenv("SOTTOVOCE_DEVICE", "cpu")
-    here = resume.trained_on(paper)
-    assert (there, here, anywhere) == ("cuda", "cpu", None) == ("cuda", "cpu", resume.trained_on(STUDY))
+    here, nowhere = (resume.trained_on(each.encoder, each.training) for each in (paper, STUDY))
+    assert (there, here, anywhere, nowhere) == ("cuda", "cpu", None, None)
     Journal(place).check_code(there)
     Journal(place).check_code(there)
     with pytest.raises(UserError) as refused:
@@ -414,9 +414,9 @@ def test_a_run_that_an_older_version_began(place: Path) -> None:
 
 
 def test_a_run_that_is_at_work(place: Path) -> None:
-    with started(place / "run", STUDY):
+    with started(place / "run", to_toml(STUDY)):
         assert "another process is at work on this run" in refusal(place / "run")
-        with pytest.raises(UserError, match="another run into it is at work"), started(place / "run", STUDY):
+        with pytest.raises(UserError, match="another run into it is at work"), started(place / "run", to_toml(STUDY)):
             pytest.fail("it was started twice")
         (place / "run.part" / "results.json").write_text("{}")
     assert [p.name for p in (place / "run").iterdir()]
@@ -438,7 +438,7 @@ def test_relative_paths_lead_where_they_led(place: Path, monkeypatch: pytest.Mon
     unfinished(place)
     (place / "elsewhere").mkdir()
     monkeypatch.chdir(place / "elsewhere")
-    with resumed(Path("../run")) as (part, _):
+    with resumed(Path("../run")) as part:
         assert Path.cwd() == place
         at_work(part, STUDY)
     assert Path.cwd() == place / "elsewhere" and (place / "run" / "results.json").exists()

@@ -18,7 +18,7 @@ import pytest
 from safetensors import SafetensorError
 
 from simulations.errors import UserError
-from simulations.experiment import Experiment
+from simulations.experiment import Experiment, load, to_toml
 from simulations.run.journal import Journal, resumed, started
 from simulations.run.prepare import Prepared
 from simulations.run.run import run
@@ -49,7 +49,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(way: str, shared: Path) -> Experiment:
     more = {"acknowledge-not-private": True} if way == "paper" else {}
     people = {"users": NODES * 8, "users-per-node": 8}
-    return text_study(shared, *ARMS[way], training={"way": way, "epochs": 1} | more, population=people)
+    return text_study(shared, *ARMS[way], training={"protocol": way, "epochs": 1} | more, population=people)
 
 
 def made_up(asked: Experiment, shared: Path) -> Prepared:
@@ -78,12 +78,13 @@ def at_work(part: Path, asked: Experiment) -> None:
 
 def begin(place: Path, way: str, shared: Path) -> None:
     asked = study(way, shared)
-    with started(place / "run", asked) as part:
+    with started(place / "run", to_toml(asked)) as part:
         at_work(part, asked)
 
 
 def go_on(place: Path) -> None:
-    with resumed(place / "run") as (part, asked):
+    with resumed(place / "run") as part:
+        asked = load(part / "experiment.toml")
         at_work(part, asked)
 
 

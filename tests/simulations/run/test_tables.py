@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from simulations.corpora.parts import load_split
 from simulations.run.proposal import Proposal, propose
 from sottovoce.cli import main as cli
+from tests.support.studies import split_of
 from tests.support.tables import Made, made
 
 #: Of the seeds, how many are tried by default, and in all.
@@ -64,7 +64,7 @@ def all_rows(proposal: Proposal, table: Made, seed: int) -> None:
     assert cleaned.rows == table.rows == len(cleaned.texts) + sum(cleaned.left.values()), (seed, cleaned.left)
     assert set(cleaned.left) <= set(proposal.found), seed
     assert f"{len(cleaned.texts):,} of {table.rows:,} rows" in proposal.found[0], seed
-    split, about = load_split(proposal.experiment)
+    split, about = split_of(proposal.experiment)
     parts = (split.public, split.train, split.test)
     assert sum(map(len, parts)) + int(str(about.get("dropped", 0))) == len(cleaned.texts), seed
     if cleaned.users is not None:

@@ -33,9 +33,9 @@ from simulations.artifacts.text_channel import StudyRewriter
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
 from simulations.experiment.ladder import of_experiment
-from simulations.run.partition import hand_out
 from simulations.run.report import markdown
 from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
+from tests.support.requests import made
 from tests.support.studies import (
     PURKAYASTHA,
     RANDOMIZED,
@@ -44,6 +44,7 @@ from tests.support.studies import (
     LocalGrid,
     Ran,
     ledger_rows,
+    placed,
     run_arms,
     use_folder,
 )
@@ -54,7 +55,7 @@ from tests.system.test_simulation import finish, own_cache, table
 pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
 
 ARMS = {
-    "public-only": {"way": "public-only", "text": SANTEXT},
+    "public-only": {"protocol": "public-only", "text": SANTEXT},
     "no noise": {"reference": True, "text": VERBATIM},
     "santext": {"text": SANTEXT},
     "random": {"text": RANDOM, "label": RANDOMIZED},
@@ -83,7 +84,7 @@ def run(study: Experiment, folder: Path, shared: Path, **grid: Any) -> tuple[dic
     """Every arm of the study; nodes are handed out where there are none yet."""
     ready = text_prepared(study, shared)
     there = folder.exists()
-    nodes = len(list(folder.glob("*"))) if there else hand_out(study, ready.public, ready.held, folder)
+    nodes = len(list(folder.glob("*"))) if there else placed(study, ready, folder)
     local = LocalGrid(nodes, **grid)
     return run_arms(study, local, ready=ready, models=folder.parent / "models", nodes=folder), local
 
@@ -123,16 +124,14 @@ def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path, 
 
 def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
     whole = {"name": "no noise", "reference": True, "text": VERBATIM | {"tokens": 16}}
-    study = text_study(
-        shared, whole, population={"users": 240, "users-per-node": 120}, training={"epochs": 8}
-    )
+    study = text_study(shared, whole, population={"users": 240, "users-per-node": 120}, training={"epochs": 8})
     outcomes, _ = run(study, folder, shared)
     assert outcomes["no noise"].line["accuracy"] > 0.75  # chance is a half
 
 
 def test_half_of_the_users_train_the_encoder_of_the_others(folder: Path, shared: Path) -> None:
     both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
-    study = text_study(shared, both, training={"way": "text-then-embeddings"})
+    study = text_study(shared, both, training={"protocol": "text-then-embeddings"})
     outcomes, grid = run(study, folder, shared)
     line, rows = outcomes["both"].line, ledger_rows(folder, "both")
     assert set(line) == FIELDS and line["dropped"] == line["errors"] == {} and line["delivered"] == USERS
@@ -201,7 +200,7 @@ def text_request(**changes: Any) -> Request:
         "label": None, "classes": 2, "minimum_users": 0, "text": parameters(text_mechanism(SANTEXT, WORDS)),
         "vocabulary": WORDS,
     }  # fmt: skip
-    return Request(**values | changes)
+    return made(**values | changes)
 
 
 def known(identity: str) -> Any:
@@ -215,9 +214,9 @@ def test_request_round_trip(label: Any) -> None:
     asked = text_request(label=label, part=(1, 2))
     read = request_from_record(request_to_record(asked), known)
     assert read.channels == asked.channels == ("text",) + (("label",) if label else ())
-    assert read.text == asked.text and read.vocabulary is WORDS and read.mean is None and read.m1 is None
+    assert read.named("text").spec == asked.named("text").spec and read.vocabulary is WORDS and read.projection is None
     assert [read.digest(c) for c in read.channels] == [asked.digest(c) for c in asked.channels]
-    assert read.payload_form("text") == ("w", np.dtype(np.int32), (TOKENS,))
+    assert read.named("text").payload_form == ("w", np.dtype(np.int32), (TOKENS,))
     with pytest.raises(ValueError, match="needs a vocabulary"):
         request_from_record(request_to_record(asked))
     with pytest.raises(Refused):
@@ -255,8 +254,6 @@ BAD = {
     "vocabulary": [None, "words"],
     "masked_lm": ["ab" * 32, "x", None],
     "label": [{"mechanism": "randomized-response-prior", "epsilon": 1.0}],
-    "mean": [np.zeros(4, np.float32)],
-    "encoder": ["ab" * 32],
     "embedding": [{"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}],
 }  # fmt: skip
 
@@ -265,6 +262,15 @@ BAD = {
 def test_bad_requests_are_refused(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         text_request(**{field: value})
+
+
+def test_an_encoder_that_no_question_reads_is_refused() -> None:
+    arrays, about = text_request().parts()
+    assert Request.from_parts(arrays, about, known).encoder == ""
+    maps = {"mean": np.zeros(4, np.float32), "m1": np.eye(4, 2, dtype=np.float32)}
+    for other, said in ((arrays | maps, about), (arrays, about | {"encoder": "ab" * 32})):
+        with pytest.raises(ValueError, match=r"^request: [^\n]+$"):
+            Request.from_parts(other, said, known)
 
 
 def test_a_mechanism_that_reads_a_language_model_names_it() -> None:
@@ -305,10 +311,8 @@ def test_holes_are_no_fault() -> None:
     asked = text_request()
     w = np.full((2, TOKENS), -1, np.int32)
     w[0, 3] = len(WORDS) - 1
-    text = asked.mechanism("text")
-    release = Release(
-        {"w": w}, "text", "train", text.guarantee, asked.digest("text")
-    )
+    text = asked.named("text").mechanism
+    release = Release({"w": w}, "text", "train", text.guarantee, asked.digest("text"))
     reply = Reply(np.arange(2), np.zeros(2, np.int64), (release,))
     valid, dropped = validate(reply, asked, enrolled=range(2))
     assert len(valid) == 2 and not dropped
@@ -338,7 +342,7 @@ def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, s
     text = text_mechanism(spec | {"tokens": 4}, words)
     reads = "ab" * 32 if text.word.reads else ""
     asked = text_request(text=parameters(text), vocabulary=words, masked_lm=reads)
-    exposes = asked.mechanism("text").guarantee.exposes
+    exposes = asked.named("text").mechanism.guarantee.exposes
     with pytest.raises(Refused) as caught:
         Policy().check(asked)
     # the default policy allows no ε at all; one without limits still refuses what is exposed
@@ -355,7 +359,7 @@ def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, s
             Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in names)).check(asked)
     declared = Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in exposes))
     declared.check(asked)
-    cost = declared.cost(asked.mechanism("text").guarantee).epsilon
+    cost = declared.cost(asked.named("text").mechanism.guarantee).epsilon
     assert math.isfinite(cost)
     if cost == 0:  # words by chance and a length that is public: nothing is left that could cost
         return
@@ -372,7 +376,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
     )  # fmt: skip
     spec = parameters(text_mechanism(SANTEXT | {"length": "kept"}, WORDS))
     asked = text_request(text=spec)
-    one = asked.mechanism("text").guarantee.worst_case(declared=["length"])
+    one = asked.named("text").mechanism.guarantee.worst_case(declared=["length"])
     policy = Policy(text=1.5 * one, accept_unprotected=("length: known",))
     with Ledger(tmp_path / "ledger.sqlite", durable=False) as ledger:
         sanitizer = Sanitizer(policy, ledger, SimulationStreams(1))
@@ -390,7 +394,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
 def test_a_node_answers_about_its_own_vocabulary_only(folder: Path, shared: Path) -> None:
     study = text_study(shared, arm("random"), training={"epochs": 1})
     ready = text_prepared(study, shared)
-    hand_out(study, ready.public, ready.held, folder)
+    placed(study, ready, folder)
     for path in folder.glob("*/node.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"vocabulary": None}))
     outcomes, _ = run(study, folder, shared)
@@ -428,7 +432,7 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
     ("arms", "sections", "words"),
     [
         ({"text": SANTEXT, "embedding": {"mechanism": "identity"}}, {}, "embedding: none is released"),
-        ({"text": SANTEXT}, {"training": {"way": "release-once"}}, "does not go with training.way"),
+        ({"text": SANTEXT}, {"training": {"protocol": "release-once"}}, "does not go with training.protocol"),
         ({"embedding": {"mechanism": "identity"}}, {}, "text: is missing"),
         ({"text": SANTEXT | {"epsilom": 1.0}}, {}, "did you mean 'epsilon'"),
         ({"text": SANTEXT | {"dim": 4}}, {}, "text.dim"),
@@ -437,7 +441,7 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
         ({"text": SANTEXT}, {"training": {"label-stages": 2}}, "label-stages"),
         ({"text": SANTEXT}, {"encoder": {"fine-tune-on-public": True}}, "fine-tune-on-public"),
         ({"text": SANTEXT, "label": {"mechanism": "randomized-response-prior", "epsilon": 1.0}}, {}, "an embedding"),
-        ({"text": SANTEXT, "way": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
+        ({"text": SANTEXT, "protocol": "public-only"}, {"data": {"public": {"labels": False}}}, "labelled public text"),
         ({"text": SANTEXT}, {"policy": {"accept-unprotected": ["label: x", "lengths: x"]}}, "each entry"),
     ],
 )
@@ -450,7 +454,7 @@ def test_studies_that_make_no_sense(arms: dict, sections: dict, words: str, shar
 def test_a_worst_case_above_the_policy_is_said_before_anything_starts(shared: Path) -> None:
     study = text_study(shared, arm("santext"), policy={"text": 10.0})
     with pytest.raises(UserError, match=r'arm "santext": text: worst-case ε [\d.]+ is above policy.text = 10'):
-        study.check_text(study.arms[0], text_mechanism(SANTEXT, WORDS))
+        study.setups[0].check_text(text_mechanism(SANTEXT, WORDS))
 
 
 def test_every_exposure_is_known_to_the_policy() -> None:
@@ -463,7 +467,7 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
     with own_cache(shared / "cache"):
         study = table(
             text_study(shared, arm("random")).encoder.model, arm=[arm("no noise"), arm("santext")],
-            training={"way": "sanitized-text", "label-stages": 1, "epochs": 1},
+            training={"protocol": "sanitized-text", "label-stages": 1, "epochs": 1},
             policy={"text": 1e4, "accept-unprotected": DECLARED},
         )  # fmt: skip
         finished = finish(tmp_path / "out", study)
@@ -487,7 +491,7 @@ def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None
     with own_cache(shared / "cache"):
         study = table(
             text_study(shared, arm("random")).encoder.model, arm=[both],
-            training={"way": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
+            training={"protocol": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
         )  # fmt: skip
         finished = finish(tmp_path / "out", study)
         line = finished.arm("both")

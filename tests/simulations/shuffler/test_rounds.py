@@ -17,8 +17,9 @@ from mechanisms.messages.wire import (
     request_to_record,
     sealed_to_record,
 )
+from simulations.shuffler.core import TOO_MANY
 from simulations.shuffler.enrolment import Enrolled
-from simulations.shuffler.rounds import TOO_MANY, Rounds, read_request
+from simulations.shuffler.rounds import Rounds, read_request
 from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Stage, Store
 from tests.server.test_sealed_batches import honest
 from tests.support.fuzz import HUGE, Fuzzer

@@ -70,7 +70,7 @@ embedding = { mechanism = "identity", dim = 4 }
 [[arm]]
 name = "all"
 reference = true
-way = "centralised"
+protocol = "centralised"
 """
 
 
@@ -113,9 +113,8 @@ class Here:
     def __call__(self, jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
         for job in jobs:
             self.begun.append(job.name)
-            with resumed(job.out) if begun(job.out) else started(job.out, load(job.file)) as opened:
-                part, study = opened if isinstance(opened, tuple) else (opened, load(job.file))
-                results = run(study, part, progress=lambda line: None, engine=self.engine)
+            with resumed(job.out) if begun(job.out) else started(job.out, Path(job.file).read_text()) as part:
+                results = run(load(part / "experiment.toml"), part, progress=lambda line: None, engine=self.engine)
                 (part / "results.json").write_text(json.dumps(results))
             yield job.name
 
@@ -177,8 +176,8 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     study = load_study("s.toml")
     results = [json.loads((whole / "runs" / run.name / "results.json").read_text()) for run in study.runs]
     found = rows(whole / "tidy.csv")
-    assert len({tuple(row.values())[:-2] for row in found}) == len(found)
-    accuracy = [row for row in found if row["metric"] == "accuracy_clean_test"]
+    assert len({tuple(row.values())[:-3] for row in found}) == len(found)
+    accuracy = [row for row in found if (row["metric"], row["split"]) == ("accuracy", "on_device")]
     assert [float(row["value"]) for row in accuracy] == [
         arm["accuracy_clean_test"] for each in results for arm in each["arms"]
     ]
@@ -191,7 +190,7 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     values = [next(a["accuracy_clean_test"] for a in r["arms"] if a["name"] == name) for r in results[:2]]
     (mean,) = (
         row for row in rows(whole / "means.csv")
-        if (row["population.users"], row["arm"], row["metric"]) == ("40", name, "accuracy_clean_test")
+        if (row["population.users"], row["arm"], row["metric"], row["split"]) == ("40", name, "accuracy", "on_device")
     )  # fmt: skip
     assert (float(mean["mean"]), float(mean["error"])) == (fmean(values), stdev(values) / math.sqrt(2))
     gaps = [
@@ -478,5 +477,6 @@ def test_what_a_test_user_pays_has_a_column_of_its_own_where_somebody_asks(tmp_p
     headings, row = tables.overview(asked)
     found = dict(zip(headings, row, strict=True))
     assert (found["local ε"], found["local ε, test user"]) == ("6", "200")
-    assert {each["metric"]: each["value"] for each in tables.tidy(asked)}["local_epsilon_test_user"] == 200.0
+    tidy = tables.tidy(asked)
+    assert tidy.loc[tidy["metric"] == "local_epsilon_test_user", "value"].tolist() == [200.0]
     assert "local ε, test user" not in tables.overview(study(ladder=ladder(6.0)))[0]

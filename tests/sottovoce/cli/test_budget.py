@@ -210,19 +210,19 @@ def test_a_run_counts_what_was_delivered() -> None:
     arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16},
               label={"mechanism": "randomized-response", "epsilon": 1.0})  # fmt: skip
     mechanisms = Purkayastha(16, 1.0), RandomizedResponse(1.0, 2)
-    run = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 1500), test=900), records=1, test_records=1)
+    run = of_run(experiment.setup(arm), Spent(*mechanisms, train=(1700, 1500), test=900), records=1, test_records=1)
     last = rung(run["ladder"], "shuffled")
     assert "1,500 users delivered" in last["assumption"] and "1,700, 1,500" in last["assumption"]
-    fewer = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 700), test=900), records=1, test_records=1)
+    fewer = of_run(experiment.setup(arm), Spent(*mechanisms, train=(1700, 700), test=900), records=1, test_records=1)
     assert rung(fewer["ladder"], "shuffled")["epsilon"] > last["epsilon"]
     assert rung(run["test_ladder"], "label")["epsilon"] is None
-    discarded = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 0), test=None), records=1, test_records=1)
+    discarded = of_run(experiment.setup(arm), Spent(*mechanisms, train=(1700, 0), test=None), records=1, test_records=1)
     assert "no batch was delivered" in rung(discarded["ladder"], "shuffled")["assumption"]
     assert discarded["test_ladder"] is None
-    twice = of_run(experiment, arm, Spent(*mechanisms, train=(1700, 1500), test=900), records=2, test_records=1)
+    twice = of_run(experiment.setup(arm), Spent(*mechanisms, train=(1700, 1500), test=900), records=2, test_records=1)
     assert rung(twice["ladder"], "user")["epsilon"] > rung(run["ladder"], "user")["epsilon"]
     spent = Spent(None, None, None, None)
-    nobody = of_run(experiment, Arm(name="p", way="public-only"), spent, records=1, test_records=1)
+    nobody = of_run(experiment.setup(Arm(name="p", way="public-only")), spent, records=1, test_records=1)
     assert nobody == {"ladder": None, "test_ladder": None}
 
 
@@ -230,14 +230,15 @@ def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
     experiment = study(population__users=20_000)
     arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16}, smallest_crowd=5000)
     spent = Spent(Purkayastha(16, 1.0), Identity("label", 2), train=(9000, 8000), test=900, classes=(4000, 700))
-    run = of_run(experiment, arm, spent, records=1, test_records=1)
+    run = of_run(experiment.setup(arm), spent, records=1, test_records=1)
     last = rung(run["ladder"], "shuffled")
     assert last["crowd"] == 700 and "a crowd of 700 users who agree in label, sent in clear" in last["assumption"]
     assert rung(run["test_ladder"], "shuffled")["crowd"] == 900  # who asks sends no label
     # 700 rows of one class may be 234 users of three records each, or fewer
-    assert rung(of_run(experiment, arm, spent, records=3, test_records=1)["ladder"], "shuffled")["crowd"] == 234
+    setup = experiment.setup(arm)
+    assert rung(of_run(setup, spent, records=3, test_records=1)["ladder"], "shuffled")["crowd"] == 234
     alone = replace(spent, train=(9000,), classes=(1,))
-    assert rung(of_run(experiment, arm, alone, records=1, test_records=1)["ladder"], "shuffled")["epsilon"] is None
+    assert rung(of_run(setup, alone, records=1, test_records=1)["ladder"], "shuffled")["epsilon"] is None
     vectors = np.random.default_rng(3).normal(size=(8, 3)).astype(np.float32)
     words = Vocabulary(tuple(f"w{i}" for i in range(8)), vectors)
     kept = text_mechanism({"mechanism": "custext", "epsilon": 1.0, "k": 4, "tokens": 2, "length": "kept"}, words)
@@ -263,7 +264,7 @@ def test_the_published_procedure_is_a_trusted_simulation() -> None:
     experiment = load("sst2-paper")
     arm = experiment.arms[1]
     spent = Spent(Purkayastha(16, 10.0), None, train=(8000,), test=None)
-    run = of_run(experiment, arm, spent, records=1, test_records=None)["ladder"]
+    run = of_run(experiment.setup(arm), spent, records=1, test_records=None)["ladder"]
     embedding = rung(run, "embedding")
     assert embedding["statement"] == "3 × (10·d_angular)"
     assert embedding["worst_case"] == pytest.approx(30 * math.pi, rel=1e-6)

@@ -183,7 +183,7 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=1001"], 'arm "a": embedding: '),
         (["simulate", "good.toml", "--set", "arm.0.embedding.dim=1025"], 'arm "a": embedding: '),
         (["simulate", "good.toml", "--set", "arm.0.label.mechanism=random"], 'arm "a": label: '),
-        (["simulate", "good.toml", "--set", "training.way=paper"], "acknowledge-not-private"),
+        (["simulate", "good.toml", "--set", "training.protocol=paper"], "acknowledge-not-private"),
         (["simulate", "good.toml", "--data", "folder"], 'data.path: does not apply to source = "built-in"'),
         (["simulate", "good.toml", "--out", "."], "not an empty folder"),
         (["simulate", "good.toml", "--resume", "results"], "no FILE.toml, --out, --data or --set"),

@@ -10,7 +10,7 @@ import pytest
 
 from mechanisms import catalogue
 from simulations.errors import UserError
-from simulations.experiment import client_policy, from_table
+from simulations.experiment import from_table
 from simulations.experiment.schema import schema
 from sottovoce.cli.main import main
 from tests.support.own_package import write_package
@@ -41,7 +41,7 @@ def test_a_study_runs_with_it_and_its_ledgers_are_charged(name, tmp_path, monkey
 
 def test_only_what_arms_name_is_allowed_beside_the_catalogue():
     study = experiment({"name": "theirs", "embedding": SIGNS, "label": COIN | {"mechanism": "quiet.noise:Installed"}})
-    allowed = client_policy(study, study.arms[0]).mechanisms
+    allowed = study.setups[0].policy.mechanisms
     assert {*allowed} - {*catalogue.CATALOGUE} == {"quiet.noise:Direction", "quiet-coin"}
 
 

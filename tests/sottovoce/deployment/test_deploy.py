@@ -91,8 +91,8 @@ MISTAKES: list[tuple[list[str], str]] = [
         "population.late: a deployment's users are as late as they are; leave it out",
     ),
     (
-        ["study.toml", "--arm", "a", SET, 'training.way="paper"', SET, "training.acknowledge-not-private=true"],
-        'training.way: "paper" is a trusted simulation; a device has no part in it',
+        ["study.toml", "--arm", "a", SET, 'training.protocol="paper"', SET, "training.acknowledge-not-private=true"],
+        'training.protocol: "paper" is a trusted simulation; a device has no part in it',
     ),
     (
         ["study.toml", "--arm", "a", "--stay", SET, "policy.answer=1",

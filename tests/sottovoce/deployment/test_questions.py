@@ -17,6 +17,7 @@ from simulations.errors import UserError
 from sottovoce.cli import main as cli
 from sottovoce.deployment.questions import ASKED, SIGNED, Questions
 from tests.support.devices import POLICY, SIGNER, make_bundle
+from tests.support.requests import changed
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def model_question(bundle: Bundle) -> Request:
-    assert bundle.request.m1 is not None
-    m1 = np.ascontiguousarray(bundle.request.m1[:, ::-1])
-    return replace(bundle.request, split="test", stage="test", label=None, m1=m1)
+    assert bundle.request.projection is not None
+    m1 = np.ascontiguousarray(bundle.request.projection.m1[:, ::-1])
+    return changed(bundle.request, split="test", stage="test", label=None, m1=m1)
 
 
 def test_what_is_listed_is_asked_at_once(bundle: Bundle, tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_what_is_not_listed_is_asked_when_the_publisher_has_signed_that_very_que
 def test_a_publisher_signs_nothing_beyond_the_limits(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dear = replace(model_question(bundle), embedding={"mechanism": "purkayastha", "epsilon": 11.0})
+    dear = changed(model_question(bundle), embedding={"mechanism": "purkayastha", "epsilon": 11.0})
     write_question(tmp_path / "a", dear)
     (tmp_path / "sign.key").write_text(SIGNER.hex())
     sign = ["deploy", "sign", str(tmp_path / "a"), "--bundle", str(bundle.folder)]

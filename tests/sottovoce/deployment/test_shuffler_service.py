@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from simulations.shuffler.store import Store, StoreError
 from simulations.transport.quiet import QUIET
 from sottovoce.deployment import certificates
 from sottovoce.deployment.processes import free_port
-from sottovoce.deployment.shuffler import run
+from sottovoce.deployment.shuffler import Options, run
 from sottovoce.deployment.shuffler_service import STORE, TRAINING_SERVER, application, serving
 from sottovoce.deployment.units import write_units
 from tests.server.test_sealed_batches import honest
@@ -340,37 +340,37 @@ def test_bytes_of_a_stage_are_what_nodes_are_asked(service: Service) -> None:
 # -- the process ----------------------------------------------------------------------------------------------------
 
 
-def arguments(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes: Any) -> dict[str, Any]:
-    """What `run` is given, with an enrolment and a secret that are there."""
+def started(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes: Any) -> None:
+    """A shuffler in `folder`/place, with an enrolment and a secret that are there."""
     signer, authority = signature.generate_keys()
     (folder / "tokens.jsonl").write_text(tokens({"1": {"0": 1, "1": 1}}, signer))
     (folder / "enrolment.pub").write_text(authority.hex())
     (folder / "secret").write_bytes(bytes(32))
-    return {
-        "superlink": superlink, "root_certificates": keys / "ca" / "ca.pem", "secret": folder / "secret",
-        "certificate": keys / "shuffler" / "cert.pem", "key": keys / "shuffler" / "cert.key", "port": 0,
-        "users": folder / "tokens.jsonl", "enrolment_key": folder / "enrolment.pub", "origins": False,
-        "progress": lambda line: None,
-    } | changes  # fmt: skip
+    options = Options(
+        folder / "place", superlink=superlink, root_certificates=keys / "ca" / "ca.pem", secret=folder / "secret",
+        certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key", port=0,
+        users=folder / "tokens.jsonl", enrolment_key=folder / "enrolment.pub",
+    )  # fmt: skip
+    run(replace(options, **changes), progress=lambda line: None)
 
 
 @pytest.mark.parametrize("name", ["root_certificates", "secret", "users", "enrolment_key", "certificate"])
 def test_a_file_that_is_missing_ends_in_one_line(tmp_path: Path, keys: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
-        run(tmp_path / "place", **arguments(tmp_path, keys, **{name: tmp_path / "missing"}))
+        started(tmp_path, keys, **{name: tmp_path / "missing"})
     assert "\n" not in str(caught.value) and str(tmp_path / "missing") in str(caught.value)
 
 
 def test_a_superlink_that_is_not_there_ends_in_one_line(tmp_path: Path, keys: Path) -> None:
     port = free_port()
     with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port}: cannot be reached") as caught:
-        run(tmp_path / "place", **arguments(tmp_path, keys, f"127.0.0.1:{port}"))
+        started(tmp_path, keys, f"127.0.0.1:{port}")
     assert "\n" not in str(caught.value)
 
 
 def test_a_store_that_another_shuffler_has_ends_in_one_line(tmp_path: Path, keys: Path) -> None:
     with Store(tmp_path / "place" / STORE), pytest.raises(UserError, match=r"another process has it$"):
-        run(tmp_path / "place", **arguments(tmp_path, keys))
+        started(tmp_path, keys)
 
 
 @pytest.mark.slow

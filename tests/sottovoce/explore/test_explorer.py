@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.tokens import unigram
 from sottovoce.explore import costs, explorer, inference
 from sottovoce.explore.explorer import Explorer
-from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 from sottovoce.explore.world import World
 from tests.sottovoce.explore.conftest import Ask
 from tests.support.exploring import TEXT
@@ -140,7 +141,7 @@ def test_what_is_said_at_once_is_what_the_whole_law_says(ask: Ask) -> None:
             price, loss = ask("price", about), ask("loss", about)
             assert price["worst_case"] == loss["worst_case"] and price["limit"] in (None, loss["limit"])
             assert loss["local"] == "inf" or 0 < loss["local"] <= float(loss["worst_case"]) * (1 + 1e-9)
-            assert (price["limit"] is None) == (name in ("planar-laplace", *MECHANISMS["text"]))
+            assert (price["limit"] is None) == SLIDERS[name].slow
 
 
 def test_a_label_beside_it_raises_what_a_guess_may_reach(ask: Ask) -> None:
@@ -244,11 +245,17 @@ def test_every_slider_can_be_moved_to_both_ends_and_its_curve_has_them(
     monkeypatch.setattr(explorer, "_CURVE_SECONDS", 600.0)
     channel = next(channel for channel, names in MECHANISMS.items() if name in names)
     about = {"channel": channel, "mechanism": name, "k": 3, "dim": 3}
-    monkeypatch.setitem(costs._CURVES, name, (costs.LEAST[name], costs.MOST[name]))
-    for end in (costs.LEAST[name], costs.MOST[name]):
+    ends = SLIDERS[name].curve[0], SLIDERS[name].curve[-1]
+    monkeypatch.setitem(SLIDERS, name, replace(SLIDERS[name], curve=ends))
+    for end in ends:
         assert ask("price", about | {"epsilon": end})["words"]
     curve = ask("curve", about | {"epsilon": 1.0})
-    assert curve["epsilon"] == [costs.LEAST[name], costs.MOST[name]] and 0 < curve["limit"][0] < curve["limit"][1] <= 1
+    assert curve["epsilon"] == list(ends) and 0 < curve["limit"][0] < curve["limit"][1] <= 1
+
+
+def test_a_slider_of_a_mechanism_is_no_setting_of_the_page() -> None:
+    """Both stand side by side in what the page sends."""
+    assert not {name for slider in SLIDERS.values() for name in slider.more} & {f.name for f in fields(Settings)}
 
 
 def test_the_page_says_what_can_be_chosen(ask: Ask, client: Any, shown: Explorer) -> None:

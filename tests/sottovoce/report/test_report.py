@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks.run import about
 from sottovoce.cli import main as cli
-from sottovoce.report import facts, glossary
-from sottovoce.report.html import element
+from sottovoce.report import facts, glossary, page
 from sottovoce.report.write import report
 from tests.support.paths import ROOT
 from tests.support.results import demo
@@ -184,16 +184,20 @@ def test_what_is_not_known_of_one_user_is_not_known_of_the_dearest(tmp_path: Pat
     assert found["nobody"]["why"] == "unknown how many records a user holds" and found["with_trust"] is None
 
 
+def worst(arm: dict[str, Any]) -> facts.Cost:
+    return facts.worst(ArmResult.from_dict(arm))
+
+
 def test_a_delta_that_one_user_needs_holds_of_all(tmp_path: Path) -> None:
     noise = rung("user", 3.0, math.inf, delta=1e-5)
     arm = results()["arms"][1] | {"test_ladder": [rung("embedding", 3.0, math.inf, delta=1e-5), noise]}
-    assert facts.worst(arm) == facts.Cost(4.0, 1e-5, whose="training user")
+    assert worst(arm) == facts.Cost(4.0, 1e-5, whose="training user")
 
 
 def test_a_public_arm_is_of_those_who_ask_alone() -> None:
     arm = results()["arms"][1] | {"way": "public-only", "ladder": None}
-    assert facts.worst(arm) == facts.Cost(2.0, 0.0, whose="test user")
-    assert facts.worst(arm | {"test_ladder": None}) == facts.Cost(None, 0.0, "nothing is released")
+    assert worst(arm) == facts.Cost(2.0, 0.0, whose="test user")
+    assert worst(arm | {"test_ladder": None}) == facts.Cost(None, 0.0, "nothing is released")
 
 
 @pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
@@ -233,7 +237,14 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert not {"b", "i", "u"} & {name for name, _ in page.elements}
     assert "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;" in text and "alert(1)" not in text
     assert told["runs"][0]["arms"][0]["name"].startswith(name)
-    assert element("p", "<", class_='"') == '<p class="&quot;">&lt;</p>'
+
+
+def test_no_template_turns_escaping_off() -> None:
+    templates = list((ROOT / "sottovoce" / "report" / "templates").iterdir())
+    said = " ".join(path.read_text(encoding="utf-8") for path in templates)
+    assert len(templates) > 5 and not re.search(r"\|\s*safe|autoescape|Markup", said)
+    name = page._templates().from_string("{{ name }} {{ [name] | join }}").render(name="<b>")
+    assert name == "&lt;b&gt; &lt;b&gt;"
 
 
 def test_what_attacks_got_stands_beside_what_is_allowed(tmp_path: Path) -> None:
@@ -346,5 +357,5 @@ def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
     assert {name: " ".join(said.split()) for name, said in found} == glossary.ENTRIES
     assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)
     with pytest.raises(KeyError):
-        glossary.term("no such word")
+        glossary.meaning("no such word")
 

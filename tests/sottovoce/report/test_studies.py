@@ -50,11 +50,12 @@ def test_a_study_is_told_of_by_its_means_figure_and_rows(told: tuple[str, Page, 
     assert '<td data-value="0.555">0.555 ± 0.005</td>' in text and '<td data-value="0.575">0.575 ± 0.005</td>' in text
     assert text.count("lies below") == 2 + 3  # of each point, and of each of the three runs that are told of
     assert f"users 60: no noise: lies below {ONE}, which are private" in text
-    assert "All rows: one a run, arm and metric (" in text
-    assert '<th scope="row" data-value="60">60</th><td data-value="2">2</td>' in text
+    assert "All rows: one a run, arm, metric and split (" in text
+    assert '<th scope="row" data-value="60">60</th>\n<td>users-60-seed-2</td>\n<td data-value="2">2</td>' in text
     (found,) = label["studies"]
     assert (found["name"], found["runs"], found["axes"]) == ("how many", 4, ["population.users"])
-    means = [row for row in found["means"] if (row["arm"], row["metric"]) == (ONE, "accuracy_clean_test")]
+    wanted = (ONE, "accuracy", "on_device")
+    means = [row for row in found["means"] if (row["arm"], row["metric"], row["split"]) == wanted]
     assert [(row["population.users"], row["n"]) for row in means] == [(40, 2), (60, 2)]
     assert means[0]["mean"] == pytest.approx(0.555) and means[0]["error"] == pytest.approx(0.005)
 

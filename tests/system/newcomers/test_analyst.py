@@ -16,7 +16,6 @@ from sottovoce import (
     Ledger,
     Policy,
     Purkayastha,
-    Request,
     Sanitizer,
     SanText,
     Shard,
@@ -29,6 +28,7 @@ from tests.support.clients import ENCODER
 from tests.support.devices import words
 from tests.support.newcomers import Newcomer
 from tests.support.own_package import write_package
+from tests.support.requests import made
 
 PROTOCOL = {
     "name": "protocol", "data": {"public-size": 80, "test-size": 40}, "population": {"users": 1000},
@@ -53,11 +53,11 @@ def charged(folder: Path) -> Path:
     shard = Shard(np.zeros(3, np.int64), np.arange(3), None, texts, folder, "train")
     write_embeddings(folder, "train", ENCODER, rng.normal(size=(3, 24)).astype(np.float32))
     about = {"arm": "", "split": "train", "label": None, "classes": 2, "minimum_users": 0}
-    vectors = Request(
+    vectors = made(
         stage="vectors", encoder=ENCODER, mean=np.zeros(24, np.float32), **about,
         m1=rng.normal(size=(24, DIM)).astype(np.float32), embedding={"mechanism": "purkayastha", "epsilon": 4.0},
     )  # fmt: skip
-    said = Request(
+    said = made(
         stage="texts", encoder="", mean=None, m1=None, embedding=None, vocabulary=known,
         text={"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity}, **about,
     )  # fmt: skip

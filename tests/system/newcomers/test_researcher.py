@@ -77,11 +77,11 @@ def runs_it(newcomer: Newcomer) -> None:
         "mine/study.toml: population.users: must be a whole number of at least 1, got 'many'",
     )
     errs(
-        f"simulate {out} --set arm.2.statistic.epsilon=20",
-        'mine/study.toml: arm "one vector, ε = 8": statistic: worst-case ε 20 is above policy.statistic = 8, so its '
+        f"simulate {out} --set arm.2.vector.epsilon=20",
+        'mine/study.toml: arm "one vector, ε = 8": vector: worst-case ε 20 is above policy.vector = 8, so its '
         "users refuse; raise the limit or lower epsilon",
     )
-    named = "arm.one vector, ε = 8.statistic.epsilon=4"
+    named = "arm.one vector, ε = 8.vector.epsilon=4"
     errs(
         f'simulate {out} --set "{named}"',
         f"mine/study.toml: --set {named}: number the arm, from 0 to 5, as arm.0.embedding.epsilon=4",
@@ -147,7 +147,7 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
     tex = (out / "study.tex").read_text(encoding="utf-8")
     assert r"\toprule" in tex and tex.count("one vector") == 5 and "centralised, not private" in tex
     with open(out / "tidy.csv", encoding="utf-8", newline="") as opened:
-        rows = [row for row in csv.DictReader(opened) if row["metric"] == "accuracy_clean_test"]
+        rows = [row for row in csv.DictReader(opened) if (row["metric"], row["split"]) == ("accuracy", "on_device")]
     assert {(row["arm"], row["seed"]) for row in rows if row["reference"] == "False"} == {
         (f"one vector, ε = {epsilon}", seed) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0) for seed in "123"
     }

@@ -421,7 +421,7 @@ def test_a_sanitized_text_and_an_embedding_are_linked_where_nothing_hides_them(s
     }
     arms = {name: {"reference": True, **about} for name, about in arms.items()}
     (tmp_path / "run").mkdir()
-    out = made(shared, tmp_path / "run", arms, training={"way": "text-then-embeddings", "epochs": 1})
+    out = made(shared, tmp_path / "run", arms, training={"protocol": "text-then-embeddings", "epochs": 1})
     found = attack.run(attack.Attack(out, ("linkage-channels",)))
     clear, hidden = (next(e for e in found["entries"] if e["arm"] == name) for name in arms)
     assert clear["success"] > 0.5 and clear["auc"] > 0.8 and clear["stage"] == "train-embedding"

@@ -22,7 +22,6 @@ from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
 from sottovoce.adversary.attacks import knowledge as attack_public
 from sottovoce.adversary.attacks import membership as attack_membership
-from sottovoce.adversary.attacks import membership_records as attack_membership_records
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
 from sottovoce.adversary.estimators import membership
@@ -68,7 +67,7 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
         },
         "population": {"users": USERS, "users-per-node": 30},
         "encoder": {"model": str(folder / "bert"), "max-length": 16},
-        "training": {"way": way, "epochs": 2, "batch-size": 10},
+        "training": {"protocol": way, "epochs": 2, "batch-size": 10},
         "shuffle": {"enabled": False},
         "policy": {"embedding": 7.0, "text": 1000.0, "label": 3.0, "accept-unprotected": ["label: made up"]},
     }  # fmt: skip
@@ -112,7 +111,7 @@ def shorter(text: str) -> list[str]:
 def released(tmp_path, monkeypatch):
     """A run folder of 60 users who released made-up embeddings, and its data, which attacks read again."""
     arms = [
-        {"name": "public", "way": "public-only", "embedding": PURKAYASTHA},
+        {"name": "public", "protocol": "public-only", "embedding": PURKAYASTHA},
         {"name": "clear", "reference": True, "embedding": IDENTITY},
         {"name": "noisy", "embedding": PURKAYASTHA, "label": {"mechanism": "randomized-response", "epsilon": 1.0}},
         {"name": "prior", "embedding": PURKAYASTHA, "label": PRIOR},
@@ -134,7 +133,7 @@ def released(tmp_path, monkeypatch):
     for module in (attack_membership, attack_public):
         monkeypatch.setattr(module, "prepared", lambda run, progress: again.ready)
     split = Split(Corpus([], np.zeros(0, int), train.classes), train, more)
-    monkeypatch.setattr(attack_membership_records, "load_split", lambda study: (split, {}))
+    monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
     return tmp_path, again
 
 
@@ -185,11 +184,11 @@ def test_what_cannot_be_attacked_is_one_line(released, capsys):
 def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
     """Two rounds of self-training: the vectors of the last are attacked under the encoder of the first, embeddings of
     test users under that of the last."""
-    arm = {"name": "one", "embedding": PURKAYASTHA, "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
+    arm = {"name": "one", "embedding": PURKAYASTHA, "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
     folder = finished(study(
         shared, "statistics", arm, training={"self-training": True, "rounds": 2},
         data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
-        policy={"statistic": 4.0, "accept-unprotected": []},
+        policy={"vector": 4.0, "accept-unprotected": []},
     ), tmp_path / "run")  # fmt: skip
     found = attack(Attack(folder, ("vector-text", "linkage-stages"), attributes=("label",)))["entries"]
     assert [(e["attack"], e["stage"]) for e in found] == [("linkage-stages", "test"), ("vector-text", "train-2")]

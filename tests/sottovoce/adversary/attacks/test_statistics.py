@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from client.draw import signed_directions
 from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
+from mechanisms.projection import signed_directions
 from mechanisms.streams import SimulationStreams
 from server.training.statistic_head import simplex_codes
 from simulations.corpora.corpus import Corpus, Split
@@ -25,7 +25,6 @@ from simulations.experiment import to_toml
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks import knowledge as attack_public
 from sottovoce.adversary.attacks import membership as attack_membership
-from sottovoce.adversary.attacks import membership_records
 from sottovoce.adversary.attacks import statistics as attack_statistics
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
@@ -150,9 +149,9 @@ def test_known_texts_are_told_apart_by_caps_that_do_not_overlap() -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """60 users of one record each who released one vector, without noise and at ε = 4."""
     small = experiment(
-        {"name": "clear", "reference": True, "statistic": {"mechanism": "identity", "dim": 3}},
-        {"name": "noisy", "statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}},
-        training={"way": "statistics"}, data={"public": {"labels": False}}, policy={"statistic": 4.0},
+        {"name": "clear", "reference": True, "vector": {"mechanism": "identity", "dim": 3}},
+        {"name": "noisy", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}},
+        training={"protocol": "statistics"}, data={"public": {"labels": False}}, policy={"vector": 4.0},
     )  # fmt: skip
     ready = prepared(small)
     more = Corpus([f"other {i}" for i in range(USERS)], ready.held.train.labels, ready.held.train.classes)
@@ -168,7 +167,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                for i, text in enumerate(part)}  # fmt: skip
     monkeypatch.setattr(attack_statistics.attributes, "column", lambda study, held, name: colours)
     split = Split(Corpus([], np.zeros(0, int), more.classes), ready.held.train, more)
-    monkeypatch.setattr(membership_records, "load_split", lambda study: (split, {}))
+    monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
     return tmp_path
 
 

@@ -224,7 +224,7 @@ def test_what_users_wrote_is_no_part_of_what_guesses_an_attribute():
     found = attributes.Collected(("x", "y"), np.arange(33), values, np.arange(16), np.zeros(16, np.int64))
 
     def guessed(truth):
-        target = SimpleNamespace(study=SimpleNamespace(seed=1))
+        target = SimpleNamespace(seed=1)
         held = Held("train", PAIRS, truth, [""] * 16, np.arange(16), np.zeros(16, np.int64))
         attacked = _Attributes(target, mechanism, held, None, lambda line: None)
         vars(attacked)["_public"] = public

@@ -172,7 +172,7 @@ def finished(folder: Path, out: Path, way: str, *arms: dict, **sections: dict) -
         },
         "population": {"users": 60, "users-per-node": 30, "assignment": "column"},
         "encoder": {"model": str(folder / "bert"), "max-length": 16},
-        "training": {"way": way, "epochs": 1, "batch-size": 10}, "shuffle": {"enabled": False},
+        "training": {"protocol": way, "epochs": 1, "batch-size": 10}, "shuffle": {"enabled": False},
         "policy": {"embedding": 100.0, "statistic": 4.0, "text": 1000.0, "label": 9.0,
                    "accept-unprotected": ["label: made up"]},
     } | sections)  # fmt: skip

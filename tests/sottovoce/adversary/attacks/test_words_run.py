@@ -11,7 +11,6 @@ from client.models.tokens import joined
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from simulations.analysis.attack_results import table as markdown
 from simulations.experiment import load, to_toml
-from simulations.run.partition import hand_out
 from sottovoce.adversary.attacks import attributes, word_attributes
 from sottovoce.adversary.attacks.run import ATTACKS as EVERY_ATTACK
 from sottovoce.adversary.attacks.run import Attack, about, run
@@ -20,7 +19,7 @@ from sottovoce.adversary.estimators import tokens
 from sottovoce.cli.main import main
 from tests.server.test_masked_lm import tiny_masked_lm
 from tests.support.attacked_words import SIGMAS, SIZE, again, released, success, text
-from tests.support.studies import USERS, LocalGrid, run_arms, use_folder
+from tests.support.studies import USERS, LocalGrid, placed, run_arms, use_folder
 from tests.support.texts import RANDOM, SANTEXT, TOKENS, VERBATIM, installed, text_prepared, text_study
 
 ARMS = {
@@ -57,7 +56,7 @@ def run_of(arms, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         use_folder(out / "nodes", patch)
         ready = text_prepared(study, shared)
-        grid = LocalGrid(hand_out(study, ready.public, ready.held, out / "nodes"))
+        grid = LocalGrid(placed(study, ready, out / "nodes"))
         run_arms(study, grid, ready=ready, models=out / "models", nodes=out / "nodes")
     (out / "experiment.toml").write_text(to_toml(study), encoding="utf-8")
     return out

@@ -18,6 +18,7 @@ from scipy import stats
 from client import sanitizer
 from client.store.ledger import Ledger
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.messages.questions import VectorQuestion
 from mechanisms.privunit import PrivUnit
 from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse
@@ -30,6 +31,7 @@ from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.audit import client_games as audit_client
 from sottovoce.adversary.audit import games as audit_games
 from sottovoce.adversary.audit import run as audit
+from sottovoce.adversary.audit.plugin import games_of, names
 from sottovoce.adversary.audit.run import Audit
 from sottovoce.adversary.estimators import audit as adversary
 from sottovoce.cli.main import main
@@ -137,7 +139,7 @@ def alarms(games, *families, audits=200):
 def test_the_rate_of_false_alarms(audits):
     """Of audits of all sound mechanisms: at the stated 1e-3, and at 0.05 where a count says more, no more alarms than
     that rate explains (at 1e-6)."""
-    games = [game for made in audit_games.GAMES.values() for game in made(1e-3)]
+    games = [game for name in names() for game in games_of(name, 1e-3)]
     families = (audit.FAMILY, 0.05)
     assert (alarms(games, *families, audits=audits) <= stats.binom.isf(1e-6, audits, families)).all()
 
@@ -308,9 +310,9 @@ def test_a_labels_code_that_leaks_outside_the_draw(leak, monkeypatch):
     """What a client puts into its one vector beside the mechanism: the label, which the mean's last entry holds."""
     draw = sanitizer.draw
 
-    def leaking(request, channel, values, *rest, **about):
+    def leaking(question, values, *rest, **about):
         label = (values[:, -1:] > 0).astype(int)
-        return SPHERE.encode(LEAKS[leak](SPHERE.decode(draw(request, channel, values, *rest, **about)), label))
+        return SPHERE.encode(LEAKS[leak](SPHERE.decode(draw(question, values, *rest, **about)), label))
 
     monkeypatch.setattr(sanitizer, "draw", leaking)
     worst, *_ = statistics(draws=40_000)
@@ -319,12 +321,12 @@ def test_a_labels_code_that_leaks_outside_the_draw(leak, monkeypatch):
 
 def test_a_number_of_records_that_can_be_read(monkeypatch):
     """Users whose records are added up and divided by two, however many they are: more are surer of their sign."""
-    means = sanitizer.statistic_means
+    means = VectorQuestion.means
 
-    def halves(request, embeddings, labels, starts):
-        return means(request, embeddings, labels, starts) * np.diff(starts)[:, None] / 2
+    def halves(self, embeddings, labels, starts):
+        return means(self, embeddings, labels, starts) * np.diff(starts)[:, None] / 2
 
-    monkeypatch.setattr(sanitizer, "statistic_means", halves)
+    monkeypatch.setattr(VectorQuestion, "means", halves)
     _, _, number = statistics(draws=100_000)
     assert number["verdict"] == "violated" and number["measured"] > number["claimed"] == 0
 

@@ -88,17 +88,17 @@ def test_a_label_beside_a_text_holds(tmp_path):
 @pytest.mark.parametrize("clear", ["Why?", "The Film", ""])
 def test_a_label_in_clear_where_the_text_is_a_certain_one(clear, tmp_path, monkeypatch):
     """One of 32 texts; the label of every other one is drawn as it should be."""
-    of, draw, texts = sanitizer._Values.of, sanitizer.draw, []
+    of, draw, texts = sanitizer._Records.labels, sanitizer.draw, []
 
-    def noting(self, part):
-        texts[:] = [self._shard.texts[i] for i in part.rows]
-        return of(self, part)
+    def noting(self, rows):
+        texts[:] = [self._shard.texts[i] for i in rows]
+        return of(self, rows)
 
-    def leaking(request, channel, values, *rest, **about):
-        drawn = draw(request, channel, values, *rest, **about)
-        return np.where(np.array(texts) == clear, values, drawn) if channel == "label" else drawn
+    def leaking(question, values, *rest, **about):
+        drawn = draw(question, values, *rest, **about)
+        return np.where(np.array(texts) == clear, values, drawn) if question.reads_labels else drawn
 
-    monkeypatch.setattr(sanitizer._Values, "of", noting)
+    monkeypatch.setattr(sanitizer._Records, "labels", noting)
     monkeypatch.setattr(sanitizer, "draw", leaking)
     finding = label(tmp_path, 20_000)
     assert finding.verdict == "violated" and finding.pure.epsilon > finding.game.theorem.pure

@@ -13,6 +13,7 @@ import pytest
 
 from mechanisms import catalogue
 from mechanisms.catalogue import CATALOGUE
+from mechanisms.facts import facts_of
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace
 from mechanisms.vocabulary import Vocabulary
@@ -58,6 +59,7 @@ def contributed() -> type:
         channel: ClassVar[str] = "text"
         reads: ClassVar[tuple[str, ...]] = ()
         grid: ClassVar[None] = None
+        facts = names["facts"]
         guarantee = names["guarantee"]
         sample = names["sample"]
         privacy_loss = names["privacy_loss"]
@@ -66,10 +68,11 @@ def contributed() -> type:
 
 
 IMPORTS = """
-from typing import Any
+from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from mechanisms import categorical, checks
+from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
@@ -101,7 +104,7 @@ def test_a_mechanism_whose_worst_pair_nobody_knows_is_one_line(monkeypatch, caps
     for asked in (["--mechanism", "my-own"], []):  # a whole audit passes over nothing
         assert main(["audit", *asked]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "my-own: the audit does not know what to give it as strength; give defaults, or add a line to" in line
+        assert "my-own: nobody knows what to try as strength; give defaults, or declare them in `facts`" in line
 
 
 OF_A_PACKAGE = {
@@ -145,4 +148,4 @@ def test_what_is_no_mechanism_is_one_line_and_nothing_is_written(name, tmp_path,
 
 
 def test_every_mechanism_that_comes_with_sottovoce_has_a_worst_pair_of_its_own():
-    assert CATALOGUE.keys() <= audit_games.GAMES.keys()
+    assert {facts_of(kind).pair for kind in CATALOGUE.values()} == audit_games.DECLARED.keys()

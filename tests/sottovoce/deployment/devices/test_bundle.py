@@ -23,6 +23,7 @@ from simulations.experiment import Experiment, from_table, slug, to_toml
 from sottovoce.cli import main as cli
 from sottovoce.deployment.devices import bundle as device
 from tests.support.devices import POLICY, PUBLISHER, SENTENCES, SIGNER, make_bundle, make_text_bundle
+from tests.support.requests import changed
 from tests.support.tiny_models import tiny_bert
 
 
@@ -156,7 +157,7 @@ def test_parts_that_do_not_go_together_are_refused(shared: Path, made: Bundle, b
     files = json.loads((bundle / MANIFEST).read_text())["files"]
     data = path.read_bytes()
     files["request.json"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    moved = replace(made.request, encoder="cd" * 32)
+    moved = changed(made.request, encoder="cd" * 32)
     digests = {s: {c: replace(moved, split=s).digest(c) for c in moved.channels} for s in ("train", "test")}
     manifest(bundle, files=files, digests=digests)
     with pytest.raises(ValueError, match="encoder is not what the bundle's request names"):
@@ -213,7 +214,7 @@ def test_of_a_study_before_it_is_run(shared: Path, tmp_path: Path) -> None:
     made = device.bundle_of_experiment(study(shared), None, tmp_path / "b", progress=quiet)
     assert made.manifest["arm"] == "private" and made.request.channels == ("embedding", "label")
     assert made.policy.mechanisms == ("purkayastha", "randomized-response") and made.policy.minimum_users == 10
-    assert made.request.minimum_users == 10 and made.request.dim == 4
+    assert made.request.minimum_users == 10 and made.request.projection.dim == 4
     assert made.manifest["encoder"] == {"sha256": made.request.encoder, "precision": "fp32"}
 
 
@@ -222,9 +223,10 @@ def a_run(shared: Path, folder: Path, experiment: Experiment, **changes: object)
     from server.maps import Maps
 
     made = device.bundle_of_experiment(experiment, None, folder / "first", progress=quiet)
-    m, dim = made.request.m1.shape
+    sent = made.request.projection
+    m, dim = sent.m1.shape
     rng = np.random.default_rng(0)
-    maps = Maps(made.request.mean, rng.normal(size=(m, dim)), rng.normal(size=(dim, m)), np.zeros((m, 2)), np.zeros(2))
+    maps = Maps(sent.mean, rng.normal(size=(m, dim)), rng.normal(size=(dim, m)), np.zeros((m, 2)), np.zeros(2))
     maps.save(folder / "models" / slug("private"))
     (folder / "experiment.toml").write_text(to_toml(experiment))
     (folder / "results.json").write_text(json.dumps({"encoder": {"sha256": made.request.encoder}} | changes))
@@ -237,8 +239,8 @@ def test_of_a_run_with_the_maps_that_it_was_left_with(shared: Path, tmp_path: Pa
 
     run = a_run(shared, tmp_path / "run", study(shared))
     made = device.bundle_of_run(run, "private", tmp_path / "b", progress=quiet)
-    np.testing.assert_array_equal(made.request.m1, Maps.load(run / "models" / "private").m1)
-    question = replace(made.request, split="test", label=None)  # whoever asks has no label to tell
+    np.testing.assert_array_equal(made.request.projection.m1, Maps.load(run / "models" / "private").m1)
+    question = changed(made.request, split="test", label=None)  # whoever asks has no label to tell
     listed = {made.request.digest("embedding"), made.request.digest("label"), question.digest("embedding")}
     assert set(made.policy.questions or ()) == listed and made.policy.lists(question)
     small = device.bundle_of_run(run, None, tmp_path / "small", precision="int8", progress=quiet)
@@ -255,16 +257,16 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     """Before a run the question is of the vector, after it of the model that the run was left with. A device of those
     who are there before it answers both."""
     arm = {
-        "name": "private", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "name": "private", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
     }  # fmt: skip
-    policy = {"statistic": 6.0, "answer": 4.0}
-    taught = study(shared, training={"way": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
+    policy = {"vector": 6.0, "answer": 4.0}
+    taught = study(shared, training={"protocol": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
     run = a_run(shared, tmp_path / "run", taught)
     first = open_bundle(run / "first")
     assert first.request.channels == ("statistic",) and first.policy.mechanisms == ("privunit", "randomized-response")
     made = device.bundle_of_run(run, None, tmp_path / "b", progress=quiet)
-    assert made.request.channels == ("answer",) and made.request.head[0].shape == (4, 2)
+    assert made.request.channels == ("answer",) and made.request.named("answer").head[0].shape == (4, 2)
     assert {"head_w.npy", "head_b.npy"} <= made.manifest["files"].keys()
     made.policy.check(replace(made.request, split="test", stage="test"))
     asks = made.policy
@@ -279,7 +281,7 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     for bundle in (first, made):
         (release,) = reply_from_record(answer(request_to_record(bundle.request), node)).releases
         assert len(release) == len(SENTENCES) and release.channel == bundle.request.channels[0]
-    alone = study(shared, training={"way": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
+    alone = study(shared, training={"protocol": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
                   policy=policy, shuffle={"enabled": False})  # fmt: skip
     unasked = a_run(shared, tmp_path / "unasked", alone)
     with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
@@ -292,7 +294,7 @@ LABEL = {"policy": {"text": 1000.0, "accept-unprotected": ["label: a test"]}}
 
 @pytest.mark.usefixtures("cache")
 def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
-    texts = study(shared, training={"way": "sanitized-text"}, arm=[TEXT_ARM], **LABEL)
+    texts = study(shared, training={"protocol": "sanitized-text"}, arm=[TEXT_ARM], **LABEL)
     made = device.bundle_of_experiment(texts, None, tmp_path / "b", progress=quiet)
     assert made.request.channels == ("text", "label") and made.encoder is None and made.masked_lm is None
     assert made.manifest["vocabulary"] == made.request.vocabulary.identity
@@ -312,7 +314,7 @@ def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
         (["--run", "nowhere", "--set", "seed=1"], "a run is as it was"),
         (["--experiment", "nowhere.toml"], "nowhere.toml"),
         (["--experiment", "sst2-paper", "--data", "x"], "trusted simulation"),
-        (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int4"], "encoder.precision"),
+        (["--experiment", "labelled-demo", "--arm", "purkayastha-eps-10", "--precision", "int2"], "encoder.precision"),
     ],
 )
 def test_bad_input_ends_in_one_line(

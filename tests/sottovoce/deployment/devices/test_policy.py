@@ -20,6 +20,7 @@ from simulations.experiment import Experiment
 from sottovoce.deployment.devices import bundle as device
 from tests.sottovoce.deployment.devices.test_bundle import quiet, study
 from tests.support.devices import SENTENCES
+from tests.support.requests import changed
 
 #: A study that compares: its users' policy lets labels go in clear, and no total is set.
 COMPARING: dict[str, Any] = {
@@ -61,19 +62,19 @@ def test_a_device_of_an_arm_is_held_to_it(shared: Path, tmp_path: Path) -> None:
     assert refusal(policy, request) is None and not policy.accept_unprotected
     for epsilon, said in ((2.0, None), (2.1, "channel"), (1000.0, "channel")):
         label = {"mechanism": "randomized-response", "epsilon": epsilon}
-        assert refusal(policy, replace(request, label=label)) == said
+        assert refusal(policy, changed(request, label=label)) == said
     request, policy = made(shared, tmp_path / "b", "small")
     assert policy.accept_unprotected == ("label: one arm shows them",)
     for epsilon, said in ((0.5, None), (0.51, "channel"), (10.18, "channel")):
         embedding = {"mechanism": "purkayastha", "epsilon": epsilon}
-        assert refusal(policy, replace(request, embedding=embedding)) == said
+        assert refusal(policy, changed(request, embedding=embedding)) == said
 
 
 def test_the_total_is_of_what_the_arm_asks_and_of_nothing_more(shared: Path, tmp_path: Path) -> None:
     """A user's record and one question, each once: whatever is asked beside it, or again under another name, finds
     nothing left."""
     request, policy = made(shared, tmp_path / "a", "noisy label")
-    worst = policy.cost(request.mechanism("embedding").guarantee).epsilon
+    worst = policy.cost(request.named("embedding").mechanism.guarantee).epsilon
     assert policy.total == pytest.approx(2 * worst + 2.0) and math.isfinite(policy.total) and policy.releases == 3
     node = tmp_path / "node"
     write_node(node, encoder=tmp_path / "a" / "encoder", policy=replace(policy, minimum_users=0, questions=None))
@@ -81,7 +82,7 @@ def test_the_total_is_of_what_the_arm_asks_and_of_nothing_more(shared: Path, tmp
     write_shard(node, "train", one, none, SENTENCES[:1], none)
     write_shard(node, "test", one, one, SENTENCES[1:2], None)
     device_ = load_node(node)
-    question = replace(request, split="test", stage="test", label=None)
+    question = changed(request, split="test", stage="test", label=None)
     with device_.ledger("") as ledger:
         client = Sanitizer(device_.policy(""), ledger, device_.streams)
         assert len(client.answer(request, device_.shard("train"))) == 1
@@ -99,9 +100,10 @@ def test_what_is_known_when_a_bundle_is_made_is_listed_and_nothing_else(shared: 
     request, policy = made(shared, tmp_path / "a", "noisy label")
     assert set(policy.questions or ()) == {request.digest("embedding"), request.digest("label")}
     policy.check(replace(request, stage="any"))
-    for other in (replace(request, split="test", label=None), replace(request, m1=-request.m1)):
+    for other in (changed(request, split="test", label=None), changed(request, m1=-request.projection.m1)):
         assert refusal(policy, other) == "question"
-    alone = {"name": "alone", "way": "public-only", "embedding": {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}}
+    embedding = {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}
+    alone = {"name": "alone", "protocol": "public-only", "embedding": embedding}
     request, policy = made(shared, tmp_path / "b", "alone", arm=[alone])
     policy.check(replace(request, split="test", stage="test", minimum_users=10))
     assert refusal(policy, replace(request, split="train")) == "question"
@@ -122,8 +124,8 @@ def test_users_of_many_records_say_how_many(shared: Path, tmp_path: Path) -> Non
 
 
 def test_a_vector_is_of_a_user_however_many_records_they_have(shared: Path, tmp_path: Path) -> None:
-    arm = {"name": "vector", "statistic": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4}}
-    taught = {"training": {"way": "statistics"}, "arm": [arm], "policy": {"statistic": 9.0}}
+    arm = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4}}
+    taught = {"training": {"protocol": "statistics"}, "arm": [arm], "policy": {"vector": 9.0}}
     experiment = study(shared, **taught)
     policy = device.bundle_of_experiment(experiment, None, tmp_path / "a", records=5, progress=quiet).policy
     assert policy.statistic == policy.total == pytest.approx(6.0) and policy.releases == 1
@@ -135,11 +137,11 @@ def test_what_texts_show_is_exempted_where_the_arm_shows_it(shared: Path, tmp_pa
     names = ["length: they are short", "label: shown", "tag: not by this mechanism"]
     arm = {"name": "words", "text": {"mechanism": "santext", "epsilon": 1.0, "tokens": 8, "length": "kept"}}
     texts = study(
-        shared, training={"way": "sanitized-text"}, arm=[arm], policy={"text": 1000.0, "accept-unprotected": names}
+        shared, training={"protocol": "sanitized-text"}, arm=[arm], policy={"text": 1000.0, "accept-unprotected": names}
     )
     bundle = device.bundle_of_experiment(texts, None, tmp_path / "a", progress=quiet)
     assert bundle.policy.accept_unprotected == tuple(names[:2])
     bundle.policy.check(bundle.request)
-    bundle.policy.check(replace(bundle.request, split="test", label=None))
-    worst = bundle.policy.cost(bundle.request.mechanism("text").guarantee).epsilon
+    bundle.policy.check(changed(bundle.request, split="test", label=None))
+    worst = bundle.policy.cost(bundle.request.named("text").mechanism.guarantee).epsilon
     assert 0 < bundle.policy.text == worst < 1000.0 and bundle.policy.total == 2 * worst

@@ -1,0 +1,229 @@
+"""Path of every release: recall, price, draw, commit; nothing leaves before its charge is on the ledger.
+
+`Sanitizer` (a node's records) and `Accountant` (another app's answers) release through `release` alone. They say what
+is due and how it is drawn. This module decides who can pay, repeats what a ledger holds, and charges the rest:
+
+- A release under a key that is on the ledger is repeated, byte for byte, and never drawn again.
+- Everything else is drawn under the ledger's lock and committed with its charge in one transaction. Only then
+  `release` returns. A crash before the commit leaves no charge and no release. A crash after it leaves a charge, whose
+  bytes are repeated to the next request.
+- A failure is an exception, and `constant` turns any into a text of `REFUSALS`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.policy import Policy, Refused
+from client.store.ledger import Charge, Ledger, LedgerError, Recalled
+from mechanisms.accounting.privacy_filter import FREE, Account
+from mechanisms.guarantee import Guarantee
+
+#: SQLite's primary codes for a place that cannot be written to; an extended code has one in its low byte.
+_PLACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+
+
+@dataclass(frozen=True)
+class Due:
+    """One release that a request asks of each row: its key on the ledger, its price and its form.
+
+    Attributes:
+        stage: Stage of the request.
+        channel: Channel whose limit of the policy applies.
+        digest: Digest of everything that the request asks.
+        guarantee: Guarantee of the mechanism, which the policy prices.
+        dtype: Type of a row's numbers.
+        shape: Shape of a row.
+    """
+
+    stage: str
+    channel: str
+    digest: str
+    guarantee: Guarantee
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """Return the type of a row's numbers on the ledger."""
+        return self.dtype.newbyteorder("<")
+
+
+#: Releases of rows, (n, *shape), by what was due.
+Payloads = dict[Due, NDArray[Any]]
+#: Function that draws the releases (k, *shape) of what is due, for the rows at these positions, (k,) and rising, from
+#: this step of their streams. It gets all rows' releases of what was due before, zeros where a row is not answered.
+Draw = Callable[[Due, NDArray[np.intp], int, Payloads], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Book:
+    """Ledger, and the draws that are charged to it.
+
+    Attributes:
+        ledger: The ledger.
+        draw: Function that draws a release.
+        guarantee: Guarantee that is charged for every release; None for the guarantee that is due.
+    """
+
+    ledger: Ledger
+    draw: Draw
+    guarantee: Guarantee | None = None
+
+
+def release(
+    due: Sequence[Due], users: NDArray[np.int64], records: NDArray[np.int64], *, policy: Policy, book: Book,
+    dummies: Book | None = None,
+) -> tuple[NDArray[np.intp], Payloads]:  # fmt: skip
+    """Return the positions of the rows that are answered, rising, and their releases; charged before this returns.
+
+    Users whose budget does not cover their new releases are left out with all their rows, or answered from `dummies`,
+    as far as the policy allows. Every row depends on its own ledger rows and stream only.
+
+    Args:
+        due: What is due of each row, each under another key.
+        users: (n,), the user of each row.
+        records: (n,), the record of each row. No pair of user and record occurs twice.
+        policy: Policy of the client.
+        book: Book of the users' data.
+        dummies: Book of dummy releases (`client.dummy_release`); None leaves users out who cannot pay.
+
+    Raises:
+        Refused: There are rows, and none can be answered.
+        LedgerError: A ledger cannot be trusted. Nothing leaves. Exceptions of a draw pass through.
+    """
+    books = [book] if dummies is None else [book, dummies]
+    charges: list[list[Charge]] = [[] for _ in books]
+    payloads: Payloads = {}
+    with ExitStack() as held:
+        for each in books:
+            held.enter_context(each.ledger.exclusive())
+        recalled = {one: [_recall(each.ledger, one, users, records) for each in books] for one in due}
+        paid, unpaid = _affordable(recalled, users, records, policy, [each.ledger for each in books])
+        for one in due:
+            found = recalled.pop(one)
+            payload, known = _repeated(one, found)
+            for each, was, mine, new in zip(books, found, (paid, unpaid), charges, strict=False):
+                at = np.flatnonzero(mine & ~known)
+                if len(at):
+                    payload[at] = drawn = _drawn(one, each, at, was.earlier, payloads)
+                    new.append(_charge(one, each.guarantee or one.guarantee, policy, users[at], records[at], drawn))
+            payloads[one] = payload
+        for each, new in zip(reversed(books), reversed(charges), strict=True):  # a charge is the last step to fail
+            each.ledger.commit(new)
+    answered = np.flatnonzero(paid | unpaid)
+    if len(answered) < len(users):
+        payloads = {one: payload[answered] for one, payload in payloads.items()}
+    return answered, payloads
+
+
+def recall(
+    due: Sequence[Due], users: NDArray[np.int64], records: NDArray[np.int64], *, policy: Policy, ledger: Ledger
+) -> Payloads | None:
+    """Return the releases if the ledger holds all of them; None if some are to be drawn, which users can pay for.
+
+    Call it before work that a refused request is not worth. `release` recalls and prices again.
+
+    Raises:
+        Refused: There are rows, and no user can pay.
+        LedgerError: The ledger cannot be trusted.
+    """
+    with ledger.exclusive():
+        recalled = {one: [_recall(ledger, one, users, records)] for one in due}
+        _affordable(recalled, users, records, policy, [ledger])
+    found = {one: _repeated(one, each) for one, each in recalled.items()}
+    return {one: payload for one, (payload, _) in found.items()} if all(k.all() for _, k in found.values()) else None
+
+
+def constant(error: BaseException) -> Refused:
+    """Return the refusal that leaves in place of an answer that has failed. No text of the error is in it."""
+    if isinstance(error, Refused):
+        return error
+    cause = error.__cause__ if isinstance(error, LedgerError) else None
+    full = isinstance(cause, OSError) or getattr(cause, "sqlite_errorcode", 0) % 256 in _PLACE
+    return Refused("storage" if full else "failed")  # the place is at fault, as on a full disk, or the content
+
+
+def _recall(ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray[np.int64]) -> Recalled:
+    return ledger.recall(one.stage, one.channel, one.digest, users, records)
+
+
+def _affordable(
+    recalled: Mapping[Due, list[Recalled]], users: NDArray[np.int64], records: NDArray[np.int64], policy: Policy,
+    ledgers: Sequence[Ledger],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # fmt: skip
+    """Return a mask of rows whose users can pay for all new releases, and one of rows for dummy releases.
+
+    Raise Refused if there were rows and none is left.
+    """
+    ledger, *free = ledgers
+    people, person = np.unique(users, return_inverse=True)
+    bill, spent = Account.empty(len(users)), dict[str, Account]()
+    priced = np.zeros(len(users), dtype=bool)
+    within = np.ones(len(people), dtype=bool)
+    for one, found in recalled.items():
+        new = ~np.any([each.known for each in found], axis=0)
+        if one.channel in policy.unprotected:
+            bill = bill.plus(FREE, new)
+            continue
+        cost = policy.cost(one.guarantee)
+        bill, priced = bill.plus(cost, new), priced | new
+        if one.channel not in spent:
+            spent[one.channel] = policy.spent_on(ledger, one.channel, users, records)
+        spent[one.channel] = spent[one.channel].plus(cost, new)
+        within[person[new & ~policy.allows(spent[one.channel], one.channel)]] = False
+    users_bill = bill.sum_by(person, len(people))
+    account = policy.spent(ledger, people) + users_bill
+    counted = (users_bill.releases == 0) | policy.allows_number(account)
+    solvent = (np.bincount(person[priced], minlength=len(people)) == 0) | policy.allows(account, "total")
+    paid = within & solvent & counted
+    unpaid = np.zeros_like(paid)
+    for each in free:
+        unpaid = ~paid & (each.spent(people).releases + users_bill.releases <= policy.stand_ins)
+    if len(users) and not (paid | unpaid).any():
+        raise Refused("channel" if not within.any() else "total" if not (within & solvent).any() else "releases")
+    return paid[person], unpaid[person]
+
+
+def _repeated(one: Due, found: Sequence[Recalled]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return an array for the releases of all rows, with those that ledgers hold, and a mask of these."""
+    payload = np.zeros((len(found[0].known), *one.shape), one.dtype)
+    for each in found:
+        if each.known.any():
+            if each.payloads.shape[1] != payload.dtype.itemsize * int(np.prod(one.shape)):
+                raise LedgerError("ledger: a payload does not have its length")
+            payload[each.known] = each.payloads[each.known].view(one.stored).reshape(-1, *one.shape)
+    return payload, np.any([each.known for each in found], axis=0)
+
+
+def _drawn(
+    one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64], payloads: Payloads
+) -> NDArray[Any]:
+    """Draw the releases of the rows at these positions."""
+    drawn = np.empty((len(at), *one.shape), one.dtype)
+    # A record that is requested again under another digest draws from its next stream, never from the same one.
+    for step in np.unique(earlier[at]).tolist():
+        now = earlier[at] == step
+        made = book.draw(one, at[now], step, payloads)
+        if made.shape != drawn[now].shape:  # or one draw would be that of several rows
+            raise ValueError("charging: a draw does not have its shape")
+        drawn[now] = made.astype(one.dtype, casting="same_kind", copy=False)
+    return drawn
+
+
+def _charge(
+    one: Due, guarantee: Guarantee, policy: Policy, users: NDArray[np.int64], records: NDArray[np.int64],
+    drawn: NDArray[Any],
+) -> Charge:  # fmt: skip
+    rows = np.ascontiguousarray(drawn, one.stored).reshape(len(users), -1).view(np.uint8)
+    cost = policy.cost(guarantee)
+    return Charge(
+        one.stage, one.channel, one.digest, guarantee, cost.epsilon, policy.delta, users, records, rows
+    )

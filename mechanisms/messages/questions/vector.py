@@ -1,0 +1,111 @@
+"""Questions for user vectors, one for all of a user's records and labels. On the wire the channel is "statistic"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mechanisms.channels import VECTOR
+from mechanisms.identity import Identity
+from mechanisms.messages.questions.question import (
+    Lent,
+    MappedQuestion,
+    Received,
+    Records,
+    VectorRelease,
+    inside_classes,
+    random_directions,
+    require,
+    require_array,
+)
+from mechanisms.projection import signed_directions, statistic_vectors, user_means
+
+
+@dataclass(frozen=True, eq=False)
+class VectorQuestion(VectorRelease, MappedQuestion):
+    """One vector of each user, who has put all records and their labels into it. It belongs to their record 0.
+
+    codes: (K, c) float32, of length 1 each: what a class stands for in a vector
+        (`mechanisms.projection.statistic_vectors`).
+    """
+
+    codes: NDArray[np.float32] = field(kw_only=True)
+
+    about = VECTOR
+    channel: ClassVar[str] = VECTOR.name
+    array: ClassVar[str] = "s"
+    of_user: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
+    reads_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        codes = require_array(self.codes, 2, "codes")
+        require(codes.shape[1] <= codes.shape[0], "codes do not fit classes")
+        lengths = np.sqrt((codes.astype(np.float64) ** 2).sum(axis=1))
+        require(bool((np.abs(lengths - 1.0) <= 1e-6).all()), "a code's length is not 1")
+        super().__post_init__()
+
+    @property
+    def classes(self) -> int:
+        """Return K, the number of codes."""
+        return len(self.codes)
+
+    @property
+    def dim(self) -> int:
+        """Return D = c·(d + 1), the number of coordinates of a vector of d features."""
+        return int(self.codes.shape[1]) * (self.projection.dim + 1)
+
+    def public(self, split: str) -> dict[str, Any]:
+        """Return encoder, maps, grid and codes."""
+        return super().public(split) | {"codes": self.codes, "classes": self.classes}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the codes."""
+        return {"codes": self.codes}
+
+    @classmethod
+    def read(cls, spec: dict[str, Any], wire: Received) -> VectorQuestion:
+        """Return the question of a request's wire."""
+        projection = wire.projection()
+        require("codes" in wire.arrays, "codes go with a statistic")
+        return cls(spec, projection=projection, codes=wire.arrays["codes"])
+
+    def means(
+        self, embeddings: NDArray[np.float32], labels: NDArray[np.int64], starts: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return vectors of u users before randomization (u, D): the mean of label code ⊗ features over their records.
+
+        embeddings: (n, m), of the users' records, contiguous for each user. labels: (n,), of the same records; an
+        invalid one counts as class 0. starts: (u + 1,), the start of each user, and the end of the last.
+        """
+        labels = inside_classes(labels, self.classes)
+        return user_means(statistic_vectors(self.projection.apply(embeddings), labels, self.codes), starts)
+
+    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return users' means (u, D), of length 1 at most."""
+        return self.means(records.embeddings(rows, self.projection), records.labels(rows), starts)
+
+    def draw(self, values: NDArray[np.float64], lent: Lent) -> NDArray[Any]:
+        """Draw vectors (u, D) from unit vectors whose expectations are the means."""
+        rng = lent.rng()
+        if not isinstance(self.mechanism, Identity):
+            values = signed_directions(values, rng.uniform(len(values), 1)[:, 0])
+        return self.sampled(values, rng)
+
+    @property
+    def uniforms_of_dummy(self) -> int:
+        """Return D: one for each coordinate."""
+        return self.dim
+
+    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return uniform directions."""
+        return random_directions(uniforms)
+
+    @property
+    def content(self) -> str:
+        """Return the content of a release, in words."""
+        return f"how texts go with labels, in {self.dim} coordinates"

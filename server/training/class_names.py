@@ -1,0 +1,82 @@
+"""Class names as a model: what an encoder knows of the classes before any user takes part.
+
+The embedding of a class's name is a prototype of its texts. Public text without labels moves the prototypes to where
+texts lie. This costs no privacy: it uses public data alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+FloatArray = NDArray[np.float64]
+
+#: Sentences that a name is put into; a class's prototype is the mean of their embeddings.
+TEMPLATES = ("{}", "It is about {}.", "This is {}.")
+#: Inverse temperature of cosines. Banking77, AG News and CR (MiniLM): between 20 and 40 accuracy moves by .007 at most.
+SHARPNESS = 20.0
+#: Weight of a name beside the public texts of an average class, and steps of the refinement. Accuracy of names alone
+#: after 0, 3 and 10 steps: banking77 .628, .665, .652; AG News .689, .820, .822; CR .649, .689, .675. With a weight of
+#: 1 the three gain half as much; with .1 the first loses what it gained.
+NAME_WEIGHT, STEPS = 0.3, 3
+
+
+def sentences_of(descriptions: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the sentences that stand for each class: each of its descriptions in each template.
+
+    Args:
+        descriptions: Names or descriptions of each class. One that is a sentence already, and ends so, is left alone.
+    """
+    return [
+        [text for one in several for text in ([one] if one.rstrip().endswith((".", "!", "?")) else _in_templates(one))]
+        for several in descriptions
+    ]
+
+
+def prototypes_of(embedded: Sequence[NDArray[Any]]) -> FloatArray:
+    """Return a prototype (K, m) for each class: the mean of its sentences' unit embeddings."""
+    return np.stack([_unit(np.asarray(rows, np.float64)).mean(axis=0) for rows in embedded])
+
+
+def name_probabilities(
+    prototypes: NDArray[Any], embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None
+) -> FloatArray:
+    """Return the probability of each class for each public text, (n, K).
+
+    The prototypes are refined on the same texts: a mixture of von Mises-Fisher distributions with one concentration,
+    fitted by expectation and maximization from the names, which stay as pseudo-observations (Banerjee, Dhillon, Ghosh
+    and Sra 2005, with a prior on the means).
+
+    Args:
+        prototypes: Prototype of each class (K, m).
+        embeddings: Embeddings (n, m) of public texts.
+        labels: Known labels (n,), -1 where there is none. A known label has probability 1 throughout.
+    """
+    h = _unit(np.asarray(embeddings, np.float64))
+    mean = h.mean(axis=0)
+    x, names = _unit(h - mean), _unit(_unit(np.asarray(prototypes, np.float64)) - mean)
+    centres = names
+    for _ in range(STEPS):
+        likely = _likely(x, centres, labels)
+        centres = _unit(NAME_WEIGHT * names + likely.T @ x * (len(names) / len(x)))
+    return _likely(x, centres, labels)
+
+
+def _likely(x: FloatArray, centres: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:
+    likely: FloatArray = softmax(SHARPNESS * x @ centres.T, axis=1)
+    if labels is not None:
+        known = labels >= 0
+        likely[known] = np.eye(len(centres))[labels[known]]
+    return likely
+
+
+def _in_templates(name: str) -> list[str]:
+    return [template.format(name) for template in TEMPLATES]
+
+
+def _unit(rows: FloatArray) -> FloatArray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

