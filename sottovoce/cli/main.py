@@ -36,6 +36,7 @@ from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
 from sottovoce.cli import init as init_command
 from sottovoce.cli import paraphraser as paraphraser_command
+from sottovoce.cli import people as people_command
 from sottovoce.cli import report as report_command
 from sottovoce.cli import reproduce as reproduce_command
 from sottovoce.cli import similarity as similarity_command
@@ -76,6 +77,7 @@ app.command("deniability")(deniability_command.command)
 app.command("similarity")(similarity_command.command)
 app.command("audit")(audit_command.command)
 app.command("attack")(attack_command.command)
+app.command("people")(people_command.command)
 app.command("bench")(bench_command.command)
 app.command("report")(report_command.command)
 app.command("reproduce")(reproduce_command.command)

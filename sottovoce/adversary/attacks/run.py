@@ -27,6 +27,7 @@ from sottovoce.adversary.attacks import embeddings as attack_embeddings
 from sottovoce.adversary.attacks import intervals
 from sottovoce.adversary.attacks import membership as attack_membership
 from sottovoce.adversary.attacks import statistics as attack_statistics
+from sottovoce.adversary.attacks import users as attack_users
 from sottovoce.adversary.attacks import word_attributes as attack_word_attributes
 from sottovoce.adversary.attacks import words as attack_words
 from sottovoce.adversary.attacks.target import Target
@@ -37,6 +38,10 @@ KINDS = (
     (attack_word_attributes, lambda setup: setup.arm.text is not None),
     (attack_embeddings, lambda setup: setup.arm.embedding is not None and setup.protocol.private),
     (attack_statistics, lambda setup: setup.arm.statistic is not None),
+    (
+        attack_users,
+        lambda setup: setup.arm.text is not None or (setup.arm.embedding is not None and setup.protocol.private),
+    ),
     (attack_membership, lambda setup: True),
 )
 #: Description of each attack, by its name on the command line.

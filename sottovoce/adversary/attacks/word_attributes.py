@@ -123,7 +123,7 @@ class _Attributes:
 
     @cached_property
     def _public(self) -> IntArray:
-        return padded_word_ids(self._texts, self.text)
+        return padded_word_ids(self._texts, self.text, as_written=True)
 
     @cached_property
     def _table(self) -> Table:
@@ -186,7 +186,8 @@ class _Attributes:
         by, guesses = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         if attribute not in self._plain:
             said = [self.held.texts[row] for row in found.attacked]
-            views = self._views(clean, clean, self._read(self.held.truth[found.attacked][None], [said]))
+            written = padded_word_ids(said, self.text, as_written=True)
+            views = self._views(clean, clean, self._read(written[None], [said]))
             _, self._plain[attribute] = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         return by, guesses, self._plain[attribute]
 

@@ -19,6 +19,7 @@ from mechanisms.facts import facts_of, usual
 from mechanisms.identity import Identity
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Prior, TextQuestion
 from mechanisms.messages.request import Request
+from mechanisms.words.verbatim import Verbatim
 from sottovoce.adversary.audit import clients as audit_clients
 from sottovoce.adversary.audit.clients import CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from sottovoce.adversary.audit.games import Game, distances_of, finite_game, label_game, sphere_game, worst_words
@@ -35,7 +36,7 @@ _DELTA = 1e-6
 
 def left_out(kind: type[Any]) -> bool:
     """Return True if a kind of mechanism reads a model beside the text, or is no protection."""
-    return bool(getattr(kind, "reads", ())) or kind is Identity
+    return bool(getattr(kind, "reads", ())) or issubclass(kind, Identity | Verbatim)
 
 
 def catalogue_games(clients: Clients, delta: float) -> list[Game]:

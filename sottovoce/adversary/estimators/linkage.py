@@ -27,7 +27,7 @@ from mechanisms.identity import Identity
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators.channel import Channel
-from sottovoce.adversary.estimators.likelihood import log_likelihood, posterior
+from sottovoce.adversary.estimators.likelihood import log_likelihood, log_likelihood_of_means, posterior
 from sottovoce.adversary.estimators.sequences import ends
 
 FloatArray = NDArray[np.float64]
@@ -132,6 +132,25 @@ def same_source(mechanism: Any, pool: FloatArray, first: FloatArray, second: Flo
     return evidence
 
 
+def same_user(mechanism: Any, means: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the evidence that two released user vectors come from one user, (n, k).
+
+    It is that of `same_source`, with the means (p, D) of possible users in place of public texts.
+
+    Args:
+        mechanism: Mechanism of the releases.
+        means: Means (p, D) of users made of public records.
+        first: Releases (n, D).
+        second: Releases (k, D).
+    """
+    if isinstance(mechanism, Identity):
+        return -np.sqrt(np.maximum(((first[:, None] - second[None]) ** 2).sum(axis=2), 0.0))
+    logs = [log_likelihood_of_means(mechanism, released, means) for released in (first, second)]
+    one, other = (np.exp(each - logsumexp(each, axis=1, keepdims=True)) for each in logs)
+    evidence: FloatArray = np.log(np.maximum(one @ other.T, _LEAST))
+    return evidence
+
+
 def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, released: FloatArray) -> FloatArray:
     """Return the evidence that a sanitized text and a released embedding come from one input, (n, k).
 
@@ -155,7 +174,11 @@ def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, relea
 
 def bound(text: TextMechanism, candidates: int) -> float:
     """Return the largest probability, by the theorem, of finding the one release among several candidates."""
-    loss = text.guarantee.worst_case()
+    return bound_of(text.guarantee.worst_case(), candidates)
+
+
+def bound_of(loss: float, candidates: int) -> float:
+    """Return the same for releases whose loss is at most `loss`."""
     return 1.0 if loss == math.inf else 1 / (1 + (candidates - 1) * math.exp(-2 * min(loss, 350.0)))
 
 

@@ -17,6 +17,7 @@ largest weighted overlap of words with any release.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,9 @@ _ENTRIES = 2**22
 def embedding_evidence(
     mechanism: Any, z: FloatArray, records: FloatArray, public: FloatArray, *,
     labels: tuple[FloatArray, IntArray, IntArray] | None = None,
+    likelihood: Callable[[Any, FloatArray, FloatArray], FloatArray] = log_likelihood,
 ) -> FloatArray:  # fmt: skip
-    """Return the evidence (C,) for records among decoded releases.
+    """Return the evidence (C,) for records, or for users' means, among decoded releases.
 
     For a mechanism that passes rows through, it is minus the least distance.
 
@@ -51,6 +53,7 @@ def embedding_evidence(
         public: Unit rows (P, m') of public records.
         labels: log Pr[y_i | label] of each release and label (n, K), the records' labels (C,) and the public ones'
             (P,). None to ignore labels.
+        likelihood: Log-density of releases; `log_likelihood_of_means` if records and public are means of users.
 
     Raises:
         ValueError: The mechanism's density is not known.
@@ -62,7 +65,7 @@ def embedding_evidence(
         if isinstance(mechanism, Identity):
             pieces.append(-_distances(z[piece], records).min(axis=0))
             continue
-        found, background = (log_likelihood(mechanism, z[piece], known) for known in (records, public))
+        found, background = (likelihood(mechanism, z[piece], known) for known in (records, public))
         if labels is not None:
             law, own, others = labels
             found, background = found + law[piece][:, own], background + law[piece][:, others]

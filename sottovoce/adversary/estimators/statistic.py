@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
+from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import project, statistic_vectors
 from mechanisms.streams import SimulationStreams
@@ -37,8 +38,10 @@ _FEATURES = (16, 64, 128)
 _MASSES = (0.5, 0.1, 0.02, 0.004, 0.0008, 0.00016)
 #: Least public rows for each feature; records, and labels, that a request is tried on.
 _ROWS_PER_FEATURE, _TRIED, _LABELS = 4, 200, 4000
-#: Most candidates of a posterior.
-_POOL = 24_000
+#: Most candidates of a posterior, and candidates that are made of several records each.
+_POOL, _MADE = 24_000, 2_000
+#: Numbers of records for which candidates are made; a user of another number is compared with the nearest.
+_RECORDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +95,10 @@ class Pool:
         return embeddings[rows], of, of if self.values is None else self.values[:at_most][rows]
 
 
-def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: int) -> IntArray:
+def guessed(
+    question: VectorQuestion, released: FloatArray, pool: Pool, values: int, records: IntArray | None = None, *,
+    seed: int = 0,
+) -> IntArray:  # fmt: skip
     """Return the likeliest value behind each release, (n,).
 
     Args:
@@ -100,16 +106,59 @@ def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: 
         released: Releases (n, D).
         pool: Public records.
         values: Number of values.
+        records: Number (n,) of records of each user; None if all have one.
+        seed: Seed of candidates with several records.
     """
-    embeddings, labels, of = pool.candidates(len(question.codes))
-    evidence = log_likelihood_of_means(question.mechanism, released, question.vectors(embeddings, labels))
-    # a release is in few caps; their shares of a value's records count
-    found = np.full((len(released), values), -np.inf)
-    for value in range(values):
-        mine = of == value
-        if mine.any():
-            found[:, value] = logsumexp(evidence[:, mine], axis=1)
-    return found.argmax(axis=1)
+    sizes = np.ones(len(released), np.int64) if records is None else nearest_size(records)
+    guesses = np.empty(len(released), np.int64)
+    for size in np.unique(sizes):
+        mine = sizes == size
+        means, of = made_users(question, pool, int(size), seed=seed)
+        evidence = log_likelihood_of_means(question.mechanism, released[mine], means)
+        if size > 1 and isinstance(question.mechanism, Identity):  # the nearest of made users says less than several
+            evidence = -0.5 * (evidence / np.median(evidence.max(axis=1))) ** 2
+        # a release is in few caps; their shares of a value's records count
+        found = np.full((int(mine.sum()), values), -np.inf)
+        for value in np.unique(of):
+            found[:, value] = logsumexp(evidence[:, of == value], axis=1)
+        guesses[mine] = found.argmax(axis=1)
+    return guesses
+
+
+def nearest_size(records: IntArray) -> IntArray:
+    """Return the number of records, of those for which candidates are made, that is nearest to each number (n,)."""
+    found: IntArray = _RECORDS[np.abs(np.asarray(records)[:, None] - _RECORDS).argmin(axis=1)]
+    return found
+
+
+def made_users(question: VectorQuestion, pool: Pool, records: int, *, seed: int) -> tuple[FloatArray, IntArray]:
+    """Return the means (q, D) of possible users with that many public records, and their values (q,).
+
+    A user's records agree in an attribute. Labels differ within a user, whose value is the most frequent one; users
+    with two such labels are left out. A record of unknown label gets each label with equal probability.
+    """
+    if records == 1:
+        embeddings, labels, of = pool.candidates(len(question.codes))
+        return question.vectors(embeddings, labels), of
+    rng = np.random.default_rng([seed, 17, records])
+    rows = rng.integers(len(pool.embeddings), size=(_MADE, records))
+    if pool.values is not None:
+        order = np.argsort(pool.values, kind="stable")
+        ends = np.searchsorted(pool.values[order], pool.values[rows[:, 0]], side="right")
+        starts = np.searchsorted(pool.values[order], pool.values[rows[:, 0]], side="left")
+        rows = order[rng.integers(starts[:, None], ends[:, None], size=rows.shape)]
+    labels = pool.labels[rows]
+    labels = np.where(labels < 0, rng.integers(len(question.codes), size=rows.shape), labels)
+    of, clear = most_frequent(labels) if pool.values is None else (pool.values[rows[:, 0]], np.ones(_MADE, bool))
+    vectors = question.vectors(pool.embeddings[rows[clear].ravel()], labels[clear].ravel())
+    return vectors.reshape(-1, records, vectors.shape[1]).mean(axis=1), of[clear]
+
+
+def most_frequent(labels: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Return the most frequent label of each row (n, r), and which rows have only one such label."""
+    counts = (labels[:, :, None] == np.arange(labels.max(initial=0) + 1)).sum(axis=1)
+    top = counts.max(axis=1, keepdims=True)
+    return counts.argmax(axis=1), (counts == top).sum(axis=1) == 1
 
 
 def matching(question: VectorQuestion, released: FloatArray, means: FloatArray) -> FloatArray:
