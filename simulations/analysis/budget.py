@@ -27,7 +27,6 @@ from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import ANY_MODEL, Experiment, stand_in, text_mechanism
 from simulations.experiment.ladder import PAPER, of_experiment
-from simulations.progress import Progress
 
 #: Ways of composing several releases, as `mechanisms.accounting.compose` calls them.
 METHODS = ("basic", "advanced", "renyi", "pld")
@@ -181,9 +180,7 @@ class TextToPlan:
         """What is declared public, each with its reason. ValueError on what no client's policy takes."""
         return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
 
-    def by_epsilon(
-        self, mechanism: str, *, delta: float, progress: Progress
-    ) -> tuple[Callable[[float], TextMechanism], str]:
+    def by_epsilon(self, mechanism: str, *, delta: float) -> tuple[Callable[[float], TextMechanism], str]:
         """The text by the ε of its word mechanism, at `delta` where that has one, other parameters the catalogue's
         defaults; and among what it draws, in words: what a draw costs depends on how much that is. UserError."""
         spec: dict[str, Any] = {"mechanism": mechanism} | ({} if self.tokens is None else {"tokens": self.tokens})
@@ -211,7 +208,7 @@ class TextToPlan:
         elif self.generator is not None:
             name = language_models.kind_of(kind)
             found: Any = language_models.load(
-                generator_folder(self.generator, public_sentences(), kind=name, seed=0, progress=progress), name
+                generator_folder(self.generator, public_sentences(), kind=name, seed=0), name
             )
             model, vocabulary = language_models.said(kind, found), found.vocabulary
             among = f"{len(vocabulary):,} tokens of {self.generator}"

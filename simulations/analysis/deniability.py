@@ -8,6 +8,7 @@ times. Nothing here is a guarantee; that of each mechanism stands beside its fig
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from simulations.analysis import deniability_figures
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Words drawn at once between two lines of progress.
 _WORDS = 500
@@ -102,21 +105,21 @@ def load_words(source: str) -> Vocabulary:
 # --- measuring
 
 
-def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str, Any]:
+def run(study: Study, vocabulary: Vocabulary) -> dict[str, Any]:
     """All figures, as a dict that is JSON-ready but for arrays. `vocabulary` must have tags."""
     rng = np.random.default_rng(study.seed)
     inputs = np.sort(rng.permutation(len(vocabulary))[: study.sample]).astype(np.int64)
-    progress(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
+    log.info(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
     runs: list[dict[str, Any]] = []
     first: dict[int, np.ndarray] = {}  # the first mechanism's draws, at each place of `_settings`
     for text in study.mechanisms:
-        for place, mechanism in enumerate(_settings(study, text, vocabulary, inputs, progress)):
-            outputs = _draw(study, mechanism, inputs, progress)
+        for place, mechanism in enumerate(_settings(study, text, vocabulary, inputs)):
+            outputs = _draw(study, mechanism, inputs)
             measured = _measure(study, text, mechanism, inputs, outputs)
             measured["against_first"] = _against(vocabulary, inputs, outputs, first.get(place))
             first.setdefault(place, outputs)
             runs.append(measured)
-            progress(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
+            log.info(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
     return {
         "words": study.words, "vocabulary": vocabulary.identity, "vocabulary_size": len(vocabulary),
         "vocabulary_tags": _counts(vocabulary.tags), "sample": len(inputs),
@@ -125,7 +128,7 @@ def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str
     }  # fmt: skip
 
 
-def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray, progress: Progress) -> list[Any]:
+def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray) -> list[Any]:
     """The word mechanisms to measure: one for each ε, or one at the calibrated ε, or one where there is no ε."""
     spec = spec_of(text)
     takes = "epsilon" in catalogue.admit(spec["mechanism"]).__dataclass_fields__
@@ -141,7 +144,7 @@ def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarra
         return [build(None)]
     if study.target is None:
         return [build(epsilon) for epsilon in study.epsilons]
-    progress(f"{text}: looking for the ε of N_x = {study.target:g} at quantile {study.quantile:g}")
+    log.info(f"{text}: looking for the ε of N_x = {study.target:g} at quantile {study.quantile:g}")
     return [build(_calibrated(study, build, inputs, study.target))]
 
 
@@ -162,13 +165,13 @@ def _streams(study: Study, inputs: np.ndarray) -> Any:
     return streams.rows(inputs, np.zeros(len(inputs), np.int64), stage="deniability", channel="text")
 
 
-def _draw(study: Study, mechanism: Any, inputs: np.ndarray, progress: Progress) -> np.ndarray:
+def _draw(study: Study, mechanism: Any, inputs: np.ndarray) -> np.ndarray:
     parts = []
     for at in range(0, len(inputs), _WORDS):
         part = inputs[at : at + _WORDS]
         parts.append(deniability.draw(mechanism, part, draws=study.draws, rng=_streams(study, part)))
         if at + _WORDS < len(inputs):
-            progress(f"{mechanism.name}: {at + len(part):,} of {len(inputs):,} words")
+            log.info(f"{mechanism.name}: {at + len(part):,} of {len(inputs):,} words")
     return np.concatenate(parts)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,9 @@ from simulations.artifacts.segments import Keys, Segments
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.output.atomic import cached, made_once
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Texts whose embeddings become one segment, and those between two looks at the clock.
 _SEGMENT, _PIECE = 1 << 15, 1 << 11
@@ -51,12 +54,12 @@ def cache_folder() -> Path:
         raise UserError("HOME: is not set, and the cache has no place; name a folder in XDG_CACHE_HOME") from None
 
 
-def folder_once(name: str, make: Callable[[Path], None], *, progress: Progress) -> Path:
+def folder_once(name: str, make: Callable[[Path], None]) -> Path:
     """The cached folder of that name, made by make(folder) the first time, and where what is there is damaged; whole or
     absent, never half-written."""
     folder = cache_folder() / name
     if folder.is_dir() and not sound(folder):
-        set_aside(folder, progress)
+        set_aside(folder)
     if not folder.is_dir():
         with made_once(folder) as part:
             (part / _FILES).mkdir()
@@ -78,7 +81,7 @@ class CachedEmbeddings(TableEmbeddings):
         return self.tables.take(self.rows).astype(dtype or np.float32, copy=False)
 
 
-def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> CachedEmbeddings:
+def embed(encoder: Encoder, texts: Sequence[Text]) -> CachedEmbeddings:
     """Embeddings of texts, in their order. Each distinct text is encoded once, in this run or an earlier one.
 
     An embedding's bits depend on the text and the encoder alone (`client.models.encoder.Encoder`), so each is kept by
@@ -86,14 +89,14 @@ def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Cac
     """
     made = made_by(("client.models.encoder",), _LIBRARIES)
     folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{made}"
-    segments = Segments(folder, encoder.dim, progress)
+    segments = Segments(folder, encoder.dim)
     segments.compact()
     column = TextColumn.of(texts)
     keys, first, inverse = _distinct(_keys(column))
     paths, rows = segments.find(keys)
     if (rows < 0).any():
         with _one_at_a_time(folder):
-            paths, rows = _completed(encoder, column, first, keys, segments, progress)
+            paths, rows = _completed(encoder, column, first, keys, segments)
     if (rows < 0).any():
         raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
     if not paths:
@@ -114,7 +117,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _completed(
-    encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
+    encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments
 ) -> tuple[Any, NDArray[np.int64]]:
     """Where the texts of these keys, (k, 2), each at its first place (k,) of the column, lie once they are encoded."""
     paths, rows = segments.find(keys)  # another process may have been at work meanwhile
@@ -122,14 +125,12 @@ def _completed(
         if not (rows < 0).any():
             break
         missing = np.flatnonzero(rows < 0)
-        _encode(encoder, column, first[missing], keys[missing], segments, progress)
+        _encode(encoder, column, first[missing], keys[missing], segments)
         paths, rows = segments.find(keys)
     return paths, rows
 
 
-def _encode(
-    encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
-) -> None:
+def _encode(encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments) -> None:
     """Adds the embeddings of the texts in these places of the column, (k,), each under its key, (k, 2)."""
     start = said = time.monotonic()
     for begin in range(0, len(places), _SEGMENT):
@@ -140,7 +141,7 @@ def _encode(
             values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
             done, now = begin + at + len(rows), time.monotonic()
             if now - said > _SECONDS_BETWEEN_LINES or done == len(places):
-                progress(f"encoded {done:,} of {len(places):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
+                log.info(f"encoded {done:,} of {len(places):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
                 said = now
         segments.add(keys[begin : begin + len(part)], values)
 

@@ -7,13 +7,15 @@ read: 1.7 GB a second on one core. It is no protection from somebody who writes 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import zlib
 from functools import lru_cache
 from pathlib import Path
 
-from simulations.progress import Progress
+log = logging.getLogger(__name__)
+
 
 _SUMS = "checksums.json"
 #: Of a folder that was set aside; no name in the cache begins so.
@@ -35,7 +37,7 @@ def sound(folder: Path) -> bool:
         return False
 
 
-def set_aside(folder: Path, progress: Progress) -> None:
+def set_aside(folder: Path) -> None:
     """Takes a damaged folder out of the way, under a name that nobody looks for. Another process may be first."""
     place = folder.with_name(f"{ASIDE}{folder.name}-{secrets.token_hex(4)}")
     try:
@@ -43,7 +45,7 @@ def set_aside(folder: Path, progress: Progress) -> None:
     except FileNotFoundError:
         return
     os.utime(place)
-    progress(f"{folder}: is damaged; set aside as {place.name}, and made again")
+    log.info(f"{folder}: is damaged; set aside as {place.name}, and made again")
 
 
 def _sums(folder: Path) -> dict[str, list[int]]:

@@ -23,7 +23,6 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.sections import Public as PublicSettings
 from simulations.output.atomic import staged
-from simulations.progress import Progress
 
 #: Format of the folder of a public part, and the files in it.
 FORMAT = 1
@@ -33,9 +32,8 @@ _ABOUT, _TEXTS = "public.json", "texts.jsonl"
 class CachedEncoder:
     """Exported encoder whose embeddings are cached, text by text (`server.protocols.protocol.Encoding`)."""
 
-    def __init__(self, folder: Path, *, progress: Progress) -> None:
+    def __init__(self, folder: Path) -> None:
         self._encoder = Encoder(folder)
-        self._progress = progress
         self.folder = folder
 
     @property
@@ -59,10 +57,10 @@ class CachedEncoder:
 
     def embedded(self, texts: Sequence[Text]) -> CachedEmbeddings:
         """Return the same, left on the disk."""
-        return embed(self._encoder, texts, progress=self._progress)
+        return embed(self._encoder, texts)
 
 
-def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
+def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
     """The public part of an experiment's data as its training server has it. Raises UserError and ValueError, in one
     line."""
     check_trained(experiment.encoder, experiment.training, experiment.arms)
@@ -70,12 +68,10 @@ def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress
     if not experiment.training.protocol.releases_text:
         place = encoder_folder(
             experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed,
-            progress=progress,
         )  # fmt: skip
-        encoder = CachedEncoder(place, progress=progress)
+        encoder = CachedEncoder(place)
     rewriter = prepare_rewriter(
         experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed,
-        progress=progress,
     )  # fmt: skip
     labels = _public_labels(experiment.data.public, corpus, experiment.seed)
     return _with_maps(experiment, Public(
@@ -125,7 +121,7 @@ def save_public(name: str, public: Public, out: Path) -> None:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> Public:
+def load_public(experiment: Experiment, folder: Path) -> Public:
     """What `save_public` has written for the experiment. Raises UserError, in one line, for anything else."""
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
@@ -141,7 +137,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         if labels is not None and (labels != -1).sum() != (len(lines) if part.labelled is None else part.labelled):
             raise ValueError
         checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model
-        encoder = CachedEncoder(folder / "encoder", progress=progress) if about["encoder"] else None
+        encoder = CachedEncoder(folder / "encoder") if about["encoder"] else None
         rewriter = None
         if about["vocabulary"]:
             models = folder / "masked_lm" if about["masked_lm"] else None

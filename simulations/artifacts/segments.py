@@ -23,7 +23,6 @@ from client.store.durable import private_file
 from client.store.tables import Tables
 from simulations.artifacts.checksums import ASIDE, set_aside, sound, write_sums
 from simulations.output.atomic import made_once
-from simulations.progress import Progress
 
 #: More segments than this that nobody has used for a day are made one.
 _MANY = 16
@@ -36,11 +35,10 @@ RowNumbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments in a folder, which need not exist. width: m. progress: is told of a segment that was set aside."""
+    """The segments in a folder, which need not exist. width: m."""
 
     folder: Path
     width: int
-    progress: Progress = lambda line: None
 
     def find(self, keys: Keys) -> tuple[tuple[Path, ...], RowNumbers]:
         """Tables, and the row of each of some distinct keys (k, 2) in them stacked, -1 where there is none."""
@@ -91,7 +89,7 @@ class Segments:
                     raise ValueError
             except (OSError, ValueError, EOFError):
                 if segment.is_dir():
-                    set_aside(segment, self.progress)
+                    set_aside(segment)
                 continue
             yield segment, keys
 
@@ -99,7 +97,7 @@ class Segments:
         """Whether a segment may be used; it is set aside otherwise."""
         if sound(segment):
             return True
-        set_aside(segment, self.progress)
+        set_aside(segment)
         return False
 
     def _write(self, keys: Keys, pieces: Iterator[NDArray[np.float32]]) -> Path:

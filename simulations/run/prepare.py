@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.sections import Data, Population, Shuffle, Training
-from simulations.progress import Progress
 from simulations.run import population
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,10 @@ class Prepared(NamedTuple):
     about: dict[str, Any]
 
 
-def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders, dict[str, Any]]:
+def parts(experiment: Experiment, *, headline: str | None = None) -> tuple[Split, Holders, dict[str, Any]]:
     """The data as they are read, divided, handed out to training users and limited: all that a study works on, and
-    words about it. Raises UserError where something in them would make a figure mean less than it says."""
+    words about it. Raises UserError where something in them would make a figure mean less than it says. headline: line
+    of progress that comes first, once nothing in them is wrong."""
     data = experiment.data
     split, about = load_split(data, experiment.population, experiment.seed)
     split, holders = _hand_out(experiment.population, split, experiment.seed)
@@ -91,16 +94,18 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
     _check_public(experiment.training, split.public)
     for setup in experiment.setups:
         setup.check_requests(classes=len(split.train.classes), width=width_of(experiment.encoder))
-    progress("looking for what public, train and test have in common")
+    if headline is not None:
+        log.info(headline)
+    log.info("looking for what public, train and test have in common")
     return split, holders, about | _in_common(data, split)
 
 
-def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
+def prepare(experiment: Experiment, *, headline: str | None = None) -> Prepared:
     """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
     data = experiment.data
-    split, holders, about = parts(experiment, progress=progress)
+    split, holders, about = parts(experiment, headline=headline)
     test_rows, test_holders = check_asked(data, experiment.population, experiment.shuffle, split.test)
-    public = prepare_public(experiment, split.public, progress=progress)
+    public = prepare_public(experiment, split.public)
     train_embeddings = test_embeddings = None
     if isinstance(public.encoder, CachedEncoder):
         train_embeddings, test_embeddings = (public.encoder.embedded(part.texts) for part in (split.train, split.test))

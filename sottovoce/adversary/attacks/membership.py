@@ -8,6 +8,7 @@ scored on the other.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from mechanisms.words.text import TextMechanism
 from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
 from simulations.errors import UserError
-from simulations.progress import Progress
+from simulations.progress import prefixed
 from sottovoce.adversary.attacks import membership_scores as scores
 from sottovoce.adversary.attacks.knowledge import prepared
 from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others
@@ -33,6 +34,8 @@ from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.estimators import lira, membership, presence
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.sequences import Table
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -66,16 +69,14 @@ _COPIES, _DROPPED = 8, 0.1
 _SHADOWS = ("membership-shadow", "membership-lira")
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of membership inference: see `Target`.
 
     Raises:
         UserError: The run's data or models are missing. The message is one line.
     """
     try:
-        attacked = _Membership.opened(target, progress)
+        attacked = _Membership.opened(target)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
     return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
@@ -94,10 +95,9 @@ class _Membership:
     model: Any
     members: BoolArray
     delivered: Delivered | None
-    progress: Progress
 
     @classmethod
-    def opened(cls, target: Target, progress: Progress) -> _Membership:
+    def opened(cls, target: Target) -> _Membership:
         arm = target.arm
         if arm.public_only:
             raise Skipped("no user takes part in it")
@@ -110,17 +110,17 @@ class _Membership:
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)
-        ready = prepared(target.run, progress)
+        ready = prepared(target.run)
         inside = np.arange(len(ready.held.train)) if delivered is None else delivered.rows(ready.held)
         chosen, others, rng = members_and_others(target, ready.held, inside)
         order = rng.permutation(2 * len(chosen))
         texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
         records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
         try:
-            model = model_of(target, ready.public, records, progress=progress)
+            model = model_of(target, ready.public, records)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, ready.public, model, order < len(chosen), delivered, progress)
+        return cls(target, ready.public, model, order < len(chosen), delivered)
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return one attack's entry; raise Skipped if it does not apply."""
@@ -138,7 +138,7 @@ class _Membership:
         precision = scores.precision(evidence, self.members)
         found = scores.found_at(evidence, self.members, FALSE_ALARMS)
         arm = self.target.arm
-        self.progress(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
+        log.info(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
         notes = [
             f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {precision:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} "
             "false alarms"
@@ -230,8 +230,9 @@ class _Membership:
         outputs, texts = [], []
         for number, mine in enumerate(inside):
             if not number or number % max(1, count // 8) == 0:
-                self.progress(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
-            said, trained = self.model.shadow(mine, number)
+                log.info(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
+            with prefixed(None):  # one line a model is enough
+                said, trained = self.model.shadow(mine, number)
             outputs.append(said)
             texts.append(trained)
         return inside, outputs, min(texts)
