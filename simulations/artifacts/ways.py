@@ -1,4 +1,4 @@
-"""From an arm of an experiment to its protocol: its users' releases, and the settings of the training."""
+"""Protocol of an arm of an experiment: its users' releases and the settings of its training."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from simulations.progress import prefixed
 
 
 def protocol_of(setup: ArmSetup, training: Training, public: Public, *, folder: Path) -> Conversation:
-    """The arm's protocol, of which nothing has happened yet. folder: of the arm's model, for what it trains on the way.
+    """Return the arm's protocol before its first request.
 
-    Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
+    `folder` is the folder of the arm's model, for models that are trained between stages.
+
+    Raises:
+        ValueError: The arm's parameters do not fit the data or the encoder.
     """
     protocol = setup.protocol.conversation()(public, channels_of(setup, public), training, folder=folder)
     return _prefixed(f"{setup.arm.name}: ", protocol)
@@ -47,7 +50,11 @@ def _prefixed(prefix: str, protocol: Conversation) -> Conversation:
 
 
 def channels_of(setup: ArmSetup, public: Public) -> Channels:
-    """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
+    """Return the mechanisms of the releases of an arm's users.
+
+    Raises:
+        ValueError: m' is above the encoder's width.
+    """
     arm, texts = setup.arm, setup.protocol.releases_text
     text = taught = None
     if texts:
@@ -73,9 +80,10 @@ def channels_of(setup: ArmSetup, public: Public) -> Channels:
 
 
 def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
-    """The mechanism of the arm's embeddings at each m' that the arm names; () where the way has none.
+    """Return the mechanism of embeddings at each m' of an arm; () if its protocol has none.
 
-    Raises ValueError for one above the encoder's width.
+    Raises:
+        ValueError: m' is above the encoder's width.
     """
     arm, protocol = setup.arm, setup.protocol
     if protocol.only_texts:
@@ -95,7 +103,7 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
 
 
 def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
-    """How an experiment's server trains, by its tables [training] and [encoder]."""
+    """Return the settings of a training server, from the tables [training] and [encoder]."""
     return Training(
         seed=seed, label_stages=training.label_stages, rounds=training.rounds,
         self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,

@@ -254,8 +254,10 @@ class Experiment:
 
     def _check_statistic(self, arm: Arm) -> None:
         if arm.public_only:
-            if not self.data.public.labels:
-                raise UserError(f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text')
+            if not self.data.public.labels and self.data.class_descriptions == "none":
+                raise UserError(
+                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text or data.class-descriptions'
+                )
         elif arm.statistic is None:
             raise UserError(
                 f'arm "{arm.name}": vector: is missing; name a mechanism, which training.protocol = "{STATISTICS}" '

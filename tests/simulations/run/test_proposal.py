@@ -111,7 +111,8 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     runs = load_study("mine/sweep.toml").runs
     assert [run.experiment.seed for run in runs] == [1, 2, 3]
     assert [arm.name for arm in runs[0].experiment.arms] == [
-        "centralised, not private", "no noise", *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
+        "centralised, not private", "class names alone, no users", "no noise",
+        *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
     ]  # fmt: skip
     split, holders, about = parts(experiment)
     assert holders.people == experiment.population.users == len(split.train)
@@ -144,7 +145,7 @@ def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:
         text = commented(experiment, {"arm": "why"}, first="one\ntwo")
         Path("x.toml").write_text(text, encoding="utf-8")
         assert to_toml(load("x.toml")) == to_toml(experiment)
-    for key, words, _ in keys():
+    for key, words, *_ in keys():
         last = key.rpartition(".")[2]
         if not key.startswith("arm."):
             assert re.search(rf"^#?{last} = .*# {re.escape(words)}", text, re.MULTILINE), key
