@@ -8,6 +8,7 @@ Nodes are simulated (`benchmarks.nodes`), some hundreds in a process.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -23,13 +24,14 @@ from benchmarks import rows as bench_rows
 from benchmarks.nodes import Crowd
 from mechanisms.messages.sealed import sealed_bytes
 from mechanisms.messages.wire import record_to_bytes, request_to_record
-from simulations.progress import Progress
 from simulations.shuffler import enrolment
 from sottovoce.deployment import certificates, superlink
 from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.party_keys import make_keys
 from sottovoce.deployment.processes import Parties, answers, command_of, free_port
 from sottovoce.deployment.shuffler_client import Shuffler
+
+log = logging.getLogger(__name__)
 
 #: Processes of simulated nodes, and stages that all nodes answer, with the rows that each node sends.
 _PROCESSES, _STAGES = 2, {"one-row": 1, "many-rows": 100}
@@ -62,7 +64,7 @@ class Size:
 QUICK = Size(sealing=(500, 1000), shuffling=(2000, 4000), opening=(500, 1000), asked=10, held=20)
 
 
-def run(size: Size, *, counted: float = 10.0, seed: int, folder: Path, progress: Progress) -> dict[str, Any]:
+def run(size: Size, *, counted: float = 10.0, seed: int, folder: Path) -> dict[str, Any]:
     """Return {"steps": {step: `bench_rows.measured`}, "asked", "held": `links`}.
 
     Args:
@@ -70,20 +72,17 @@ def run(size: Size, *, counted: float = 10.0, seed: int, folder: Path, progress:
         counted: Seconds for which the nodes' calls are counted.
         seed: Seed of the rows.
         folder: Empty folder.
-        progress: Function that receives lines of progress.
     """
     steps = {}
     for step in bench_rows.STEPS:
-        progress(f"bench: deployment: {step}")
+        log.info(f"bench: deployment: {step}")
         steps[step] = bench_rows.measured(step, getattr(size, step), seed)
-    asked = links(folder / "asked", size.asked, seed, stages=True, counted=counted, progress=progress)
-    held = links(folder / "held", size.held, seed, stages=False, counted=counted, progress=progress)
+    asked = links(folder / "asked", size.asked, seed, stages=True, counted=counted)
+    held = links(folder / "held", size.held, seed, stages=False, counted=counted)
     return {"steps": steps, "asked": asked, "held": held}
 
 
-def links(
-    folder: Path, nodes: int, seed: int, *, stages: bool, counted: float, progress: Progress
-) -> dict[str, Any]:
+def links(folder: Path, nodes: int, seed: int, *, stages: bool, counted: float) -> dict[str, Any]:
     """Measure nodes on one SuperLink, behind a gateway, with or without stages that all of them answer.
 
     Args:
@@ -92,7 +91,6 @@ def links(
         seed: Seed of the rows.
         stages: Whether nodes receive requests.
         counted: Seconds for which the nodes' calls are counted.
-        progress: Function that receives lines of progress.
 
     Returns:
         {"nodes", "held": nodes answered within the last minute, "register", "come": nodes a second, "polls": answered
@@ -100,16 +98,16 @@ def links(
         "stages": {stage: rows a second}}
     """
     folder.mkdir()
-    parties = Parties(folder, show=lambda _line: None, progress=lambda _line: None)
+    parties = Parties(folder, show=lambda _line: None)
     try:
-        return _Links(folder, nodes, seed, parties, progress).measure(_STAGES if stages else {}, counted)
+        return _Links(folder, nodes, seed, parties).measure(_STAGES if stages else {}, counted)
     finally:
         parties.stop()
 
 
 class _Links:
-    def __init__(self, folder: Path, nodes: int, seed: int, parties: Parties, progress: Progress) -> None:
-        self._folder, self._nodes, self._seed, self._parties, self._progress = folder, nodes, seed, parties, progress
+    def __init__(self, folder: Path, nodes: int, seed: int, parties: Parties) -> None:
+        self._folder, self._nodes, self._seed, self._parties = folder, nodes, seed, parties
         self._ports = {name: free_port() for name in ("superlink", "gateway", "shuffler")}
         self._ca = folder / "ca" / "ca.pem"
         self._pids: dict[str, list[int]] = {}
@@ -122,7 +120,7 @@ class _Links:
         self._start_shuffler()
         before = {name: _memory(self._pids[name]) for name in ("SuperLink", "gateway")}
         with self._crowd() as crowds:
-            self._progress(f"bench: deployment: {self._nodes:,} nodes come")
+            log.info(f"bench: deployment: {self._nodes:,} nodes come")
             first = _told(crowds)
             found["come"] = self._nodes / max(one["seconds"] for one in first)
             with self._busy(found["busy"], "polls"):
@@ -134,7 +132,7 @@ class _Links:
             for name, was in before.items():
                 found["memory"][name] = (_memory(self._pids[name]) - was) / self._nodes
             for stage, rows in stages.items():
-                self._progress(f"bench: deployment: stage {stage}: {self._nodes * rows:,} rows")
+                log.info(f"bench: deployment: stage {stage}: {self._nodes * rows:,} rows")
                 with self._busy(found["busy"], stage):
                     start = time.perf_counter()
                     got = self._stage(stage)
@@ -222,7 +220,6 @@ class _Links:
         ) as line:  # fmt: skip
             got = line.batch(
                 stage, record_to_bytes(request_to_record(asked)), row_bytes=sealed_bytes(asked), timeout=_TIMEOUT,
-                progress=lambda _line: None,
             )  # fmt: skip
         return len(got.rows)
 
@@ -291,13 +288,12 @@ def _shares(of: dict[str, float]) -> str:
     return ", ".join(f"{name} {share:.2f}" for name, share in sorted(of.items(), key=lambda one: -one[1]))
 
 
-def in_a_folder(*, quick: bool, seed: int, progress: Progress) -> dict[str, Any]:
+def in_a_folder(*, quick: bool, seed: int) -> dict[str, Any]:
     """Call `run` in a temporary folder.
 
     Args:
         quick: Whether to use the small size.
         seed: Seed of the rows.
-        progress: Function that receives lines of progress.
     """
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder:
-        return run(QUICK if quick else Size(), seed=seed, folder=Path(folder), progress=progress)
+        return run(QUICK if quick else Size(), seed=seed, folder=Path(folder))

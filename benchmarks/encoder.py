@@ -6,6 +6,7 @@ encoder alone.
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,9 @@ from simulations.corpora import builtin, files
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import from_table
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 MODEL, PLAIN_BATCH, MAX_LENGTH = "minilm", 256, 128
 TEXTS = 2048
@@ -53,30 +56,29 @@ def phrases(data: Path | None, n: int, *, seed: int) -> tuple[list[str], str]:
     return [known[i] for i in np.random.default_rng([seed, 1]).permutation(len(known))[:n].tolist()], source
 
 
-def exported(precision: str, *, progress: Progress) -> Path:
+def exported(precision: str) -> Path:
     """Return the bundled model in client form, from the cache."""
     experiment = from_table({
         "name": "bench", "encoder": {"model": MODEL, "max-length": MAX_LENGTH, "precision": precision},
         "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
     })  # fmt: skip
     nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # data for fine-tuning, which is off
-    return encoder_folder(experiment.encoder, nothing, batch_size=1, seed=1, progress=progress)
+    return encoder_folder(experiment.encoder, nothing, batch_size=1, seed=1)
 
 
-def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Progress) -> dict[str, Any]:
+def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS) -> dict[str, Any]:
     """Measure the encoders; they take turns, so that other load on the machine affects all of them.
 
     Args:
         texts: Texts to encode.
         seed: Seed of the baseline's batches.
         repeats: Number of repeats.
-        progress: Function that receives lines of progress.
 
     Returns:
         {"texts", "cores", "plain" | "fp32" | "int8": {"per_second" of each repeat, "median", "ratio" to plain, "cosine"
         and "least_cosine" to plain, "sha256"}}.
     """
-    encoders = {p: Encoder(exported(p, progress=progress)) for p in ("fp32", "int8")}
+    encoders = {p: Encoder(exported(p)) for p in ("fp32", "int8")}
     ways: dict[str, Callable[[], Embeddings]] = {"plain": _plain(texts, seed=seed)}
     ways |= {p: (lambda e=e: e.encode(texts)) for p, e in encoders.items()}  # type: ignore[misc]
     speeds: dict[str, list[float]] = {name: [] for name in ways}
@@ -86,7 +88,7 @@ def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Pr
             start = time.perf_counter()
             found[name] = work()
             speeds[name].append(len(texts) / (time.perf_counter() - start))
-            progress(f"encoder, {name}: {speeds[name][-1]:,.0f} texts/s ({repeat + 1} of {repeats})")
+            log.info(f"encoder, {name}: {speeds[name][-1]:,.0f} texts/s ({repeat + 1} of {repeats})")
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     results: dict[str, Any] = {"texts": len(texts), "cores": cores(), "plain_batch": PLAIN_BATCH}
     for name in ways:
@@ -99,7 +101,7 @@ def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS, progress: Pr
     return results
 
 
-def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path, progress: Progress) -> dict[str, Any]:
+def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path) -> dict[str, Any]:
     """Measure one release-once round through Flower on Ray, whose users have one text each without an embedding.
 
     Nodes encode in their actors, one thread each. The encoder alone encodes the same texts on all cores, before and
@@ -109,17 +111,16 @@ def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path, progre
         texts: One text for each user.
         seed: Seed of the round.
         folder: Folder of the round.
-        progress: Function that receives lines of progress.
 
     Returns:
         {"users", "delivered", "round_per_second", "encoder_per_second": [before, after], "share", "seconds"}.
     """
-    where = exported("fp32", progress=progress)
+    where = exported("fp32")
     alone = [_rate(where, texts)]
-    progress(f"encoder alone: {alone[0]:,.0f} texts/s")
+    log.info(f"encoder alone: {alone[0]:,.0f} texts/s")
     found = bench_round.run(len(texts), seed=seed, folder=folder, texts=texts, encoder=where)
     alone.append(_rate(where, texts))
-    progress(f"encoder alone: {alone[1]:,.0f} texts/s; a round with it: {found['users_per_second']:,.0f} users/s")
+    log.info(f"encoder alone: {alone[1]:,.0f} texts/s; a round with it: {found['users_per_second']:,.0f} users/s")
     return {
         "users": len(texts), "delivered": found["delivered"], "nodes": found["nodes"],
         "round_per_second": found["users_per_second"], "encoder_per_second": alone,

@@ -46,6 +46,7 @@ from server.training.statistic_head import simplex_codes
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import ArmSetup, from_table, slug
 from simulations.experiment.sections import Population
+from simulations.progress import progress_lines
 from simulations.run.collect import FlowerUsers
 from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Holders
@@ -119,7 +120,7 @@ def run(
         nonlocal delivered, wire
         lap("start")
         asking = FlowerUsers(grid, people, seed=seed, tests=0, nodes=folder / "nodes")
-        driver = Driver(asking, name="round", progress=_say)
+        driver = Driver(asking, name="round")
         asked = _of_means if statistic else _request
         driver.ask(asked(seed, least, "test", identity))
         lap("warm-up")
@@ -324,10 +325,6 @@ def _of_means(seed: int, least: int, split: str, identity: str) -> Request:
     return Request(arm="round", stage=split, split=split, minimum_users=least, questions=(vector,))
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str, Any]:
     """Call `run` in its own process, so that memory is that of one round.
 
@@ -346,7 +343,7 @@ def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str,
 def main(arguments: Sequence[str]) -> None:
     """Run a round for each number of users, each in its own process, and print one JSON object."""
     if arguments[0] == "one":
-        with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder:
+        with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder, progress_lines(clock=False):
             statistic = STATISTIC in arguments
             print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder), statistic=statistic)))
         return

@@ -7,6 +7,7 @@ its answer as the last line on stdout. Figures are medians over repeats; a ratio
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import statistics
@@ -24,7 +25,9 @@ from typing import Any
 from client.device.footprint import processor
 from mechanisms.catalogue import nearest
 from simulations.errors import UserError
-from simulations.progress import Progress, progress_lines
+from simulations.progress import progress_lines
+
+log = logging.getLogger(__name__)
 
 SECTIONS = {
     "mechanisms": "draws a second of each mechanism of embeddings and labels, on one core",
@@ -83,12 +86,12 @@ def check(options: BenchOptions) -> None:
         raise UserError("bench: pfl needs --pfl PYTHON, the interpreter of an environment with: pip install pfl")
 
 
-def run(options: BenchOptions, *, progress: Progress) -> dict[str, Any]:
+def run(options: BenchOptions) -> dict[str, Any]:
     """Return {"machine", "seed", "quick", "sections": {name: measurements}}."""
     names = options.sections or tuple(n for n in SECTIONS if n != "pfl" or options.pfl is not None)
     about, sections = machine(), {}
     for name in names:
-        progress(f"bench: {name}: {SECTIONS[name]}")
+        log.info(f"bench: {name}: {SECTIONS[name]}")
         sections[name] = _apart(["benchmarks.run", name], options)
     return {"machine": about, "seed": options.seed, "quick": options.quick, "sections": sections}
 
@@ -139,14 +142,13 @@ def encoder(options: BenchOptions) -> dict[str, Any]:
     """Measure the encoder: see `bench_encoder`."""
     from benchmarks import encoder as bench_encoder
 
-    progress = progress_lines()
     data = None if options.data is None else Path(options.data)
     texts, source = bench_encoder.phrases(data, 256 if options.quick else bench_encoder.TEXTS, seed=options.seed)
-    found = bench_encoder.run(texts, seed=options.seed, repeats=1 if options.quick else _REPEATS, progress=progress)
+    found = bench_encoder.run(texts, seed=options.seed, repeats=1 if options.quick else _REPEATS)
     users = min(options.users, 1000 if options.quick else FIRST)
     texts, source = bench_encoder.phrases(data, users, seed=options.seed)
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder:
-        whole = bench_encoder.round_with_encoding(texts, seed=options.seed, folder=Path(folder), progress=progress)
+        whole = bench_encoder.round_with_encoding(texts, seed=options.seed, folder=Path(folder))
     return found | {"source": source, "round": whole}
 
 
@@ -185,7 +187,8 @@ def deployment(options: BenchOptions) -> dict[str, Any]:
     """Measure a deployment: see `bench_deployment`."""
     from benchmarks import deployment as bench_deployment
 
-    return bench_deployment.in_a_folder(quick=options.quick, seed=options.seed, progress=progress_lines())
+    logging.getLogger("sottovoce.deployment").setLevel(logging.WARNING)  # parties' lines are not the benchmark's
+    return bench_deployment.in_a_folder(quick=options.quick, seed=options.seed)
 
 
 def pfl(options: BenchOptions) -> dict[str, Any]:
@@ -229,7 +232,8 @@ def main(arguments: Sequence[str]) -> int:
     options = json.load(sys.stdin)
     options["sections"] = tuple(options["sections"])
     try:
-        print(json.dumps(_WORK[arguments[0]](BenchOptions(**options))))
+        with progress_lines():
+            print(json.dumps(_WORK[arguments[0]](BenchOptions(**options))))
     except ValueError as error:  # an error that a user can correct
         print(json.dumps({"error": str(error)}))
         return 2

@@ -41,6 +41,7 @@ from server.training.statistic_head import (
     simplex_codes,
 )  # fmt: skip
 from simulations.experiment import load
+from simulations.progress import progress_lines
 from simulations.run.prepare import Prepared, prepare
 
 LAYERS, GRADIENTS, ROUNDS, RIDGES, BATCH = (3, 4, 5), 256, 4, (0.003, 0.01, 0.03, 0.1, 0.3), 16
@@ -52,7 +53,8 @@ Array = np.ndarray
 def prepared(name: str, folder: str, seed: int, *overrides: str) -> tuple[str, Prepared]:
     """Return the checkpoint of an experiment's encoder, and its data."""
     experiment = load(name, [f"data.path={folder}", f"seed={seed}", *overrides])
-    return experiment.encoder.model, prepare(experiment, progress=print)
+    with progress_lines(clock=False):
+        return experiment.encoder.model, prepare(experiment)
 
 
 def noisy_mean(

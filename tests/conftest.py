@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from simulations.progress import lines_to
 
 #: The same results on every machine: what is about a GPU says so itself.
 os.environ.setdefault("SOTTOVOCE_DEVICE", "cpu")
 #: Some tests load ONNX Runtime by themselves.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+
+@pytest.fixture()
+def lines() -> Iterator[list[str]]:
+    """Progress lines, as they come."""
+    found: list[str] = []
+    with lines_to(found.append):
+        yield found
 
 
 def pytest_configure() -> None:

@@ -11,6 +11,7 @@ longer for a longer sentence. Equal sentences are sent once.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -42,12 +43,12 @@ from mechanisms.messages.request import SPLITS, Request
 from mechanisms.messages.sealed import seal
 from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record
 
+log = logging.getLogger(__name__)
+
 _ENCODED_AT_ONCE = 4096
 #: Sentences that are looked up together.
 _LOOKED_UP = 4096
 _SECONDS_BETWEEN_LINES = 5.0
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Predictions:
 
 def ask(
     folder: Path | str, sentences: Sequence[str], *, server: str, root_certificates: Path | str,
-    user: int | None = None, progress: Progress = lambda line: None,
+    user: int | None = None,
 ) -> Predictions:  # fmt: skip
     """Return the predictions of the model at `server` for sentences of a user of the device in `folder`.
 
@@ -88,7 +89,6 @@ def ask(
         server: https://HOST:PORT.
         root_certificates: PEM file of the only authority that may sign the server's certificate.
         user: User of the sentences. None takes the only user, or 0 if there is none yet.
-        progress: Function that receives lines of progress.
 
     Raises:
         ValueError: The device, the policy, the ledger or the server does not allow the inference. The message is one
@@ -96,12 +96,10 @@ def ask(
     """
     with ExitStack() as held:
         try:
-            asking, hashes, rows, vectors = _prepared(
-                held, Path(folder), sentences, server, root_certificates, user, progress
-            )
+            asking, hashes, rows, vectors = _prepared(held, Path(folder), sentences, server, root_certificates, user)
         except (ValueError, LedgerError, OSError) as error:
             raise ValueError(f"{_line(error, folder)}; nothing was charged") from error
-        classes, probabilities, spent = asking.all(hashes, vectors, progress)
+        classes, probabilities, spent = asking.all(hashes, vectors)
     return Predictions(
         classes, probabilities, rows, asking.charged, asking.request, asking.cost.epsilon,
         asking.policy.delta, asking.public, spent,
@@ -110,7 +108,7 @@ def ask(
 
 def _prepared(
     held: ExitStack, folder: Path, sentences: Sequence[str], server: str, root_certificates: Path | str,
-    user: int | None, progress: Progress,
+    user: int | None,
 ) -> tuple[_Asking, list[bytes], NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
     """Do everything that comes before the first charge, so that failures occur here.
 
@@ -124,7 +122,7 @@ def _prepared(
     hashes, rows, first = _distinct(sentences)
     if not hashes:
         raise ValueError("there is no sentence to ask about")
-    encoder, vectors = _encoded(node, sentences, first, held.enter_context(Scratch(folder)), progress)
+    encoder, vectors = _encoded(node, sentences, first, held.enter_context(Scratch(folder)))
     request = model.question(encoder=encoder.identity, width=encoder.dim)
     policy = node.policy("")
     try:
@@ -134,7 +132,7 @@ def _prepared(
             keep_question(node, request)
         raise ValueError(f"{folder}: {_refusal(error, policy, request)}") from error
     asking = _Asking(node, held.enter_context(node.ledger("")), questions, model, request, user)
-    asking.check(hashes, progress)
+    asking.check(hashes)
     return asking, hashes, rows, vectors
 
 
@@ -193,11 +191,11 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64],
 
 
 def _encoded(
-    node: Node, sentences: Sequence[str], first: Sequence[int], scratch: Scratch, progress: Progress
+    node: Node, sentences: Sequence[str], first: Sequence[int], scratch: Scratch
 ) -> tuple[Encoder, NDArray[np.float32]]:
     """Return embeddings of the sentences at these places, on the disk if they are many."""
     assert node.encoder is not None
-    encoder, paced = encoders.load(node.encoder), _paced(progress, "encoded", len(first))
+    encoder, paced = encoders.load(node.encoder), _paced("encoded", len(first))
     for start in range(0, len(first), _ENCODED_AT_ONCE):
         some = [sentences[i] for i in first[start : start + _ENCODED_AT_ONCE]]
         scratch.add(encoder.encode(some))
@@ -249,7 +247,7 @@ class _Asking:
         self.charged, self._certain = 0, True
         self._classes: tuple[str, ...] = ()
 
-    def check(self, hashes: Sequence[bytes], progress: Progress) -> None:
+    def check(self, hashes: Sequence[bytes]) -> None:
         """Raise ValueError unless the policy allows all new releases; nothing is charged yet."""
         new = again = 0
         for start in range(0, len(hashes), _LOOKED_UP):
@@ -273,17 +271,17 @@ class _Asking:
                 f"{self.node.folder}: {count}, and of its policy's total {policy.left(account, self.public)} are left, "
                 f"enough for {allowed:,}"
             )
-        progress(f"{count}; the policy allows {allowed:,}")
+        log.info(f"{count}; the policy allows {allowed:,}")
 
     def all(
-        self, hashes: Sequence[bytes], vectors: NDArray[np.float32], progress: Progress
+        self, hashes: Sequence[bytes], vectors: NDArray[np.float32]
     ) -> tuple[tuple[str, ...], NDArray[np.float64], float]:
         """Return classes, the probabilities of all sentences, and the user's total charge afterwards.
 
         Raises:
             ValueError: The inference failed. The message states the charges.
         """
-        step, paced = batch_size(self.request.classes), _paced(progress, "answered", len(hashes))
+        step, paced = batch_size(self.request.classes), _paced("answered", len(hashes))
         try:
             with Scratch(self.node.folder) as scratch:
                 for start in range(0, len(hashes), step):
@@ -385,7 +383,7 @@ def _line(error: Exception, folder: Path | str) -> str:
     return str(error) if isinstance(error, ValueError) else f"{folder}: {getattr(error, 'strerror', None) or error}"
 
 
-def _paced(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+def _paced(what: str, total: int) -> Callable[[int], None]:
     """Return a function that reports how many are done: the last one, and others some seconds apart."""
     last = time.monotonic()
 
@@ -393,6 +391,6 @@ def _paced(progress: Progress, what: str, total: int) -> Callable[[int], None]:
         nonlocal last
         if count == total or time.monotonic() - last > _SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            progress(f"{what} {count:,} of {total:,} sentences")
+            log.info(f"{what} {count:,} of {total:,} sentences")
 
     return done

@@ -9,6 +9,7 @@ that opens the bundle, answers one sentence after another as a device does, and 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import resource
@@ -45,9 +46,11 @@ _LEDGER = ("commit", "recall", "spent", "spent_on")
 _POWERCAP = Path("/sys/class/powercap")
 _SECONDS_BETWEEN_LINES = 5.0
 
+log = logging.getLogger(__name__)
+
 
 def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, Any]:
-    """Run `measure` in a new process on one core, which reports progress on stderr.
+    """Run `measure` in a new process on one core, which logs progress on stderr.
 
     Raises:
         ValueError: The measurement failed.
@@ -65,16 +68,13 @@ def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, 
     return measured
 
 
-def measure(
-    bundle: Bundle, sentences: Sequence[str], folder: Path, *, progress: Callable[[int], None] = lambda done: None
-) -> dict[str, Any]:
+def measure(bundle: Bundle, sentences: Sequence[str], folder: Path) -> dict[str, Any]:
     """Answer each sentence as the only record of a new user, one at a time, and return the measurements.
 
     Args:
         bundle: Bundle of the device.
         sentences: The sentences.
         folder: Folder for the device, which a ledger fills.
-        progress: Function that receives the number of answered sentences.
 
     Returns:
         "milliseconds": percentiles by step and of "all", without the warm-up. "read" is reading a record from the disk,
@@ -97,7 +97,7 @@ def measure(
     ledger_file = folder / "ledger.sqlite"
     answers: list[tuple[Reply, int]] = []
     joules = None
-    start, first = time.perf_counter(), 0.0
+    start, first, said = time.perf_counter(), 0.0, time.monotonic()
     with _timed_encoder(bundle, clock):
         for user, node in enumerate(nodes):
             if user == WARM_UP:
@@ -105,7 +105,9 @@ def measure(
                 answers.clear()
                 joules = _energy()
             answers.append(_answer(node, request, ledger_file, clock))
-            progress(user + 1)
+            if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                log.info(f"{user + 1:,} of {len(nodes):,} sentences")
             first = first or time.perf_counter() - start
     spent = None if joules is None or (now := _energy()) is None or now < joules else now - joules
     tokenizing = _tokenizing(bundle, sentences[WARM_UP:])
@@ -290,18 +292,12 @@ def main() -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(_cores())})
     sentences = json.load(sys.stdin)
-    said = time.monotonic()
-
-    def progress(done: int) -> None:
-        nonlocal said
-        if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            print(f"{done:,} of {len(sentences):,} sentences", file=sys.stderr, flush=True)
-
+    logging.basicConfig(format="%(message)s")
+    log.setLevel(logging.INFO)
     try:
         bundle = open_bundle(sys.argv[1])
         with tempfile.TemporaryDirectory() as folder:
-            measured = measure(bundle, sentences, Path(folder), progress=progress)
+            measured = measure(bundle, sentences, Path(folder))
     except (ValueError, OSError) as error:
         measured = {"error": " ".join(str(error).split())}
     print(json.dumps(measured))

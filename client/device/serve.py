@@ -33,7 +33,8 @@ from client.device.records import encode_records
 from client.node import load_node
 from mechanisms.messages.refusals import REFUSALS
 
-Progress = Callable[[str], None]
+log = logging.getLogger(__name__)
+
 
 #: File of the process that serves a node's folder: its lock, and its node id at the SuperLink.
 MARK = "served"
@@ -53,7 +54,7 @@ class _Stopped(Exception):
 
 
 def serve(
-    node: Path, *, superlink: str, root_certificates: Path, key: Path, progress: Progress,
+    node: Path, *, superlink: str, root_certificates: Path, key: Path,
     stop: threading.Event | None = None,
 ) -> None:  # fmt: skip
     """Answer the messages that the SuperLink passes on, for a device's folder, until `stop` is set or Ctrl-C.
@@ -65,7 +66,6 @@ def serve(
         superlink: "host:port".
         root_certificates: File of the authority that must have signed its certificate.
         key: File of the node's private key, whose public key the SuperLink's operator has registered.
-        progress: Function that receives lines for people. They contain nothing from the SuperLink.
         stop: Event that stops the device.
 
     Raises:
@@ -84,16 +84,15 @@ def serve(
     fleet = Fleet(superlink, root_certificates, key)
     with _alone(node) as mark:
         encode_records(device)
-        _Server(node, fleet, superlink, progress, stop or threading.Event()).run(mark)
+        _Server(node, fleet, superlink, stop or threading.Event()).run(mark)
 
 
 class _Server:
-    def __init__(self, node: Path, fleet: Fleet, address: str, progress: Progress, stop: threading.Event) -> None:
+    def __init__(self, node: Path, fleet: Fleet, address: str, stop: threading.Event) -> None:
         self._node = node
         self._window = 0.0
         self._fleet = fleet
         self._address = address
-        self._progress = progress
         self._stop = stop
         self._known: dict[int, bool] = {}
 
@@ -108,7 +107,7 @@ class _Server:
             mark.truncate()
             mark.flush()
             heart.start()
-            self._progress(f"node {self._fleet.node_id} at {self._address}, with the client {identity()[:16]}")
+            log.info(f"node {self._fleet.node_id} at {self._address}, with the client {identity()[:16]}")
             longest = _POLL
             # random, or devices that answered together would poll together ever after
             while not self._stop.wait(longest * (1 + secrets.randbelow(2**32) / 2**32) / 2):
@@ -146,7 +145,7 @@ class _Server:
             raise
         except Exception as error:  # no content of a message prevents the next answer
             why = str(error) if isinstance(error, Unusable) else type(error).__name__
-            self._progress(f"a message was left unanswered: {why}")
+            log.info(f"a message was left unanswered: {why}")
             self._stop.wait(_POLL)
         return not self._stop.is_set()
 
@@ -165,7 +164,7 @@ class _Server:
             if name in objects:
                 self._patiently(partial(self._fleet.push, run, session, name, objects[name]))
         said = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
-        self._progress(f"run {run}: {said}")
+        log.info(f"run {run}: {said}")
 
     def _within(self) -> float:
         """Return the window of the current policy: a bundle may have been installed while the device is served."""
@@ -182,7 +181,7 @@ class _Server:
         try:
             whole = self._patiently(lambda: self._fleet.fetch(message, tree))
         except Unusable as error:
-            self._progress(f"a message is refused: {error}")
+            log.info(f"a message is refused: {error}")
             return Message(Error(*REFUSALS["malformed"]), reply_to=message)
         self._patiently(lambda: self._fleet.confirm(message))
         return respond(whole, self._node)
@@ -217,9 +216,9 @@ class _Server:
                 if starting and error.tls:
                     raise ValueError(f"--superlink {self._address}: {error}") from None
                 if isinstance(error, WrongClock):
-                    self._progress(f"{error}; until then the SuperLink's time is signed")
+                    log.info(f"{error}; until then the SuperLink's time is signed")
                 elif not lost:
-                    self._progress(f"the SuperLink at {self._address} cannot be reached ({error}); trying again")
+                    log.info(f"the SuperLink at {self._address} cannot be reached ({error}); trying again")
                 lost = lost or not isinstance(error, WrongClock)
                 self._stop.wait(wait)
                 wait = min(2 * wait, longest)
@@ -229,7 +228,7 @@ class _Server:
                 raise
             else:
                 if lost:
-                    self._progress(f"the SuperLink at {self._address} is there")
+                    log.info(f"the SuperLink at {self._address} is there")
                 return done
 
 

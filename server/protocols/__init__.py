@@ -2,7 +2,7 @@
 
 A protocol is a function with the following signature.
 
-    def steps(public, channels, training, *, folder, progress) -> Conversation
+    def steps(public, channels, training, *, folder) -> Conversation
 
 It yields requests, and receives the shuffled batch of each request. It yields `Publish` if users need an encoder that
 it has trained, and receives that encoder in the form that users run. It returns a model, or None if nothing arrived to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ import numpy as np
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import LabelQuestion
 from mechanisms.messages.request import Request
-from server.protocols.protocol import Conversation, Encoding, Model, Progress, Publish
+from server.protocols.protocol import Conversation, Encoding, Model, Publish
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -81,17 +84,14 @@ class Driver:
         users: Users who answer.
         name: Name of the arm in lines of progress.
         before: Function that receives every request before the users do; it may raise.
-        progress: Function that receives lines of progress.
     """
 
     def __init__(
-        self, users: Users, *, name: str = "", before: Callable[[Request], None] = lambda request: None,
-        progress: Progress = lambda line: None,
-    ) -> None:  # fmt: skip
+        self, users: Users, *, name: str = "", before: Callable[[Request], None] = lambda request: None
+    ) -> None:
         self._users = users
         self._name = name
         self._before = before
-        self._progress = progress
         self.teaching = Delivery()
         self.asking = Delivery()
 
@@ -136,5 +136,5 @@ class Driver:
             delivery.rows += len(batch.releases[0])
             delivery.bytes += sum(r.bytes_per_row * len(r) for r in batch.releases)
         reached = f"{self._name}: stage {request.stage}: {batch.users:,} users delivered"
-        self._progress(reached + (f"; {batch.discarded}" if batch.discarded else ""))
+        log.info(reached + (f"; {batch.discarded}" if batch.discarded else ""))
         return batch

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from server.training.descent import Descent
 
 Text = str | tuple[str, str]
-Progress = Callable[[str], None]
 
 
 class Encoding(Protocol):
@@ -82,7 +81,7 @@ class PublicRewriter(Protocol):
         """
         ...
 
-    def checkpoint(self, text: TextMechanism, texts: Sequence[Text], *, progress: Progress) -> str | Path:
+    def checkpoint(self, text: TextMechanism, texts: Sequence[Text]) -> str | Path:
         """Return the checkpoint that an end-to-end training starts from.
 
         It may have been trained on the sanitized texts.

@@ -5,6 +5,7 @@ M2 and the head are trained on these releases.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,14 @@ from mechanisms.identity import Identity
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
-from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
+from server.protocols.protocol import Channels, Conversation, Public, Training
 from server.training.head import train_head
 from server.training.rescale import rescaled
 
+log = logging.getLogger(__name__)
 
-def release_once(
-    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
-) -> Conversation:
+
+def release_once(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """Train M2 and the head on the releases of disjoint users, stage by stage.
 
     After each stage, training uses all releases so far. A later stage's label prior is the model of the earlier stages.
@@ -32,11 +33,10 @@ def release_once(
         channels: Releases of the arm's users.
         training: Settings of the training.
         folder: Unused; nothing is written into it.
-        progress: Function that receives lines of progress.
     """
     del folder
     assert public.maps is not None and public.encoder is not None and public.embeddings is not None
-    progress(f"learning maps on {len(public.texts):,} public texts")
+    log.info(f"learning maps on {len(public.texts):,} public texts")
     mechanism = public.maps.best(channels.embedding)
     maps, asked, label = public.maps.of(mechanism), None, channels.label
     z, y, transitions = [], [], []

@@ -17,7 +17,7 @@ from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from server.protocols.decoding import log_transition
 from server.protocols.models import TextModel
-from server.protocols.protocol import Channels, Conversation, Progress, Public, Text, Training
+from server.protocols.protocol import Channels, Conversation, Public, Text, Training
 from server.training.end_to_end import check
 from server.training.on_text import train_on_text
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from server.model import Pipeline
 
 
-def sanitized_text(
-    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
-) -> Conversation:
+def sanitized_text(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """Train end to end on the releases of one stage of all users.
 
     Args:
@@ -35,21 +33,18 @@ def sanitized_text(
         channels: Releases of the arm's users.
         training: Settings of the training.
         folder: Unused; nothing is written into it.
-        progress: Function that receives lines of progress.
     """
     del folder
     assert public.rewriter is not None
     dim, batch = training.bottleneck, None
-    checkpoint = start_of(public, channels, training, dim=dim, name="training.bottleneck", progress=progress)
+    checkpoint = start_of(public, channels, training, dim=dim, name="training.bottleneck")
     if channels.teaching:
         batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
-    pipeline = trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim, progress=progress)
+    pipeline = trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim)
     return None if pipeline is None else TextModel(channels, public.rewriter, pipeline)
 
 
-def start_of(
-    public: Public, channels: Channels, training: Training, *, dim: int | None, name: str, progress: Progress
-) -> str | Path:
+def start_of(public: Public, channels: Channels, training: Training, *, dim: int | None, name: str) -> str | Path:
     """Return the checkpoint that training starts from, after a check.
 
     The check comes before any request: users would spend budget in vain on a training that cannot run.
@@ -60,7 +55,6 @@ def start_of(
         training: Settings of the training.
         dim: As in `end_to_end.check`.
         name: As in `end_to_end.check`.
-        progress: Function that receives lines of progress.
 
     Returns:
         A checkpoint; "" if there will be nothing to train on.
@@ -68,14 +62,14 @@ def start_of(
     if not channels.teaching and (public.labels is None or not len(public.texts)):
         return ""
     assert public.rewriter is not None
-    checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts, progress=progress)
+    checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts)
     check(checkpoint, dim=dim, name=name, max_length=training.max_length)
     return checkpoint
 
 
 def trained_on(
     batch: Batch | None, public: Public, channels: Channels, training: Training, *, checkpoint: str | Path,
-    dim: int | None, progress: Progress, mechanism: Mechanism | None = None,
+    dim: int | None, mechanism: Mechanism | None = None,
 ) -> Pipeline | None:  # fmt: skip
     """Return a pipeline trained on labelled public text and released texts with labels.
 
@@ -89,7 +83,6 @@ def trained_on(
         training: Settings of the training.
         checkpoint: Result of `start_of`.
         dim: m'.
-        progress: Function that receives lines of progress.
         mechanism: Mechanism of embeddings of m' = dim that users will release under the encoder. Training then includes
             its noise.
 
@@ -107,7 +100,7 @@ def trained_on(
     return train_on_text(
         checkpoint, texts, labels, classes=channels.classes, dim=dim, label_transition=likelihood,
         mechanism=mechanism, epochs=training.epochs, batch_size=training.batch_size, seed=training.seed,
-        pooling=training.pooling, max_length=training.max_length, progress=progress, **training.descent,
+        pooling=training.pooling, max_length=training.max_length, **training.descent,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ a group.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
-from server.protocols.protocol import Channels, Conversation, Encoding, Progress, Public, Publish, Training
+from server.protocols.protocol import Channels, Conversation, Encoding, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.training.class_names import name_probabilities
 from server.training.descent import Descent
@@ -45,6 +46,8 @@ from server.training.statistic_head import (
     simplex_codes,
     wide_features,
 )
+
+log = logging.getLogger(__name__)
 
 #: Share of a query's length that is left to undecided directions. For two classes it is next to nothing, because a
 #: query is then a sign. SST-2, 19,903 private phrases, m' = 2: accuracy on the device .810. Queries under κ = 1, 2 and
@@ -77,9 +80,7 @@ class Belief:
         return (of_names if self.by_names else of_labels)(features[rows], self.values[rows], codes)
 
 
-def statistics(
-    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
-) -> Conversation:
+def statistics(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """Train on groups of users, one group after another, each user in one group.
 
     Args:
@@ -87,7 +88,6 @@ def statistics(
         channels: Releases of the arm's users.
         training: Settings of the training.
         folder: Folder for the encoders that are trained.
-        progress: Function that receives lines of progress.
     """
     assert public.encoder is not None and public.embeddings is not None
     encoder, embeddings = public.encoder, public.embeddings
@@ -95,7 +95,7 @@ def statistics(
     believed, maps, asked = first_belief(public, embeddings), None, None
     for number in range(training.rounds):
         frame = _frame(embeddings, believed, channels, codes)
-        release = yield from _asked(frame, encoder, channels, codes, training, number, progress)
+        release = yield from _asked(frame, encoder, channels, codes, training, number)
         asked = frame if channels.teaching else None
         maps = _taught(frame, embeddings, believed, release, channels, codes, [training.seed, number])
         if maps is None:
@@ -111,7 +111,7 @@ def statistics(
         student = finetune(
             public.checkpoint, public.texts, believed.values, place / STUDENT, classes=channels.classes, epochs=EPOCHS,
             lr=RATE, batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
-            max_length=training.max_length, progress=progress,
+            max_length=training.max_length,
         )  # fmt: skip
         export_encoder(student, place / ENCODER, **training.export)
         encoder = yield Publish(place / ENCODER, splits=("test" if last else "train",))
@@ -200,14 +200,13 @@ def _asked(
     codes: NDArray[np.float32],
     training: Training,
     number: int,
-    progress: Progress,
 ) -> Generator[Request, Batch, Release | None]:
     """Request user vectors from a group; return None if no group is asked or nothing arrives."""
     if not channels.teaching:
         return None
     stage = "train" if training.rounds == 1 else f"train-{number + 1}"
     request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=(number, training.rounds))
-    progress(f"stage {stage}: {frame.dim} features, {request.question(VectorQuestion).dim} coordinates of a user")
+    log.info(f"stage {stage}: {frame.dim} features, {request.question(VectorQuestion).dim} coordinates of a user")
     return (yield request).of(VectorQuestion)
 
 

@@ -14,7 +14,7 @@ from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from server.export import export_encoder
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import ENCODER, EmbeddingModel
-from server.protocols.protocol import Channels, Conversation, Progress, Public, Publish, Training
+from server.protocols.protocol import Channels, Conversation, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.protocols.sanitized_text import start_of, trained_on
 from server.training.head import train_head
@@ -24,9 +24,7 @@ from server.training.rescale import rescaled
 FIRST, SECOND = (0, 2), (1, 2)
 
 
-def text_then_embeddings(
-    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
-) -> Conversation:
+def text_then_embeddings(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """Train an encoder on released texts, then a head on released embeddings.
 
     Args:
@@ -34,16 +32,13 @@ def text_then_embeddings(
         channels: Releases of the arm's users.
         training: Settings of the training.
         folder: Folder for the trained checkpoint; `folder`/client holds it in the form that clients run.
-        progress: Function that receives lines of progress.
     """
     assert public.rewriter is not None
     (mechanism,) = channels.embedding
     dim = dim_of(mechanism)
-    checkpoint = start_of(public, channels, training, dim=dim, name="embedding.dim", progress=progress)
+    checkpoint = start_of(public, channels, training, dim=dim, name="embedding.dim")
     batch = yield channels.texts(public.rewriter, stage="train-text", split="train", label=True, part=FIRST)
-    pipeline = trained_on(
-        batch, public, channels, training, checkpoint=checkpoint, dim=dim, mechanism=mechanism, progress=progress
-    )
+    pipeline = trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim, mechanism=mechanism)
     if pipeline is None:
         return None
     asked = pipeline.maps()

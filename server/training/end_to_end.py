@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from server.checkpoint import load, positions
 from server.maps import Maps
 from server.model import Pipeline
 from server.text_batches import Text, collate, epoch, seeded, tokenize, warmed
+
+log = logging.getLogger(__name__)
 
 #: Number of texts whose mean embedding is the maps' starting `mean`.
 CENTRE = 512
@@ -77,7 +80,6 @@ def fit(
     pipeline: Pipeline, texts: Sequence[Text], loss: Loss, *, epochs: int, batch_size: int, encoder_lr: float,
     maps_lr: float, seed: int, rng: np.random.Generator, noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
     warm_up: float = 0.1, schedule: str = "linear", weight_decay: float = 0.01, said: str,
-    progress: Callable[[str], None] | None = None,
     after_epoch: Callable[[int, Pipeline], None] | None = None,
 ) -> Pipeline:  # fmt: skip
     """Minimize loss(logits, rows) over all parameters, in place.
@@ -102,7 +104,6 @@ def fit(
         schedule: As in `text_batches.warmed`.
         weight_decay: Weight decay of the encoder.
         said: Name of the training in lines of progress.
-        progress: Function that receives lines of progress.
         after_epoch: Function that receives the number of epochs done and the pipeline.
     """
     rows = tokenize(pipeline.tokenizer, texts, pipeline.max_length)
@@ -128,8 +129,7 @@ def fit(
                 optimizer.step()
                 rates.step()
                 total += float(step.detach()) * len(at)
-            if progress is not None:
-                progress(f"{said}, epoch {done} of {epochs}, loss {total / len(rows):.3f}")
+            log.info(f"{said}, epoch {done} of {epochs}, loss {total / len(rows):.3f}")
             pipeline.eval()
             if after_epoch is not None:
                 after_epoch(done, pipeline)

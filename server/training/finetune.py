@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from server.checkpoint import load
 from server.model import pool
 from server.sentence_layout import POOLINGS
 from server.text_batches import Text, checked, collate, epoch, seeded, tokenize, warmed
+
+log = logging.getLogger(__name__)
 
 #: The head starts untrained, so it may move faster than the encoder.
 HEAD_LR = 1e-3
@@ -32,7 +35,6 @@ def finetune(
     seed: int,
     pooling: str = "mean",
     max_length: int = 128,
-    progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Train the checkpoint with a linear head on public texts and labels, and save it without the head.
 
@@ -52,7 +54,6 @@ def finetune(
         seed: Seed of the head, dropout, and the order of rows.
         pooling: Pooling of the encoder.
         max_length: Tokens of a text, at most.
-        progress: Function that receives lines of progress.
 
     Returns:
         The folder, which is a checkpoint for `export_encoder`.
@@ -87,8 +88,7 @@ def finetune(
                     optimizer.step()
                     schedule.step()
                     total += float(loss.detach()) * len(at)
-                if progress is not None:
-                    progress(f"fine-tuning encoder, epoch {done} of {epochs}: loss {total / len(rows):.3f}")
+                log.info(f"fine-tuning encoder, epoch {done} of {epochs}: loss {total / len(rows):.3f}")
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ def train_on_text(
     seed: int,
     pooling: str = "mean",
     max_length: int = 128,
-    progress: Callable[[str], None] | None = None,
 ) -> Pipeline:
     """Return a pipeline trained on released texts and released labels.
 
@@ -66,7 +65,6 @@ def train_on_text(
         seed: Seed of all random choices.
         pooling: Pooling of the encoder.
         max_length: Tokens of a text, at most.
-        progress: Function that receives lines of progress.
 
     Raises:
         ValueError: The arguments do not fit, a label is impossible for every class, or `checkpoint.load` raises it.
@@ -89,5 +87,5 @@ def train_on_text(
         pipeline, texts, loss, epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr,
         warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, seed=seed, rng=rng,
         noise=None if mechanism is None else Noise(mechanism, seed=seed, stage="sanitized-text"),
-        said="training on sanitized text", progress=progress,
+        said="training on sanitized text",
     )  # fmt: skip

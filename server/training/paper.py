@@ -39,7 +39,6 @@ def train_paper(
     acknowledged: bool,
     pooling: str = "mean",
     max_length: int = 128,
-    progress: Callable[[str], None] | None = None,
     after_epoch: Callable[[int, Pipeline], None] | None = None,
 ) -> Pipeline:
     """Return encoder, maps and head trained together on texts and labels.
@@ -65,7 +64,6 @@ def train_paper(
         acknowledged: True to confirm that the procedure is not private.
         pooling: Pooling of the encoder.
         max_length: Tokens of a text, at most.
-        progress: Function that receives lines of progress.
         after_epoch: Function that receives the number of epochs done and the pipeline; it may evaluate.
 
     Raises:
@@ -82,6 +80,6 @@ def train_paper(
     return fit(
         pipeline, texts, lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at].to(logits.device)),
         epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr, seed=seed, rng=rng, noise=noise,
-        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, said="trusted simulation", progress=progress,
+        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, said="trusted simulation",
         after_epoch=after_epoch,
     )  # fmt: skip

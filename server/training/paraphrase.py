@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from server.accelerator import beside, lent
 from server.generation import PARAPHRASE, inputs_of, known, layout, read_generator
 from server.text_batches import epoch, seeded, warmed
 
+log = logging.getLogger(__name__)
+
 #: Batches between two lines of progress.
 REPORT = 50
 
@@ -20,7 +23,6 @@ REPORT = 50
 def finetune_paraphraser(
     checkpoint: str | Path, pairs: Sequence[tuple[str, str]], folder: str | Path, *, epochs: int = 3,
     batch_size: int = 16, lr: float = 5e-5, seed: int,
-    progress: Callable[[str], None] | None = None,
 ) -> Path:  # fmt: skip
     """Train a causal or sequence-to-sequence checkpoint on *public* pairs (text, paraphrase).
 
@@ -40,7 +42,6 @@ def finetune_paraphraser(
         batch_size: Pairs of a batch.
         lr: Learning rate.
         seed: Seed of dropout and the order of pairs.
-        progress: Function that receives lines of progress.
 
     Returns:
         The folder, which is a checkpoint for `server.generation.export_generator`.
@@ -76,13 +77,12 @@ def finetune_paraphraser(
                 optimizer.step()
                 schedule.step()
                 losses.append(float(loss.detach()))
-                if progress is not None and len(losses) % REPORT == 0:
-                    progress(f"epoch {round_} of {epochs}: loss {float(np.mean(losses[-REPORT:])):.3f} a token")
+                if len(losses) % REPORT == 0:
+                    log.info(f"epoch {round_} of {epochs}: loss {float(np.mean(losses[-REPORT:])):.3f} a token")
     if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
         raise ValueError(f"paraphraser: training ended in weights that are no numbers; take a smaller lr than {lr:g}")
-    if progress is not None:
-        last = float(np.mean(losses[-REPORT:]))
-        progress(f"{len(rows):,} pairs, {epochs} epochs: loss {last:.3f} a token at the end")
+    last = float(np.mean(losses[-REPORT:]))
+    log.info(f"{len(rows):,} pairs, {epochs} epochs: loss {last:.3f} a token at the end")
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     return Path(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain, count, islice
@@ -15,6 +16,8 @@ from server.accelerator import lent
 from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
 from server.text_batches import epoch, pieces_of, seeded, warmed
 from server.training.finetune import HEAD_LR
+
+log = logging.getLogger(__name__)
 
 #: Share of words to predict, and shares of what replaces them in the input (Devlin et al. 2019).
 MASKED = 0.15
@@ -41,7 +44,6 @@ def pretrain(
     batch_size: int = 32,
     max_length: int = 96,
     seed: int,
-    progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Train a masked language model on sanitized *public* texts to predict the original words.
 
@@ -70,7 +72,6 @@ def pretrain(
         batch_size: Texts of a batch.
         max_length: Pieces of an input, at most.
         seed: Seed of all random choices.
-        progress: Function that receives lines of progress.
 
     Returns:
         The folder, which is a checkpoint for `export_masked_lm`.
@@ -107,9 +108,9 @@ def pretrain(
                 optimizer.step()
                 schedule.step()
                 losses.append(float(loss.detach()))
-                if progress is not None and (done in (FIRST, steps) or len(losses) == REPORT):
+                if done in (FIRST, steps) or len(losses) == REPORT:
                     left = _duration((time.monotonic() - start) / done * (steps - done))
-                    progress(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
+                    log.info(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
                     losses = []
     model.eval().save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)

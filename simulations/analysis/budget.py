@@ -27,7 +27,6 @@ from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import ANY_MODEL, Experiment, stand_in, text_mechanism
 from simulations.experiment.ladder import PAPER, of_experiment
-from simulations.progress import Progress
 
 #: Methods of composition (`mechanisms.accounting.compose`).
 METHODS = ("basic", "advanced", "renyi", "pld")
@@ -223,9 +222,7 @@ class TextToPlan:
         """
         return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
 
-    def by_epsilon(
-        self, mechanism: str, *, delta: float, progress: Progress
-    ) -> tuple[Callable[[float], TextMechanism], str]:
+    def by_epsilon(self, mechanism: str, *, delta: float) -> tuple[Callable[[float], TextMechanism], str]:
         """Return the text as a function of the ε of its word mechanism, and its vocabulary in words.
 
         The ε is at `delta` if the mechanism needs one. Other parameters are the catalogue's defaults. The price of a
@@ -259,7 +256,7 @@ class TextToPlan:
         elif self.generator is not None:
             name = language_models.kind_of(kind)
             found: Any = language_models.load(
-                generator_folder(self.generator, public_sentences(), kind=name, seed=0, progress=progress), name
+                generator_folder(self.generator, public_sentences(), kind=name, seed=0), name
             )
             model, vocabulary = language_models.said(kind, found), found.vocabulary
             among = f"{len(vocabulary):,} tokens of {self.generator}"

@@ -8,6 +8,7 @@ many times. The figures are no guarantee; the guarantee of each mechanism is sho
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from simulations.analysis import deniability_figures
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Number of words that are drawn at once.
 _WORDS = 500
@@ -113,21 +116,21 @@ def load_words(source: str) -> Vocabulary:
 # --- measuring
 
 
-def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str, Any]:
+def run(study: Study, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return all figures as a dict, JSON-ready except for arrays. The vocabulary must have tags."""
     rng = np.random.default_rng(study.seed)
     inputs = np.sort(rng.permutation(len(vocabulary))[: study.sample]).astype(np.int64)
-    progress(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
+    log.info(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
     runs: list[dict[str, Any]] = []
     first: dict[int, np.ndarray] = {}  # the first mechanism's draws, at each place of `_settings`
     for text in study.mechanisms:
-        for place, mechanism in enumerate(_settings(study, text, vocabulary, inputs, progress)):
-            outputs = _draw(study, mechanism, inputs, progress)
+        for place, mechanism in enumerate(_settings(study, text, vocabulary, inputs)):
+            outputs = _draw(study, mechanism, inputs)
             measured = _measure(study, text, mechanism, inputs, outputs)
             measured["against_first"] = _against(vocabulary, inputs, outputs, first.get(place))
             first.setdefault(place, outputs)
             runs.append(measured)
-            progress(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
+            log.info(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
     return {
         "words": study.words, "vocabulary": vocabulary.identity, "vocabulary_size": len(vocabulary),
         "vocabulary_tags": _counts(vocabulary.tags), "sample": len(inputs),
@@ -136,7 +139,7 @@ def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str
     }  # fmt: skip
 
 
-def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray, progress: Progress) -> list[Any]:
+def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray) -> list[Any]:
     """Return the word mechanisms to measure: at each ε, at the calibrated ε, or once if there is no ε."""
     spec = spec_of(text)
     takes = "epsilon" in catalogue.admit(spec["mechanism"]).__dataclass_fields__
@@ -152,7 +155,7 @@ def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarra
         return [build(None)]
     if study.target is None:
         return [build(epsilon) for epsilon in study.epsilons]
-    progress(f"{text}: looking for the ε of N_x = {study.target:g} at quantile {study.quantile:g}")
+    log.info(f"{text}: looking for the ε of N_x = {study.target:g} at quantile {study.quantile:g}")
     return [build(_calibrated(study, build, inputs, study.target))]
 
 
@@ -173,13 +176,13 @@ def _streams(study: Study, inputs: np.ndarray) -> Any:
     return streams.rows(inputs, np.zeros(len(inputs), np.int64), stage="deniability", channel="text")
 
 
-def _draw(study: Study, mechanism: Any, inputs: np.ndarray, progress: Progress) -> np.ndarray:
+def _draw(study: Study, mechanism: Any, inputs: np.ndarray) -> np.ndarray:
     parts = []
     for at in range(0, len(inputs), _WORDS):
         part = inputs[at : at + _WORDS]
         parts.append(deniability.draw(mechanism, part, draws=study.draws, rng=_streams(study, part)))
         if at + _WORDS < len(inputs):
-            progress(f"{mechanism.name}: {at + len(part):,} of {len(inputs):,} words")
+            log.info(f"{mechanism.name}: {at + len(part):,} of {len(inputs):,} words")
     return np.concatenate(parts)
 
 

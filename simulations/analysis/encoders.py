@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -23,10 +24,11 @@ from simulations.corpora.cleaned import chosen, cleaned
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Encoder as EncoderSettings
-from simulations.progress import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+log = logging.getLogger(__name__)
 
 #: Folds of the sample, draws of the noise in each, texts that are timed, and tokens of a text, at most.
 FOLDS, DRAWS, TIMED, LENGTH = 5, 10, 100, 128
@@ -86,7 +88,7 @@ class Comparison:
 
 def compare(
     file: Path, names: Sequence[str], *, text: str | None, label: str | None, users: int, epsilons: Sequence[float],
-    sample: int, precision: str, seed: int, progress: Progress,
+    sample: int, precision: str, seed: int,
 ) -> Comparison:  # fmt: skip
     """Return what each encoder costs, and what a head on its embeddings reaches on a labelled public sample.
 
@@ -104,7 +106,6 @@ def compare(
         sample: Number of texts, at most.
         precision: "fp32", "int8" or "int4".
         seed: Seed of the sample, the folds and the noise.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: The table cannot be used. ValueError: An encoder cannot be read.
@@ -117,13 +118,13 @@ def compare(
     corpus = Corpus(texts, labels, table.classes)
     made = []
     for name in names:
-        progress(f"{name}: preparing")
+        log.info(f"{name}: preparing")
         length = min(LENGTH, read(name).max_length or LENGTH)
         settings = EncoderSettings(model=name, precision=precision, max_length=length)
-        folder = encoder_folder(settings, corpus, batch_size=1, seed=seed, progress=progress)  # is not fine-tuned
+        folder = encoder_folder(settings, corpus, batch_size=1, seed=seed)  # is not fine-tuned
         encoder = Encoder(folder, threads=1)
         milliseconds = _milliseconds(encoder, texts[:TIMED])
-        embeddings = np.asarray(embed(Encoder(folder), texts, progress=progress))
+        embeddings = np.asarray(embed(Encoder(folder), texts))
         scores = {
             epsilon: _folded(embeddings, labels, len(table.classes), epsilon, users=users, seed=seed)
             for epsilon in (*sorted(epsilons), np.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,9 @@ from mechanisms.words.text import TextMechanism
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 PUBLIC, TEST = 1500, 1000
 #: Probability that fewer users are delivered than planned for.
@@ -76,9 +79,7 @@ class Terms:
         return catalogue.build(spec, channel="label", classes=self.classes)
 
 
-def plan(
-    terms: Terms, *, mechanism: str, dim: int, progress: Progress = lambda line: None
-) -> dict[str, Any]:
+def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
     """Return for each label ε the largest embedding ε, to three digits, whose ladder stays within the terms.
 
     The keys are "epsilon", "delta", "users", "delivered" (the number planned for), "crowd", "dropout", "mechanism",
@@ -105,12 +106,12 @@ def plan(
         return {"label_epsilon": label, "embedding_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
     about = {"crowd": target.users, "mechanism": mechanism, "dim": dim}
-    return _planned(terms, target, about, build(1.0), split, progress)
+    return _planned(terms, target, about, build(1.0), split)
 
 
 def plan_text(
     terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None,
-    crowd: int | None = None, progress: Progress = lambda line: None,
+    crowd: int | None = None,
 ) -> dict[str, Any]:
     """Return for each label ε the largest ε of a text's word mechanism, as `plan` does for embeddings.
 
@@ -158,7 +159,7 @@ def plan_text(
 
     hidden = crowd if text.guarantee.exposes else target.users
     about = {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}
-    return _planned(terms, target, about, text, split, progress)
+    return _planned(terms, target, about, text, split)
 
 
 def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
@@ -202,12 +203,12 @@ def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, 
 
 def _planned(
     terms: Terms, target: Target, about: Mapping[str, Any], drawn: Mechanism,
-    split: Callable[[float], dict[str, Any]], progress: Progress,
+    split: Callable[[float], dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     """Plan each split. `drawn` is the mechanism at some ε; "reason" is set if its sampler leaves no room in δ."""
     splits = []
     for number, label in enumerate(terms.label_epsilons, 1):
-        progress(f"label ε = {label:g}: split {number} of {len(terms.label_epsilons)}")
+        log.info(f"label ε = {label:g}: split {number} of {len(terms.label_epsilons)}")
         splits.append(split(label))
     answer = _about(terms, target, about) | {"classes": terms.classes, "splits": splits}
     lost, (_, delta) = drawn.guarantee.numeric_delta * (about["crowd"] or 0), target.one_record

@@ -13,6 +13,7 @@ The measure depends on the model: it is not reliable for texts unlike its traini
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from simulations.errors import UserError
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 # torch is imported where it is called, since it is slow to load.
 
@@ -45,7 +48,7 @@ class PseudoPerplexity:
     pieces: int
 
 
-def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress: Progress) -> PseudoPerplexity:
+def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str) -> PseudoPerplexity:
     """Return the pseudo-perplexity of all texts together by a masked language model with a prediction head.
 
     Texts are cut to what the model reads.
@@ -75,7 +78,7 @@ def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress:
             batch = waiting[at : at + _BATCH]
             np.add.at(found, [row for row, _ in batch], _log_probs(model, about, pieces, batch))
             if at // _SAID_EVERY != (at + _BATCH) // _SAID_EVERY:
-                progress(f"{at + _BATCH:,} of {len(waiting):,} pieces masked")
+                log.info(f"{at + _BATCH:,} of {len(waiting):,} pieces masked")
     counts = np.array([len(ids) for ids in pieces], dtype=np.float64)
     mean = found.sum() / counts.sum()
     value, n = math.exp(-mean), int((counts > 0).sum())

@@ -14,6 +14,7 @@ times that of one.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -31,7 +32,9 @@ from mechanisms.accounting.several_messages import messages_delta
 from mechanisms.gaussian import Gaussian
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.privunit import MAX_EPSILON, PrivUnit
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 FloatArray = NDArray[np.float64]
 #: Density of a shape up to a factor, of (cosine, parameter), and the parameters to try for D.
@@ -156,7 +159,7 @@ def best_of_shape(shape: Shape, dim: int, target: Target) -> tuple[float, float]
     return best if best[0] > 0 else None
 
 
-def best_messages(dim: int, target: Target, messages: int, progress: Progress = lambda line: None) -> PrivUnit | None:
+def best_messages(dim: int, target: Target, messages: int) -> PrivUnit | None:
     """Return the best PrivUnit if a user sends `messages` draws (`planner.best_privunit`); None if none fits."""
     if messages == 1:
         return best_privunit(dim, target)
@@ -172,7 +175,7 @@ def best_messages(dim: int, target: Target, messages: int, progress: Progress = 
         least = max(LEAST, math.log(p / (1 - p)) + 1e-9)
         epsilon = largest(fits, least=least, most=MAX_EPSILON, tolerance=5e-3)
         found[p] = None if epsilon is None else build(epsilon)
-        progress(f"{messages} messages, p = {p:.3f}")
+        log.info(f"{messages} messages, p = {p:.3f}")
         return 0.0 if epsilon is None else -build(epsilon).scale
 
     minimize_scalar(loss, bounds=(0.5, 0.95), method="bounded", options={"xatol": 2e-2})
@@ -184,9 +187,7 @@ def best_messages(dim: int, target: Target, messages: int, progress: Progress = 
 MESSAGES = (1, 2, 4, 8)
 
 
-def search(
-    *, users: int, dim: int, epsilon: float, delta: float, progress: Progress = lambda line: None
-) -> dict[str, Any]:
+def search(*, users: int, dim: int, epsilon: float, delta: float) -> dict[str, Any]:
     """Return "users", "dim", "epsilon", "delta", "curator_noise" and "releases", each a Release as a dict, that fit.
 
     "curator_noise" is the root mean square length of a trusted curator's noise.
@@ -202,11 +203,11 @@ def search(
 
     releases = []
     for count in MESSAGES:
-        best = best_messages(dim, target, count, progress)
+        best = best_messages(dim, target, count)
         if best is not None:
             releases.append(priced("cap, flat: PrivUnit", count, best.epsilon, best.scale))
     for name, shape in shapes(dim).items():
-        progress(name)
+        log.info(name)
         answer = best_of_shape(shape, dim, target)
         if answer is not None:
             releases.append(priced(name, 1, answer[1], answer[0]))

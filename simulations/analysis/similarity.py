@@ -22,7 +22,6 @@ from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
 from simulations.corpora.rewriting import blocks
 from simulations.errors import UserError
-from simulations.progress import Progress
 
 #: The encoder of the published figures (Meisenbacher et al. 2024, section 5), which reads 128 tokens of a text.
 _ENCODER = "minilm"
@@ -63,9 +62,7 @@ class Similarity:
         return said
 
 
-def similarity(
-    original: Sequence[str], rewritten: Sequence[str], *, masked_lm: Path | None = None, progress: Progress
-) -> Similarity:
+def similarity(original: Sequence[str], rewritten: Sequence[str], *, masked_lm: Path | None = None) -> Similarity:
     """Return the similarity of texts and their originals, row by row.
 
     The pseudo-perplexity is by the checkpoint `masked_lm`, if it is given.
@@ -81,21 +78,16 @@ def similarity(
     bleu = BLEU()
     score = bleu.corpus_score(list(rewritten), [list(original)])
     of_four = score.totals[-1] or bleu.corpus_score(list(original), [list(original)]).totals[-1]
-    cosines = _cosines(original, rewritten, progress)
+    cosines = _cosines(original, rewritten)
     same = float(np.mean([a == b for a, b in zip(original, rewritten, strict=True)]))
-    likely = [
-        None if masked_lm is None else pseudo_perplexity(texts, masked_lm, progress=progress)
-        for texts in (rewritten, original)
-    ]
+    likely = [None if masked_lm is None else pseudo_perplexity(texts, masked_lm) for texts in (rewritten, original)]
     return Similarity(
         len(original), same, float(score.score) if of_four else None, str(bleu.get_signature()), float(cosines.mean()),
         float(cosines.std() / math.sqrt(len(cosines))) if len(cosines) > 1 else None, *likely,
     )  # fmt: skip
 
 
-def of_files(
-    original: Path, rewritten: Path, columns: Sequence[str], *, masked_lm: Path | None = None, progress: Progress
-) -> Similarity:
+def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, masked_lm: Path | None = None) -> Similarity:
     """Return the similarity of two files with the same rows, as `sanitize` reads and writes them.
 
     The columns of a row are joined to one text.
@@ -108,27 +100,27 @@ def of_files(
         raise UserError(f"{rewritten}: has {len(second):,} rows, and {original} has {len(first):,}; give the same rows")
     if not first:
         raise UserError(f"{original}: has no rows")
-    return similarity(first, second, masked_lm=masked_lm, progress=progress)
+    return similarity(first, second, masked_lm=masked_lm)
 
 
 def _texts(path: Path, columns: Sequence[str]) -> list[str]:
     return ["\n".join(cells) for block in blocks(path, io.BytesIO(), columns, _ROWS) for cells in block.texts]
 
 
-def _cosines(original: Sequence[str], rewritten: Sequence[str], progress: Progress) -> np.ndarray[Any, Any]:
+def _cosines(original: Sequence[str], rewritten: Sequence[str]) -> np.ndarray[Any, Any]:
     from client.models.encoder import Encoder
 
-    encoder = Encoder(_encoder(progress))
-    a, b = (np.asarray(embed(encoder, texts, progress=progress), np.float64) for texts in (original, rewritten))
+    encoder = Encoder(_encoder())
+    a, b = (np.asarray(embed(encoder, texts), np.float64) for texts in (original, rewritten))
     lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     return np.asarray((a * b).sum(axis=1) / np.maximum(lengths, 1e-300))
 
 
-def _encoder(progress: Progress) -> Path:
+def _encoder() -> Path:
     """Return the folder of the bundled sentence encoder, which is exported once."""
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 
     made_from = ["similarity", fingerprint(_ENCODER), made_by(("server.export",), LIBRARIES)]
     name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
-    return folder_once(f"encoders/{name}", lambda folder: export_encoder(_ENCODER, folder), progress=progress)
+    return folder_once(f"encoders/{name}", lambda folder: export_encoder(_ENCODER, folder))

@@ -14,7 +14,7 @@ import hashlib
 import io
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
 from simulations.artifacts.vocabulary import MINILM
 from simulations.errors import UserError
-from simulations.progress import Progress
+from simulations.progress import progress_lines
 
 # Nothing here may import torch before it is needed: the cache holds what was made once.
 
@@ -38,7 +38,7 @@ _HEAD = "cls."
 _MAX_LENGTH = 256
 
 
-def bundled_masked_lm(*, progress: Progress) -> Path:
+def bundled_masked_lm() -> Path:
     """Return the folder of the bundled checkpoint with its shipped head, as clients run it (`client.models.masked_lm`).
 
     It is made in seconds, once.
@@ -58,7 +58,7 @@ def bundled_masked_lm(*, progress: Progress) -> Path:
         low, high = (float(value) for value in arrays["bounds"])
         write_masked_lm(model, tokenizer, folder, low=low, high=high, max_length=_MAX_LENGTH)
 
-    return folder_once(f"masked-lms/{name}", make, progress=progress)
+    return folder_once(f"masked-lms/{name}", make)
 
 
 def _shipped() -> Mapping[str, np.ndarray]:
@@ -124,21 +124,19 @@ def restore(model: Any, arrays: Mapping[str, np.ndarray]) -> None:
     setattr(model.config, ALIGNED, True)
 
 
-def make(path: Path, *, say: Callable[[str], None] = print) -> None:
-    """Train the head on the built-in public texts and write the file. `say` receives its accuracy and its SHA-256."""
+def make(path: Path) -> None:
+    """Train the head on the built-in public texts and write the file. It prints its accuracy and its SHA-256."""
     from server.training.pretrain import pretrain
     from simulations.corpora.builtin import builtin
 
     public = builtin(task="sentiment", public=TEXTS, train=1, test=1, seed=0).public.texts
     texts = [text for text in public if isinstance(text, str)]
     with tempfile.TemporaryDirectory() as name:
-        whole = pretrain(
-            MINILM, texts, Path(name), steps=STEPS, batch_size=BATCH, max_length=PIECES, seed=0, progress=say
-        )
-        write(whole, path, texts, say=say)
+        whole = pretrain(MINILM, texts, Path(name), steps=STEPS, batch_size=BATCH, max_length=PIECES, seed=0)
+        write(whole, path, texts)
 
 
-def write(trained: Path, path: Path, texts: Sequence[str], *, say: Callable[[str], None] = print) -> None:
+def write(trained: Path, path: Path, texts: Sequence[str]) -> None:
     """Write the changes of a training of the bundled checkpoint as the file, with clip bounds from public texts."""
     from server.masked_lm import bounds_of, read
     from server.training.pretrain import masked_accuracy
@@ -155,12 +153,13 @@ def write(trained: Path, path: Path, texts: Sequence[str], *, say: Callable[[str
         tokenizer.save_pretrained(name)
         for which, folder in (("trained", trained), ("kept", name)):
             right, constant = masked_accuracy(folder, unseen, paired=True, seed=0)
-            say(f"{which}: {right:.3f} of the masked words of other texts (the best constant {constant:.3f})")
+            print(f"{which}: {right:.3f} of the masked words of other texts (the best constant {constant:.3f})")
     arrays["bounds"] = np.array(bounds_of(model, tokenizer, texts, seed=0, max_length=_MAX_LENGTH))
     np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
     data = path.read_bytes()
-    say(f"{path}: {len(data) / 1e6:.2f} MB, SHA256 = {hashlib.sha256(data).hexdigest()}")
+    print(f"{path}: {len(data) / 1e6:.2f} MB, SHA256 = {hashlib.sha256(data).hexdigest()}")
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]) if len(sys.argv) > 1 else HEAD)
+    with progress_lines(clock=False):
+        make(Path(sys.argv[1]) if len(sys.argv) > 1 else HEAD)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,9 @@ from simulations.artifacts.segments import Keys, Segments
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.output.atomic import cached, made_once
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Number of texts in a segment, and between two readings of the clock.
 _SEGMENT, _PIECE = 1 << 15, 1 << 11
@@ -51,14 +54,14 @@ def cache_folder() -> Path:
         raise UserError("HOME: is not set, and the cache has no place; name a folder in XDG_CACHE_HOME") from None
 
 
-def folder_once(name: str, make: Callable[[Path], None], *, progress: Progress) -> Path:
+def folder_once(name: str, make: Callable[[Path], None]) -> Path:
     """Return the cached folder of a name. It is complete or absent, never half-written.
 
     `make` fills the folder when it is missing or damaged.
     """
     folder = cache_folder() / name
     if folder.is_dir() and not sound(folder):
-        set_aside(folder, progress)
+        set_aside(folder)
     if not folder.is_dir():
         with made_once(folder) as part:
             (part / _FILES).mkdir()
@@ -82,7 +85,7 @@ class CachedEmbeddings(TableEmbeddings):
         return self.tables.take(self.rows).astype(dtype or np.float32, copy=False)
 
 
-def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> CachedEmbeddings:
+def embed(encoder: Encoder, texts: Sequence[Text]) -> CachedEmbeddings:
     """Return the embeddings of texts, in order. Each distinct text is encoded once, in this run or an earlier one.
 
     An embedding's bits depend on the text and the encoder alone (`client.models.encoder.Encoder`), so each is cached by
@@ -91,14 +94,14 @@ def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Cac
     """
     made = made_by(("client.models.encoder",), _LIBRARIES)
     folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{made}"
-    segments = Segments(folder, encoder.dim, progress)
+    segments = Segments(folder, encoder.dim)
     segments.compact()
     column = TextColumn.of(texts)
     keys, first, inverse = _distinct(_keys(column))
     paths, rows = segments.find(keys)
     if (rows < 0).any():
         with _one_at_a_time(folder):
-            paths, rows = _completed(encoder, column, first, keys, segments, progress)
+            paths, rows = _completed(encoder, column, first, keys, segments)
     if (rows < 0).any():
         raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
     if not paths:
@@ -118,7 +121,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _completed(
-    encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
+    encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments
 ) -> tuple[Any, NDArray[np.int64]]:
     """Encode the texts that are missing, and return the tables and the row of each key, (k,).
 
@@ -129,14 +132,12 @@ def _completed(
         if not (rows < 0).any():
             break
         missing = np.flatnonzero(rows < 0)
-        _encode(encoder, column, first[missing], keys[missing], segments, progress)
+        _encode(encoder, column, first[missing], keys[missing], segments)
         paths, rows = segments.find(keys)
     return paths, rows
 
 
-def _encode(
-    encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
-) -> None:
+def _encode(encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments) -> None:
     """Add the embeddings of the texts at some positions of the column, (k,), each under its key, (k, 2)."""
     start = said = time.monotonic()
     for begin in range(0, len(places), _SEGMENT):
@@ -147,7 +148,7 @@ def _encode(
             values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
             done, now = begin + at + len(rows), time.monotonic()
             if now - said > _SECONDS_BETWEEN_LINES or done == len(places):
-                progress(f"encoded {done:,} of {len(places):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
+                log.info(f"encoded {done:,} of {len(places):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
                 said = now
         segments.add(keys[begin : begin + len(part)], values)
 

@@ -7,13 +7,15 @@ core. It does not protect against an attacker who writes into the cache.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import zlib
 from functools import lru_cache
 from pathlib import Path
 
-from simulations.progress import Progress
+log = logging.getLogger(__name__)
+
 
 _SUMS = "checksums.json"
 #: Prefix of a folder that was set aside. No other name in the cache starts with it.
@@ -37,7 +39,7 @@ def sound(folder: Path) -> bool:
         return False
 
 
-def set_aside(folder: Path, progress: Progress) -> None:
+def set_aside(folder: Path) -> None:
     """Rename a damaged folder so that it is no longer found. Another process may have done so first."""
     place = folder.with_name(f"{ASIDE}{folder.name}-{secrets.token_hex(4)}")
     try:
@@ -45,7 +47,7 @@ def set_aside(folder: Path, progress: Progress) -> None:
     except FileNotFoundError:
         return
     os.utime(place)
-    progress(f"{folder}: is damaged; set aside as {place.name}, and made again")
+    log.info(f"{folder}: is damaged; set aside as {place.name}, and made again")
 
 
 def _sums(folder: Path) -> dict[str, list[int]]:

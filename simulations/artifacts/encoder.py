@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from simulations.errors import UserError
 from simulations.experiment import DEFAULT_DIM, Arm
 from simulations.experiment import Encoder as EncoderSettings
 from simulations.experiment.sections import Training
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Built-in texts that calibrate an int8 encoder. They are fixed, so that the encoder depends on the model alone.
 CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
@@ -28,9 +31,7 @@ _CHECKPOINT = "checkpoint"
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 
-def encoder_folder(
-    settings: EncoderSettings, public: Corpus, *, batch_size: int, seed: int, progress: Progress
-) -> Path:
+def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int, seed: int) -> Path:
     """Return the folder of the exported encoder, which is made once and then cached.
 
     The encoder is first fine-tuned on the public part if the settings ask for it, with `batch_size` and `seed`.
@@ -62,12 +63,12 @@ def encoder_folder(
                 settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
                 epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
                 batch_size=batch_size, seed=seed, pooling=pooling_of(settings),
-                max_length=settings.max_length, progress=progress,
+                max_length=settings.max_length,
             )  # fmt: skip
-        progress(f"exporting the encoder {settings.model}")
+        log.info(f"exporting the encoder {settings.model}")
         export_encoder(checkpoint, folder, **export_settings(settings))
 
-    return folder_once(f"encoders/{name}", make, progress=progress)
+    return folder_once(f"encoders/{name}", make)
 
 
 def pooling_of(settings: EncoderSettings) -> str:

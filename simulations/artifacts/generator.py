@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,9 @@ from simulations.artifacts.cache import folder_once
 from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Texts of the built-in corpus that a language model learns from by default.
 _PUBLIC = 3000
@@ -28,7 +31,7 @@ def public_sentences() -> Sequence[str]:
 
 def generator_folder(
     checkpoint: str | Path, public_texts: Sequence[str | tuple[str, str]], *, kind: str, prompt: str | None = None,
-    seed: int, progress: Progress,
+    seed: int,
 ) -> Path:  # fmt: skip
     """Return the folder of an exported generating model (`client.models.generator`), clip bounds from the public texts.
 
@@ -40,7 +43,6 @@ def generator_folder(
         kind: "generator" or "paraphraser". It determines the default prompt: nothing, or the request of a paraphrase.
         prompt: Prompt around the text, or None.
         seed: Seed of the export.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: A prompt is given beside a folder that has its own.
@@ -62,13 +64,13 @@ def generator_folder(
     name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(place: Path) -> None:
-        progress(f"exporting the generating model {checkpoint}")
+        log.info(f"exporting the generating model {checkpoint}")
         export_generator(checkpoint, place, public_texts=texts, seed=seed, prompt=prompt)
 
-    return folder_once(f"generators/{name}", make, progress=progress)
+    return folder_once(f"generators/{name}", make)
 
 
-def together(folders: Mapping[str, Path], *, progress: Progress) -> Path:
+def together(folders: Mapping[str, Path]) -> Path:
     """Return the folder of the language models of a run, by kind: the only one, or one that holds all of them."""
     if len(folders) == 1:
         return next(iter(folders.values()))
@@ -79,4 +81,4 @@ def together(folders: Mapping[str, Path], *, progress: Progress) -> Path:
         for kind, folder in folders.items():
             shutil.copytree(language_models.part(folder, kind), place / kind)
 
-    return folder_once(f"language-models/{name}", make, progress=progress)
+    return folder_once(f"language-models/{name}", make)

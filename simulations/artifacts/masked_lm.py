@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
 
+log = logging.getLogger(__name__)
+
 
 def masked_lm_folder(
     model: str | Path,
@@ -28,7 +31,6 @@ def masked_lm_folder(
     sanitizer: TextMechanism | None = None,
     steps: int = 500,
     max_length: int = 256,
-    progress: Callable[[str], None],
 ) -> Path:
     """Return the folder of an exported masked language model (`client.models.masked_lm`).
 
@@ -45,7 +47,6 @@ def masked_lm_folder(
             is left out, so words stay in their places.
         steps: Batches of the training.
         max_length: Most tokens that the model reads.
-        progress: Function that receives lines of progress.
     """
     from server.accelerator import device
     from server.checkpoint_files import fingerprint
@@ -68,12 +69,11 @@ def masked_lm_folder(
             clean, noisy = (texts, texts) if kept is None else sanitized(texts, kept, seed=seed)
             checkpoint = pretrain(
                 model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed,
-                progress=progress,
             )  # fmt: skip
-        progress(f"exporting the masked language model {model}")
+        log.info(f"exporting the masked language model {model}")
         export_masked_lm(checkpoint, folder, public_texts=texts, seed=seed, max_length=max_length)
 
-    return folder_once(f"masked-lms/{name}", make, progress=progress)
+    return folder_once(f"masked-lms/{name}", make)
 
 
 def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[list[str], list[str]]:

@@ -93,7 +93,7 @@ def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.
         maps, sides = pipeline.maps(), _about(folder).get("sides")
         return maps.predict(maps.project(pipeline.embed(texts if sides is None else in_form(texts, sides))))
     own = folder / ENCODER
-    encoder = CachedEncoder(own, progress=lambda line: None) if own.is_dir() else public.encoder
+    encoder = CachedEncoder(own) if own.is_dir() else public.encoder
     assert encoder is not None
     maps = Maps.load(folder)
     return maps.predict(maps.project(encoder.embed(texts)))

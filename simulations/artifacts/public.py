@@ -25,7 +25,6 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.sections import Public as PublicSettings
 from simulations.output.atomic import staged
-from simulations.progress import Progress
 
 #: Format of the folder of a public part, and the files in it.
 FORMAT = 1
@@ -35,9 +34,8 @@ _ABOUT, _TEXTS = "public.json", "texts.jsonl"
 class CachedEncoder:
     """Exported encoder whose embeddings are cached, text by text (`server.protocols.protocol.Encoding`)."""
 
-    def __init__(self, folder: Path, *, progress: Progress) -> None:
+    def __init__(self, folder: Path) -> None:
         self._encoder = Encoder(folder)
-        self._progress = progress
         self.folder = folder
 
     @property
@@ -61,10 +59,10 @@ class CachedEncoder:
 
     def embedded(self, texts: Sequence[Text]) -> CachedEmbeddings:
         """Return the same, left on the disk."""
-        return embed(self._encoder, texts, progress=self._progress)
+        return embed(self._encoder, texts)
 
 
-def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
+def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
     """Return the public part of an experiment's data, as its training server has it.
 
     Raises:
@@ -76,12 +74,10 @@ def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress
     if not experiment.training.protocol.releases_text:
         place = encoder_folder(
             experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed,
-            progress=progress,
         )  # fmt: skip
-        encoder = CachedEncoder(place, progress=progress)
+        encoder = CachedEncoder(place)
     rewriter = prepare_rewriter(
         experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed,
-        progress=progress,
     )  # fmt: skip
     labels = _public_labels(experiment.data.public, corpus, experiment.seed)
     return _with_maps(experiment, Public(
@@ -136,7 +132,7 @@ def save_public(name: str, public: Public, out: Path) -> None:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> Public:
+def load_public(experiment: Experiment, folder: Path) -> Public:
     """Return the public part that `save_public` wrote for the experiment.
 
     Raises:
@@ -156,7 +152,7 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
         if labels is not None and (labels != -1).sum() != (len(lines) if part.labelled is None else part.labelled):
             raise ValueError
         checkpoint = folder / "checkpoint" if about["checkpoint"] else experiment.encoder.model
-        encoder = CachedEncoder(folder / "encoder", progress=progress) if about["encoder"] else None
+        encoder = CachedEncoder(folder / "encoder") if about["encoder"] else None
         rewriter = None
         if about["vocabulary"]:
             models = folder / "masked_lm" if about["masked_lm"] else None

@@ -23,7 +23,6 @@ from client.store.durable import private_file
 from client.store.tables import Tables
 from simulations.artifacts.checksums import ASIDE, set_aside, sound, write_sums
 from simulations.output.atomic import made_once
-from simulations.progress import Progress
 
 #: Number of segments without use for a day above which they are merged.
 _MANY = 16
@@ -45,7 +44,6 @@ class Segments:
 
     folder: Path
     width: int
-    progress: Progress = lambda line: None
 
     def find(self, keys: Keys) -> tuple[tuple[Path, ...], RowNumbers]:
         """Return the tables, and the row of each of some distinct keys (k, 2) in their concatenation; -1 if missing."""
@@ -94,7 +92,7 @@ class Segments:
                     raise ValueError
             except (OSError, ValueError, EOFError):
                 if segment.is_dir():
-                    set_aside(segment, self.progress)
+                    set_aside(segment)
                 continue
             yield segment, keys
 
@@ -102,7 +100,7 @@ class Segments:
         """Return True if a segment may be used, or set it aside."""
         if sound(segment):
             return True
-        set_aside(segment, self.progress)
+        set_aside(segment)
         return False
 
     def _write(self, keys: Keys, pieces: Iterator[NDArray[np.float32]]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,9 @@ from simulations.experiment import (
     trial_text_of,
 )
 from simulations.experiment.sections import TextChannel
-from simulations.progress import Progress
+from simulations.progress import prefixed
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,20 +98,17 @@ class StudyRewriter:
         )  # fmt: skip
         return text.texts(drawn)
 
-    def checkpoint(self, text: TextMechanism, texts_: Sequence[Text], *, progress: Progress) -> str | Path:
+    def checkpoint(self, text: TextMechanism, texts_: Sequence[Text]) -> str | Path:
         """Return the encoder as it is, or pretrained on sanitized public text."""
         if self.pretrain is None:
             return self.model
         read = as_lines(texts_) if text.sides == 1 else texts_
-        folder = masked_lm_folder(
-            self.model, read, seed=self.seed, sanitizer=text.side, steps=self.pretrain, progress=progress
-        )
+        folder = masked_lm_folder(self.model, read, seed=self.seed, sanitizer=text.side, steps=self.pretrain)
         return folder / "checkpoint"
 
 
 def prepare_rewriter(
     setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int,
-    progress: Progress,
 ) -> StudyRewriter | None:  # fmt: skip
     """Return the vocabulary and the language models of a run; None if no arm releases texts.
 
@@ -120,10 +120,10 @@ def prepare_rewriter(
     setups = [setup for setup in setups if setup.arm.text is not None]
     if not setups:
         return None
-    rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed, progress)
+    rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed)
     if sources := _language_models(setups, settings):
-        made = {kind: _made(settings, kind, source, public, seed, progress) for kind, source in sources.items()}
-        rewriter = replace(rewriter, masked_lm=together(made, progress=progress))
+        made = {kind: _made(settings, kind, source, public, seed) for kind, source in sources.items()}
+        rewriter = replace(rewriter, masked_lm=together(made))
     return _checked(rewriter, setups)
 
 
@@ -146,7 +146,8 @@ def rewriter_to_price(
     setups = [setup for setup in setups if setup.arm.text is not None]
     if not setups:
         return None
-    rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed, lambda line: None)
+    with prefixed(None):  # a price shows no progress
+        rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed)
     if _language_models(setups, settings):
         rewriter = replace(rewriter, said=ANY_MODEL)
     return _checked(rewriter, setups)
@@ -164,12 +165,12 @@ def as_lines(texts: Sequence[Text]) -> list[str]:
 
 
 def _with_vocabulary(
-    setups: Sequence[ArmSetup], settings: TextChannel, public: list[str], model: str, seed: int, progress: Progress
+    setups: Sequence[ArmSetup], settings: TextChannel, public: list[str], model: str, seed: int
 ) -> StudyRewriter:
     source = model if settings.words == CHECKPOINT else settings.words
-    progress(f"preparing the vocabulary of {source}")
+    log.info(f"preparing the vocabulary of {source}")
     tags = any(_needs_tags(setup.arm) for setup in setups)
-    folder = vocabulary_folder(source, public_texts=public, tags=tags, progress=progress)
+    folder = vocabulary_folder(source, public_texts=public, tags=tags)
     return saved_rewriter(settings, folder, model=model, seed=seed)
 
 
@@ -203,11 +204,9 @@ def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[
     return found
 
 
-def _made(
-    settings: TextChannel, kind: str, source: str, public: Sequence[Text], seed: int, progress: Progress
-) -> Path:
+def _made(settings: TextChannel, kind: str, source: str, public: Sequence[Text], seed: int) -> Path:
     """Return the folder of a language model, as clients read it."""
     if kind == language_models.MASKED_LM:
-        return masked_lm_folder(source, public, seed=seed, progress=progress)
+        return masked_lm_folder(source, public, seed=seed)
     prompt = settings.prompt if kind == language_models.GENERATOR else settings.paraphraser_prompt
-    return generator_folder(source, public, kind=kind, prompt=prompt, seed=seed, progress=progress)
+    return generator_folder(source, public, kind=kind, prompt=prompt, seed=seed)

@@ -19,7 +19,6 @@ from server.checkpoint_files import fingerprint
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError, no_file
-from simulations.progress import Progress
 
 # Nothing here may import torch before a checkpoint has to be read: the cache holds what was made once.
 
@@ -141,7 +140,7 @@ def tagged(vocabulary: Vocabulary) -> Vocabulary:
 
 def vocabulary_folder(
     source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False,
-    spans: Sequence[str] = (), progress: Progress = lambda line: None,
+    spans: Sequence[str] = (),
 ) -> Path:
     """Return the folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.
 
@@ -151,7 +150,6 @@ def vocabulary_folder(
         public_texts: Public texts on which words are counted, or None.
         tags: Whether to find parts of speech.
         spans: Public spans, as words (`with_spans`).
-        progress: Function that receives a line if a damaged copy is made again.
 
     Raises:
         ValueError: The source cannot be read.
@@ -178,7 +176,7 @@ def vocabulary_folder(
         made = made if public_texts is None else counted(made, public_texts)
         vocabularies.save(tagged(made) if tags else made, folder)
 
-    return folder_once(f"vocabularies/{whole.hexdigest()[:32]}", make, progress=progress)
+    return folder_once(f"vocabularies/{whole.hexdigest()[:32]}", make)
 
 
 def _of_file(path: Path) -> str:

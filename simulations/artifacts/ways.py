@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechanisms.mechanism import Mechanism
-from server.protocols.protocol import Channels, Conversation, Public, Training
+from mechanisms.messages.batch import Batch
+from server.protocols.protocol import Channels, Conversation, Encoding, Model, Public, Training
 from simulations.artifacts.encoder import export_settings, pooling_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
@@ -20,12 +21,10 @@ from simulations.experiment import (
 )
 from simulations.experiment import Encoder as EncoderSettings
 from simulations.experiment.sections import Training as TrainingSettings
-from simulations.progress import Progress
+from simulations.progress import prefixed
 
 
-def protocol_of(
-    setup: ArmSetup, training: Training, public: Public, *, folder: Path, progress: Progress
-) -> Conversation:
+def protocol_of(setup: ArmSetup, training: Training, public: Public, *, folder: Path) -> Conversation:
     """Return the arm's protocol before its first request.
 
     `folder` is the folder of the arm's model, for models that are trained between stages.
@@ -33,11 +32,21 @@ def protocol_of(
     Raises:
         ValueError: The arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = setup.protocol.conversation()(
-        public, channels_of(setup, public), training, folder=folder,
-        progress=lambda line: progress(f"{setup.arm.name}: {line}"),
-    )  # fmt: skip
-    return protocol
+    protocol = setup.protocol.conversation()(public, channels_of(setup, public), training, folder=folder)
+    return _prefixed(f"{setup.arm.name}: ", protocol)
+
+
+def _prefixed(prefix: str, protocol: Conversation) -> Conversation:
+    """Yield the steps of a protocol, whose progress lines get the prefix."""
+    answer: Batch | Encoding | None = None
+    while True:
+        try:
+            with prefixed(prefix):
+                step = protocol.send(answer)
+        except StopIteration as end:
+            model: Model | None = end.value
+            return model
+        answer = yield step
 
 
 def channels_of(setup: ArmSetup, public: Public) -> Channels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ from simulations.papers.definition import (
     experiment_of,
     training_file,
 )
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def how_run(*, quick: bool, users: int = USERS) -> str:
 
 
 def reproduce(
-    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, progress: Progress,
+    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner,
     users: int = USERS,
 ) -> list[Found]:  # fmt: skip
     """Run each item that has arms, in its own folder under `out`. A finished item is not run again.
@@ -71,7 +73,6 @@ def reproduce(
         data: Folder of the data.
         out: Folder for the runs.
         run: Function that runs one experiment.
-        progress: Receiver of progress lines.
         users: Number of users; see `experiment_of`.
 
     Raises:
@@ -99,7 +100,7 @@ def reproduce(
         else:
             with file.open("rb") as lines:
                 rows = sum(1 for _ in lines) - 1
-            progress(f"{paper.name}, {item.name}: {len(arms_of(item, quick=quick))} arms")
+            log.info(f"{paper.name}, {item.name}: {len(arms_of(item, quick=quick))} arms")
             results = run(experiment_of(paper, item, quick=quick, data=data, rows=rows, users=users), folder)
         found.append(_beside(item, results, quick=quick))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,13 @@ from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.experiment.sections import Data
-from simulations.progress import Progress
 from simulations.run.collect import FlowerUsers
 from simulations.run.evaluation import Answers, Scored, asked, guessed, measures, on_device, sanitized, score
 from simulations.run.journal import Journal
 from simulations.run.perturbed import CountedUsers
 from simulations.run.prepare import Prepared
+
+log = logging.getLogger(__name__)
 
 
 class Finished(NamedTuple):
@@ -51,16 +53,14 @@ class ArmRun:
 
     def __init__(
         self, setup: ArmSetup, training: Training, data: Data, prepared: Prepared, *, models: Path,
-        journal: Journal | None = None, progress: Progress = lambda line: None,
+        journal: Journal | None = None,
     ) -> None:  # fmt: skip
         self.setup, self.arm, self._data, self._seed = setup, setup.arm, data, training.seed
         self._held = prepared.held
         self._channels: Channels = channels_of(setup, prepared.public)
-        self._protocol: Conversation = protocol_of(
-            setup, training, prepared.public, folder=models / slug(setup.arm.name), progress=progress
-        )
+        place = models / slug(setup.arm.name)
+        self._protocol: Conversation = protocol_of(setup, training, prepared.public, folder=place)
         self._journal = journal
-        self._progress = progress
 
     def run(self, users: FlowerUsers) -> Finished:
         """Run the protocol with the users, and score its model on the test users' sentences.
@@ -71,7 +71,7 @@ class ArmRun:
         start = time.perf_counter()
         before = (lambda request: None) if self._journal is None else self._journal.ask
         counted = CountedUsers(users, self._held)
-        driver = Driver(counted, name=self.arm.name, before=before, progress=self._progress)
+        driver = Driver(counted, name=self.arm.name, before=before)
         model = driver.train(self._protocol)
         scores = clean = origin = None
         if model is not None and (question := model.question()) is not None:
@@ -85,7 +85,7 @@ class ArmRun:
         answers = Answers(counts, on_device(self._held, _classes(clean)))
         seconds = time.perf_counter() - start
         result = arm_result(self.setup, self._channels, model, driver, seconds=seconds)
-        self._progress(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
+        log.info(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
         what = released(self.setup, self._channels, model, driver)
         rungs = of_run(
             self.setup, spent(what, self._channels, driver), records=self._held.holders.most,

@@ -7,6 +7,7 @@ loss.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -22,10 +23,11 @@ from simulations.experiment import Arm
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data
-from simulations.progress import Progress
 from simulations.run.arm import Finished
 from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
 from simulations.run.prepare import Held, Prepared
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 
@@ -110,14 +112,13 @@ class CentralisedArm:
     data: Data
     prepared: Prepared
     seed: int
-    progress: Progress = lambda line: None
 
     def run(self, users: object) -> Finished:
         """Train and score the arm, as `simulations.run.arm.ArmRun.run` does, without querying users."""
         del users
         start = time.perf_counter()
         public, held, _ = self.prepared
-        self.progress(f"{self.arm.name}: training on every text as it is")
+        log.info(f"{self.arm.name}: training on every text as it is")
         h, y = _rows(public, held)
         with threadpool_limits(1, user_api="blas"):
             model = logistic_regression(h, y, classes=len(public.classes), seed=self.seed)

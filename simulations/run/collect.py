@@ -20,7 +20,6 @@ from server.query import ask
 from server.validation import validate
 from simulations.artifacts.public import CachedEncoder
 from simulations.experiment.sections import Population
-from simulations.progress import Progress
 from simulations.run.population import late
 from simulations.shuffler.core import LATE
 from simulations.shuffler.shuffle import Origin, shuffle
@@ -40,19 +39,16 @@ class FlowerUsers:
         seed: Seed of the run.
         tests: Number of test users.
         nodes: Folder of the nodes' folders.
-        progress: Function that receives lines of progress.
     """
 
     def __init__(
         self, grid: Any, people: Population, *, seed: int, tests: int, nodes: Path,
-        progress: Progress = lambda line: None,
     ) -> None:  # fmt: skip
         users = people.users
         self._grid = grid
         self._people, self._seed = people, seed
         self._enrolled = {"train": range(users), "test": range(users, users + tests)}
         self._nodes = nodes
-        self._progress = progress
         self.origins: dict[str, Origin] = {}
 
     def collect(self, request: Request) -> Collected:
@@ -85,7 +81,7 @@ class FlowerUsers:
 
         Each node would compute the same by itself. Here one pass does.
         """
-        published = CachedEncoder(encoder, progress=self._progress)
+        published = CachedEncoder(encoder)
         places = [place for place in sorted(self._nodes.iterdir()) if place.is_dir()]
         shards = [(place, split, Shard.load(place, split)) for place in places for split in splits]
         table = published.embedded([text for _, _, shard in shards for text in shard.texts])

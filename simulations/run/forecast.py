@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from simulations.artifacts.text_channel import MINILM, rewriter_to_price
 from simulations.corpora.corpus import Corpus, Split
 from simulations.experiment import BUNDLED_LM, Arm, Experiment
 from simulations.experiment.ladder import of_experiment
-from simulations.progress import Progress
 from simulations.run.centralised import PENALTIES, STEPS
 from simulations.run.data_warnings import data_warnings, unknown_words
 from simulations.run.prepare import check_asked, parts
+
+log = logging.getLogger(__name__)
 
 #: Rates of two AMD EPYC cores. FLOPS: floating-point operations a second and core of the encoder in ONNX Runtime; INT8:
 #: speedup by int8 (docs/scale.md). TORCH: slowdown of a pass in training, 1.4 to 2.4 for short and long texts,
@@ -51,7 +53,7 @@ HOW = (
 )
 
 
-def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
+def forecast(experiment: Experiment) -> dict[str, Any]:
     """Return the forecast of an experiment, JSON-ready except for infinity.
 
     The keys are "name" and "way", and
@@ -68,13 +70,13 @@ def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
         UserError: A run of the experiment would raise it.
     """
     check_trained(experiment.encoder, experiment.training, experiment.arms)
-    split, holders, about = parts(experiment, progress=progress)
+    split, holders, about = parts(experiment)
     rewriter = rewriter_to_price(
         experiment.setups, experiment.text, split.public.texts, model=experiment.encoder.model, seed=experiment.seed
     )
     texts = {arm.name: rewriter.mechanism(arm) for arm in experiment.arms if rewriter and arm.text is not None}
     classes = len(split.train.classes)
-    progress("counting tokens")
+    log.info("counting tokens")
     lengths = _lengths(experiment.encoder.model, split)
     shown = {name: getattr(split, name) for name in ("public", "train", "test")}
     asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]

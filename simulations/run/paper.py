@@ -6,6 +6,7 @@ tables, and every output says so.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -28,10 +29,12 @@ from simulations.experiment.guarantees import Promise
 from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data, Training
-from simulations.progress import Progress
+from simulations.progress import prefixed
 from simulations.run.arm import Finished
 from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
 from simulations.run.prepare import Held
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,6 @@ class PaperArm:
     seed: int
     held: Held
     mechanism: Mechanism
-    progress: Progress
 
     @property
     def arm(self) -> Arm:
@@ -70,13 +72,13 @@ class PaperArm:
         arm, test, training, encoder = self.arm, self.held.test, self.training, self.encoder
         data, seed, repeats = self.data, self.seed, self.data.test_repeats
         labels, label = self._labels()
-        pipeline = train_paper(
-            encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
-            dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
-            batch_size=training.batch_size, seed=seed, pooling=pooling_of(encoder),
-            max_length=encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
-            progress=lambda line: self.progress(f"{arm.name}: {line}"),
-        )  # fmt: skip
+        with prefixed(f"{arm.name}: "):
+            pipeline = train_paper(
+                encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
+                dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
+                batch_size=training.batch_size, seed=seed, pooling=pooling_of(encoder),
+                max_length=encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
+            )  # fmt: skip
         maps = pipeline.maps()
         z = maps.project(pipeline.embed(test.texts))
         noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=seed, stage="paper-test")
@@ -106,7 +108,7 @@ class PaperArm:
                 on_device=Scored(clean, rows),
             ),
         )
-        self.progress(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
+        log.info(f"{arm.name}: accounting: what one user's releases cost, rung by rung")
         spent = Spent(embedding=self.mechanism, label=label, train=(len(self.held.train),), test=None)
         rungs = of_run(self.setup, spent, records=self.held.holders.most, test_records=None)
         result = result.scored(score(answers.sanitized), score(answers.device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,8 +21,9 @@ from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.sections import Data, Population, Shuffle, Training
-from simulations.progress import Progress
 from simulations.run import population
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ class Prepared(NamedTuple):
     about: dict[str, Any]
 
 
-def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders, dict[str, Any]]:
+def parts(experiment: Experiment, *, headline: str | None = None) -> tuple[Split, Holders, dict[str, Any]]:
     """Return the data of a run, split, assigned to training users and limited, and their description.
+
+    `headline` is a line of progress that comes first, once no error is left in the data.
 
     Raises:
         UserError: The data would make a figure misleading.
@@ -98,16 +102,18 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
     _check_public(experiment.training, split.public)
     for setup in experiment.setups:
         setup.check_requests(classes=len(split.train.classes), width=width_of(experiment.encoder))
-    progress("looking for what public, train and test have in common")
+    if headline is not None:
+        log.info(headline)
+    log.info("looking for what public, train and test have in common")
     return split, holders, about | _in_common(data, split)
 
 
-def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
+def prepare(experiment: Experiment, *, headline: str | None = None) -> Prepared:
     """Read the data, assign records to users, make the encoder, and embed every text once."""
     data = experiment.data
-    split, holders, about = parts(experiment, progress=progress)
+    split, holders, about = parts(experiment, headline=headline)
     test_rows, test_holders = check_asked(data, experiment.population, experiment.shuffle, split.test)
-    public = prepare_public(experiment, split.public, progress=progress)
+    public = prepare_public(experiment, split.public)
     train_embeddings = test_embeddings = None
     if isinstance(public.encoder, CachedEncoder):
         train_embeddings, test_embeddings = (public.encoder.embedded(part.texts) for part in (split.train, split.test))

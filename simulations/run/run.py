@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import embeddings_of, training_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
-from simulations.progress import Progress
 from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
@@ -27,6 +27,8 @@ from simulations.run.partition import hand_out
 from simulations.run.prepare import Held, Prepared, prepare
 from simulations.transport.engine import run_on_flower
 
+log = logging.getLogger(__name__)
+
 Engine = Callable[..., Any]
 #: Source of the users' noise in a simulation.
 SIMULATED = "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage"
@@ -35,7 +37,7 @@ Line = Mapping[str, Any]
 
 
 def run(
-    experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower,
+    experiment: Experiment, out: Path, *, engine: Engine = run_on_flower,
     publish: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run every arm, write its files into the existing folder `out`, and return the results.
@@ -53,14 +55,16 @@ def run(
     processor = trained_on(experiment.encoder, experiment.training)
     journal.check_code(processor)
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")
-    prepared = prepare(experiment, progress=progress)
+    arms = f"{len(experiment.arms)} arm{'s' * (len(experiment.arms) > 1)}"
+    headline = f"{experiment.name}: {experiment.population.users:,} users, {arms}"
+    prepared = prepare(experiment, headline=headline)
     journal.check_data(experiment.training.protocol, prepared.public, prepared.held)
     lines = {arm.name: line for arm in experiment.arms if (line := journal.finished(slug(arm.name))) is not None}
     if lines:
-        progress(f"finished before: {', '.join(lines)}")
+        log.info(f"finished before: {', '.join(lines)}")
     unfinished = [arm for arm in experiment.arms if arm.name not in lines]
     if unfinished:
-        lines |= _run_arms(experiment, unfinished, prepared, out, journal, progress, engine)
+        lines |= _run_arms(experiment, unfinished, prepared, out, journal, engine)
     answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
     seconds = time.perf_counter() - start
     told = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
@@ -72,7 +76,7 @@ def _answers(out: Path, arm: Arm) -> Path:
 
 
 def _run_arms(
-    experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal, progress: Progress,
+    experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal,
     engine: Engine,
 ) -> dict[str, Line]:  # fmt: skip
     """Return the arms' lines, by name. Each is in the journal as soon as its model is saved."""
@@ -97,7 +101,7 @@ def _run_arms(
         runs: Any = [
             PaperArm(
                 setup, experiment.data, experiment.encoder, experiment.training, experiment.seed, prepared.held,
-                embeddings_of(setup, prepared.public)[0], progress,
+                embeddings_of(setup, prepared.public)[0],
             )
             for setup in map(experiment.setup, arms)
         ]  # fmt: skip
@@ -105,10 +109,9 @@ def _run_arms(
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
     training = training_of(experiment.training, experiment.encoder, experiment.seed)
     runs = [
-        CentralisedArm(arm, experiment.data, prepared, experiment.seed, progress) if arm.centralised
+        CentralisedArm(arm, experiment.data, prepared, experiment.seed) if arm.centralised
         else ArmRun(
             experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal,
-            progress=progress,
         )
         for arm in arms
     ]  # fmt: skip
@@ -118,11 +121,9 @@ def _run_arms(
         # thread makes results independent of the number of cores.
         tests = prepared.held.test_holders.people
         with threadpool_limits(1, user_api="blas"):
-            return job(FlowerUsers(
-                grid, experiment.population, seed=experiment.seed, tests=tests, nodes=folder, progress=progress
-            ))
+            return job(FlowerUsers(grid, experiment.population, seed=experiment.seed, tests=tests, nodes=folder))
 
-    progress(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
+    log.info(f"starting Flower on Ray with {nodes} nodes for {experiment.population.users:,} users")
     lines: dict[str, Line] = engine(on_flower, nodes=nodes, folder=folder)
     return lines
 

@@ -8,8 +8,8 @@ also find their data.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from client.node import NODE
 from client.store.durable import private_file
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
+from simulations.progress import progress_lines
 
 # All imports are here and none in `main`: Flower runs `main` in a thread while it loads the client's app, and two
 # threads that import the same packages may see them incomplete.
@@ -27,6 +28,8 @@ from simulations.run import journal as resume
 from simulations.run.report import write
 from simulations.run.run import run
 from simulations.transport.engine import settled_nodes
+
+log = logging.getLogger(__name__)
 
 app = ServerApp()
 
@@ -57,10 +60,8 @@ def main(grid: Grid, context: Context) -> None:
                 file.write((folder / "0" / NODE).read_bytes())
         return job(grid)
 
-    def progress(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     # The nodes read their data from this folder during the run, so it is not renamed at the end.
-    with resume.started(out, to_toml(experiment), in_place=True):
-        write(run(experiment, out, progress=progress, engine=engine), out)
-    progress(f"results are in {out}")
+    with progress_lines(clock=False):
+        with resume.started(out, to_toml(experiment), in_place=True):
+            write(run(experiment, out, engine=engine), out)
+        log.info(f"results are in {out}")

@@ -9,7 +9,6 @@ from typing import Any
 
 from simulations.experiment import Experiment, load, to_toml
 from simulations.output.remote import is_url
-from simulations.progress import Progress
 from simulations.run.journal import begun, resumed, started
 from simulations.run.published import resumed_at, started_at, unfinished_at, url_of
 from simulations.transport.engine import check_address, run_on_flower
@@ -19,8 +18,7 @@ from simulations.transport.engine import check_address, run_on_flower
 
 def simulate(
     experiment: Experiment | Path | str, out: Path | str, *, overrides: Iterable[str] = (),
-    progress: Progress = lambda line: None, ray_address: str | None = None, actors: int | None = None,
-    share: int = 1,
+    ray_address: str | None = None, actors: int | None = None, share: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Run every arm of an experiment on Flower and Ray, and write results.json, table, figures, models and ledgers.
 
@@ -41,13 +39,13 @@ def simulate(
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     if is_url(out):
         with started_at(str(out), to_toml(study)) as (part, publish):
-            return _results(study, part, progress, engine, publish)
+            return _results(study, part, engine, publish)
     with started(Path(out), to_toml(study)) as part:
-        return _results(study, part, progress, engine)
+        return _results(study, part, engine)
 
 
 def resume(
-    out: Path | str, *, progress: Progress = lambda line: None, ray_address: str | None = None,
+    out: Path | str, *, ray_address: str | None = None,
     actors: int | None = None, share: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the rest of a stopped run into `out`, and return the results of the whole run, as `simulate` does.
@@ -62,9 +60,9 @@ def resume(
     engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
     if (url := url_of(out)) is not None:
         with resumed_at(url) as (part, publish):
-            return _results(load(part / "experiment.toml"), part, progress, engine, publish)
+            return _results(load(part / "experiment.toml"), part, engine, publish)
     with resumed(Path(out)) as part:
-        return _results(load(part / "experiment.toml"), part, progress, engine)
+        return _results(load(part / "experiment.toml"), part, engine)
 
 
 def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) -> dict[str, Any]:
@@ -75,26 +73,12 @@ def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) ->
 
 
 def _results(
-    study: Experiment, part: Path, progress: Progress, engine: Callable[..., Any],
+    study: Experiment, part: Path, engine: Callable[..., Any],
     publish: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
     from simulations.run import report
     from simulations.run.run import run
 
-    results = run(study, part, progress=_headed(study, progress), engine=engine, publish=publish)
+    results = run(study, part, engine=engine, publish=publish)
     report.write(results, part)
     return results
-
-
-def _headed(study: Experiment, progress: Progress) -> Progress:
-    """Return `progress` that names the experiment before its first line, so that an error in its data stands alone."""
-    said: list[str] = []
-
-    def line(text: str) -> None:
-        if not said:
-            arms = f"{len(study.arms)} arm{'s' * (len(study.arms) > 1)}"
-            said.append(f"{study.name}: {study.population.users:,} users, {arms}")
-            progress(said[0])
-        progress(text)
-
-    return line

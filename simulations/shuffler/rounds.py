@@ -6,6 +6,7 @@ deadline of a stage starts again with the process. Nodes repeat their releases a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +19,11 @@ from mechanisms.checks import is_slug
 from mechanisms.messages.refusals import describe_error
 from mechanisms.messages.sealed import Sealed
 from mechanisms.messages.wire import record_from_bytes, sealed_from_record
-from simulations.progress import Progress
 from simulations.shuffler.core import LATE, TOO_MANY
 from simulations.shuffler.enrolment import Enrolment
 from simulations.shuffler.store import Stage, Store
+
+log = logging.getLogger(__name__)
 
 #: Error of `ask` for a node that the SuperLink does not know yet, and seconds until the next attempt.
 _ABSENT, _AGAIN = "no answer", 1.0
@@ -50,11 +52,10 @@ class Rounds:
         ask: Function that reaches the nodes. It gets the maximum size in bytes of each node's reply.
     """
 
-    def __init__(self, store: Store, enrolled: Enrolment, ask: Ask, progress: Progress) -> None:
+    def __init__(self, store: Store, enrolled: Enrolment, ask: Ask) -> None:
         self.store = store
         self._enrolled = enrolled
         self._ask = ask
-        self._progress = progress
         self._answered = 0
         self._stage = ""
 
@@ -76,7 +77,7 @@ class Rounds:
 
     def _serve(self, stage: Stage) -> None:
         self._stage, self._answered = stage.name, 0
-        self._progress(f"stage {stage.name}: {self.nodes} nodes are asked")
+        log.info(f"stage {stage.name}: {self.nodes} nodes are asked")
         record = record_from_bytes(stage.request)
         part = read_request(record).part
         dropped: Counter[str] = Counter()
@@ -91,7 +92,7 @@ class Rounds:
                 errors["a reply that is not sealed, or unreadable"] += 1
             self._answered += 1
         done = self.store.close(stage.name, dropped=+dropped, errors=errors)
-        self._progress(f"stage {stage.name}: {done.state}, {done.rows:,} rows of {done.users:,} users")
+        log.info(f"stage {stage.name}: {done.state}, {done.rows:,} rows of {done.users:,} users")
 
     def _answers(self, record: RecordDict, stage: Stage) -> Iterator[Answer]:
         """Yield the answers that nodes give in time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -21,9 +22,10 @@ from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import load, to_toml
 from simulations.output.atomic import whole
 from simulations.output.remote import Remote
-from simulations.progress import Progress
 from simulations.sweep import tables, worker
 from simulations.sweep.definition import Study
+
+log = logging.getLogger(__name__)
 
 #: Approximate memory of a run (`simulations.run.forecast`), and seconds between two checks of the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
@@ -55,11 +57,11 @@ class Job(NamedTuple):
 
 #: Function that does the jobs, a given number at once, reports their progress, and yields the name of each finished
 #: one. It raises UserError if one fails.
-Workers = Callable[[Sequence[Job], int, Progress], Iterator[str]]
+Workers = Callable[[Sequence[Job], int], Iterator[str]]
 
 
 def run_study(
-    study: Study, out: Path, *, jobs: int | None = None, progress: Progress, workers: Workers | None = None,
+    study: Study, out: Path, *, jobs: int | None = None, workers: Workers | None = None,
     url: str | None = None, ray_address: str | None = None,
 ) -> list[Path]:  # fmt: skip
     """Complete a sweep in the folder `out`, and write its tables and figures there.
@@ -70,7 +72,6 @@ def run_study(
         study: The sweep.
         out: Folder of the sweep.
         jobs: Number of simultaneous runs. None takes as many as cores and memory allow.
-        progress: Receiver of progress lines.
         workers: Function that does the jobs; the default starts processes.
         url: Destination of runs, tables and figures. Then `out` holds the tables, and copies of the results.
         ray_address: Address host:port of a Ray cluster for the runs: one at a time, unless `jobs` says more.
@@ -92,18 +93,18 @@ def run_study(
             _fetch(study, out, remote)
         left = [job._replace(ray_address=ray_address) for job in _left(study, out, url)]
         if done := len(study.runs) - len(left):
-            progress(f"{study.name}: {done} of {len(study.runs)} runs are done")
+            log.info(f"{study.name}: {done} of {len(study.runs)} runs are done")
         _check_models(study, {job.name for job in left})
         at_once = max(1, min(jobs or (_room() if ray_address is None else 1), len(left)))
         if left:
-            progress(f"{study.name}: {len(left)} runs to do, {at_once} at once")
+            log.info(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
-        for number, name in enumerate((workers or processes)(left, at_once, progress), 1):
+        for number, name in enumerate((workers or processes)(left, at_once), 1):
             if remote is not None:
                 remote.download(f"runs/{name}/results.json", out / "runs" / name / "results.json")
             more = (len(left) - number) * (time.monotonic() - start) / number
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
-            progress(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
+            log.info(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
         paths = tables.write(study, out)
         for path in (*paths, out / tables.ABOUT) if remote is not None else ():
             remote.upload(path.name, path)
@@ -174,7 +175,7 @@ def _anything(out: Path) -> bool:
     return out.exists() or out.with_name(f"{out.name}.part").exists()
 
 
-def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
     """Run jobs in processes, each with its share of the cores (a `Workers` function).
 
     The output of each process goes to a file beside its run's folder. The last progress line is repeated now and then.
@@ -183,7 +184,6 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
     Args:
         jobs: The jobs.
         at_once: Number of simultaneous processes.
-        progress: Receiver of progress lines.
 
     Yields:
         The name of each finished run.
@@ -203,7 +203,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
             while waiting and not failed and len(working) < at_once:
                 job = waiting.pop(0)
                 working[job.name] = _started(job, actors if job.ray_address is None else at_once, environment)
-                progress(f"{job.name}: begins")
+                log.info(f"{job.name}: begins")
             for name, process in list(working.items()):
                 if (code := process.poll()) is not None:
                     del working[name]
@@ -214,7 +214,7 @@ def processes(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator
             if time.monotonic() - said > _SAY:
                 now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
                 if now and now != last:
-                    progress(now)
+                    log.info(now)
                 said, last = time.monotonic(), now
             time.sleep(_LOOK)
     except (KeyboardInterrupt, Terminated) as error:

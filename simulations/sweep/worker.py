@@ -54,9 +54,9 @@ def main(arguments: list[str]) -> int:
 def _run(file: Path, out: str, actors: int, ray_address: str | None = None) -> None:
     from simulations.run.simulate import gone_on
 
-    progress = progress_lines()
     where: dict[str, Any] = {"actors": actors} if ray_address is None else {"ray_address": ray_address, "share": actors}
-    gone_on(file, out, progress=progress, **where)
+    with progress_lines():
+        gone_on(file, out, **where)
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import print_json
+from sottovoce.cli.options import print_json, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -52,10 +51,11 @@ def command(
     from simulations.run.published import finished
     from sottovoce.adversary.attacks import run as attacks
 
+    show_progress()
     with finished(run) as folder:
         results = attacks.attack(
             folder, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
-            shadows=shadows, progress=progress_lines(),
+            shadows=shadows,
         )  # fmt: skip
         for path in folder.glob("attacks*") if is_url(run) else ():
             Remote(run).upload(path.name, path)

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import print_json
+from sottovoce.cli.options import print_json, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -54,17 +53,13 @@ def command(
         _verify(certificate, program, seed, timeout, as_json)
         return
     root = 1 if seed is None else seed
+    show_progress()
     if program is not None:
         if mechanism or delta is not None:
             raise click.UsageError("--command takes no --mechanism, and its δ from the program's claim")
-        results = audit_command(
-            program, draws=draws, seed=root, timeout=timeout, out=out, progress=progress_lines()
-        )
+        results = audit_command(program, draws=draws, seed=root, timeout=timeout, out=out)
     else:
-        results = audit(
-            *(mechanism or ()), draws=draws, delta=1e-3 if delta is None else delta, seed=root, out=out,
-            progress=progress_lines(),
-        )  # fmt: skip
+        results = audit(*(mechanism or ()), draws=draws, delta=1e-3 if delta is None else delta, seed=root, out=out)
     _print(results, as_json, out)
     if results["violated"]:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import print_json
+from sottovoce.cli.options import print_json, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -43,15 +43,15 @@ def command(
     from benchmarks import run as bench
     from simulations.output.atomic import staged
     from simulations.output.figures import save
-    from simulations.progress import progress_lines
 
     options = bench.BenchOptions(tuple(sections or ()), users, seed, None if data is None else str(data), pfl, quick)
     bench.check(options)
+    show_progress()
     if out is None:
-        results = bench.run(options, progress=progress_lines())
+        results = bench.run(options)
     else:
         with staged(out) as part:
-            results = bench.run(options, progress=progress_lines())
+            results = bench.run(options)
             (part / "bench.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             (part / "bench.md").write_text(bench.table(results), encoding="utf-8")
             if len(results["sections"].get("round", {}).get("rounds", ())) > 1:

@@ -13,7 +13,7 @@ import typer
 
 from simulations.errors import UserError
 from sottovoce.cli.ladder_table import LEGEND, assumptions, number, table
-from sottovoce.cli.options import AsJson, Set, print_json
+from sottovoce.cli.options import AsJson, Set, print_json, show_progress
 from sottovoce.cli.options import overrides as once
 from sottovoce.cli.plan_table import lines as plan_lines
 
@@ -371,15 +371,14 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
     from mechanisms.catalogue import admit
     from mechanisms.channels import Domain, domain_of
     from simulations.analysis import plan
-    from simulations.progress import progress_lines
 
     if domain_of(admit(mechanism)) is Domain.TEXT:
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
-        said = progress_lines()
+        show_progress()
         with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
-            build, among = text.by_epsilon(mechanism, delta=terms.delta, progress=said)
-        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd, progress=said) | {"among": among}
+            build, among = text.by_epsilon(mechanism, delta=terms.delta)
+        return plan.plan_text(terms, build, public=text.public, crowd=text.crowd) | {"among": among}
     if given := [name for name, value in asdict(text).items() if value is not None]:
         option = f"--{given[0].replace('_', '-')}"
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
@@ -389,7 +388,8 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
         if out is not None:
             raise UserError("--out: experiments are written for embeddings alone; put ε and p into a file of your own")
         return plan.plan_privunit(terms, dim=dim)
-    return plan.plan(terms, mechanism=mechanism, dim=dim, progress=progress_lines())
+    show_progress()
+    return plan.plan(terms, mechanism=mechanism, dim=dim)
 
 
 @app.command("optimal")
@@ -404,11 +404,11 @@ def optimal_(
     from mechanisms import checks
     from mechanisms.privunit import MAX_DIM
     from simulations.analysis.shuffle_optimal import search
-    from simulations.progress import progress_lines
 
     _check_delta(delta)
     dim = checks.integer("budget optimal", "--dim", dim, 2, MAX_DIM)
-    answer = search(users=users, dim=dim, epsilon=epsilon, delta=delta, progress=progress_lines())
+    show_progress()
+    answer = search(users=users, dim=dim, epsilon=epsilon, delta=delta)
     if as_json:
         return print_json(answer)
     lines = [

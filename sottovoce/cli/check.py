@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from simulations.progress import progress_lines
 from sottovoce.cli.ladder_table import LEGEND, number, table
-from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json
+from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show_progress
 
 # This file must not import NumPy or the accounting before the command runs, because `--help` must start fast.
 
@@ -24,7 +23,8 @@ def command(
     from simulations.experiment import load
     from simulations.run.forecast import forecast
 
-    found = forecast(load(file, overrides(set_, data)), progress=progress_lines())
+    show_progress()
+    found = forecast(load(file, overrides(set_, data)))
     if as_json:
         return print_json(found)
     print("\n".join(lines(found)))

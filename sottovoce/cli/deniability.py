@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulations.errors import UserError
-from simulations.progress import progress_lines
+from sottovoce.cli.options import show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -41,9 +41,9 @@ def command(
         raise UserError("--target: finds each mechanism's ε itself; leave --epsilon out")
     study = Study(tuple(mechanism), tuple(epsilon or Study.epsilons), words, sample, draws, quantile, target, seed)
     check(study)
-    progress = progress_lines()
+    show_progress()
     with staged(out) as part:
-        results = run(study, load_words(study.words), progress=progress)
+        results = run(study, load_words(study.words))
         write(results, part)
     print(table(results))
     print(f"\nTables and figures: {out}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import redirect_stdout
 from datetime import datetime
@@ -10,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides
+from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides, show_progress
+
+log = logging.getLogger(__name__)
 
 # This file must not import NumPy, torch or Flower, because `--help` and the error for a mistyped file must come fast.
 
@@ -64,9 +66,8 @@ def up_(
         from simulations.run import report
         from sottovoce.deployment import local as deploy
 
-        results, stayed = deploy.up(
-            experiment, arm, out, nodes=nodes, port=port, stay=stay, show=_show, progress=progress_lines()
-        )
+        show_progress()
+        results, stayed = deploy.up(experiment, arm, out, nodes=nodes, port=port, stay=stay, show=_show)
     report.say(results, out, "Results, ledgers and logs", as_json=as_json)
     if stayed is not None:
         print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
@@ -214,9 +215,10 @@ def gateway(
     """Run a reverse proxy that exposes only the device API of a private SuperLink."""
     from sottovoce.deployment import gateway as gateway_service
 
+    show_progress()
     gateway_service.run(
         superlink=superlink, root_certificates=root_certificates, certificate=certificate, key=key, port=port,
-        host=host, connections=connections, progress=progress_lines(),
+        host=host, connections=connections,
     )  # fmt: skip
 
 
@@ -245,12 +247,12 @@ def shuffler(
     """Run the shuffler between devices and training server: store sealed releases, and remove their users."""
     from sottovoce.deployment import shuffler as shuffler_service
 
+    show_progress()
     shuffler_service.run(
         shuffler_service.Options(
             folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
             key=key, users=users, enrolment_key=enrolment_key, port=port, host=host, origins=origins,
         ),
-        progress=progress_lines(),
     )  # fmt: skip
 
 
@@ -269,8 +271,9 @@ def public(
         from simulations.artifacts.public import prepare_public, save_public
         from simulations.run.prepare import parts
 
-        corpus = parts(experiment, progress=progress_lines())[0].public
-        save_public(experiment.name, prepare_public(experiment, corpus, progress=progress_lines()), out)
+        show_progress()
+        corpus = parts(experiment)[0].public
+        save_public(experiment.name, prepare_public(experiment, corpus), out)
     print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
 
 
@@ -315,21 +318,17 @@ def train(
         from sottovoce.deployment.training_server import RemoteShuffler
         from sottovoce.deployment.training_server import train as train_arm
 
-        progress = progress_lines()
+        show_progress()
         setup = chosen(experiment, arm)
-        progress(f"opens what is sealed to {ids_of(map(read_key, seal_key))}")
-        with Shuffler(
-            shuffler, root_certificates=root_certificates, certificate=certificate, key=key
-        ) as line:
+        log.info(f"opens what is sealed to {ids_of(map(read_key, seal_key))}")
+        with Shuffler(shuffler, root_certificates=root_certificates, certificate=certificate, key=key) as line:
             users = RemoteShuffler(
-                line, seal_keys=seal_key, timeout=experiment.population.timeout, progress=progress,
+                line, seal_keys=seal_key, timeout=experiment.population.timeout,
                 bundle=None if bundle is None else open_bundle(bundle),
             )  # fmt: skip
-            known = load_public(experiment, public, progress=progress)
+            known = load_public(experiment, public)
             training = training_of(experiment.training, experiment.encoder, experiment.seed)
-            result = train_arm(
-                setup, training, known, out, experiment=to_toml(experiment), users=users, progress=progress
-            )
+            result = train_arm(setup, training, known, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
 
 
@@ -372,7 +371,8 @@ def score(
         from sottovoce.deployment.devices.bundle import chosen
         from sottovoce.deployment.score import RANDOMNESS, scored
 
-        prepared = prepare(experiment, progress=progress_lines())
+        show_progress()
+        prepared = prepare(experiment)
         name = chosen(experiment, arm).arm.name
         result, given = scored(name, prepared, server=server, origins=origins)
         found = results(
@@ -402,9 +402,9 @@ def predict(
     """Answer sanitized embeddings with the model's predictions."""
     from sottovoce.deployment import predict as predict_service
 
+    show_progress()
     predict_service.run(
         model, certificate=certificate, key=key, port=port, host=host, seal_keys=seal_key or (),
-        progress=progress_lines(),
     )  # fmt: skip
 
 

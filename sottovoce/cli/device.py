@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from simulations.errors import UserError
-from simulations.progress import progress_lines
-from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, print_json
+from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, print_json, show_progress
 
 # This file must not import anything that a device lacks: these commands run with `pip install sottovoce` alone. (Making
 # a bundle needs the extra for simulations.)
@@ -105,7 +104,7 @@ def bundle_(
     from client.store.durable import require_free
 
     require_free(out, "bundle")
-    progress = progress_lines()
+    show_progress()
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         from client.device.bundle import Keys
         from mechanisms.messages.sealed import key_id
@@ -115,12 +114,12 @@ def bundle_(
         keys = Keys(*(None if path is None else read_key(path) for path in (sign_key, seal_to, model_seal_to)))
         more: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
         if run is not None:
-            made = device.bundle_of_run(run, arm, out, progress=progress, **more)
+            made = device.bundle_of_run(run, arm, out, **more)
         else:
             from simulations.experiment import load
 
             study = load(str(experiment), overrides(set_, data))
-            made = device.bundle_of_experiment(study, arm, out, progress=progress, **more)
+            made = device.bundle_of_experiment(study, arm, out, **more)
     if as_json:
         return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
     print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
@@ -184,9 +183,8 @@ def serve(
     with ends_on_signal():
         from client.device.serve import serve
 
-        serve(
-            node, superlink=superlink, root_certificates=root_certificates, key=key, progress=progress_lines()
-        )
+        show_progress()
+        serve(node, superlink=superlink, root_certificates=root_certificates, key=key)
 
 
 @contextmanager
@@ -319,7 +317,8 @@ def ask(
     else:
         if sentence is not None or out is None:
             raise UserError('device ask: --file FILE goes with --out FILE.tsv, and with no "SENTENCE"')
-        found = device_ask.many(node, file, out, progress=progress_lines(), **where)
+        show_progress()
+        found = device_ask.many(node, file, out, **where)
     if as_json:
         return print_json(found)
     print(device_ask.in_lines(found))

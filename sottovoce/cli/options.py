@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
+
+from simulations.progress import progress_lines
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
@@ -113,3 +116,8 @@ def end_where_nobody_was_delivered(results: Mapping[str, Any]) -> None:
         print(f"sottovoce: {line}", file=sys.stderr)
     if lines:
         raise typer.Exit(1)
+
+
+def show_progress(*, clock: bool = True) -> None:
+    """Print progress lines on stderr until the command ends, as `simulations.progress.progress_lines` does."""
+    click.get_current_context().with_resource(progress_lines(clock=clock))

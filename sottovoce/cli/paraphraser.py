@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from simulations.errors import UserError
-from simulations.progress import progress_lines
+from sottovoce.cli.options import show_progress
 
 # This file must not import torch before the command runs, because `--help` must start fast.
 
@@ -40,9 +40,10 @@ def command(
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         from server.training.paraphrase import finetune_paraphraser
 
+        show_progress()
         with staged(out) as folder:
             finetune_paraphraser(
                 model, [(text, paraphrase) for text, paraphrase in read], folder, epochs=epochs, batch_size=batch_size,
-                lr=lr, seed=seed, progress=progress_lines(),
+                lr=lr, seed=seed,
             )  # fmt: skip
     print(f"{out}: a checkpoint that paraphrases, for --generator and text.paraphraser")

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import print_json
+from sottovoce.cli.options import print_json, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -43,9 +42,9 @@ def command(
     """Compare releases of the same people's texts: what an attacker learns of a person, and a model of a task."""
     from sottovoce.adversary.attacks import people
 
+    show_progress()
     results = people.run(
         folder, out, labelled=labelled, masked_lm=masked_lm, most=comments, releases=release or (), seed=seed,
-        progress=progress_lines(),
     )  # fmt: skip
     if as_json:
         print_json(results)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import AsJson, print_json
+from sottovoce.cli.options import AsJson, print_json, show_progress
 
 # This file must not import NumPy or matplotlib before the command runs, because `--help` must start fast.
 
@@ -55,14 +54,14 @@ def command(
         raise UserError("--quick: has a size of its own; leave --users out")
     if page is not None and table is not None:
         raise UserError("--page: is made of all tables; leave --table out, since finished runs are not run again")
-    paper, progress, users = load_paper(name), progress_lines(), users or USERS
+    paper, users = load_paper(name), users or USERS
+    show_progress()
     items = chosen(paper, table)
     if page is not None and not page.is_dir():
         raise UserError(f"--page {page}: there is no such folder")
     out.mkdir(parents=True, exist_ok=True)
     found = reproduce(
-        paper, items, quick=quick, data=data, out=out, progress=progress, users=users,
-        run=lambda study, folder: gone_on(study, folder, progress=progress),
+        paper, items, quick=quick, data=data, out=out, users=users, run=gone_on,
     )  # fmt: skip
     written = text(paper, items, found, quick=quick, users=users)
     if page is not None:

@@ -16,6 +16,7 @@ import typer
 
 from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.streams import standard_input
+from sottovoce.cli.options import show_progress
 
 if TYPE_CHECKING:
     from client.rewrite import Rewriter, Token
@@ -223,6 +224,7 @@ def _rewriter(
             vocabulary = vocabularies.load(folder)
         model = None
         if reads:
+            show_progress(clock=False)
             model = _generator(name, models, texts) if generates else _language_model(models.masked_lm, texts)
     if AboutWords.COUNTS in needs and vocabulary is not None and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
@@ -253,7 +255,7 @@ def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -
 
     return generator_folder(
         models.generator or "", public_sentences() if public_texts is None else public_texts, prompt=models.prompt,
-        kind=language_models.kind_of(admit(name)), seed=0, progress=_say,
+        kind=language_models.kind_of(admit(name)), seed=0,
     )  # fmt: skip
 
 
@@ -269,11 +271,11 @@ def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
 
     if public_texts is None and name == MINILM:
         _say(f"{name}: with the prediction head that comes with sottovoce; made ready once, in seconds")
-        return bundled_masked_lm(progress=_say)
+        return bundled_masked_lm()
     if public_texts is None:
         public_texts = public_sentences()
     _say(f"{name}: preparing the language model, once; a prediction head that it lacks takes minutes")
-    return masked_lm_folder(name, public_texts, seed=0, progress=_say)
+    return masked_lm_folder(name, public_texts, seed=0)
 
 
 def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import AsJson
+from sottovoce.cli.options import AsJson, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -33,7 +32,8 @@ def command(
     with redirect_stdout(sys.stderr):
         from simulations.analysis.similarity import of_files
 
-        found = of_files(original, rewritten, column or (), masked_lm=masked_lm, progress=progress_lines())
+        show_progress()
+        found = of_files(original, rewritten, column or (), masked_lm=masked_lm)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
         return

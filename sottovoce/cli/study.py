@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from simulations.progress import progress_lines
-from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json
+from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json, show_progress
 
 # This file must not import NumPy or matplotlib before the command runs, because `--help` must start fast.
 
@@ -49,7 +48,8 @@ def command(
         from simulations.transport.engine import check_address
 
         check_address(ray_address)
-    paths = run_study(study, folder, jobs=jobs, progress=progress_lines(), url=url, ray_address=ray_address)
+    show_progress()
+    paths = run_study(study, folder, jobs=jobs, url=url, ray_address=ray_address)
     for point in read(folder).points if trackers else ():
         for results in point.results:
             tracking.track(trackers, results)

@@ -10,6 +10,7 @@ service here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -25,9 +26,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from simulations.errors import Terminated, UserError
-from simulations.progress import Progress
 from simulations.transport import https as https_service
 from sottovoce.deployment.superlink import check_party
+
+log = logging.getLogger(__name__)
 
 #: Calls of `client.device.fleet`. The operator registers devices; they do not register themselves.
 PASSED = (
@@ -100,7 +102,7 @@ async def _bounded(request: Request) -> AsyncIterator[bytes]:
 
 def run(
     *, superlink: str, root_certificates: Path, certificate: Path, key: Path, port: int, host: str = "127.0.0.1",
-    connections: int = CONNECTIONS, progress: Progress,
+    connections: int = CONNECTIONS,
 ) -> None:  # fmt: skip
     """Run the gateway before a SuperLink until a signal stops it (SIGINT, SIGTERM).
 
@@ -114,7 +116,6 @@ def run(
         port: Port to listen on.
         host: Address to listen on.
         connections: Connections at a time.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: No SuperLink answers, or a file or the port cannot be used.
@@ -123,7 +124,7 @@ def run(
     with https_service.listening(host, port) as listener:
         passing = application(superlink, root_certificates, connections=connections)
         server = _server(passing, certificate, key, connections)
-        progress(f"gateway of {superlink}: passes what devices call at https://{https_service.address(listener)}")
+        log.info(f"gateway of {superlink}: passes what devices call at https://{https_service.address(listener)}")
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
             server.run(sockets=[listener])
 

@@ -17,6 +17,7 @@ folder holds private keys and users' texts, so only its owner may read it.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -38,7 +39,6 @@ from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import Arm, Experiment, slug, to_toml
-from simulations.progress import Progress
 from simulations.run.partition import cohorts
 from simulations.run.prepare import Held, prepare
 from simulations.run.report import Results, write
@@ -63,6 +63,8 @@ from sottovoce.deployment.processes import (
 from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
 from sottovoce.deployment.score import RANDOMNESS, scored
 from sottovoce.deployment.shuffler_service import ORIGINS
+
+log = logging.getLogger(__name__)
 
 #: Seconds for a party to start. It loads libraries first, and all parties do so at once.
 STARTING = 120.0
@@ -97,7 +99,7 @@ class Stayed:
 
 def up(
     experiment: Experiment, arm_name: str | None, out: Path, *, nodes: int, port: int | None = None, stay: bool = False,
-    show: Line, progress: Progress,
+    show: Line,
 ) -> tuple[Results, Stayed | None]:  # fmt: skip
     """Run one arm of a study through SuperLink, devices, shuffler and training server, in a new folder.
 
@@ -112,7 +114,6 @@ def up(
         port: Port of the SuperLink; None for a free one.
         stay: Whether everything but the training server stays up, and the trained model is served.
         show: Function that receives each command as it runs.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: The user can correct the error, or a party fails; the message then names the party and its log. The
@@ -128,8 +129,8 @@ def up(
     if port is not None:
         check_port(port)
     with ending_on_signals(), folder_of(out) as folder:
-        parties = Parties(folder, show=show, progress=progress)
-        deployment = _Deployment(experiment, arm, folder, nodes, parties, progress)
+        parties = Parties(folder, show=show)
+        deployment = _Deployment(experiment, arm, folder, nodes, parties)
         stayed = None
         try:
             deployment.make()
@@ -193,11 +194,9 @@ def folder_of(out: Path) -> Iterator[Path]:
 class _Deployment:
     """One run of an arm's deployment."""
 
-    def __init__(
-        self, experiment: Experiment, arm: Arm, folder: Path, nodes: int, parties: Parties, progress: Progress
-    ) -> None:
+    def __init__(self, experiment: Experiment, arm: Arm, folder: Path, nodes: int, parties: Parties) -> None:
         self.experiment, self.arm, self.folder, self.nodes = experiment, arm, folder, nodes
-        self.parties, self.progress = parties, progress
+        self.parties = parties
         self.ca = folder / "ca"
         self.server = folder / "server"
         self.publisher = folder / "publisher"
@@ -210,19 +209,19 @@ class _Deployment:
         """Write keys, the bundle, and every device with its users' records, before any process starts."""
         study = self.folder / "experiment.toml"
         study.write_text(to_toml(self.experiment), encoding="utf-8")
-        self.prepared = prepare(self.experiment, progress=self.progress)
+        self.prepared = prepare(self.experiment)
         public, held = self.prepared.public, self.prepared.held
-        self.progress(f"keys and certificates; {self.nodes} devices with their users' records")
+        log.info(f"keys and certificates; {self.nodes} devices with their users' records")
         make_keys(self.folder, nodes=self.nodes, hosts={})
         keys = Keys(
             signer=read_key(self.publisher / "sign.key"), seal=read_key(self.server / "seal.pub"),
             model_seal=read_key(self.folder / FOLDERS[MODEL] / "seal.pub"),
         )  # fmt: skip
         bundle = bundle_of_experiment(
-            self.experiment, self.arm.name, self.folder / "bundle", public=public, progress=self.progress,
+            self.experiment, self.arm.name, self.folder / "bundle", public=public,
             records=max(held.holders.most, held.test_holders.most), keys=keys, window=WINDOW,
         )  # fmt: skip
-        self.progress(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
+        log.info(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         save_public(self.experiment.name, public, self.server / "public")
         users = cohorts(self.experiment.population, held, self.nodes, seed=self.experiment.seed)
         for i, (mine, theirs) in enumerate(users):
@@ -370,7 +369,7 @@ class _Deployment:
             return
         draft = self.publisher / signed.name
         lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
-        self.progress(f"publisher: signs the model's question: {lines[0]}")
+        log.info(f"publisher: signs the model's question: {lines[0]}")
         for i in range(self.nodes):
             allow(self._node(i), draft, agreed=False)
         draft.rename(signed)

@@ -10,6 +10,7 @@ The service learns the content and the sender of `/v1/ask`, and stores neither. 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,10 +31,11 @@ from server.predict import Predictor
 from simulations.artifacts.model_folder import read_about
 from simulations.errors import Terminated, UserError
 from simulations.experiment import embedding_mechanism, load, slug
-from simulations.progress import Progress
 from simulations.transport import https as https_service
 from sottovoce.deployment.devices.bundle import chosen
 from sottovoce.deployment.keys import ids_of, read_key
+
+log = logging.getLogger(__name__)
 
 REFUSED = {"error": "the message is not an answer to the question"}
 #: Connections at a time; others must try again.
@@ -115,7 +117,7 @@ def serving(
 
 def run(
     place: Path, *, certificate: Path, key: Path, port: int, host: str = "127.0.0.1", arm: str | None = None,
-    seal_keys: Sequence[Path] = (), progress: Progress,
+    seal_keys: Sequence[Path] = (),
 ) -> None:  # fmt: skip
     """Serve the model of a run until a signal stops it (SIGINT, SIGTERM).
 
@@ -130,7 +132,6 @@ def run(
         arm: As in `predictor`.
         seal_keys: Files of the private keys that devices seal to. Without a key, devices send their releases in clear
             within TLS, and sealed ones are refused.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: A file or the port cannot be used.
@@ -140,7 +141,7 @@ def run(
         server = _server(model, certificate, key)
         ids = ids_of(model.private_keys)
         sealed = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
-        progress(f"{place}: answers {sealed} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
+        log.info(f"{place}: answers {sealed} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
             server.run(sockets=[listener])
 

@@ -9,6 +9,7 @@ processes. It is not trusted, because a folder may be copied, and a number reuse
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -28,6 +29,8 @@ from typing import Any
 from simulations.errors import Terminated, UserError
 from simulations.output.atomic import whole
 from simulations.transport.signals import handling
+
+log = logging.getLogger(__name__)
 
 MARK = "SOTTOVOCE_DEPLOYMENT"
 LIST, COMMANDS, LOG = "processes.json", "commands.txt", "log"
@@ -71,18 +74,16 @@ class Parties:
     Args:
         folder: Folder of the deployment.
         show: Function that receives every command as it runs.
-        progress: Function that receives the parties' lines of progress.
 
     Raises:
         UserError: The system has no /proc.
     """
 
-    def __init__(self, folder: Path, *, show: Line, progress: Line) -> None:
+    def __init__(self, folder: Path, *, show: Line) -> None:
         if not _PROC.joinpath("self/environ").exists():
             raise UserError("deploy: needs Linux, whose /proc tells which processes are a deployment's")
         self.folder = folder
         self._show = show
-        self._progress = progress
         self._alive: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, _Log] = {}
         self._list: list[Process] = []
@@ -197,9 +198,9 @@ class Parties:
         self._held.close()
 
     def _relay(self) -> None:
-        for party, log in self._logs.items():
-            for line in log.progress():
-                self._progress(f"{party}: {line}")
+        for party, own in self._logs.items():
+            for line in own.progress():
+                log.info(f"{party}: {line}")
 
     def _remember(self, party: str, pid: int) -> None:
         if (started := _started(pid)) is not None:  # it may be dead already

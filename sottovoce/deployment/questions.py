@@ -7,6 +7,7 @@ it. Devices refuse unlisted requests, so a server that does not wait here gets n
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,9 @@ from client.device.statement import describe_question
 from client.policy import Refused
 from mechanisms.messages.request import Request
 from simulations.errors import UserError
-from simulations.progress import Progress
 from sottovoce.deployment.keys import read_key
+
+log = logging.getLogger(__name__)
 
 ASKED, SIGNED = ".question", ".signed"
 _POLL = 0.2
@@ -31,11 +33,10 @@ class Questions:
         folder: Folder of their files.
         bundle: Bundle of its devices.
         timeout: Seconds that a publisher may take.
-        progress: Function that receives lines of progress.
     """
 
-    def __init__(self, folder: Path, bundle: Bundle, *, timeout: float, progress: Progress) -> None:
-        self._folder, self._bundle, self._timeout, self._progress = folder, bundle, timeout, progress
+    def __init__(self, folder: Path, bundle: Bundle, *, timeout: float) -> None:
+        self._folder, self._bundle, self._timeout = folder, bundle, timeout
 
     def vouched(self, request: Request) -> None:
         """Wait until devices may receive a request.
@@ -50,7 +51,7 @@ class Questions:
         end, told = time.monotonic() + self._timeout, False
         while not self._signed(signed, request):
             if not told:
-                self._progress(f"stage {request.stage} asks what the bundle does not list; waiting for {signed}")
+                log.info(f"stage {request.stage} asks what the bundle does not list; waiting for {signed}")
                 told = True
             if time.monotonic() > end:
                 raise UserError(

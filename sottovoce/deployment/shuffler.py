@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import Any
 from flwr.app import RecordDict
 
 from simulations.errors import Terminated, UserError
-from simulations.progress import Progress
 from simulations.shuffler.enrolment import Enrolment, read_tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store, StoreError
@@ -19,6 +19,8 @@ from sottovoce.deployment import superlink as superlinks
 from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.processes import ending_on_signals
 from sottovoce.deployment.shuffler_service import ORIGINS, STORE, serving
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two checks for open stages.
 _LOOK = 0.2
@@ -55,7 +57,7 @@ class Options:
     origins: bool = False
 
 
-def run(options: Options, *, progress: Progress) -> None:
+def run(options: Options) -> None:
     """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
     Raises:
@@ -68,14 +70,14 @@ def run(options: Options, *, progress: Progress) -> None:
     origins = options.folder / ORIGINS if options.origins else None
     try:
         with ending_on_signals(), Store(options.folder / STORE, origins=origins) as store:
-            _serve(store, enrolled, options, progress)
+            _serve(store, enrolled, options)
     except StoreError as error:
         raise UserError(str(error)) from error
     except (KeyboardInterrupt, Terminated):
-        progress("told to stop")
+        log.info("told to stop")
 
 
-def _serve(store: Store, enrolled: Enrolment, options: Options, progress: Progress) -> None:
+def _serve(store: Store, enrolled: Enrolment, options: Options) -> None:
     superlink, authority, host = options.superlink, options.root_certificates, options.host
     new = threading.Event()
     grid: Any = None
@@ -83,14 +85,14 @@ def _serve(store: Store, enrolled: Enrolment, options: Options, progress: Progre
     def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Any]:
         return superlinks.ask(grid, record, nodes, timeout=timeout)
 
-    rounds = Rounds(store, enrolled, ask, progress)
+    rounds = Rounds(store, enrolled, ask)
     with serving(
         rounds, certificate=options.certificate, key=options.key, root_certificates=authority, on_opened=new.set,
         host=host, port=options.port,
     ) as (at, thread):  # fmt: skip
         number = superlinks.start_run(superlink, authority, superlinks.app_bundle())
         grid = superlinks.acquire_grid(superlink, authority, options.secret, run_id=number)
-        progress(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
+        log.info(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
         try:
             while thread.is_alive():
                 new.clear()

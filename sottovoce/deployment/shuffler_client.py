@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from client.device.https import tls_error
 from client.device.roles import SHUFFLER, context_for
 from simulations.errors import UserError
-from simulations.progress import Progress
+
+log = logging.getLogger(__name__)
+
 
 #: Seconds for which an unreachable shuffler is tried again (it may be starting), seconds between tries, and seconds
 #: between two checks of a stage.
@@ -89,9 +92,7 @@ class Shuffler:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def batch(
-        self, stage: str, request: bytes, *, row_bytes: int, timeout: float, progress: Progress
-    ) -> Delivered:
+    def batch(self, stage: str, request: bytes, *, row_bytes: int, timeout: float) -> Delivered:
         """Open a stage, or continue one that was opened before, and wait until it is closed.
 
         Args:
@@ -99,7 +100,6 @@ class Shuffler:
             request: Request as bytes of `mechanisms.messages.wire`.
             row_bytes: Bytes of a sealed row.
             timeout: Seconds that nodes have.
-            progress: Function that receives lines of progress.
 
         Raises:
             UserError: The shuffler refuses, is unreachable for `PATIENCE` seconds, or sends an invalid answer.
@@ -117,7 +117,7 @@ class Shuffler:
                 raise self._odd()
             line = f"{answered} of {of} nodes, {users:,} users"
             if line != said:
-                progress(f"stage {stage}: {line}")
+                log.info(f"stage {stage}: {line}")
                 said = line
             time.sleep(LOOK)
 

@@ -7,6 +7,7 @@ others. The score of its answers needs the truth (`sottovoce.deployment.score`).
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -34,11 +35,12 @@ from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
-from simulations.progress import Progress
 from simulations.shuffler.core import shortfall
 from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.questions import Questions
 from sottovoce.deployment.shuffler_client import Shuffler
+
+log = logging.getLogger(__name__)
 
 #: Files that a training server leaves beside the model: the arm's result, and its answers to test users, {"places",
 #: "guesses"}. The place is that of each opened row in its stage's batch.
@@ -57,12 +59,10 @@ class RemoteShuffler:
         timeout: Seconds that devices have to answer.
         bundle: Bundle of the devices. Unlisted requests wait for its publisher's signature
             (`sottovoce.deployment.questions`). None sends them at once.
-        progress: Function that receives lines of progress.
     """
 
     def __init__(
         self, shuffler: Shuffler, *, seal_keys: Sequence[Path], timeout: float, bundle: Bundle | None = None,
-        progress: Progress,
     ) -> None:  # fmt: skip
         self._shuffler = shuffler
         self._keys = [read_key(path) for path in seal_keys]
@@ -70,9 +70,8 @@ class RemoteShuffler:
         self._taken = Taken(place / "batches")
         self._questions = None
         if bundle is not None:
-            self._questions = Questions(place / "questions", bundle, timeout=timeout, progress=progress)
+            self._questions = Questions(place / "questions", bundle, timeout=timeout)
         self._timeout = timeout
-        self._progress = progress
         self.places: dict[str, NDArray[np.int64]] = {}
 
     def collect(self, request: Request) -> Collected:
@@ -87,7 +86,7 @@ class RemoteShuffler:
             self._questions.vouched(request)
         got = self._shuffler.batch(
             request.stage, record_to_bytes(request_to_record(request)), row_bytes=sealed_bytes(request),
-            timeout=self._timeout, progress=self._progress,
+            timeout=self._timeout,
         )  # fmt: skip
         dropped, users, reply = Counter(got.dropped), got.users, None
         if len(got.rows):
@@ -115,7 +114,6 @@ class RemoteShuffler:
 
 def train(
     setup: ArmSetup, training: Training, public: Public, out: Path, *, experiment: str, users: RemoteShuffler,
-    progress: Progress,
 ) -> ArmResult:  # fmt: skip
     """Train one arm on users' releases, and answer those who query the model.
 
@@ -128,7 +126,6 @@ def train(
         out: Folder for the results.
         experiment: Text of the study's file.
         users: Users behind the shuffler.
-        progress: Function that receives lines of progress.
 
     Returns:
         The arm's result, without a score.
@@ -140,17 +137,17 @@ def train(
     with staged(out) as part:
         (part / "experiment.toml").write_text(experiment, encoding="utf-8")
         place = part / "models" / slug(setup.arm.name)
-        driver = Driver(users, name=setup.arm.name, progress=progress)
+        driver = Driver(users, name=setup.arm.name)
         channels = channels_of(setup, public)
         with threadpool_limits(1, user_api="blas"):  # as in a simulation, with which its results are compared
-            model = driver.train(protocol_of(setup, training, public, folder=place, progress=progress))
+            model = driver.train(protocol_of(setup, training, public, folder=place))
             answers = {"places": [], "guesses": []}
             if model is not None and (question := model.question()) is not None:
                 guesses = model.answer(driver.ask(question))
                 if guesses is not None:
                     answers = {"places": users.places[question.stage].tolist(), "guesses": guesses.tolist()}
             result = arm_result(setup, channels, model, driver, seconds=time.perf_counter() - start)
-            progress(f"{setup.arm.name}: accounting: what one user's releases cost, rung by rung")
+            log.info(f"{setup.arm.name}: accounting: what one user's releases cost, rung by rung")
             what = spent(released(setup, channels, model, driver), channels, driver)
             rungs = of_run(setup, what, records=setup.records, test_records=setup.test_records)
             result = replace(result, **rungs)

@@ -16,7 +16,7 @@ from mechanisms.messages.questions.question import MappedQuestion
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 from simulations.errors import UserError
-from simulations.progress import Progress
+from simulations.progress import lines_to
 from sottovoce.explore import costs, inference
 from sottovoce.explore.device import Device, Sent, asked_again, told
 from sottovoce.explore.inference import Truth
@@ -43,7 +43,7 @@ class Loading:
         make: Function that makes the world.
     """
 
-    def __init__(self, make: Callable[[Progress], World]) -> None:
+    def __init__(self, make: Callable[[], World]) -> None:
         self.line, self.failed = "loading", ""
         self._make, self._world = make, None
         self._begun, self._done = threading.Event(), threading.Event()
@@ -56,7 +56,8 @@ class Loading:
     def _run(self) -> None:
         self._begun.wait(_FIRST_SECONDS)
         try:
-            self._world = self._make(self._say)
+            with lines_to(self._say, thread=threading.get_ident()):
+                self._world = self._make()
         except Exception as error:  # the page shows any error in place of a world
             self.failed = " ".join(str(error).split()) or type(error).__name__
         finally:

@@ -15,7 +15,6 @@ import uvicorn
 from client.device.bundle import Bundle, open_bundle
 from simulations.errors import Terminated, UserError
 from simulations.experiment import load
-from simulations.progress import Progress
 from simulations.transport import https as listeners
 from sottovoce.explore import service, study
 from sottovoce.explore.device import SCRATCH, Device
@@ -29,7 +28,7 @@ _CONNECTIONS = 32
 @contextmanager
 def explorer(
     *, run: Path | None = None, bundle: Path | None = None, node: Path | None = None,
-    make: Callable[[Progress], World] | None = None,
+    make: Callable[[], World] | None = None,
 ) -> Iterator[Explorer]:
     """Make the page's contents for the duration of a context; public data load meanwhile.
 
@@ -67,7 +66,7 @@ def _device(held: ExitStack, bundle: Bundle | None, node: Path | None) -> Device
     return Device.made(Path(folder) / "device", SCRATCH if bundle is None else bundle.policy)
 
 
-def _world(run: Path | None, bundle: Bundle | None) -> Callable[[Progress], World]:
+def _world(run: Path | None, bundle: Bundle | None) -> Callable[[], World]:
     if bundle is not None:
         return partial(bundle_world, bundle)
     if run is not None:

@@ -30,7 +30,6 @@ from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.experiment import Encoder, load
 from simulations.experiment.toml import document
-from simulations.progress import Progress
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 
 #: Public sentences that the server knows, and those among which it searches for the user's sentence.
@@ -152,19 +151,18 @@ def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
     return encoders.load(encoder).encode([text])
 
 
-def builtin_world(progress: Progress) -> World:
+def builtin_world() -> World:
     """Return the built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
     corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
-    folder = encoder_folder(Encoder(), corpus, batch_size=1, seed=1, progress=progress)  # is not fine-tuned
-    return _world("built-in reviews", corpus, folder, progress)
+    folder = encoder_folder(Encoder(), corpus, batch_size=1, seed=1)  # is not fine-tuned
+    return _world("built-in reviews", corpus, folder)
 
 
-def run_world(run: Path, progress: Progress) -> World:
+def run_world(run: Path) -> World:
     """Return the public part of a finished run, with its encoder.
 
     Args:
         run: Folder of the run.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: Its data or encoder are missing.
@@ -172,19 +170,16 @@ def run_world(run: Path, progress: Progress) -> World:
     place = str(run / "experiment.toml")
     experiment = load(place, [])
     corpus = load_split(experiment.data, experiment.population, experiment.seed)[0].public
-    folder = encoder_folder(
-        experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed, progress=progress
-    )
-    made = _world(experiment.name, corpus, folder, progress)
+    folder = encoder_folder(experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed)
+    made = _world(experiment.name, corpus, folder)
     return replace(made, table=document(place))
 
 
-def bundle_world(bundle: Bundle, progress: Progress) -> World:
+def bundle_world(bundle: Bundle) -> World:
     """Return the built-in reviews with a bundle's encoder, words, maps and codes.
 
     Args:
         bundle: Bundle of a device.
-        progress: Function that receives lines of progress.
     """
     request = bundle.request
     task = "genre" if request.classes == 12 else "sentiment"
@@ -193,7 +188,7 @@ def bundle_world(bundle: Bundle, progress: Progress) -> World:
     labels = corpus.labels % request.classes
     embeddings = None
     if bundle.encoder is not None:
-        embeddings = np.asarray(embed(encoders.load(bundle.encoder), corpus.texts, progress=progress))
+        embeddings = np.asarray(embed(encoders.load(bundle.encoder), corpus.texts))
     topics, topic_names = _topics(corpus)
     return World(
         str(bundle.manifest["name"]), list(corpus.texts), labels, names, topics, topic_names, bundle.encoder,
@@ -216,14 +211,14 @@ def settings_of(request: Request) -> Settings:
     return Settings.of({"channel": question.channel, "mechanism": name, "label_epsilon": label, "users": users} | given)
 
 
-def _world(name: str, corpus: Corpus, folder: Path, progress: Progress) -> World:
+def _world(name: str, corpus: Corpus, folder: Path) -> World:
     rows = np.arange(min(PUBLIC, len(corpus)))
     texts = [joined(corpus.texts[i]) for i in rows.tolist()]
-    embeddings = np.asarray(embed(encoders.load(folder), texts, progress=progress))
+    embeddings = np.asarray(embed(encoders.load(folder), texts))
     topics, topic_names = _topics(corpus)
     return World(
         name, texts, corpus.labels[rows], tuple(corpus.classes), None if topics is None else topics[rows], topic_names,
-        folder, embeddings, _words(texts, progress),
+        folder, embeddings, _words(texts),
     )  # fmt: skip
 
 
@@ -237,9 +232,9 @@ def _topics(corpus: Corpus) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     return None, ()
 
 
-def _words(texts: Sequence[str], progress: Progress) -> Vocabulary:
+def _words(texts: Sequence[str]) -> Vocabulary:
     """Return the checkpoint's words in public sentences, and its most frequent ones."""
-    folder = vocabulary_folder(progress=progress)
+    folder = vocabulary_folder()
     whole = counted(vocabularies.load_cached(folder), texts)
     assert whole.counts is not None
     plain = np.array([word.isascii() and word.isalpha() and len(word) > 1 for word in whole.words])

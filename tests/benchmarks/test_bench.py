@@ -73,7 +73,7 @@ def test_a_peer_that_cannot_run_is_one_line(tmp_path: Path, script: str | None) 
 
 def test_a_section_that_fails_in_its_process_is_the_users_line() -> None:
     with pytest.raises(UserError, match=r"--pfl no-such-python: No such file"):
-        bench.run(BenchOptions(sections=("pfl",), pfl="no-such-python"), progress=lambda _line: None)
+        bench.run(BenchOptions(sections=("pfl",), pfl="no-such-python"))
 
 
 def test_tables_of_every_section() -> None:
@@ -135,7 +135,7 @@ def test_the_texts_of_the_encoders_figures(tmp_path: Path) -> None:
 @pytest.mark.soak  # that it is MiniLM: tests/server/test_model.py
 def test_the_encoder_beside_plain_transformers() -> None:
     texts, _ = bench_encoder.phrases(None, 48, seed=1)
-    found = bench_encoder.run(texts, seed=1, repeats=1, progress=lambda _line: None)
+    found = bench_encoder.run(texts, seed=1, repeats=1)
     assert found["fp32"]["least_cosine"] > 0.9999 and found["int8"]["cosine"] > 0.98
     assert found["fp32"]["sha256"] != found["int8"]["sha256"]
     assert np.isfinite([found[k]["ratio"] for k in ("plain", "fp32", "int8")]).all()
@@ -145,9 +145,7 @@ def test_the_encoder_beside_plain_transformers() -> None:
 @pytest.mark.soak  # a round without an encoder: test_round.py
 def test_a_round_whose_users_encode(tmp_path: Path) -> None:
     texts, _ = bench_encoder.phrases(None, 200, seed=1)
-    found = bench_encoder.round_with_encoding(
-        [t[:40] for t in texts], seed=1, folder=tmp_path, progress=lambda _line: None
-    )
+    found = bench_encoder.round_with_encoding([t[:40] for t in texts], seed=1, folder=tmp_path)
     assert found["delivered"] == 200 and found["share"] > 0
 
 
@@ -165,7 +163,7 @@ def test_what_a_row_takes() -> None:
 def test_what_a_deployment_carries(tmp_path: Path) -> None:
     """Four nodes on a SuperLink, which answer both stages, and six on another; every step on a thousand rows."""
     sizes = Size(sealing=(200, 1000), shuffling=(200, 1000), opening=(200, 1000), asked=4, held=6)
-    found = bench_deployment.run(sizes, counted=0.5, seed=1, folder=tmp_path, progress=lambda _line: None)
+    found = bench_deployment.run(sizes, counted=0.5, seed=1, folder=tmp_path)
     assert {name for step in found["steps"].values() for name in step["per_second"]} == {
         "seal", "take one by one", "take", "close", "give", "open"}  # fmt: skip
     assert found["steps"]["shuffling"]["disk"] > 112e6  # bytes of a million sealed rows, at least

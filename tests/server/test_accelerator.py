@@ -127,7 +127,7 @@ def masked_words(made: Path, out: Path) -> Array:
 
 
 def perplexity(made: Path, out: Path) -> Array:
-    found = pseudo_perplexity(TEXTS, made / "masked", progress=lambda line: None)
+    found = pseudo_perplexity(TEXTS, made / "masked")
     return np.log([found.value])
 
 
@@ -276,7 +276,7 @@ def test_a_model_goes_once_however_many_batches_there_are(made: Path, monkeypatc
     many = TEXTS * 6
     works: dict[str, tuple[int, Callable[[], object]]] = {
         "embed": (2, lambda: pipeline.embed(TEXTS, batch_size=3)),
-        "perplexity": (2, lambda: pseudo_perplexity(many, made / "masked", progress=lambda line: None)),
+        "perplexity": (2, lambda: pseudo_perplexity(many, made / "masked")),
         "bounds": (2, lambda: masked_lm.bounds_of(model, tokenizer, many, seed=1, max_length=40)),
         "accuracy": (2, lambda: masked_accuracy(made / "masked", many, paired=True, seed=1, max_length=40)),
         "attack": (1, lambda: attack.append(MaskAttack(made / "masked", VOCABULARY))),

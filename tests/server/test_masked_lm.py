@@ -318,16 +318,13 @@ def noisy(texts):
 
 
 @pytest.mark.slow
-def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path):
+def test_pretraining_teaches_the_original_words_and_gives_a_head(tmp_path, lines):
     """A bare encoder; in each text one word says which words there are, so that a mask can be guessed."""
     rng = np.random.default_rng(1)
     groups = (("good", "film", "very"), ("bad", "book", "not"), ("fine", "plot", "and"))
     public = [" ".join([groups[g][rng.integers(3)] for _ in range(8)]) for g in rng.integers(3, size=600)]
     bare = tiny_bert(tmp_path / "bare")
-    lines = []
-    folder = pretrain(
-        bare, public, tmp_path / "plain", steps=76, lr=2e-3, seed=1, max_length=40, progress=lines.append
-    )
+    folder = pretrain(bare, public, tmp_path / "plain", steps=76, lr=2e-3, seed=1, max_length=40)
     for paired in (False, True):
         right, constant = masked_accuracy(folder, public[:200], paired=paired, seed=2, max_length=40)
         assert constant < 0.2 and right > 0.28  # 1/9 by chance, 1/3 is what the group gives
@@ -364,20 +361,18 @@ def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_bare_encoder_becomes_a_folder_for_clients_once(tmp_path, monkeypatch):
+def test_a_bare_encoder_becomes_a_folder_for_clients_once(tmp_path, monkeypatch, lines):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bare = tiny_bert(tmp_path / "bare")
     text = TextMechanism(RandomSubstitution(V), tokens=20)
-    lines = []
     made = [
-        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=each, steps=4, max_length=40, progress=lines.append)
-        for each in (None, text, text)
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=each, steps=4, max_length=40) for each in (None, text, text)
     ]
     assert made[1] == made[2] != made[0] and sum("exporting" in line for line in lines) == 2
     assert (made[1] / "checkpoint" / "model.safetensors").is_file()
     assert MaskedLM(made[0]).identity != MaskedLM(made[1]).identity
     with pytest.raises(UserError, match="dp-mlm reads scores"):
-        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=TextMechanism(DpMlm(1.0, 0.0, 1.0, V)), progress=lines.append)
+        masked_lm_folder(bare, PUBLIC, seed=1, sanitizer=TextMechanism(DpMlm(1.0, 0.0, 1.0, V)))
 
 
 def test_sanitized_public_texts_keep_their_words_in_place():
@@ -390,5 +385,5 @@ def test_sanitized_public_texts_keep_their_words_in_place():
 
 def test_a_checkpoint_with_a_head_is_exported_as_it_is(checkpoint, exported, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = masked_lm_folder(checkpoint, PUBLIC, seed=1, max_length=40, progress=lambda line: None)
+    folder = masked_lm_folder(checkpoint, PUBLIC, seed=1, max_length=40)
     assert MaskedLM(folder).identity == MaskedLM(exported).identity and not (folder / "checkpoint").exists()

@@ -170,11 +170,10 @@ def test_a_card_says_what_the_user_pays_who_pays_most() -> None:
     assert f"{row}ε = ∞ (a training user) |" in model_card({"ladder": users(math.inf)}) and row not in model_card({})
 
 
-def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path) -> None:
+def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path, lines) -> None:
     texts, labels = reviews(300, seed=1)
-    lines: list[str] = []
     arguments = {"classes": 2, "epochs": 8, "lr": 2e-3, "seed": 3}
-    tuned = finetune(bert, texts, labels, tmp_path / "tuned", progress=lines.append, **arguments)
+    tuned = finetune(bert, texts, labels, tmp_path / "tuned", **arguments)
     assert len(lines) == 8 and float(lines[-1].split()[-1]) < 0.5 * float(lines[0].split()[-1])
     export_encoder(tuned, tmp_path / "out", max_length=64)
     h = Encoder(tmp_path / "out").encode(texts)

@@ -270,4 +270,4 @@ def test_what_is_no_run_is_said_in_one_line(world: World, run: Path, tmp_path: P
         predictor(run, "clear")
     (tmp_path / "seal.key").write_text("xyz\n")
     with pytest.raises(ValueError, match="is no key to seal or to sign with"):
-        predict_service.run(run, **world.pair, port=0, seal_keys=[tmp_path / "seal.key"], progress=print)
+        predict_service.run(run, **world.pair, port=0, seal_keys=[tmp_path / "seal.key"])

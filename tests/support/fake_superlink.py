@@ -19,6 +19,7 @@ from flwr.proto.run_pb2 import GetRunRequest, GetRunResponse, Run
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from client.device.serve import serve
+from simulations.progress import lines_to
 from sottovoce.deployment.superlink import app_bundle
 
 NODE = 77
@@ -126,7 +127,8 @@ class Served:
 
         def work():
             try:
-                serve(node, progress=self.lines.append, stop=self.stop, **options)
+                with lines_to(self.lines.append, thread=threading.get_ident()):
+                    serve(node, stop=self.stop, **options)
             except BaseException as error:
                 self.failure = error
 

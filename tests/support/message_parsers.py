@@ -211,7 +211,7 @@ def _rounds() -> Target:
         if not data[:1].isdigit():
             reply = record_from_bytes(data[1:])
         error = None if reply is not None else f"code {data[1:].decode(errors='replace')}"  # as `superlink.ask` says it
-        Rounds(store, enrolled, lambda *_: iter([(7, reply, error)]), lambda line: None).work()
+        Rounds(store, enrolled, lambda *_: iter([(7, reply, error)])).work()
         assert set(stage.dropped) <= constant | {"more records than the user is enrolled with"}
         assert set(stage.errors) <= known
         return next(iter(+stage.dropped), next(iter(stage.errors), "accepted" if store.rows else "nothing"))

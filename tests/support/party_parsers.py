@@ -306,7 +306,7 @@ def _deliveries(folder: Path) -> Target:
         left[0], look, client.LOOK = 3, client.LOOK, 0.0
         try:
             with shuffler:
-                shuffler.batch("train", b"", row_bytes=4, timeout=1.0, progress=lambda line: None)
+                shuffler.batch("train", b"", row_bytes=4, timeout=1.0)
         finally:
             client.LOOK = look
         return "delivered"

@@ -270,9 +270,7 @@ class Day:
             for k in range(len(list((server / "stages").iterdir()))):
                 request, stage = asked(k), stage_name(k)
                 body = record_to_bytes(request_to_record(request))
-                got = line.batch(
-                    stage, body, row_bytes=sealed_bytes(request), timeout=TIMEOUT, progress=lambda _line: None
-                )
+                got = line.batch(stage, body, row_bytes=sealed_bytes(request), timeout=TIMEOUT)
                 self.told.closed(stage, got.users, got.batch)
                 taken = (server / "batches" / f"{stage}.batch").read_text().strip()
                 assert taken == got.batch, f"{stage}: the training server took another batch"

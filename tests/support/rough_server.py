@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mechanisms.messages.request import Request
 from simulations.errors import UserError
+from simulations.progress import lines_to
 from sottovoce.deployment.shuffler_client import Shuffler
 from sottovoce.deployment.training_server import RemoteShuffler
 from tests.support.clients import request
@@ -36,11 +37,11 @@ def main(folder: Path, shuffler: str) -> int:
     done.mkdir(exist_ok=True)
     k = max(0, len(list(done.iterdir())) - STAGES)
     try:
-        with Shuffler(
+        with lines_to(say), Shuffler(
             shuffler, root_certificates=folder.parent / "ca" / "ca.pem", certificate=folder / "cert.pem",
             key=folder / "cert.key",
         ) as line:  # fmt: skip
-            users = RemoteShuffler(line, seal_keys=[folder / "seal.key"], timeout=TIMEOUT, progress=say)
+            users = RemoteShuffler(line, seal_keys=[folder / "seal.key"], timeout=TIMEOUT)
             while k < STAGES or not (folder / "enough").exists():
                 got = users.collect(asked(k))
                 say(f"{stage_name(k)}: {got.batch.users} users, dropped {dict(got.dropped)}, errors {dict(got.errors)}")

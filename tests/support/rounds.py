@@ -78,5 +78,5 @@ def served(store: Store, nodes: Nodes, asked: Request | None = None) -> Any:
     """The stage after its round."""
     asked = wanted() if asked is None else asked
     opened(store, asked)
-    assert Rounds(store, ENROLLED, nodes.ask, lambda line: None).work() == 1
+    assert Rounds(store, ENROLLED, nodes.ask).work() == 1
     return store.stage(asked.stage)

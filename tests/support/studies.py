@@ -179,7 +179,7 @@ def without_accounts(patch: pytest.MonkeyPatch, *modules: str) -> None:
 
 def without_work(patch: pytest.MonkeyPatch, *modules: str, made: Callable[[Experiment], Prepared] = prepared) -> None:
     """`run` encodes nothing, but has what `made` makes up, and neither accounts for anything nor reads its own code."""
-    patch.setattr("simulations.run.run.prepare", lambda study, *, progress: made(study))
+    patch.setattr("simulations.run.run.prepare", lambda study, **_: made(study))
     patch.setattr("simulations.run.journal._code", lambda: "this code")
     without_accounts(patch, *modules)
 

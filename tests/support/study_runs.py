@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Message
 
+from simulations.progress import lines_to
 from simulations.sweep import run as running
 from simulations.sweep import worker
 from simulations.sweep.definition import load_study
@@ -30,12 +32,13 @@ def main(what: str, *arguments: str) -> int:
         if what == "run":
             run_in_process(patch)
             patch.setattr(LocalGrid, "send_and_receive", _slowly)
-            patch.setattr("simulations.run.run.prepare", lambda study, *, progress: prepared(study))
+            patch.setattr("simulations.run.run.prepare", lambda study, **_: prepared(study))
             without_accounts(patch)
             return worker.main(list(arguments))
         patch.setattr(running, "_started", _started)
         file, out = arguments
-        running.run_study(load_study(file), Path(out), jobs=2, progress=lambda line: print(line, flush=True))
+        with lines_to(partial(print, flush=True)):
+            running.run_study(load_study(file), Path(out), jobs=2)
     return 0
 
 

@@ -77,7 +77,7 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
     kinds = sorted({language_models.kind_of(word) for word in words if word.reads})
     made = {kind: _made(study, kind) for kind in kinds}
     if made:
-        rewriter = replace(rewriter, masked_lm=together(made, progress=lambda line: None))
+        rewriter = replace(rewriter, masked_lm=together(made))
     public = part(PUBLIC, 1)
     held = Held(
         train=part(users, 2),
@@ -93,8 +93,6 @@ def text_prepared(study: Experiment, shared: Path) -> Prepared:
 def _made(study: Experiment, kind: str) -> Path:
     public = reviews(PUBLIC, 1)[0]
     if kind == language_models.MASKED_LM:
-        return masked_lm_folder(
-            study.encoder.model, public, seed=1, steps=STEPS, max_length=64, progress=lambda line: None
-        )
+        return masked_lm_folder(study.encoder.model, public, seed=1, steps=STEPS, max_length=64)
     source = getattr(study.text, kind)
-    return generator_folder(source, public, kind=kind, seed=1, progress=lambda line: None)
+    return generator_folder(source, public, kind=kind, seed=1)

@@ -186,7 +186,9 @@ def test_the_model_answers_a_device(deployed: Deployed) -> None:
     assert "good" in done.stdout or "bad" in done.stdout
 
 
-def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_once(deployed: Deployed) -> None:
+def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_once(
+    deployed: Deployed, lines: list[str]
+) -> None:
     """Device 1 stands still while the shuffler dies, so that the stage is half done."""
     processes = {process.party: process for process in running(deployed.folder)}
     bundle = open_bundle(deployed.folder / "bundle")
@@ -198,16 +200,15 @@ def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_
         settings = json.loads(place.read_text())
         settings["policy"] |= {"embedding": 1000.0, "label": 100.0, "total": 10_000.0, "releases": 100}
         place.write_text(json.dumps(settings))
-    said: list[str] = []
     found: list[Collected] = []
     os.kill(processes["node 1"].pid, signal.SIGSTOP)
     with Shuffler(address, root_certificates=ca, certificate=server / "cert.pem", key=server / "cert.key") as line:
-        users = RemoteShuffler(line, seal_keys=[server / "seal.key"], timeout=120.0, progress=said.append)
+        users = RemoteShuffler(line, seal_keys=[server / "seal.key"], timeout=120.0)
         request = replace(bundle.request, stage="again")
         thread = Thread(target=lambda: found.append(users.collect(request)))
         thread.start()
         try:
-            until(lambda: "stage again: 1 of 2 nodes, 30 users" in said)
+            until(lambda: "stage again: 1 of 2 nodes, 30 users" in lines)
             os.kill(processes["shuffler"].pid, signal.SIGKILL)
             environment = deployed.environment | {MARK: mark_of(deployed.folder)}
             with open(deployed.folder / "shuffler" / "log", "ab") as log:

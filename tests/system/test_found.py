@@ -145,10 +145,9 @@ def test_a_shuffler_that_says_what_it_may_not(
     monkeypatch.setattr(client, "LOOK", 0.0)
     data = f"HTTP/1.1 {status} OK\r\nContent-Length: {len(said)}\r\n\r\n{said}".encode()
     pair = keys / "pair"
-    told: Any = lambda line: None  # noqa: E731
     with Shuffler("a:1", root_certificates=keys / "ca" / "ca.pem", certificate=pair / "cert.pem",
                   key=pair / "cert.key") as shuffler:  # fmt: skip
         shuffler._client = httpx.Client(base_url="https://a:1", transport=saying(data))
         shuffler._patiently = patiently  # type: ignore[method-assign]
         with pytest.raises(UserError, match=r"is no shuffler of this version; is it the right port\?$"):
-            shuffler.batch("train", b"", row_bytes=4, timeout=1.0, progress=told)
+            shuffler.batch("train", b"", row_bytes=4, timeout=1.0)

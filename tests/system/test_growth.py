@@ -52,7 +52,7 @@ def held(arms: int, place: Path, patch: pytest.MonkeyPatch, leak: Callable[[], N
     patch.setattr(Journal, "finish", finished)
     without_work(patch)
     with started(place / "run", to_toml(study)) as part:
-        run(study, part, progress=lambda line: None, engine=partial(in_process, grid=Forgetting))
+        run(study, part, engine=partial(in_process, grid=Forgetting))
     return np.array(found)
 
 

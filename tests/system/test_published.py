@@ -16,7 +16,6 @@ from client.shard import Shard
 from simulations.errors import UserError
 from simulations.experiment import load, slug, to_toml
 from simulations.output.remote import Remote
-from simulations.progress import Progress
 from simulations.run.published import working_folder
 from simulations.run.simulate import resume, simulate
 from simulations.sweep import run as running
@@ -52,7 +51,7 @@ def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").mkdir()
     monkeypatch.chdir(tmp_path / "one")
     run_in_process(monkeypatch)
-    monkeypatch.setattr("simulations.run.run.prepare", lambda study, *, progress: prepared(study))
+    monkeypatch.setattr("simulations.run.run.prepare", lambda study, **_: prepared(study))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
     out = tmp_path_factory.mktemp("here") / "run"
     with pytest.MonkeyPatch.context() as patch:
         run_in_process(patch)
-        patch.setattr("simulations.run.run.prepare", lambda study, *, progress: prepared(study))
+        patch.setattr("simulations.run.run.prepare", lambda study, **_: prepared(study))
         simulate(STUDY, out)
     yield out, bits(out)
 
@@ -253,7 +252,7 @@ def test_a_study_at_a_url_goes_on_anywhere_and_ends_with_the_same_tables(
     Path("s.toml").write_text('name = "s"\nexperiment = "small.toml"\nseeds = [1, 2, 3]\n', encoding="utf-8")
     begun: list[str] = []
 
-    def workers(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+    def workers(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         for job in jobs:
             begun.append(job.name)
             worker._run(job.file, job.url or str(job.out), 1)

@@ -74,9 +74,9 @@ def bits(out: Path, results: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(out: Path, asked: Experiment, engine: Callable[..., Any], patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    patch.setattr("simulations.run.run.prepare", lambda asked, *, progress: prepared(asked))
+    patch.setattr("simulations.run.run.prepare", lambda asked, **_: prepared(asked))
     out.mkdir()
-    return bits(out, run(asked, out, progress=lambda line: None, engine=engine))
+    return bits(out, run(asked, out, engine=engine))
 
 
 def in_this_process(out: Path, asked: Experiment) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def whole(tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.Monke
     """What the command's study gives that nobody stops, in this process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "whole").mkdir()
-    results = run(load(tmp_path / "small.toml"), tmp_path / "whole", progress=lambda line: None, engine=in_process)
+    results = run(load(tmp_path / "small.toml"), tmp_path / "whole", engine=in_process)
     return bits(tmp_path / "whole", results)
 
 
@@ -396,7 +396,7 @@ def test_a_node_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.M
 
     people = {"users": 32, "users-per-node": 8, "timeout": 8.0}
     asked = experiment(ARMS[0], population=people)
-    monkeypatch.setattr("simulations.run.run.prepare", lambda asked, *, progress: prepared(asked))
+    monkeypatch.setattr("simulations.run.run.prepare", lambda asked, **_: prepared(asked))
     (tmp_path / "run").mkdir()
-    line = run(asked, tmp_path / "run", progress=lambda line: None, engine=engine)["arms"][0]
+    line = run(asked, tmp_path / "run", engine=engine)["arms"][0]
     assert line["delivered"] == 24 and line["errors"] == {"no answer": 2}

@@ -104,7 +104,7 @@ class Finished:
 
 def finish(out: Path, experiment: dict[str, Any], engine: Callable[..., Any] = run_on_flower) -> Finished:
     out.mkdir()
-    return Finished(out, run(from_table(experiment), out, progress=lambda line: None, engine=engine))
+    return Finished(out, run(from_table(experiment), out, engine=engine))
 
 
 @pytest.fixture(scope="module")

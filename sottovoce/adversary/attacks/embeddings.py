@@ -6,6 +6,7 @@ mechanism. Only `adversary.attacks.scores` compares its guesses with the truth.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +20,14 @@ from mechanisms.streams import SimulationStreams
 from simulations.artifacts.text_channel import as_lines
 from simulations.corpora.corpus import Text
 from simulations.experiment import embedding_mechanism
-from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import Knowledge, knowledge, prepared, values
 from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.attacks.word_pieces import Pieces
 from sottovoce.adversary.attacks.words import mechanism_of
 from sottovoce.adversary.estimators import allowed, chosen, inversion, linkage
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 
@@ -58,9 +60,7 @@ _INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
 _ATTRIBUTES = ("attribute-static", "attribute-adaptive", "attribute-chosen")
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attacks on released embeddings: see `Target`.
 
     Raises:
@@ -71,13 +71,13 @@ def entries(
         names = [name for name in names if name != "linkage-channels"]
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
-    progress(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
-    known = knowledge(target, rows[0], progress=progress)
+    log.info(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
+    known = knowledge(target, rows[0])
     texts = releases.texts_of(target, rows)
     seen = np.stack([values(row, known.mechanism) for row in rows])
-    sides = [_Embeddings(target, known, rows, texts, seen, progress)]
+    sides = [_Embeddings(target, known, rows, texts, seen)]
     if target.unprotected:
-        sides.insert(0, _Unprotected(target, known, rows, texts, known.encoded(texts), progress))
+        sides.insert(0, _Unprotected(target, known, rows, texts, known.encoded(texts)))
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
@@ -96,7 +96,6 @@ class _Embeddings:
     rows: list[releases.Row]
     texts: list[Text]
     seen: NDArray[Any]
-    progress: Progress
 
     applies: ClassVar[tuple[str, ...]] = tuple(ATTACKS)
 
@@ -125,7 +124,7 @@ class _Embeddings:
             found = [self._linked(name)]
         for e in found:
             what = f"{self.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
-            self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
+            log.info(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
         empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.texts)}
         return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
 
@@ -195,7 +194,7 @@ class _Embeddings:
     # --- attributes
 
     def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
-        held = prepared(self.target.run, self.progress).held
+        held = prepared(self.target.run).held
         about = attributes.column(self.target, held, attribute)
         found = attributes.collected(about, self.known.texts, self.texts)
         if found.why:

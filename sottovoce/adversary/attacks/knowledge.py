@@ -20,7 +20,6 @@ from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import embedding_mechanism, load, slug
-from simulations.progress import Progress
 from simulations.run.prepare import Prepared, prepare
 from sottovoce.adversary.attacks.releases import Row, written_by_another
 from sottovoce.adversary.attacks.target import Target
@@ -29,9 +28,9 @@ FloatArray = NDArray[np.float64]
 
 
 @lru_cache(maxsize=1)
-def prepared(run: Path, progress: Progress) -> Prepared:
+def prepared(run: Path) -> Prepared:
     """Return the run's data, and what its server learns from the public part, computed once for all attacks."""
-    return prepare(load(run / "experiment.toml"), progress=progress)
+    return prepare(load(run / "experiment.toml"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,21 +89,20 @@ def _encoded(encoder: CachedEncoder, texts: tuple[Text, ...]) -> NDArray[np.floa
     return encoder.embed(texts)
 
 
-def knowledge(target: Target, row: Row, *, progress: Progress) -> Knowledge:
+def knowledge(target: Target, row: Row) -> Knowledge:
     """Return the server's knowledge at the request behind a release: the maps whose digest is the release's.
 
     Args:
         target: Attacked arm.
         row: Release.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: There are no such maps.
     """
-    public = prepared(target.run, progress).public
+    public = prepared(target.run).public
     folder = target.run / "models" / slug(target.arm.name)
     if (folder / ENCODER).is_dir():  # the run has trained it for these releases
-        encoder = CachedEncoder(folder / ENCODER, progress=progress)
+        encoder = CachedEncoder(folder / ENCODER)
         checkpoint = folder / STUDENT if (folder / STUDENT).is_dir() else folder
         embeddings = encoder.embed(public.texts)
     else:

@@ -8,6 +8,7 @@ scored on the other.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from mechanisms.words.text import TextMechanism
 from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
 from simulations.errors import UserError
-from simulations.progress import Progress
+from simulations.progress import prefixed
 from sottovoce.adversary.attacks import membership_scores as scores
 from sottovoce.adversary.attacks.knowledge import prepared
 from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others, users_and_others
@@ -33,6 +34,8 @@ from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.estimators import lira, membership, presence
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.sequences import Table
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -68,9 +71,7 @@ _SHADOWS = ("membership-shadow", "membership-lira")
 _USER = "membership-user"
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of membership inference: see `Target`.
 
     Raises:
@@ -81,7 +82,7 @@ def entries(
     for users in (False, True):
         mine = [name for name in names if (name == _USER) == users]
         try:
-            attacked = _Membership.opened(target, progress, users=users) if mine else None
+            attacked = _Membership.opened(target, users=users) if mine else None
         except Skipped as why:
             skipped += [f"{name} on {target.arm.name}: {why}" for name in mine]
             continue
@@ -103,11 +104,10 @@ class _Membership:
     model: Any
     members: BoolArray
     delivered: Delivered | None
-    progress: Progress
     owner: IntArray | None = None
 
     @classmethod
-    def opened(cls, target: Target, progress: Progress, *, users: bool = False) -> _Membership:
+    def opened(cls, target: Target, *, users: bool = False) -> _Membership:
         arm = target.arm
         if arm.public_only:
             raise Skipped("no user takes part in it")
@@ -120,7 +120,7 @@ class _Membership:
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)
-        ready = prepared(target.run, progress)
+        ready = prepared(target.run)
         inside = np.arange(len(ready.held.train)) if delivered is None else delivered.rows(ready.held)
         if users:
             chosen, others, mine = users_and_others(target, ready.held, inside)
@@ -133,10 +133,10 @@ class _Membership:
         texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
         records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
         try:
-            model = model_of(target, ready.public, records, progress=progress)
+            model = model_of(target, ready.public, records)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, ready.public, model, members, delivered, progress, owner)
+        return cls(target, ready.public, model, members, delivered, owner)
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return one attack's entry; raise Skipped if it does not apply."""
@@ -157,7 +157,7 @@ class _Membership:
         precision = scores.precision(evidence, self.members)
         found = scores.found_at(evidence, self.members, FALSE_ALARMS)
         arm = self.target.arm
-        self.progress(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
+        log.info(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
         notes = [
             f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {precision:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} "
             "false alarms"
@@ -249,8 +249,9 @@ class _Membership:
         outputs, texts = [], []
         for number, mine in enumerate(inside):
             if not number or number % max(1, count // 8) == 0:
-                self.progress(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
-            said, trained = self.model.shadow(mine, number)
+                log.info(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
+            with prefixed(None):  # one line a model is enough
+                said, trained = self.model.shadow(mine, number)
             outputs.append(said)
             texts.append(trained)
         return inside, outputs, min(texts)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import re
 from collections import Counter
@@ -48,13 +49,14 @@ from simulations.output import markdown
 from simulations.output.atomic import whole
 from simulations.output.figures import COLOURS, MARKERS, new_figure, save
 from simulations.output.jsonable import json_ready
-from simulations.progress import Progress
 from sottovoce.adversary.attacks import intervals, users
 from sottovoce.adversary.attacks.target import Skipped
 from sottovoce.adversary.attacks.users import Received
 from sottovoce.adversary.estimators import allowed
 from sottovoce.adversary.estimators.statistic import VectorQuestion
 from sottovoce.adversary.estimators.users import FOLDS
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -286,7 +288,6 @@ class Study:
         seed: Seed of all random choices.
         encoder: Sentence encoder.
         vocabulary: Vocabulary of sanitized texts, or its folder.
-        progress: Function that receives lines of progress.
     """
 
     people: People
@@ -296,7 +297,6 @@ class Study:
     seed: int
     encoder: Any
     vocabulary: Any
-    progress: Progress
 
     def releases(self, skipped: list[str]) -> Iterator[Release]:
         """Yield all releases; lines about those that cannot be made are added to `skipped`."""
@@ -330,7 +330,7 @@ class Study:
         reads = self.masked_lm if str(spec["mechanism"]).startswith("dp-mlm") else None
         if reads is None and str(spec["mechanism"]).startswith("dp-mlm"):
             raise ValueError("needs a masked language model; name its folder with --masked-lm")
-        self.progress(f"{name}: {len(self.people.texts):,} comments")
+        log.info(f"{name}: {len(self.people.texts):,} comments")
         rewriter = Rewriter({"length": KEPT} | dict(spec), self.vocabulary, model=reads)
         rows = np.arange(len(self.people.texts))
         said: list[str] = []
@@ -475,7 +475,7 @@ def compare(study: Study) -> dict[str, Any]:
             "use_error": None if use is None else use[1],
             "records": None if release.rows is None else len(release.rows),
         })  # fmt: skip
-        study.progress(f"{release.name}: {len(gains)} attributes, task accuracy {arms[-1]['use']}")
+        log.info(f"{release.name}: {len(gains)} attributes, task accuracy {arms[-1]['use']}")
     people = study.people
     return {
         "name": "people", "seed": study.seed, "authors": len(people.names), "comments": len(people.texts),
@@ -592,7 +592,7 @@ def figure(results: Mapping[str, Any]) -> Any:
 
 def run(
     folder: Path, out: Path, *, labelled: Path | None = None, masked_lm: str | None = None, most: int | None = None,
-    releases: Sequence[str] = (), seed: int = 1, progress: Progress = lambda line: None,
+    releases: Sequence[str] = (), seed: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Compare releases of the comments in a folder, and write people.json, people.md and people.png.
 
@@ -604,7 +604,6 @@ def run(
         most: Comments of each author, at most.
         releases: Names of text releases; () for all.
         seed: Seed of all random choices.
-        progress: Function that receives lines of progress.
 
     Returns:
         The results.
@@ -617,16 +616,15 @@ def run(
     nothing = Corpus((), np.zeros(0, np.int64), ("none",))  # data for fine-tuning, which is off
     arm = {"name": "any", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}
     standard = from_table({"name": "people", "arm": [arm]})
-    made = encoder_folder(
-        standard.encoder, nothing, batch_size=standard.training.batch_size, seed=seed, progress=progress
+    encoder = CachedEncoder(
+        encoder_folder(standard.encoder, nothing, batch_size=standard.training.batch_size, seed=seed)
     )
-    encoder = CachedEncoder(made, progress=progress)
     words = vocabulary_folder(MINILM, public_texts=None if task is None else task.public)
     texts = {name: spec for name, spec in TEXTS.items() if not releases or name in releases}
     model = None if masked_lm is None else Path(masked_lm)
     if masked_lm == MINILM:
-        model = bundled_masked_lm(progress=progress)
-    results = compare(Study(people, task, model, texts, seed, encoder, words, progress))
+        model = bundled_masked_lm()
+    results = compare(Study(people, task, model, texts, seed, encoder, words))
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False)
     for name, content in (("people.json", text), ("people.md", summary(results))):

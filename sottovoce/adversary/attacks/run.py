@@ -21,7 +21,6 @@ from simulations.experiment import ArmSetup, load
 from simulations.output.atomic import check_writable, whole
 from simulations.output.figures import save
 from simulations.output.jsonable import json_ready
-from simulations.progress import Progress
 from simulations.run.journal import refuse_unfinished
 from sottovoce.adversary.attacks import embeddings as attack_embeddings
 from sottovoce.adversary.attacks import intervals
@@ -71,7 +70,7 @@ class Attack:
     shadows: int | None = None
 
 
-def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, Any]:
+def run(attack: Attack) -> dict[str, Any]:
     """Run every attack on every arm, and return the entries of a JSON object.
 
     Raises:
@@ -98,7 +97,7 @@ def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, 
         for kind, applies in KINDS:
             names = [name for name in dict.fromkeys(attack.names or ATTACKS) if name in kind.ATTACKS]
             if names and applies(setup):
-                found, without = kind.entries(target, names, progress=progress)
+                found, without = kind.entries(target, names)
                 entries += found
                 skipped += without
     for name in attack.names:
@@ -117,7 +116,7 @@ def run(attack: Attack, *, progress: Progress = lambda line: None) -> dict[str, 
 
 def attack(
     folder: Path | str, *names: str, arms: Sequence[str] = (), limit: int = 500, masked_lm: Path | str | None = None,
-    attributes: Sequence[str] = (), shadows: int | None = None, progress: Progress = lambda line: None,
+    attributes: Sequence[str] = (), shadows: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the server's attacks on a finished run, as the command `attack` does.
 
@@ -129,7 +128,6 @@ def attack(
         masked_lm: As in `Target`.
         attributes: As in `Target`.
         shadows: As in `Target`.
-        progress: Function that receives lines of progress.
 
     Returns:
         The results of `run`, with infinities as floats.
@@ -141,7 +139,7 @@ def attack(
     asked = Attack(Path(folder), names, tuple(arms), limit, model, tuple(attributes), shadows)
     if asked.run.is_dir():
         check_writable(asked.run)
-    results = run(asked, progress=progress)
+    results = run(asked)
     write(results, asked.run)
     return results
 

@@ -5,6 +5,7 @@ The arm's own protocol trains a shadow model, on simulated releases of people wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,9 @@ from server.protocols.protocol import Channels, Encoding, Public, Text, Training
 from server.protocols.public_maps import dim_of
 from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of, training_of
 from simulations.experiment import ArmSetup, label_of, slug, text_mechanism
-from simulations.progress import Progress
 from sottovoce.adversary.attacks.target import Target
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -143,11 +145,10 @@ class _OnReleases:
 
     def __init__(
         self, setup: ArmSetup, training: Training, public: Public, records: AttackedRecords, *, folder: Path,
-        progress: Progress,
     ) -> None:  # fmt: skip
         self.setup, self.training, self.public, self.records, self.folder = setup, training, public, records, folder
         assert public.maps is not None and public.encoder is not None
-        progress(f"{setup.arm.name}: learning maps on {len(public.texts):,} public texts")
+        log.info(f"{setup.arm.name}: learning maps on {len(public.texts):,} public texts")
         self.channels: Channels = channels_of(setup, public)
         self.mechanism: Mechanism = public.maps.best(self.channels.embedding)
         self.before = public.maps.of(self.mechanism)
@@ -168,7 +169,7 @@ class _OnReleases:
             embeddings=np.concatenate([self.embeddings[inside], np.asarray(public.embeddings)[fill]]),
             streams=_streams(self.training.seed, number),
         )
-        protocol = protocol_of(self.setup, self.training, public, folder=self.folder, progress=_quiet)
+        protocol = protocol_of(self.setup, self.training, public, folder=self.folder)
         model = Driver(people).train(protocol)
         assert model is not None
         return self._log_p(model.maps), len(people.texts)
@@ -222,7 +223,7 @@ class _OnTexts:
             texts=[self.records.texts[i] for i in chosen], labels=self.records.labels[chosen],
             streams=_streams(self.training.seed, number), masked_lm=getattr(self.public.rewriter, "masked_lm", None),
         )  # fmt: skip
-        protocol = protocol_of(self.setup, self.training, self.public, folder=self.folder, progress=_quiet)
+        protocol = protocol_of(self.setup, self.training, self.public, folder=self.folder)
         model: Any = Driver(people).train(protocol)
         return _log_p(model.pipeline, self.lines), len(people.texts)
 
@@ -266,9 +267,7 @@ class _AsPublished:
         return _log_p(pipeline, self.records.texts), len(texts)
 
 
-def model_of(
-    target: Target, public: Public, records: AttackedRecords, *, progress: Progress
-) -> _OnReleases | _OnTexts | _AsPublished:
+def model_of(target: Target, public: Public, records: AttackedRecords) -> _OnReleases | _OnTexts | _AsPublished:
     """Return the arm's model in the run folder.
 
     Raises:
@@ -280,7 +279,7 @@ def model_of(
         return _OnTexts(setup, training, public, records, folder=folder)
     if not setup.protocol.private:
         return _AsPublished(setup, training, public, records, model=target.encoder.model, folder=folder)
-    return _OnReleases(setup, training, public, records, folder=folder, progress=progress)
+    return _OnReleases(setup, training, public, records, folder=folder)
 
 
 def _log_p(pipeline: Any, texts: Sequence[Text]) -> FloatArray:
@@ -296,7 +295,3 @@ def _seed(seed: int, number: int) -> int:
 
 def _streams(seed: int, number: int) -> SimulationStreams:
     return SimulationStreams(_seed(seed, number))
-
-
-def _quiet(line: str) -> None:
-    del line

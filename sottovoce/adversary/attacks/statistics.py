@@ -8,6 +8,7 @@ Membership is the exception: it sets its threshold on one half of the records.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,6 @@ from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Text
 from simulations.experiment import slug
-from simulations.progress import Progress
 from simulations.run.prepare import Prepared
 from sottovoce.adversary.attacks import attributes, membership_scores, releases, scores
 from sottovoce.adversary.attacks.knowledge import maps_sent, prepared, values
@@ -41,6 +41,8 @@ from sottovoce.adversary.estimators import allowed, linkage, membership, statist
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
 from sottovoce.adversary.estimators.presence import embedding_evidence
 from sottovoce.adversary.estimators.statistic import Pool, VectorQuestion
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -74,12 +76,10 @@ _STAGE = "attack-vector"
 _LINKED = 250
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attacks on user vectors: see `Target`."""
     try:
-        attacked = _Vectors.opened(target, progress)
+        attacked = _Vectors.opened(target)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
     return each(names, attacked.entries, on=target.arm.name)
@@ -135,17 +135,16 @@ class _Vectors:
     seen: FloatArray
     question: VectorQuestion
     stage: str
-    progress: Progress
 
     @classmethod
-    def opened(cls, target: Target, progress: Progress) -> _Vectors:
+    def opened(cls, target: Target) -> _Vectors:
         rows = arrived(target, "statistic")
-        ready = prepared(target.run, progress)
-        encoder, question, rows = _question(target, ready, rows, progress)
+        ready = prepared(target.run)
+        encoder, question, rows = _question(target, ready, rows)
         stage = rows[0].released.stage
-        progress(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
+        log.info(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
         seen = np.stack([values(row, question.mechanism) for row in rows])
-        return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage, progress)
+        return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage)
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return an attack's entries; raise Skipped if it does not apply."""
@@ -165,7 +164,7 @@ class _Vectors:
             found = [self._attribute(attribute, chosen) for attribute in self._attributes]
         for e in found:
             what = f"{self.target.arm.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
-            self.progress(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
+            log.info(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
         empty = {"tokens": None, "best": None, "expected": None, "stage": self.stage}
         return [{"attack": name, "arm": self.target.arm.name} | empty | e for e in found]
 
@@ -377,9 +376,7 @@ def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
     return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
 
 
-def _question(
-    target: Target, ready: Prepared, rows: list[Row], progress: Progress
-) -> tuple[Encoding, VectorQuestion, list[Row]]:
+def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encoding, VectorQuestion, list[Row]]:
     """Return the encoder and the maps that some of the releases answer, by their digest, and these releases.
 
     With several rounds, they are those of the last request. Raise Skipped if the run no longer holds them.
@@ -387,7 +384,7 @@ def _question(
     build, folder = target.setup.statistic, target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
     codes = codes_asked(ready.public, target.training.self_training)
-    trained = [CachedEncoder(path, progress=progress) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
+    trained = [CachedEncoder(path) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     digests = {row.released.digest for row in rows}
     for maps in maps_sent(folder):
         question = VectorQuestion(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))

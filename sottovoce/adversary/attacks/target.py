@@ -18,8 +18,8 @@ from simulations.experiment.sections import Data, Population, Training
 class Target:
     """One arm of a finished run, with the settings of its attacks.
 
-    Each kind of attack is a module with ATTACKS, a description of each attack by name, and entries(target, names, *,
-    progress). The function returns a JSON-ready object for each result, and a line with the reason for each attack
+    Each kind of attack is a module with ATTACKS, a description of each attack by name, and entries(target,
+    names). The function returns a JSON-ready object for each result, and a line with the reason for each attack
     that does not apply. `names` are some of its ATTACKS.
 
     An entry has the keys of ENTRY; unknown values are None.

@@ -7,6 +7,7 @@ compares its guesses with the truth.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ from numpy.typing import NDArray
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.experiment import embedding_mechanism
-from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import prepared, values
 from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.attacks.words import mechanism_of
 from sottovoce.adversary.estimators import users as estimator
+
+log = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -153,11 +155,9 @@ def linkage(received: Received, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attacks on users: see `Target`."""
-    attacked = _Users(target, progress)
+    attacked = _Users(target)
     return each(names, attacked.entries, on=target.arm.name)
 
 
@@ -166,7 +166,6 @@ class _Users:
     """Attacked users of one arm: training users if they released anything, otherwise test users."""
 
     target: Target
-    progress: Progress
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return one attack's entries; raise Skipped if it does not apply."""
@@ -183,7 +182,7 @@ class _Users:
         return found
 
     def _entry(self, name: str, found: dict[str, Any]) -> dict[str, Any]:
-        self.progress(f"{self.target.arm.name}: {name}: {found['success']:.3f} ± {found['error']:.3f}")
+        log.info(f"{self.target.arm.name}: {name}: {found['success']:.3f} ± {found['error']:.3f}")
         spec = self.target.arm.text or self.target.arm.embedding or {}
         worst = max(row.released.guarantee.worst_case(declared=row.released.guarantee.exposes) for row in self._rows)
         return {
@@ -202,7 +201,7 @@ class _Users:
 
     @cached_property
     def _held(self) -> Any:
-        return prepared(self.target.run, self.progress).held
+        return prepared(self.target.run).held
 
     @cached_property
     def _rows(self) -> list[releases.Row]:
@@ -233,8 +232,7 @@ class _Users:
         said = text.texts(np.frombuffer(payload, dtype="<i4").reshape(-1, text.positions))
         lines = [one if isinstance(one, str) else " ".join(one) for one in said]
         folder = encoder_folder(
-            target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed,
-            progress=self.progress,
-        )  # fmt: skip
-        vectors = CachedEncoder(folder, progress=self.progress).embed(lines)
+            target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed
+        )
+        vectors = CachedEncoder(folder).embed(lines)
         return Received(users, vectors, [line.lower().split() for line in lines])

@@ -8,6 +8,7 @@ compares its guesses with the truth.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Text
 from simulations.experiment.result import arms_of
-from simulations.progress import Progress
 from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks.knowledge import prepared
 from sottovoce.adversary.attacks.target import Skipped, Target, each
@@ -34,6 +34,8 @@ from sottovoce.adversary.attacks.words import Held, held_of, mechanism_of
 from sottovoce.adversary.estimators import allowed, text_attributes
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.sequences import Table
+
+log = logging.getLogger(__name__)
 
 IntArray = NDArray[np.int64]
 
@@ -56,16 +58,14 @@ READING = (
 _DRAWS, _DRAWS_READ = 4, 1
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attribute inference from texts: see `Target`.
 
     Raises:
         UserError: The arm has released no texts, or an attribute does not exist. The message is one line.
     """
     text, language_model = mechanism_of(target)
-    attacked = _Attributes(target, text, held_of(target, text), language_model, progress)
+    attacked = _Attributes(target, text, held_of(target, text), language_model)
     return each(names, attacked.entries, on=target.arm.name)
 
 
@@ -77,14 +77,13 @@ class _Attributes:
     text: TextMechanism
     held: Held
     language_model: Path | None
-    progress: Progress
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return one attack's entries, one for each attribute; raise Skipped if it does not apply."""
         return [self._entry(name, attribute) for attribute in attributes.wanted(self.target)]
 
     def _entry(self, name: str, attribute: str) -> dict[str, Any]:
-        ready = prepared(self.target.run, self.progress)
+        ready = prepared(self.target.run)
         about = attributes.column(self.target, ready.held, attribute)
         found = attributes.collected(about, self._texts, self.held.texts)
         if found.why:
@@ -94,7 +93,7 @@ class _Attributes:
         share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
         gain = rate.success - float(share.max())
         relative = self._relative(guesses == found.truth, plain == found.truth)
-        self.progress(f"{self.target.arm.name}: {name} of {attribute}: {rate.success:.3f} ± {rate.error:.3f}")
+        log.info(f"{self.target.arm.name}: {name} of {attribute}: {rate.success:.3f} ± {rate.error:.3f}")
         theorem = self.text.guarantee
         one = both = 1.0  # exposed information may reveal everything
         if not theorem.exposes:
@@ -119,7 +118,7 @@ class _Attributes:
 
     @cached_property
     def _texts(self) -> list[Text]:
-        return list(prepared(self.target.run, self.progress).public.texts)
+        return list(prepared(self.target.run).public.texts)
 
     @cached_property
     def _public(self) -> IntArray:
@@ -139,7 +138,7 @@ class _Attributes:
         """Return d simulated releases of public texts, (d, p, L)."""
         count = _DRAWS_READ if self.text.word.reads else _DRAWS
         if self.text.word.reads:
-            self.progress(f"{self.target.arm.name}: rewriting {len(self._texts):,} public texts by the language model")
+            log.info(f"{self.target.arm.name}: rewriting {len(self._texts):,} public texts by the language model")
         rows = np.arange(len(self._texts), dtype=np.int64)
         return np.stack([
             texts.draw(
@@ -155,9 +154,8 @@ class _Attributes:
         target = self.target
         folder = encoder_folder(
             target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed,
-            progress=self.progress,
         )  # fmt: skip
-        return CachedEncoder(folder, progress=self.progress)
+        return CachedEncoder(folder)
 
     # --- guesses, with those from the texts as written
 

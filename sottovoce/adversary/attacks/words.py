@@ -6,6 +6,7 @@ and the mechanism. The truth lies in the same run folder. Only `adversary.attack
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,13 +27,15 @@ from mechanisms.words.text import TextMechanism
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Arm, text_mechanism
-from simulations.progress import Progress
+from simulations.progress import prefixed
 from sottovoce.adversary.attacks import releases, scores
 from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.estimators import beam, context, linkage, tokens
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.ngrams import Trigrams
 from sottovoce.adversary.estimators.sequences import Table
+
+log = logging.getLogger(__name__)
 
 IntArray = NDArray[np.int64]
 
@@ -92,9 +95,7 @@ class Held:
     records: IntArray
 
 
-def entries(
-    target: Target, names: Sequence[str], *, progress: Progress = lambda line: None
-) -> tuple[list[dict[str, Any]], list[str]]:
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attacks on sanitized texts: see `Target`.
 
     Raises:
@@ -102,8 +103,8 @@ def entries(
     """
     text, language_model = mechanism_of(target)
     held = held_of(target, text)
-    progress(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
-    attacked = _Words(target, text, held, language_model, tuple(names), progress)
+    log.info(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
+    attacked = _Words(target, text, held, language_model, tuple(names))
     found, skipped = each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
     return found, skipped
 
@@ -173,7 +174,6 @@ class _Words:
     held: Held
     language_model: Path | None
     names: tuple[str, ...]
-    progress: Progress
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return one attack's entry; raise Skipped if it does not apply."""
@@ -184,7 +184,7 @@ class _Words:
         }  # fmt: skip
         found = kinds[name]()
         error = found["error"]
-        self.progress(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
+        log.info(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
         worst = self.text.word.guarantee.worst_case()
         return {
             "attack": name,
@@ -278,9 +278,8 @@ class _Words:
         return tokens.guessed(self.held.released, self._decoded.guesses[0])
 
     def _mask_guesses(self) -> IntArray:
-        return self._masked_lm.guesses(
-            self._alone, progress=lambda line: self.progress(f"{self.target.arm.name}: mask: {line}")
-        )
+        with prefixed(f"{self.target.arm.name}: mask: "):
+            return self._masked_lm.guesses(self._alone)
 
     def _causal_guesses(self) -> IntArray:
         model = Trigrams.fitted(self._chain[2], self._public_prior(_UNSEEN))
@@ -407,11 +406,9 @@ class _Words:
         """
         priors = np.stack([self._prior, self._frequencies])
         released, pairs = self.held.released, self._pairs() if "linkage" in self.names else None
-        decoded = tokens.decode(
-            self._channel, priors, wanted=np.unique(released[released != NOTHING]),
-            progress=lambda line: self.progress(f"{self.target.arm.name}: bayes: {line}"),
-            also=None if pairs is None else pairs.add,
-        )  # fmt: skip
+        wanted, also = np.unique(released[released != NOTHING]), None if pairs is None else pairs.add
+        with prefixed(f"{self.target.arm.name}: bayes: "):
+            decoded = tokens.decode(self._channel, priors, wanted=wanted, also=also)
         return decoded, pairs
 
     # --- linkage

@@ -6,14 +6,17 @@ whatever the dependence between the figures.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from mechanisms.guarantee import gaussian_epsilon
 from sottovoce.adversary.audit.games import Game
 from sottovoce.adversary.estimators import audit as adversary
+
+log = logging.getLogger(__name__)
 
 #: Largest probability that an audit of sound mechanisms raises any alarm.
 FAMILY = 1e-3
@@ -92,16 +95,13 @@ def tests(games: Iterable[Game]) -> int:
     return sum(2 + len(game.claims) + len(game.shown) + game.gaussian for game in games if game.claims) or 1
 
 
-def measure(
-    games: list[Game], audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None] = lambda line: None
-) -> list[Finding]:
+def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[Finding]:
     """Return the games' findings, whose false alarms have probability `family` together.
 
     Args:
         games: Games to measure.
         audit: Settings of the audit.
         family: Probability of any false alarm.
-        progress: Function that receives lines of progress.
     """
     alpha = family / tests(games)
     findings = []
@@ -120,7 +120,7 @@ def measure(
             reach=adversary.largest(n, alpha), delta=audit.delta, fitted=found.fitted,
         )  # fmt: skip
         findings.append(finding)
-        progress(f"{game.name} ({game.about}): ε at least {finding.pure.epsilon:.3g}, {finding.verdict}")
+        log.info(f"{game.name} ({game.about}): ε at least {finding.pure.epsilon:.3g}, {finding.verdict}")
     return findings
 
 

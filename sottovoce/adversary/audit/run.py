@@ -65,7 +65,7 @@ def check(audit: Audit) -> None:
         )
 
 
-def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
     """Measure everything that is requested: one entry a game, and one for each client's ledger.
 
     `violated` counts the claims that do not hold. False alarms make it positive with probability at most `family`.
@@ -73,7 +73,6 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
     Args:
         audit: Settings of the audit.
         family: Probability of any false alarm.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: `check` raises it.
@@ -93,7 +92,7 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
             clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
             games += PARTS[name](clients[name], audit.delta)
         figures = max(1, tests(games) + sum(each.promised for each in times))
-        findings = measure(games, audit, family=family * tests(games) / figures, progress=progress)
+        findings = measure(games, audit, family=family * tests(games) / figures)
         ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
     entries = [entry(finding) for finding in findings] + [each.entry(family / figures) for each in times]
     for name, charged in ledgers.items():
@@ -112,7 +111,6 @@ def run(audit: Audit, *, family: float = FAMILY, progress: Callable[[str], None]
 
 def audit(
     *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, out: Path | str | None = None,
-    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure lower bounds of ε beside the claimed ones, as the command `audit` does.
 
@@ -126,7 +124,6 @@ def audit(
         delta: δ at which ε is compared beside the pure one.
         seed: Seed of the draws.
         out: Folder for audit.json, audit.md and certificates, new or empty.
-        progress: Function that receives lines of progress.
 
     Returns:
         The results of `run`, with infinities as floats. `violated` counts the claims that do not hold. For a function,
@@ -138,15 +135,14 @@ def audit(
     if any(callable(one) for one in mechanisms):
         if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
             raise UserError("audit: a function is audited alone, with its claim: audit(function, Claim(...))")
-        return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed, progress=progress), out)
+        return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed), out)
     asked = Audit(mechanisms, draws, delta, seed)
     check(asked)
-    return _kept(lambda: run(asked, progress=progress), out)
+    return _kept(lambda: run(asked), out)
 
 
 def audit_command(
     command: str, *, draws: int = 200_000, seed: int = 1, timeout: float = 60.0, out: Path | str | None = None,
-    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the audit of a program, which states its claim and answers as `adversary.audit.external.source` describes.
 
@@ -156,7 +152,6 @@ def audit_command(
         seed: Seed of the draws.
         timeout: Seconds to wait for an answer.
         out: Folder for audit.json, audit.md and certificates, new or empty.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: The program does not do so.
@@ -164,7 +159,7 @@ def audit_command(
 
     def audited() -> dict[str, Any]:
         with program(command, timeout) as source:
-            return audit_source(source, draws=draws, seed=seed, progress=progress)
+            return audit_source(source, draws=draws, seed=seed)
 
     return _kept(audited, out)
 

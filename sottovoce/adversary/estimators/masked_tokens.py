@@ -8,7 +8,8 @@ a query attack without a description.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,11 @@ from server.accelerator import device, memory_said
 from server.checkpoint import positions
 from server.masked_lm import inputs_of, layout, load, logits_at
 
+log = logging.getLogger(__name__)
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Progress = Callable[[str], None]
+
 
 _BATCH = 64
 
@@ -60,18 +63,17 @@ class MaskAttack:
         longest = positions(self._model) or 512
         self._room = longest - len(self._about["before"]) - len(self._about["after"])
 
-    def guesses(self, released: IntArray, *, progress: Progress = lambda line: None) -> IntArray:
+    def guesses(self, released: IntArray) -> IntArray:
         """Return the guess for each released word, (n, L).
 
         It is NOTHING where there is no word, and behind what the model can read at once.
 
         Args:
             released: Released words (n, L).
-            progress: Function that receives lines of progress.
         """
         out = np.full(released.shape, NOTHING, dtype=np.int64)
         rows, places = np.nonzero(released != NOTHING)
-        for found, logits in self._masked(released, rows, places, progress):
+        for found, logits in self._masked(released, rows, places):
             out[rows[found], places[found]] = self.words[logits.argmax(axis=1)]
         return out
 
@@ -94,9 +96,7 @@ class MaskAttack:
         logs: FloatArray = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
         return found, logs
 
-    def _masked(
-        self, texts: IntArray, rows: IntArray, places: IntArray, progress: Progress = lambda line: None
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
+    def _masked(self, texts: IntArray, rows: IntArray, places: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield some of (rows, places), by number, and the logits of `words` with that place masked.
 
         Places behind what the model can read at once are left out.
@@ -115,7 +115,7 @@ class MaskAttack:
             batch = waiting[at : at + _BATCH]
             yield np.array([w[0] for w in batch]), self._logits([(ids, start) for _, ids, start in batch])
             if at // 4096 != (at + _BATCH) // 4096:
-                progress(f"{at + _BATCH:,} of {len(waiting):,} words masked")
+                log.info(f"{at + _BATCH:,} of {len(waiting):,} words masked")
 
     @torch.no_grad()
     def _logits(self, masked: list[tuple[list[int], int]]) -> FloatArray:

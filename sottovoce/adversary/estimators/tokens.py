@@ -34,6 +34,7 @@ metric LDP: c·F + Σ, F their sum). For a mechanism that exposes more, the boun
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,10 +52,12 @@ from mechanisms.words.santext import SanTextPlus
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators.channel import Channel
 
+log = logging.getLogger(__name__)
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
-Progress = Callable[[str], None]
+
 
 #: Number of guesses that `decode` keeps for each output.
 TOP = 5
@@ -103,7 +106,7 @@ class Decoded:
 
 def decode(
     channel: Channel, priors: FloatArray, *, wanted: IntArray | None = None,
-    progress: Progress = lambda line: None, also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
+    also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
 ) -> Decoded:  # fmt: skip
     """Return the guess of largest posterior for every output, in one pass over all inputs.
 
@@ -113,7 +116,6 @@ def decode(
         channel: Channel of a token.
         priors: Priors (p, V + 1), at least 0; inputs without any prior are left out.
         wanted: Outputs whose `top` is needed, each once; None for all.
-        progress: Function that receives lines of progress.
         also: Function that receives every block: inputs (k,), with the unknown word, outputs (c,) and their
             log-probabilities (k, c), all that are not 0.
     """
@@ -149,7 +151,7 @@ def decode(
             if p == 0 and kept[y].any():
                 _keep(top, top_score, joint if kept[y].all() else joint[:, kept[y]], x[there], y[kept[y]])
         if done // 4096 != (done + len(x)) // 4096:
-            progress(f"{done + len(x):,} of {len(asked):,} words")
+            log.info(f"{done + len(x):,} of {len(asked):,} words")
         done += len(x)
     return Decoded(guesses, likely, np.exp(score).sum(axis=1), top.T.copy(), unchanged)
 

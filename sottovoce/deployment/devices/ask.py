@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -35,7 +35,7 @@ def one(node: Path, sentence: str, **where: Any) -> Found:
     return {"class": max(shares, key=lambda name: shares[name]), "probabilities": shares} | _costs(said)
 
 
-def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], **where: Any) -> Found:
+def many(node: Path, file: Path, out: Path, **where: Any) -> Found:
     """Write a line of answers for each line of a file, the whole file or nothing.
 
     A line has line number, class, the probability of each class, and sentence, separated by tabs, under a header. An
@@ -45,7 +45,6 @@ def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], 
         node: Folder of the device.
         file: File of sentences.
         out: File to write.
-        progress: Function that receives lines of progress.
         **where: Server and other arguments of `ask_model`.
 
     Returns:
@@ -53,7 +52,7 @@ def many(node: Path, file: Path, out: Path, *, progress: Callable[[str], None], 
     """
     sentences: Any = TextColumn.of(line for _, line in lines(file))
     with _charges_kept(node), _draft(out) as draft:
-        said = ask_model(node, sentences, progress=progress, **where)
+        said = ask_model(node, sentences, **where)
         counts = _write(draft, said, sentences)
     return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(said)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,8 +35,9 @@ from simulations.experiment import (
     load,
     slug,
 )
-from simulations.progress import Progress
 from sottovoce.deployment.devices.policy import policy_of
+
+log = logging.getLogger(__name__)
 
 #: Default of the seconds within which a device's answers leave.
 WINDOW = 10.0
@@ -44,7 +46,6 @@ WINDOW = 10.0
 def bundle_of_run(
     run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, records: int | None = None,
     keys: Keys = NO_KEYS, window: float = WINDOW,
-    progress: Progress,
 ) -> Bundle:  # fmt: skip
     """Write the bundle for users of a finished run's model: its encoder and its final maps.
 
@@ -57,7 +58,6 @@ def bundle_of_run(
         records: As in `deployment.devices.policy.policy_of`.
         keys: As in `client.device.bundle.write_bundle`.
         window: Window of the policy, in seconds.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: There is no such run or arm, or its encoder or vocabulary cannot be made again.
@@ -72,26 +72,26 @@ def bundle_of_run(
     model = run / "models" / slug(arm.name)
     _check_precision(experiment, precision, known=model / ENCODER)
     if experiment.training.protocol.only_texts:
-        public = prepare_public(experiment, _public(experiment), progress=progress)
+        public = prepare_public(experiment, _public(experiment))
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
-        request = _first_request(experiment, arm, public, progress)
+        request = _first_request(experiment, arm, public)
         return _write(experiment.name, setup, request, public, out, records=records, keys=keys, window=window)
     maps = Maps.load(model)
     if (model / ENCODER).is_dir():  # the run has trained it
-        encoder = CachedEncoder(model / ENCODER, progress=progress)
+        encoder = CachedEncoder(model / ENCODER)
     else:
         # without fine-tuning the encoder needs no data, and the run's data may be gone
         known = _public(experiment) if settings.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
         place = encoder_folder(
             replace(settings, precision=precision or settings.precision), known,
-            batch_size=experiment.training.batch_size, seed=experiment.seed, progress=progress,
+            batch_size=experiment.training.batch_size, seed=experiment.seed,
         )  # fmt: skip
-        encoder = CachedEncoder(place, progress=progress)
+        encoder = CachedEncoder(place)
         if precision in (None, settings.precision):
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
         else:
-            progress(f"the encoder is {precision}, and the run's maps were learned at {settings.precision}")
+            log.info(f"the encoder is {precision}, and the run's maps were learned at {settings.precision}")
     label = label_of(arm, maps.classes)
     channels = Channels(
         arm="", classes=maps.classes, label=label, answer=answer_of(arm, maps.classes),
@@ -116,7 +116,7 @@ def bundle_of_run(
 def bundle_of_experiment(
     experiment: Experiment, arm_name: str | None, out: Path, *, precision: str | None = None,
     records: int | None = None, keys: Keys = NO_KEYS, window: float = WINDOW,
-    public: Public | None = None, progress: Progress,
+    public: Public | None = None,
 ) -> Bundle:  # fmt: skip
     """Write the bundle for a study's first users, before any release: maps from public data alone.
 
@@ -129,7 +129,6 @@ def bundle_of_experiment(
         keys: As in `client.device.bundle.write_bundle`.
         window: Window of the policy, in seconds.
         public: The study's public part, if it is already loaded.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: The study has no such arm, or its protocol needs more than a bundle holds.
@@ -143,15 +142,15 @@ def bundle_of_experiment(
     _check_precision(experiment, precision)
     study = _at(experiment, precision)
     if public is None:
-        public = prepare_public(study, _public(study), progress=progress)
-    request = _first_request(study, arm, public, progress)
+        public = prepare_public(study, _public(study))
+    request = _first_request(study, arm, public)
     return _write(
         study.name, study.setup(arm), request, public, out, records=records, teaching=not arm.public_only,
         asking=arm.public_only, keys=keys, window=window,
     )  # fmt: skip
 
 
-def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: Progress) -> Request:
+def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
     """Return the first request of the arm's protocol; without training users, the request of inference."""
     texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
     asking = experiment.setup(replace(arm, way=None) if texts else arm)
@@ -159,7 +158,7 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public, progress: P
     if isinstance(public.rewriter, StudyRewriter):  # the request does not depend on this pretraining
         public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
     with threadpool_limits(1, user_api="blas"):  # as in a training server, whose maps must be equal to the last bit
-        protocol = protocol_of(asking, training, public, folder=Path(), progress=progress)
+        protocol = protocol_of(asking, training, public, folder=Path())
         try:
             request = next(protocol)
             protocol.close()

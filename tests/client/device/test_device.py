@@ -75,10 +75,13 @@ def test_sealing_is_beside_the_rest(made: Bundle, tmp_path: Path, monkeypatch: p
     assert found["wire"]["sealed"] == 7
 
 
-def test_what_is_profiled_is_charged_like_anything_else(made: Bundle, tmp_path: Path) -> None:
-    told: list[int] = []
-    footprint.measure(made, SENTENCES, tmp_path, progress=told.append)
-    assert told == list(range(1, len(SENTENCES) + 1))
+def test_what_is_profiled_is_charged_like_anything_else(
+    made: Bundle, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(footprint, "_SECONDS_BETWEEN_LINES", -1.0)
+    footprint.measure(made, SENTENCES, tmp_path)
+    count = len(SENTENCES)
+    assert lines == [f"{n} of {count} sentences" for n in range(1, count + 1)]
     from client.store.ledger import Ledger
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:

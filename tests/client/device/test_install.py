@@ -152,7 +152,7 @@ def test_a_device_without_a_key_is_not_served_and_not_made(place: Path, tmp_path
     folder = make_node(tmp_path / "node", seed=None, policy=HIDDEN)
     nowhere = {"root_certificates": tmp_path / "ca.pem", "key": tmp_path / "node.key"}
     with pytest.raises(ValueError, match=r"of 100 users, and it has no key to seal them to; install [^\n]+$"):
-        serve(folder, superlink="127.0.0.1:1", progress=print, stop=threading.Event(), **nowhere)
+        serve(folder, superlink="127.0.0.1:1", stop=threading.Event(), **nowhere)
     keyless = make_bundle(place, "keyless", policy=HIDDEN)
     with pytest.raises(ValueError, match=r"only among those of 100 users, and holds no key [^\n]+$"):
         keyless.install(tmp_path / "new", PUBLISHER)

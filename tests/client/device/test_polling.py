@@ -45,7 +45,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, comes: set[int], questions: int) -> l
     monkeypatch.setattr(serve.secrets, "randbelow", lambda n: n)
     monkeypatch.setattr(serve._Server, "_answer", lambda self, about, tree: None)
     quiet: Any = Quiet(comes, questions)
-    serve._Server(Path("node"), quiet, "here:1", lambda line: None, quiet).run(io.StringIO())
+    serve._Server(Path("node"), quiet, "here:1", quiet).run(io.StringIO())
     return list(quiet.waits[:questions])
 
 
@@ -63,6 +63,6 @@ def test_once_a_message_has_come_it_asks_again_at_once_and_then_soon(monkeypatch
 
 def test_devices_that_answered_together_do_not_ask_together(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet: Any = Quiet(set(), 50)
-    serve._Server(Path("node"), quiet, "here:1", lambda line: None, quiet).run(io.StringIO())
+    serve._Server(Path("node"), quiet, "here:1", quiet).run(io.StringIO())
     shares = [wait / min(0.5 * 1.1**i, 10.0) for i, wait in enumerate(quiet.waits[:50])]
     assert len(set(shares)) == 50 and min(shares) >= 0.5 and max(shares) <= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,13 @@ import numpy as np
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
-from server.protocols.protocol import Channels, Conversation, Progress, Public, Training
+from server.protocols.protocol import Channels, Conversation, Public, Training
 from server.training.rescale import factored
 
+log = logging.getLogger(__name__)
 
-def nearest_mean(
-    public: Public, channels: Channels, training: Training, *, folder: Path, progress: Progress
-) -> Conversation:
+
+def nearest_mean(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """A class weighs each release by how likely its label is under that class, and points where they lie on average."""
     del training, folder
     mechanism = public.maps.best(channels.embedding)
@@ -27,7 +28,7 @@ def nearest_mean(
     if embedding is None or labels is None:
         return None
     z, y = decoded(mechanism, embedding), labels.values.astype(np.int64)
-    progress(f"means of {len(z)} releases")
+    log.info(f"means of {len(z)} releases")
     if channels.label.name == "identity":
         weights = np.eye(channels.classes)[y]
     else:

@@ -39,7 +39,7 @@ def test_no_user_is_asked_for_what_cannot_be_trained(
 ) -> None:
     study = text_study(shared, arm, **sections)
     public = text_prepared(study, shared).public
-    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None)
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"))
     with pytest.raises(ValueError, match=f"^{where}: must be from .* the encoder's .*, got ") as error:
         next(protocol)
     assert "\n" not in str(error.value)
@@ -55,7 +55,7 @@ def test_what_fits_is_asked_for(bottleneck: int | str, shared: Path) -> None:
     study = text_study(shared, TEXT, training={"bottleneck": bottleneck}, encoder={"max-length": 64})
     check_trained(study.encoder, study.training, study.arms)
     public = text_prepared(study, shared).public
-    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None)
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"))
     assert next(protocol).channels == ("text", "label")
 
 
@@ -65,7 +65,7 @@ def test_an_encoder_that_is_not_there_is_missed_before_users_are_asked(shared: P
     assert isinstance(public.rewriter, StudyRewriter)
     gone = replace(public, rewriter=replace(public.rewriter, model=str(shared / "nowhere")))
     with pytest.raises(ValueError, match="there is no folder"):
-        next(protocol_of(study.setups[0], trained(study), gone, folder=Path("nowhere"), progress=lambda line: None))
+        next(protocol_of(study.setups[0], trained(study), gone, folder=Path("nowhere")))
 
 
 def test_a_bundle_does_not_wait_for_pretraining(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_a_bundle_does_not_wait_for_pretraining(shared: Path, monkeypatch: pytes
         raise ValueError("pretraining: no")
 
     monkeypatch.setattr("simulations.artifacts.text_channel.masked_lm_folder", refuse)
-    assert _first_request(study, study.arms[0], public, lambda line: None).channels == ("text", "label")
+    assert _first_request(study, study.arms[0], public).channels == ("text", "label")
     with pytest.raises(ValueError, match=r"^pretraining: no$"):
-        next(protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None))
+        next(protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere")))
 
 
 def test_settings_that_no_training_on_texts_reads_are_refused(shared: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_protocol_is_replayed_from_what_it_was_sent(label_stages: int, folder:
     grid = LocalGrid(make_nodes(study, folder))
     users = FlowerUsers(grid, study.population, seed=study.seed, tests=TEST, nodes=folder)
     first, drive = Listening(users), lambda who: Driver(who).train(
-        protocol_of(study.setups[0], trained(study), ready.public, folder=folder, progress=lambda line: None)
+        protocol_of(study.setups[0], trained(study), ready.public, folder=folder)
     )
     model = drive(first)
     assert len(first.asked) == label_stages
@@ -115,7 +115,7 @@ def test_experiments_name_the_ways_that_there_are() -> None:
     assert (*ASKING, "paper") == sections.WAYS
     for name in ASKING:
         steps = PROTOCOLS[name].conversation()
-        assert list(inspect.signature(steps).parameters) == ["public", "channels", "training", "folder", "progress"]
+        assert list(inspect.signature(steps).parameters) == ["public", "channels", "training", "folder"]
         assert inspect.isgeneratorfunction(steps)
     with pytest.raises(ValueError, match="sends no requests"):
         PROTOCOLS["paper"].conversation()
@@ -125,14 +125,13 @@ def test_experiments_name_the_ways_that_there_are() -> None:
     assert not declarations.releases("a protocol of another version", "text")
 
 
-def test_nothing_happens_before_the_first_question_is_wanted() -> None:
+def test_nothing_happens_before_the_first_question_is_wanted(lines: list[str]) -> None:
     study = experiment(ARM)
-    said: list[str] = []
     public = prepared(study).public
-    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=said.append)
-    assert said == []
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"))
+    assert lines == []
     request = next(protocol)
-    assert isinstance(request, Request) and said == [f"a: learning maps on {90:,} public texts"]
+    assert isinstance(request, Request) and lines == [f"a: learning maps on {90:,} public texts"]
     assert request.channels == ("embedding", "label") and request.classes == CLASSES
 
 
@@ -140,18 +139,15 @@ def test_a_public_only_arm_asks_nobody() -> None:
     study = experiment({"name": "p", "protocol": "public-only", "embedding": PURKAYASTHA})
     public = prepared(study).public
     nobody = Answered([])
-    model = Driver(nobody).train(
-        protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere"), progress=lambda line: None)
-    )
+    model = Driver(nobody).train(protocol_of(study.setups[0], trained(study), public, folder=Path("nowhere")))
     assert nobody.asked == [] and model.asked is None and model.question().channels == ("embedding",)
     assert model.answer(Batch((), 0, 0, "no release arrived")) is None
 
 
-def test_the_driver_counts_teaching_and_asking_apart() -> None:
+def test_the_driver_counts_teaching_and_asking_apart(lines: list[str]) -> None:
     batches = [Batch((), 3, 2, None), Batch((), 0, 0, "too few"), Batch((), 5, 0)]
     answered = Answered(batches)
-    told: list[str] = []
-    driver = Driver(answered, name="arm", before=lambda request: told.append(request.stage), progress=told.append)
+    driver = Driver(answered, name="arm", before=lambda request: lines.append(request.stage))
 
     def conversation() -> Iterator[SimpleNamespace]:
         assert (yield SimpleNamespace(stage="one")) is batches[0]
@@ -163,7 +159,7 @@ def test_the_driver_counts_teaching_and_asking_apart() -> None:
     assert (driver.teaching.users, driver.teaching.stages) == (3, {"one": 3, "two": 0})
     assert driver.teaching.dropped == {"duplicate": 2, "batch discarded: too few": 1}
     assert (driver.asking.users, driver.asking.stages, driver.asking.dropped) == (5, {"test": 5}, {})
-    assert told == [
+    assert lines == [
         "one", "arm: stage one: 3 users delivered", "two", "arm: stage two: 0 users delivered; too few",
         "test", "arm: stage test: 5 users delivered",
     ]  # fmt: skip
@@ -206,7 +202,7 @@ def test_what_cannot_be_asked_is_refused_before_anybody_is(folder: Path) -> None
     def refuse(request: Request) -> None:
         raise ValueError(request.stage)
 
-    protocol = protocol_of(study.setups[0], trained(study), public, folder=folder, progress=lambda line: None)
+    protocol = protocol_of(study.setups[0], trained(study), public, folder=folder)
     with pytest.raises(ValueError, match=r"^train$"):
         Driver(nobody, before=refuse).train(protocol)
     assert nobody.asked == []

@@ -119,7 +119,7 @@ def test_what_was_delivered_costs_what_was_expected(folder: Path) -> None:
 def test_the_number_of_features_is_chosen_before_anyone_is_asked(folder: Path) -> None:
     made = study({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 6.0}})
     public = prepared(made).public
-    protocol = protocol_of(made.setups[0], trained(made), public, folder=folder, progress=lambda line: None)
+    protocol = protocol_of(made.setups[0], trained(made), public, folder=folder)
     request = next(protocol)
     assert isinstance(request, Request) and request.channels == ("statistic",)
     assert request.projection.m1.shape == (public.embeddings.shape[1], 8)
@@ -290,7 +290,7 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     checkpoint = tiny_bert(tmp_path_factory.mktemp("checkpoint"))
     first = tmp_path_factory.mktemp("first")
     export_encoder(checkpoint, first, pooling="mean", max_length=16)
-    encoder = CachedEncoder(first, progress=lambda line: None)
+    encoder = CachedEncoder(first)
     public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=checkpoint)
     ready = ready._replace(public=public)
     nodes = make_nodes(made, folder)
@@ -300,7 +300,7 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     driver = Driver(users)
     place = tmp_path_factory.mktemp("model")
     model = driver.train(way.statistics(
-        public, channels_of(made.setups[0], public), _training(made), folder=place, progress=lambda line: None
+        public, channels_of(made.setups[0], public), _training(made), folder=place
     ))  # fmt: skip
     assert users.stages == [("train-1", (0, 2)), ("train-2", (1, 2))]
     assert users.published == [("client", ("train",)), ("client", ("test",))]

@@ -36,16 +36,14 @@ def log_likelihood(folder: Path, pairs: list[tuple[str, str]]) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_path: Path) -> None:
+def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_path: Path, lines: list[str]) -> None:
     """By the model as clients run it. Whoever ignores the text has log 1/2 at the word that tells the four apart, in a
     third of the tokens; wrong pairs have less."""
     source = tiny_generator(tmp_path / "model", kind)
-    said: list[str] = []
     trained = finetune_paraphraser(
         source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", epochs=12, batch_size=4, lr=1e-2, seed=1,
-        progress=said.append,
     )  # fmt: skip
-    assert said[-1].startswith("32 pairs, 12 epochs: loss ")
+    assert lines[-1].startswith("32 pairs, 12 epochs: loss ")
     public = [text for pair in PAIRS for text in pair]
     for place, model in ((tmp_path / "made", trained), (tmp_path / "before", source)):
         export_generator(model, place, public_texts=public, seed=0, prompt=PARAPHRASE)

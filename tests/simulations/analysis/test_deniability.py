@@ -210,7 +210,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def results(study):
-    return command.run(study, words_of(80), progress=lambda line: None)
+    return command.run(study, words_of(80))
 
 
 def test_a_study_holds_every_mechanism_at_every_epsilon(results):
@@ -240,7 +240,7 @@ def test_a_study_is_written_as_tables_and_figures(results, tmp_path):
 
 def test_equal_deniability_finds_an_epsilon_for_each(study):
     equal = replace(study, target=0.4, draws=100)
-    found = command.run(equal, words_of(80), progress=lambda line: None)
+    found = command.run(equal, words_of(80))
     taken = [r for r in found["runs"] if r["epsilon"] is not None]
     assert len(taken) == 3 and len({r["epsilon"] for r in taken}) == 3
     assert all(r["stays"]["q0.5"] == pytest.approx(0.4, abs=0.03) for r in taken)

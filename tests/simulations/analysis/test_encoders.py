@@ -60,11 +60,10 @@ def test_what_a_bundle_and_a_model_weigh(sample: Path, tmp_path: Path, monkeypat
     bert = as_sentence_encoder(tiny_bert(tmp_path / "bert"))
     (made,) = encoders.compare(
         sample, [str(bert)], text=None, label=None, users=1000, epsilons=[4.0], sample=300, precision="int8", seed=1,
-        progress=lambda line: None,
     ).encoders  # fmt: skip
     folder = encoders.encoder_folder(
         encoders.EncoderSettings(model=str(bert), precision="int8", max_length=64),
-        Corpus(["a", "b"], np.array([0, 1]), ("no", "yes")), batch_size=1, seed=1, progress=lambda line: None,
+        Corpus(["a", "b"], np.array([0, 1]), ("no", "yes")), batch_size=1, seed=1,
     )  # fmt: skip
     assert Encoder(folder).precision == "int8"
     assert made.bundle == sum((folder / name).stat().st_size for name in FILES)

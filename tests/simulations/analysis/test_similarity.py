@@ -23,21 +23,17 @@ from tests.server.test_masked_lm import tiny_masked_lm
 TEXTS = [" ".join(text.split()[:12]) for text in builtin(public=1, train=40, test=1, seed=3).train.texts]
 
 
-def silent(line: str) -> None:
-    return None
-
-
 @pytest.fixture
 def lengths_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No encoder is made."""
-    monkeypatch.setattr(module, "_cosines", lambda a, b, progress: np.ones(len(a)))
+    monkeypatch.setattr(module, "_cosines", lambda a, b: np.ones(len(a)))
 
 
 def test_bleu_is_that_of_its_definition(lengths_alone: None) -> None:
     """Precisions 5/6, 3/5, 2/4 and 1/3 of one to four words in a row; then e^(1 - 6/5) for a text that is too short."""
-    found = similarity(["the cat sat on a mat"], ["the cat sat on the mat"], progress=silent)
+    found = similarity(["the cat sat on a mat"], ["the cat sat on the mat"])
     assert found.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-9)
-    short = similarity(["one two three four five six"], ["one two three four five"], progress=silent)
+    short = similarity(["one two three four five six"], ["one two three four five"])
     assert short.bleu == pytest.approx(100 * np.exp(1 - 6 / 5), abs=1e-9)
     assert "tok:13a" in found.bleu_signature and found.same == 0
 
@@ -56,7 +52,7 @@ def test_pseudo_perplexity_masks_each_piece_in_turn(tmp_path: Path) -> None:
                 masked = torch.tensor([[*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]])
                 logs.append(float(torch.log_softmax(model(masked).logits[0, at].double(), dim=0)[ids[at]]))
             counts.append(len(ids) - 2)
-    found = pseudo_perplexity(texts, checkpoint, progress=silent)
+    found = pseudo_perplexity(texts, checkpoint)
     assert found.value == pytest.approx(math.exp(-np.mean(logs)), rel=1e-5)
     assert found.pieces == sum(counts) == len(logs) and found.error > 0
 
@@ -64,11 +60,11 @@ def test_pseudo_perplexity_masks_each_piece_in_turn(tmp_path: Path) -> None:
         parameter.data.zero_()
     model.save_pretrained(tmp_path / "alike")
     tokenizer.save_pretrained(tmp_path / "alike")
-    alike = pseudo_perplexity(texts, tmp_path / "alike", progress=silent)
+    alike = pseudo_perplexity(texts, tmp_path / "alike")
     assert alike.value == pytest.approx(model.config.vocab_size, rel=1e-6) and alike.error < 1e-5
     for given, why in ((["", " "], "no text has a word"), (None, "there is no folder")):
         with pytest.raises(UserError, match=rf"^[^\n]*{why}[^\n]*$"):
-            pseudo_perplexity(given or texts, checkpoint if given else tmp_path / "absent", progress=silent)
+            pseudo_perplexity(given or texts, checkpoint if given else tmp_path / "absent")
 
 
 def test_the_command_says_pseudo_perplexity_where_a_model_is_named(
@@ -106,7 +102,7 @@ def test_one_text_has_no_error_and_few_words_no_bleu(
 def test_pairs_are_needed(lengths_alone: None) -> None:
     for original, rewritten in (([], []), (["a"], ["a", "b"])):
         with pytest.raises(ValueError, match="pairs of texts"):
-            similarity(original, rewritten, progress=silent)
+            similarity(original, rewritten)
 
 
 @pytest.mark.slow
@@ -118,7 +114,7 @@ def test_what_is_nearer_has_more_of_both(tmp_path: Path, monkeypatch: pytest.Mon
         words = sorted({word for text in TEXTS for word in text.split()})
         return [" ".join(str(rng.choice(words)) if rng.random() < share else w for w in t.split()) for t in TEXTS]
 
-    found = [similarity(TEXTS, changed(share), progress=silent) for share in (0.0, 0.2, 0.6, 1.0)]
+    found = [similarity(TEXTS, changed(share)) for share in (0.0, 0.2, 0.6, 1.0)]
     assert (found[0].same, found[0].bleu) == (1.0, pytest.approx(100))
     assert found[0].cosine == pytest.approx(1, abs=1e-6) and found[0].cosine_error < 1e-6
     for nearer, further in pairwise(found):

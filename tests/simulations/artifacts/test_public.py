@@ -30,10 +30,6 @@ def study(**public: Any) -> Experiment:
     )  # fmt: skip
 
 
-def quiet(line: str) -> None:
-    pass
-
-
 def labels_of(made: Experiment) -> Any:
     return _public_labels(made.data.public, CORPUS, made.seed)
 
@@ -64,7 +60,7 @@ def written(made: Experiment, folder: Path) -> Path:
 def test_a_training_server_reads_what_was_written(part: dict[str, Any], tmp_path: Path) -> None:
     made = study(**part)
     place = written(made, tmp_path)
-    again = load_public(made, place, progress=quiet)
+    again = load_public(made, place)
     assert list(again.texts) == CORPUS.texts and again.classes == CORPUS.classes
     wanted = labels_of(made)
     assert (again.labels is None) == (wanted is None)
@@ -79,7 +75,7 @@ def test_built_in_text_beside_others_sentences_is_of_another_domain(tmp_path: Pa
     for data, elsewhere in ((reviews, True), (files, False)):
         made, place = replace(study(), data=data), tmp_path / str(elsewhere)
         place.mkdir()
-        assert load_public(made, written(made, place), progress=quiet).elsewhere is elsewhere
+        assert load_public(made, written(made, place)).elsewhere is elsewhere
     assert not study().data.elsewhere
 
 
@@ -91,7 +87,7 @@ def test_what_is_of_another_study_or_damaged_is_one_line(tmp_path: Path) -> None
 
     def refused(who: Experiment = made) -> None:
         with pytest.raises(UserError, match="is no public part of small; make it anew with") as caught:
-            load_public(who, place, progress=quiet)
+            load_public(who, place)
         assert "\n" not in str(caught.value)
 
     refused(study(labelled=8))
@@ -106,4 +102,4 @@ def test_what_is_of_another_study_or_damaged_is_one_line(tmp_path: Path) -> None
     texts.write_text(lines.replace('"text 3"', '""', 1))
     refused()
     texts.write_text(lines)
-    load_public(made, place, progress=quiet)
+    load_public(made, place)

@@ -21,7 +21,6 @@ from tests.docs.test_commands import fault
 from tests.support.paths import DATA, ROOT
 
 ALL = papers()
-QUIET: Any = lambda line: None  # noqa: E731
 
 
 def test_all_five_are_here() -> None:
@@ -104,7 +103,7 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
             {"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02, "measures": measures} for arm in study.arms
         ]}  # fmt: skip
 
-    found = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
+    found = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run)
     assert asked == [
         ("made-up Table 1, A", 450, "made-up-table-1-a-2000"), ("made-up Table 1, B", 450, "made-up-table-1-b-2000"),
     ]  # fmt: skip
@@ -113,10 +112,10 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| none | 0.800 | 0.250 |", "- smaller", "- rounded"):
         assert line in page.splitlines()
     assert "| Figure 2 | a picture | cannot be | no numbers |" in page
-    quick = reproduce(PAPER, PAPER.items, quick=True, data=data, out=tmp_path, run=run, progress=QUIET)
+    quick = reproduce(PAPER, PAPER.items, quick=True, data=data, out=tmp_path, run=run)
     assert [len(each.rows) for each in quick] == [1, 0] and "quick run" in quick[1].why
     (data / "sst2" / "train.tsv").unlink()
-    missing = reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
+    missing = reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=run)
     assert "name the folder of the data with --data" in text(PAPER, PAPER.items[:1], missing, quick=False)
 
 
@@ -129,7 +128,7 @@ def test_what_is_finished_is_not_run_again(data: Path, tmp_path: Path) -> None:
         raise AssertionError
 
     with pytest.raises(UserError, match="has no arm some; remove its folder"):
-        reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=never, progress=QUIET)
+        reproduce(PAPER, PAPER.items[:1], quick=False, data=data, out=tmp_path, run=never)
 
 
 def test_what_takes_hours_is_run_by_itself_and_then_shown(data: Path, tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ def test_what_takes_hours_is_run_by_itself_and_then_shown(data: Path, tmp_path: 
     paper = replace(PAPER, items=(replace(first, hours="many words"), replace(first, name="Table 3, C")))
 
     def rows(items: Sequence[Item]) -> list[int]:
-        found = reproduce(paper, items, quick=False, data=data, out=tmp_path, run=run, progress=QUIET)
+        found = reproduce(paper, items, quick=False, data=data, out=tmp_path, run=run)
         assert not found[0].rows or not found[0].why
         assert found[0].rows or 'Not run: many words; it is run by itself, with --table "Table 1, A".' in (
             text(paper, items, found, quick=False).splitlines()
@@ -180,11 +179,11 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
         arms = [arm["name"] for arm in chosen(load_paper("yue-2021"), "Table 1, SST-2")[0].arms]
         return {"chance": 0.6, "arms": [{"name": name, "accuracy": 0.5, "accuracy_se": 0.02} for name in arms]}
 
-    def simulate(study: Any, folder: Path, *, progress: Any) -> dict[str, Any]:
+    def simulate(study: Any, folder: Path) -> dict[str, Any]:
         done.append((f"{study.population.users} users", folder.name))
         return finished(folder)
 
-    def resume(folder: Path, *, progress: Any) -> dict[str, Any]:
+    def resume(folder: Path) -> dict[str, Any]:
         done.append(("resumed", folder.name))
         return finished(folder)
 

@@ -55,7 +55,7 @@ def study(folder: Path, train: Rows, test: Rows, **data: object) -> Experiment:
 
 
 def said(experiment: Experiment) -> dict[str, Any]:
-    return forecast(experiment, progress=lambda line: None)
+    return forecast(experiment)
 
 
 def written(texts: list[str], n: int) -> Rows:
@@ -115,7 +115,7 @@ def test_classes_that_a_limit_leaves_without_a_row_are_named(tmp_path: Path) -> 
     train = [(f"a film {i}", labels[i % 31]) for i in range(62)]
     test = [(f"some book {i}", "big" if i >= 30 else labels[1 + i]) for i in range(1000)]
     experiment = study(tmp_path, train, test, **{"test-limit": 100})
-    split, _, about = parts(experiment, progress=lambda line: None)
+    split, _, about = parts(experiment)
     counts = np.bincount(split.test.labels, minlength=31)
     assert counts[0] == 97 and counts.sum() == 100
     assert about["untested"] == [label for label, n in zip(split.test.classes, counts, strict=True) if not n]

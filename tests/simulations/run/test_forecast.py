@@ -68,13 +68,13 @@ def study(bert: Path, **sections: Any) -> Experiment:
 
 
 def said(experiment: Experiment) -> dict[str, Any]:
-    return forecast(experiment, progress=lambda line: None)
+    return forecast(experiment)
 
 
 def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Path, tmp_path: Path) -> None:
     experiment = study(bert)
     found = said(experiment)
-    split, _, _ = parts(experiment, progress=lambda line: None)
+    split, _, _ = parts(experiment)
     for name, rows in (("public", 40), ("train", 60), ("test", 50)):
         corpus = getattr(split, name)
         counts = {label: int((corpus.labels == i).sum()) for i, label in enumerate(corpus.classes)}
@@ -183,7 +183,7 @@ def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
         bert, training={"protocol": "sanitized-text"}, arm=[arm, arm | {"name": "b"}],
         policy={"text": 10_000.0, "accept-unprotected": reasons},
     )  # fmt: skip
-    split, _, _ = parts(experiment, progress=lambda line: None)
+    split, _, _ = parts(experiment)
     texts = [text for part in (split.train, split.test) for text in part.texts]
     mechanism = texts_to_price(experiment)["a"]
     shorter = padded_word_ids(texts, mechanism)

@@ -74,7 +74,6 @@ def test_a_generating_arm_without_its_checkpoint_is_refused(shared: Path) -> Non
         with pytest.raises(UserError, match=rf"text\.{kind} = the folder of a checkpoint that generates text$"):
             prepare_rewriter(
                 study.setups, study.text, ["the film was good"], model=study.encoder.model, seed=study.seed,
-                progress=lambda line: None,
             )  # fmt: skip
     with pytest.raises(UserError, match=r"text\.prompt: goes with text\.generator"):
         text_study(shared, arm("random"), text={"prompt": "{text} :"})

@@ -101,7 +101,7 @@ def rows(n: int, *, seed: int, sort: bool = False) -> list[tuple[str, ...]]:
 @pytest.mark.usefixtures("unencoded")
 def test_a_limit_of_a_sorted_test_part_keeps_both_classes(tmp_path: Path) -> None:
     experiment = files(tmp_path, rows(40, seed=1), rows(60, seed=2, sort=True), **{"test-limit": 20})
-    held = prepare(experiment, progress=print).held
+    held = prepare(experiment).held
     labels = [label for _, label in rows(60, seed=2, sort=True)]
     counts = np.bincount(held.test.labels)
     assert counts.sum() == 20 and abs(counts[1] - 20 * labels.count("1") / 60) < 1
@@ -111,9 +111,9 @@ def test_a_limit_of_a_sorted_test_part_keeps_both_classes(tmp_path: Path) -> Non
 def test_a_test_part_of_one_class_is_refused(tmp_path: Path) -> None:
     test = [row for row in rows(60, seed=2) if row[1] == "1"]
     with pytest.raises(UserError, match=r'data\.test: all .* test texts are of class "1"'):
-        prepare(files(tmp_path, rows(40, seed=1), test), progress=print)
+        prepare(files(tmp_path, rows(40, seed=1), test))
     with pytest.raises(UserError, match=r"data\.test: all 1 test texts"):
-        prepare(files(tmp_path, rows(40, seed=1), rows(9, seed=2), **{"test-limit": 1}), progress=print)
+        prepare(files(tmp_path, rows(40, seed=1), rows(9, seed=2), **{"test-limit": 1}))
 
 
 def test_a_test_part_that_is_held_out_of_what_users_would_hold(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def with_users(made: list[tuple[str, ...]], name: str, each: int) -> list[tuple[
 def test_who_is_tested_is_whom_the_data_name(tmp_path: Path) -> None:
     """Three rows to a person: a third of the users, with records 0, 1 and 2, and a ladder for three."""
     experiment = files(tmp_path, with_users(rows(40, seed=1), "a", 2), with_users(rows(30, seed=2), "b", 3))
-    held = prepare(experiment, progress=print).held
+    held = prepare(experiment).held
     first = experiment.population.users
     assert held.test_holders.people == 10 and held.test_holders.most == 3
     assert set(held.test_holders.users.tolist()) == set(range(first, first + 10))
@@ -159,7 +159,7 @@ def test_somebody_in_train_and_test_would_have_two_budgets(tmp_path: Path) -> No
     train, test = with_users(rows(40, seed=1), "a", 1), with_users(rows(30, seed=2), "a", 1)
     for more in ({}, {"overlap": "no reason is good enough"}):
         with pytest.raises(UserError, match=r"data\.user: \d+ people are in test and in train"):
-            prepare(files(tmp_path, train, test, **more), progress=print)
+            prepare(files(tmp_path, train, test, **more))
 
 
 @pytest.mark.usefixtures("unencoded")
@@ -173,8 +173,7 @@ def test_a_column_of_users_makes_users(tmp_path: Path) -> None:
             replace(table, population=replace(table.population, **assignment))
     # no more test-repeats, which data of people refuse
     with pytest.raises(UserError, match=r"minimum-users: 11 is more than the 10 test users.*more test users$"):
-        prepare(replace(table, population=replace(table.population, users=12), shuffle=Shuffle(minimum_users=11)),
-                progress=print)  # fmt: skip
+        prepare(replace(table, population=replace(table.population, users=12), shuffle=Shuffle(minimum_users=11)))
 
 
 def planted(rng: np.random.Generator, faults: set[str], seed: int) -> tuple[list, list, dict[str, object]]:
@@ -221,7 +220,7 @@ def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
     refusals += ["data.overlap: is missing"] if overlap else []
     for refusal in refusals:
         with pytest.raises(UserError, match=refusal) as caught:
-            prepare(files(tmp_path, train, test, **data), progress=print)
+            prepare(files(tmp_path, train, test, **data))
         assert "\n" not in str(caught.value)
         if refusal in ("of class", "in test and in train"):
             return
@@ -229,7 +228,7 @@ def test_whatever_is_planted_is_named(tmp_path: Path, seed: int) -> None:
             data["overlap"] = "planted"
         else:
             data["public"] = {"split": "built-in", "classes": {"no": "negative", "aye": "positive"}}
-    made = prepare(files(tmp_path, train, test, **data), progress=print)
+    made = prepare(files(tmp_path, train, test, **data))
     about, notes = made.about, "\n".join(data_notes(made.about))
     shared = about["overlap"]["test in train"]
     assert (shared["texts"] > 0) == ("copied" in faults) and (shared["near"] > 0) == ("edited" in faults)
@@ -261,11 +260,11 @@ def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
         if not folder.is_dir():
             pytest.skip(f"{folder} is missing: data of others are not part of the repository")
         more = [f"data.path={folder}"]
-    split, holders, about = parts(load(name, more), progress=print)
+    split, holders, about = parts(load(name, more))
     assert holders.people == experiment.population.users and len(split.test) and set(about) >= {"overlap", "repeated"}
 
 
-def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path) -> None:
+def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path, lines: list[str]) -> None:
     (tmp_path / "t.csv").write_text("text,label\na,b\n")
     experiment = from_table({
         "name": "small", "policy": {"embedding": 32.0, "label": 3.0},
@@ -275,14 +274,13 @@ def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path) -> None:
         },
         "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
     })  # fmt: skip
-    said: list[str] = []
     with pytest.raises(UserError, match=r't\.csv.*"txt"'):
-        simulate(experiment, tmp_path / "out", progress=said.append)
-    assert said == []
+        simulate(experiment, tmp_path / "out")
+    assert lines == []
 
 
 @pytest.mark.usefixtures("unencoded")
 def test_one_public_text_is_too_few_for_maps(tmp_path: Path) -> None:
     few = files(tmp_path, rows(40, seed=1), rows(30, seed=2), public={"fraction": 0.01})
     with pytest.raises(UserError, match="there is 1 public text, and maps are learned on two or more"):
-        prepare(few, progress=print)
+        prepare(few)

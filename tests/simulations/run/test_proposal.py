@@ -114,7 +114,7 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
         "centralised, not private", "class names alone, no users", "no noise",
         *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
     ]  # fmt: skip
-    split, holders, about = parts(experiment, progress=lambda line: None)
+    split, holders, about = parts(experiment)
     assert holders.people == experiment.population.users == len(split.train)
     shares = [np.bincount(part.labels) / len(part) for part in (split.train, split.test)]
     assert abs(len(split.test) / 262 - 0.2) < 0.01 and np.allclose(shares[0], shares[1], atol=0.05)
@@ -133,7 +133,7 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
 def test_people_are_in_one_part_each(tmp_path: Path) -> None:
     made = propose(table(tmp_path, users=65), Path("mine"))
     assert made.experiment.data.user == "author" and made.experiment.population.assignment == "column"
-    split, holders, _ = parts(made.experiment, progress=lambda line: None)
+    split, holders, _ = parts(made.experiment)
     people = [set(part.users or ()) for part in (split.public, split.train, split.test)]
     assert sum(map(len, people)) == len(set.union(*people)) == 65
     assert holders.people == made.experiment.population.users == len(people[1])

@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def at_work(part: Path, study: Experiment, grid: Any = LocalGrid) -> None:
     """`run` on a grid in this process, and a report of one file."""
-    results = run(study, part, progress=lambda line: None, engine=partial(in_process, grid=grid))
+    results = run(study, part, engine=partial(in_process, grid=grid))
     (part / "results.json").write_text(json.dumps(results))
 
 
@@ -259,7 +259,7 @@ def test_a_bug_that_comes_again_is_not_told_to_be_resumed(error: Exception, plac
 def test_before_anything_is_released_nothing_is_left(
     error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(study: Experiment, *, progress: Any) -> Any:
+    def failing(study: Experiment) -> Any:
         raise error
 
     monkeypatch.setattr("simulations.run.run.prepare", failing)

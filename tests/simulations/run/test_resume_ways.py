@@ -72,7 +72,7 @@ def without_work(folder: Path, shared: Path, patch: pytest.MonkeyPatch) -> Path:
 
 
 def at_work(part: Path, asked: Experiment) -> None:
-    results = run(asked, part, progress=lambda line: None, engine=studies.in_process)
+    results = run(asked, part, engine=studies.in_process)
     (part / "results.json").write_text(json.dumps(results, default=str))
 
 

@@ -121,7 +121,7 @@ def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, s
     nodes = Nodes({ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)})
     with Store(tmp_path / "store") as store:
         opened(store, asked)
-        Rounds(store, enrolled, nodes.ask, lambda line: None).work()
+        Rounds(store, enrolled, nodes.ask).work()
         done = store.stage("train")
     assert done is not None and (done.users, done.state) == (vouched, state)
 

@@ -40,7 +40,7 @@ def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
     assert sorted(map(bytes, rows)) == sorted(bytes(row) for r in replies.values() for row in r.rows)
     releases, mask = unseal(rows, asked, PRIVATE)
     assert mask.all() and len(releases[0]) == 8
-    assert Rounds(store, ENROLLED, nodes.ask, lambda line: None).work() == 0 and len(nodes.asked) == 1
+    assert Rounds(store, ENROLLED, nodes.ask).work() == 0 and len(nodes.asked) == 1
 
 
 def test_a_node_speaks_for_its_own_users_alone(store: Store) -> None:
@@ -73,7 +73,7 @@ def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> N
         np.zeros((many + 1, 112), np.uint8),
     )  # fmt: skip
     opened(store, asked)
-    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask, lambda line: None)
+    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask)
     (stage,) = store.open_stages()
     dropped: Counter[str] = Counter()
     rounds._take(stage, (0, 1), ONE, answer(asked, [100], records=[7]), dropped)  # by a process that was killed then
@@ -93,7 +93,7 @@ def test_a_node_may_send_what_its_users_may(store: Store) -> None:
         yield from ((node, None, "code 101") for node in nodes)
 
     opened(store, asked)
-    Rounds(store, ENROLLED, ask, lambda line: None).work()
+    Rounds(store, ENROLLED, ask).work()
     assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 16))
 
 
@@ -116,7 +116,7 @@ def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
     enrolled = {node + 1: Enrolled(np.array([node]), np.array([1])) for node in range(len(replies))}
     nodes = Nodes(dict(enumerate(replies, start=1)))
     opened(store, wanted())
-    Rounds(store, enrolled, nodes.ask, lambda line: None).work()
+    Rounds(store, enrolled, nodes.ask).work()
     done = store.stage("train")
     assert done is not None and done.state == DISCARDED and not done.dropped
     assert done.errors["another error"] == 2 and done.errors["a reply that is not sealed, or unreadable"] == 3
@@ -140,7 +140,7 @@ def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytes
         return late.ask(record, nodes, timeout)
 
     opened(store, wanted(), timeout=60.0)
-    Rounds(store, ENROLLED, asked, lambda line: None).work()
+    Rounds(store, ENROLLED, asked).work()
     done = store.stage("train")
     assert done is not None and (done.state, done.users, done.duplicates, done.errors) == (CLOSED, 8, 0, {})
     assert [nodes for _, nodes, _ in late.asked] == [(ONE, TWO), (ONE,), (ONE,), (ONE,)]
@@ -171,11 +171,11 @@ def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         opened(store, wanted())
         with pytest.raises(Stopped):
-            Rounds(store, ENROLLED, until_stopped, lambda line: None).work()
+            Rounds(store, ENROLLED, until_stopped).work()
     with Store(tmp_path / "store.sqlite") as store:
         left = store.stage("train")
         assert left is not None and (left.state, left.users) == (OPEN, 4)
-        Rounds(store, ENROLLED, Nodes({ONE: again, TWO: other}).ask, lambda line: None).work()
+        Rounds(store, ENROLLED, Nodes({ONE: again, TWO: other}).ask).work()
         done = store.stage("train")
         assert done is not None and (done.state, done.users, done.rows, done.duplicates) == (CLOSED, 8, 8, 4)
         assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, [*first.rows, *other.rows]))
@@ -191,7 +191,7 @@ def check_replies(store: Store, n: int, seed: int) -> Any:
     nodes = Nodes(dict(enumerate(fuzzer.messages(n), start=1)))
     enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1])) for node in nodes.replies}
     opened(store, asked)
-    Rounds(store, enrolled, nodes.ask, lambda line: None).work()
+    Rounds(store, enrolled, nodes.ask).work()
     done = store.stage("train")
     assert done is not None and done.state == CLOSED
     assert set(done.dropped) <= REASONS and set(done.errors) == {"a reply that is not sealed, or unreadable"}
@@ -228,7 +228,7 @@ def test_replies_of_100_mb_within_bounded_memory(store: Store) -> None:
     longer = sealed_to_record(Sealed(np.arange(100, 104), np.zeros(4, np.int64), wide))
     for i, content in enumerate((longer, *Fuzzer([valid], 3).huge())):
         opened(store, wanted(stage=f"stage-{i}"))
-        rounds = Rounds(store, ENROLLED, Nodes({ONE: content, TWO: "code 5"}).ask, lambda line: None)
+        rounds = Rounds(store, ENROLLED, Nodes({ONE: content, TWO: "code 5"}).ask)
         assert extra(rounds.work) < ROOM
         done = store.stage(f"stage-{i}")
         assert done is not None and done.state == DISCARDED and done.dropped.get("of another length", 0) == 4 * (i == 0)

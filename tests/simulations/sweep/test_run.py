@@ -24,7 +24,7 @@ from pyarrow import parquet
 from simulations.errors import TERMINATED, Interrupted, UserError
 from simulations.experiment import load
 from simulations.output import latex
-from simulations.progress import Progress
+from simulations.progress import lines_to
 from simulations.run.frontier import pareto
 from simulations.run.journal import begun, resumed, started
 from simulations.run.run import run
@@ -110,11 +110,11 @@ class Here:
         self.kill = kill
         self.begun: list[str] = []
 
-    def __call__(self, jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+    def __call__(self, jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         for job in jobs:
             self.begun.append(job.name)
             with resumed(job.out) if begun(job.out) else started(job.out, Path(job.file).read_text()) as part:
-                results = run(load(part / "experiment.toml"), part, progress=lambda line: None, engine=self.engine)
+                results = run(load(part / "experiment.toml"), part, engine=self.engine)
                 (part / "results.json").write_text(json.dumps(results))
             yield job.name
 
@@ -133,7 +133,7 @@ class Stopping(LocalGrid):
 
 
 def done(out: Path, workers: Any) -> list[Path]:
-    return run_study(load_study("s.toml"), out, jobs=1, progress=lambda line: None, workers=workers)
+    return run_study(load_study("s.toml"), out, jobs=1, workers=workers)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -254,7 +254,7 @@ def test_where_a_run_fails_those_at_work_are_waited_for_and_no_other_is_begun(mo
     said = running._failure
     monkeypatch.setattr(running, "_failure", lambda job, code: Path("go").touch() or said(job, code))
     with pytest.raises(UserError, match="runs/j1: what is wrong; the others are kept"):
-        list(processes(jobs, 2, lambda line: None))
+        list(processes(jobs, 2))
     assert Path("first").exists() and not Path("third").exists()
 
 
@@ -283,7 +283,7 @@ def test_what_a_run_ends_with_is_its_cause_and_no_last_words_of_a_library(
 ) -> None:
     source = f"import os, sys\nsys.stderr.write('{said}{_NOISE}')\nsys.stderr.flush()\n{ending}"
     with pytest.raises(UserError) as failed:
-        list(processes(programs(monkeypatch, source), 1, lambda line: None))
+        list(processes(programs(monkeypatch, source), 1))
     assert str(failed.value) == f"runs/j0: {failure}"
 
 
@@ -316,13 +316,14 @@ def test_what_runs_are_at_is_said_at_once_and_now_and_then(monkeypatch: pytest.M
     )
     said: list[str] = []
 
-    def progress(line: str) -> None:
+    def show(line: str) -> None:
         said.append(line)
         if "a: teaching" in line:
             Path("go").touch()
 
     monkeypatch.setattr(running, "_SAY", 0.0)
-    assert list(processes(programs(monkeypatch, at_work), 1, progress)) == ["j0"]
+    with lines_to(show):
+        assert list(processes(programs(monkeypatch, at_work), 1)) == ["j0"]
     assert said[0] == "j0: begins" and said[-1] == "j0: a: teaching" and len(said) == len(set(said)) <= 3
 
 
@@ -343,7 +344,7 @@ def test_runs_on_a_cluster_are_one_at_a_time_or_share_it(monkeypatch: pytest.Mon
     for jobs in (None, 2):
         Path("runs").mkdir(exist_ok=True)
         with pytest.raises(UserError):  # there are no results
-            run_study(load_study("s.toml"), Path("out"), jobs=jobs, progress=lambda line: None, ray_address="head:6379")
+            run_study(load_study("s.toml"), Path("out"), jobs=jobs, ray_address="head:6379")
     assert [len(words) for words in told] == [5] * 8 and all(words[4] == "head:6379" for words in told)
     assert [words[2] for words in told] == ["1"] * 4 + ["2"] * 4
 
@@ -360,7 +361,7 @@ def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(running, "time", SimpleNamespace(sleep=interrupted, monotonic=time.monotonic))
     with pytest.raises(Interrupted, match="run it again to go on"):
-        list(processes(jobs, 2, lambda line: None))
+        list(processes(jobs, 2))
     assert [process.returncode for process in made] == [-signal.SIGTERM, -signal.SIGTERM]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import signal
@@ -57,12 +58,10 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[Experiment]:
     """`simulations.run.run.run` becomes `run`; the experiments it was given are in the list."""
     seen: list[Experiment] = []
 
-    def wrapped(
-        experiment: Experiment, out: Path, *, progress: Callable[[str], None], engine: Any, publish: Callable[[], None]
-    ) -> dict[str, Any]:
+    def wrapped(experiment: Experiment, out: Path, *, engine: Any, publish: Callable[[], None]) -> dict[str, Any]:
         seen.append(experiment)
         (out / "nodes").mkdir(exist_ok=True)
-        progress("at work")
+        logging.getLogger("simulations.run").info("at work")
         return run(out) if signature(run).parameters else run()
 
     module = ModuleType("simulations.run.run")

@@ -356,7 +356,7 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
 
     public = reviews(40, seed=1)[0]
     bert = tiny_bert(Path("bert"))
-    folder = masked_lm_folder(bert, public, seed=0, steps=100, max_length=64, progress=lambda _: None)
+    folder = masked_lm_folder(bert, public, seed=0, steps=100, max_length=64)
     Path("in.txt").write_text("\n".join(TEXTS))
     options = ["--words", "bert", "--masked-lm", str(folder), "--tokens", "4", "--explain"]
     capsys.readouterr()

@@ -38,7 +38,7 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert captured.err.splitlines()[-1].endswith(
             " tokens. Each text: ε = 72 at worst, for any two texts (6 tokens at 11 each, their number at 6)"
         )
-        folder = generator_folder(source, public, kind=of, prompt=prompt, seed=0, progress=lambda line: None)
+        folder = generator_folder(source, public, kind=of, prompt=prompt, seed=0)
         rewriter = Rewriter({"mechanism": name, "epsilon": 11.0, "tokens": 6}, model=folder)
         rows = np.arange(len(TEXTS))
         rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
@@ -71,9 +71,7 @@ def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(given) == 0
     captured = capsys.readouterr()
     assert captured.err.splitlines()[-1].endswith(said)
-    folder = generator_folder(
-        source, ["the film was good", "a bad book"], kind="paraphraser", seed=0, progress=lambda line: None
-    )
+    folder = generator_folder(source, ["the film was good", "a bad book"], kind="paraphraser", seed=0)
     spec = {"mechanism": "dp-bart", "epsilon": 8.0, "delta": 1e-6, "clip": 2, "window": 6, "tokens": 6}
     rows = np.arange(len(TEXTS))
     rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
@@ -102,7 +100,7 @@ def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
     """Whatever stands on one side, the other's draws are the same, and what is charged is that of two texts. The side
     itself is read, so the test can fail."""
     source = tiny_generator(Path("model"), kind)
-    folder = generator_folder(source, ["the film was good"], kind="generator", seed=0, progress=lambda line: None)
+    folder = generator_folder(source, ["the film was good"], kind="generator", seed=0)
     spec = {"mechanism": "dp-prompt", "epsilon": 60.0, "tokens": 6, "sides": 2, "length": 0.0}
     rewriter = Rewriter(spec, model=folder)
     assert rewriter.text.guarantee.worst_case() == 2 * 6 * 60.0

@@ -147,7 +147,7 @@ def test_down_where_nothing_runs_says_so(place: Path, capsys: pytest.CaptureFixt
 
 
 def test_down_names_what_it_has_stopped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = Parties(place, show=lambda line: None, progress=lambda line: None)
+    ours = Parties(place, show=lambda line: None)
     process = ours.start("shuffler", "shuffler", ["sleep", "600"])
     assert cli.main(["deploy", "down", "."]) == 0
     assert capsys.readouterr().out == ".: stopped shuffler\n"

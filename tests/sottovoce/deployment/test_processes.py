@@ -39,7 +39,7 @@ STARTER = """
 import sys, time
 from pathlib import Path
 from sottovoce.deployment.processes import Parties
-started = Parties(Path(sys.argv[1]), show=lambda line: None, progress=lambda line: None)
+started = Parties(Path(sys.argv[1]), show=lambda line: None)
 started.start("sleeper", "sleeper", ["sh", "-c", "sleep 600 & wait"])
 started.start("other", "other", ["sleep", "600"])
 print("ready", flush=True)
@@ -57,8 +57,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         os.kill(one.pid, signal.SIGKILL)
 
 
-def started(folder: Path, *lines: list[str]) -> Parties:
-    return Parties(folder, show=lines[0].append if lines else print, progress=lines[1].append if lines else print)
+def started(folder: Path, shows: list[str] | None = None) -> Parties:
+    return Parties(folder, show=print if shows is None else shows.append)
 
 
 def alive(folder: Path) -> list[int]:
@@ -74,7 +74,7 @@ def until(true: object, seconds: float = 20.0) -> None:
 
 def test_a_command_is_shown_noted_and_logged_for_its_owner_alone(folder: Path) -> None:
     shows: list[str] = []
-    ours = started(folder, shows, [])
+    ours = started(folder, shows)
     process = ours.start("the party", "place", ["sh", "-c", "echo $GIVEN; echo bad 1>&2"], {"GIVEN": "a b"})
     process.wait()
     assert shows == ["GIVEN='a b' sh -c 'echo $GIVEN; echo bad 1>&2'"]
@@ -84,22 +84,20 @@ def test_a_command_is_shown_noted_and_logged_for_its_owner_alone(folder: Path) -
     ours.stop()
 
 
-def test_progress_is_passed_on_and_nothing_else_is(folder: Path) -> None:
-    said: list[str] = []
-    ours = started(folder, [], said)
+def test_progress_is_passed_on_and_nothing_else_is(folder: Path, lines: list[str]) -> None:
+    ours = started(folder, [])
     ours.start("the party", "place", ["sh", "-c", "echo '    0.2 s  half done'; echo noise; printf '    1.0 s  do'"])
     with pytest.raises(UserError):
         ours.until(lambda: False, what="never", seconds=20)
-    assert said == ["the party: half done"]
+    assert lines == ["the party: half done"]
     ours.stop()
 
 
 def test_what_a_party_says_last_is_passed_on_though_it_ends_at_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
 ) -> None:
     """It speaks and ends after its log was looked at, and before anybody asks whether it is there."""
-    said: list[str] = []
-    ours = started(folder, [], said)
+    ours = started(folder, [])
     go = folder / "go"
     script = f"while [ ! -e {go} ]; do sleep 0.02; done; echo '    0.2 s  half done'"
     process = ours.start("the party", "place", ["sh", "-c", script])
@@ -113,7 +111,7 @@ def test_what_a_party_says_last_is_passed_on_though_it_ends_at_once(
     monkeypatch.setattr(ours, "_relay", slowly)
     with pytest.raises(UserError, match="has ended"):
         ours.until(lambda: False, what="never", seconds=20)
-    assert said == ["the party: half done"]
+    assert lines == ["the party: half done"]
     ours.stop()
 
 

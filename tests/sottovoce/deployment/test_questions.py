@@ -35,19 +35,19 @@ def model_question(bundle: Bundle) -> Request:
 
 
 def test_what_is_listed_is_asked_at_once(bundle: Bundle, tmp_path: Path) -> None:
-    Questions(tmp_path / "q", bundle, timeout=0.0, progress=print).vouched(bundle.request)
+    Questions(tmp_path / "q", bundle, timeout=0.0).vouched(bundle.request)
     assert not (tmp_path / "q").exists()
 
 
 def test_what_is_not_listed_is_asked_when_the_publisher_has_signed_that_very_question(
-    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str]
 ) -> None:
-    question, said = model_question(bundle), list[str]()
+    question = model_question(bundle)
     asked, signed = tmp_path / f"test{ASKED}", tmp_path / f"test{SIGNED}"
-    impatient = Questions(tmp_path, bundle, timeout=0.0, progress=said.append)
+    impatient = Questions(tmp_path, bundle, timeout=0.0)
     with pytest.raises(UserError, match=r"nobody has signed it in 0 s; its publisher does with: [^\n]+$"):
         impatient.vouched(question)
-    assert said == [f"stage test asks what the bundle does not list; waiting for {signed}"]
+    assert lines == [f"stage test asks what the bundle does not list; waiting for {signed}"]
     stranger, _ = generate_keys()
     for other, by in ((question, stranger), (question, None), (bundle.request, SIGNER)):
         write_question(signed, other, by)
@@ -55,7 +55,7 @@ def test_what_is_not_listed_is_asked_when_the_publisher_has_signed_that_very_que
             impatient.vouched(question)
     signed.unlink()
     done = threading.Event()
-    patient = Questions(tmp_path, bundle, timeout=60.0, progress=lambda line: None)
+    patient = Questions(tmp_path, bundle, timeout=60.0)
     thread = threading.Thread(target=lambda: (patient.vouched(question), done.set()))
     thread.start()
     (tmp_path / "sign.key").write_text(SIGNER.hex())

@@ -99,7 +99,7 @@ def start(keys: Path, store: Store) -> Iterator[Callable[[Nodes], Service]]:
 
     def starting(nodes: Nodes) -> Service:
         new = threading.Event()
-        rounds = Rounds(store, ENROLLED, nodes.ask, lambda line: None)
+        rounds = Rounds(store, ENROLLED, nodes.ask)
         block = serving(
             rounds, certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key",
             root_certificates=keys / "ca" / "ca.pem", on_opened=new.set,
@@ -275,7 +275,7 @@ def test_a_service_that_starts_anew_goes_on(
     seen = []
     for life in range(3):
         with Store(tmp_path / "other.sqlite") as store:
-            rounds = Rounds(store, ENROLLED, nodes.ask, lambda line: None)
+            rounds = Rounds(store, ENROLLED, nodes.ask)
             block = serving(
                 rounds, certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key",
                 root_certificates=keys / "ca" / "ca.pem", on_opened=lambda: None,
@@ -311,7 +311,7 @@ def start_at(keys: Path, store: Store, port: int, **files: Path) -> None:
         "certificate": keys / "shuffler" / "cert.pem", "key": keys / "shuffler" / "cert.key",
         "root_certificates": keys / "ca" / "ca.pem",
     }  # fmt: skip
-    rounds = Rounds(store, ENROLLED, Nodes().ask, lambda line: None)
+    rounds = Rounds(store, ENROLLED, Nodes().ask)
     with serving(rounds, on_opened=lambda: None, port=port, **(values | files)):
         pass
 
@@ -321,7 +321,7 @@ def test_without_tls_nobody_is_known(store: Store) -> None:
     import anyio
 
     async def get() -> int:
-        app = application(Rounds(store, ENROLLED, Nodes().ask, lambda line: None), lambda: None)
+        app = application(Rounds(store, ENROLLED, Nodes().ask), lambda: None)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
             return (await client.get("/v1/stages/train")).status_code
@@ -351,7 +351,7 @@ def started(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes:
         certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key", port=0,
         users=folder / "tokens.jsonl", enrolment_key=folder / "enrolment.pub",
     )  # fmt: skip
-    run(replace(options, **changes), progress=lambda line: None)
+    run(replace(options, **changes))
 
 
 @pytest.mark.parametrize("name", ["root_certificates", "secret", "users", "enrolment_key", "certificate"])
@@ -389,7 +389,7 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
             write_node(folder, policy=ANYTHING, seal=PUBLIC)
             key, number = link.node(folder)
             enrolment[str(number)] = dict.fromkeys(map(str, mine), 1)
-            about = {"superlink": link.address, "root_certificates": link.ca, "key": key, "progress": print}
+            about = {"superlink": link.address, "root_certificates": link.ca, "key": key}
             devices.append(threading.Thread(target=serve, args=(folder,), kwargs={**about, "stop": stop}, daemon=True))
         signer, authority = signature.generate_keys()
         (tmp_path / "tokens.jsonl").write_text(tokens(enrolment, signer))

@@ -54,7 +54,7 @@ def shuffler(files: Path, nodes: Nodes, *, port: int = 0, origins: bool = True) 
     """A shuffler at work, without Flower; its port."""
     place, over = files / "shuffler", threading.Event()
     with Store(place / "store.sqlite", origins=place / "origins" if origins else None) as store:
-        rounds = Rounds(store, ENROLLED, nodes.ask, progress=lambda line: None)
+        rounds = Rounds(store, ENROLLED, nodes.ask)
         with serving(
             rounds, certificate=place / "cert.pem", key=place / "cert.key", root_certificates=files / "ca" / "ca.pem",
             on_opened=lambda: None, port=port,
@@ -80,11 +80,8 @@ def line(files: Path, port: int, party: str = "server", authority: str = "ca") -
     )  # fmt: skip
 
 
-def users(files: Path, shuffler: Any, *, said: list[str] | None = None) -> RemoteShuffler:
-    return RemoteShuffler(
-        shuffler, seal_keys=[files / "server" / "seal.key"], timeout=20.0,
-        progress=(lambda line: None) if said is None else said.append,
-    )  # fmt: skip
+def users(files: Path, shuffler: Any) -> RemoteShuffler:
+    return RemoteShuffler(shuffler, seal_keys=[files / "server" / "seal.key"], timeout=20.0)
 
 
 def collect(who: RemoteShuffler, **changes: Any) -> Collected:
@@ -100,16 +97,15 @@ def payload(collected: Collected) -> np.ndarray:
     return np.concatenate([next(iter(r.payload.values())).ravel() for r in collected.batch.releases])
 
 
-def test_a_stage_gives_its_batch_and_the_same_one_again(files: Path, nodes: Nodes) -> None:
-    said: list[str] = []
+def test_a_stage_gives_its_batch_and_the_same_one_again(files: Path, nodes: Nodes, lines: list[str]) -> None:
     with shuffler(files, nodes) as port, line(files, port) as there:
-        server = users(files, there, said=said)
-        first, again = collect(server), collect(users(files, there, said=said))
+        server = users(files, there)
+        first, again = collect(server), collect(users(files, there))
     assert (first.batch.users, len(first.batch.releases[0]), first.dropped, first.errors) == (8, 8, {}, {})
     assert whose(files, server) == list(range(100, 108))
     assert (payload(first) == payload(again)).all()
     assert len(nodes.asked) == 1 and nodes.asked[0][0].arm == "" and nodes.asked[0][2] == 20.0
-    assert all(text.startswith("stage train: ") for text in said)
+    assert all(text.startswith("stage train: ") for text in lines)
 
 
 def test_without_origins_nobody_knows_whose_rows_are(files: Path, nodes: Nodes) -> None:

@@ -29,7 +29,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture
 def shown(world: World) -> Iterator[Explorer]:
     """A page with a ledger of its own."""
-    with explorer(make=lambda progress: world) as opened:
+    with explorer(make=lambda: world) as opened:
         opened.loading.world()
         yield opened
 
@@ -101,7 +101,7 @@ def person(browser: Browser, world: World) -> Iterator[Person]:
     browser.requested.clear()
     browser.width(1280)
     browser.theme("light")
-    with explorer(make=lambda progress: world) as shown, serving(shown) as address:
+    with explorer(make=lambda: world) as shown, serving(shown) as address:
         somebody = Person(browser, address)
         somebody.opens()
         yield somebody

@@ -48,7 +48,7 @@ def test_the_page_is_served_on_the_loopback_alone(shown: Explorer) -> None:
 
 
 def test_a_bundles_question_is_answered_and_no_other(world: World, bundle: Bundle) -> None:
-    with explorer(bundle=bundle.folder, make=lambda progress: of_bundle(world, bundle)) as shown:
+    with explorer(bundle=bundle.folder, make=lambda: of_bundle(world, bundle)) as shown:
         assert shown.first.channel == "embedding" and shown.first.epsilon == 10.0 and shown.first.dim == 4
         assert shown.first.label_epsilon == 2.0 and shown.first.users == 100
         assert shown.device.policy == bundle.policy
@@ -70,7 +70,7 @@ def test_a_devices_own_ledger_is_charged(world: World, bundle: Bundle, tmp_path:
     made = make_bundle(tmp_path, policy=open_policy, seal=generate_keys()[1])
     made.install(node, PUBLISHER)
     for again in (False, True):  # what it has charged is there when it is opened anew
-        with explorer(bundle=made.folder, node=node, make=lambda progress: of_bundle(world, made)) as shown:
+        with explorer(bundle=made.folder, node=node, make=lambda: of_bundle(world, made)) as shown:
             assert not shown.device.scratch
             sent = shown.send(shown.first, TEXT, 1, 1)
             assert [channel["repeated"] for channel in sent["channels"]] == [again, again] and sent["sealed"]
@@ -79,7 +79,7 @@ def test_a_devices_own_ledger_is_charged(world: World, bundle: Bundle, tmp_path:
 
 
 def test_what_was_charged_for_the_page_is_gone_with_it(world: World) -> None:
-    with explorer(make=lambda progress: world) as shown:
+    with explorer(make=lambda: world) as shown:
         shown.send(Settings(), TEXT, 1, 1)
         folder = shown.device.folder
         assert (folder / "ledger.sqlite").exists()
@@ -87,7 +87,7 @@ def test_what_was_charged_for_the_page_is_gone_with_it(world: World) -> None:
 
 
 def test_while_it_loads_the_page_answers_and_what_fails_is_said(world: World) -> None:
-    def slow(progress: object) -> World:
+    def slow() -> World:
         time.sleep(0.3)
         raise ValueError("the encoder\nis gone")
 

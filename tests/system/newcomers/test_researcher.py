@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.progress import Progress
 from simulations.sweep import worker
 from simulations.sweep.run import Job
 from tests.support.newcomers import Newcomer
@@ -130,7 +129,7 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
 ) -> None:
     """Five ε by three seeds, with a figure and a LaTeX table, and no command is a retry."""
 
-    def here(jobs: Sequence[Job], at_once: int, progress: Progress) -> Iterator[str]:
+    def here(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         for job in jobs:
             worker._run(job.file, str(job.out), 1)
             yield job.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from simulations.errors import UserError
@@ -33,7 +32,6 @@ def check_seed(seed: int) -> None:
 
 def audit_source(
     source: Source, *, draws: int, seed: int, family: float = FAMILY,
-    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run an audit of a source.
 
@@ -42,7 +40,6 @@ def audit_source(
         draws: Draws of each of two inputs. Half of them search for the worst pair, if the claim names more than one.
         seed: Seed of the draws.
         family: Probability of any false alarm.
-        progress: Function that receives lines of progress.
 
     Returns:
         Results in the form of `adversary.audit.run.run`, and `certificates`, one of each violated entry.
@@ -57,11 +54,11 @@ def audit_source(
         return _in_one_run(source, seed=seed, family=family)
     claim, drawer = source.claim, Drawer(source, seed)
     alone = _only(source)
-    pair = worst_pair(drawer, draws, progress) if alone is None else alone
+    pair = worst_pair(drawer, draws) if alone is None else alone
     left = draws if alone is not None else draws // 2
     games = games_of(drawer, pair)
     audited = Audit(draws=left, delta=claim.at, seed=seed)
-    findings = measure(games, audited, family=family, progress=progress)
+    findings = measure(games, audited, family=family)
     certificates = [
         certificate(source, pair, finding, draws=draws, seed=seed) for finding in findings if finding.violations
     ]

@@ -7,6 +7,7 @@ alone: no gradients, no densities.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from itertools import chain, combinations
 from typing import Any
@@ -22,6 +23,8 @@ from sottovoce.adversary.audit.external.source import shown
 from sottovoce.adversary.audit.external.spaces import Listed, Pair, Pairs, space
 from sottovoce.adversary.estimators import audit as adversary
 
+log = logging.getLogger(__name__)
+
 FloatArray = NDArray[np.float64]
 
 #: For each round: draws of an input, the share of the budget spent at its end, and its number of pairs.
@@ -34,13 +37,12 @@ _LEAST = 0.05
 _PARENTS = 6
 
 
-def worst_pair(drawer: Drawer, budget: int, progress: Callable[[str], None] = lambda line: None) -> Pair:
+def worst_pair(drawer: Drawer, budget: int) -> Pair:
     """Return the pair of neighbouring inputs that looks worst.
 
     Args:
         drawer: Draws of the source.
         budget: Draws in all.
-        progress: Function that receives lines of progress.
 
     Raises:
         UserError: `Drawer.rows` raises it, or the claim names no two inputs that differ.
@@ -76,7 +78,7 @@ def worst_pair(drawer: Drawer, budget: int, progress: Callable[[str], None] = la
         if not ranked:
             break
         best = sorted(ranked, key=lambda each: -each[0])
-        progress(f"{n:,} draws of {len(ranked)} pairs: the worst so far is {shown(best[0][1])}")
+        log.info(f"{n:,} draws of {len(ranked)} pairs: the worst so far is {shown(best[0][1])}")
     if not best:
         raise UserError(f"{claim.name}: there are no two neighbouring inputs that differ")
     return best[0][1]

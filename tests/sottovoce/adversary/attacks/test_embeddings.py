@@ -322,7 +322,7 @@ def made(shared, out, arms, **sections):
         "arm": [{"name": name, **values} for name, values in arms.items()], **sections,
     })  # fmt: skip
 
-    run(study, out, progress=lambda line: None, engine=in_process)
+    run(study, out, engine=in_process)
     shutil.rmtree(out / UNFINISHED)
     return out
 

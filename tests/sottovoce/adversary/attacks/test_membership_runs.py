@@ -79,7 +79,7 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
 def finished(experiment: Experiment, out: Path) -> Path:
     """The run folder of a study, made without Flower."""
     out.mkdir()
-    report.write(run(experiment, out, progress=lambda line: None, engine=in_process), out)
+    report.write(run(experiment, out, engine=in_process), out)
     shutil.rmtree(out / UNFINISHED)
     return out
 
@@ -131,7 +131,7 @@ def released(tmp_path, monkeypatch):
     (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
     again = SimpleNamespace(ready=ready)
     for module in (attack_membership, attack_public):
-        monkeypatch.setattr(module, "prepared", lambda run, progress: again.ready)
+        monkeypatch.setattr(module, "prepared", lambda run: again.ready)
     split = Split(Corpus([], np.zeros(0, int), train.classes), train, more)
     monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))
     return tmp_path, again

@@ -162,7 +162,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
     (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
     for module in (attack_statistics, attack_public):
-        monkeypatch.setattr(module, "prepared", lambda run, progress: ready)
+        monkeypatch.setattr(module, "prepared", lambda run: ready)
     colours = {text: str(i % CLASSES) for part in (ready.public.texts, ready.held.train.texts)
                for i, text in enumerate(part)}  # fmt: skip
     monkeypatch.setattr(attack_statistics.attributes, "column", lambda study, held, name: colours)

@@ -226,7 +226,7 @@ def test_what_users_wrote_is_no_part_of_what_guesses_an_attribute():
     def guessed(truth):
         target = SimpleNamespace(seed=1)
         held = Held("train", PAIRS, truth, [""] * 16, np.arange(16), np.zeros(16, np.int64))
-        attacked = _Attributes(target, mechanism, held, None, lambda line: None)
+        attacked = _Attributes(target, mechanism, held, None)
         vars(attacked)["_public"] = public
         _, exact, plain = attacked._exact(found)
         return attacked._table.inputs.tolist(), exact.tolist(), plain.tolist()

@@ -177,7 +177,7 @@ def finished(folder: Path, out: Path, way: str, *arms: dict, **sections: dict) -
                    "accept-unprotected": ["label: made up"]},
     } | sections)  # fmt: skip
     out.mkdir()
-    report.write(run(small, out, progress=lambda line: None, engine=in_process), out)
+    report.write(run(small, out, engine=in_process), out)
     shutil.rmtree(out / UNFINISHED)
     return out
 

@@ -143,7 +143,7 @@ def which_of_two(finished):
 def test_an_attribute_of_sanitized_texts(finished, monkeypatch):
     """Which of two words stands in a review: known without noise, a coin from random words, between them in between."""
     ready, about = which_of_two(finished)
-    monkeypatch.setattr(word_attributes, "prepared", lambda run, progress: ready)
+    monkeypatch.setattr(word_attributes, "prepared", lambda run: ready)
     monkeypatch.setattr(attributes, "column", lambda study, held, name: about)
     accuracy = {"no noise": 0.8, "santext ε=6": 0.6, "random": 0.5}
     lines = [{"name": name, "accuracy": a, "reference": name == "no noise"} for name, a in accuracy.items()]
@@ -174,7 +174,7 @@ def test_an_attribute_of_texts_that_a_language_model_rewrote(tmp_path_factory, m
     ε = 0.001 nobody does: five standard errors above the most frequent value, exceeded by chance in 3 of 10 million."""
     finished = run_of(READERS, tmp_path_factory)
     ready, about = which_of_two(finished)
-    monkeypatch.setattr(word_attributes, "prepared", lambda run, progress: ready)
+    monkeypatch.setattr(word_attributes, "prepared", lambda run: ready)
     monkeypatch.setattr(attributes, "column", lambda study, held, name: about)
     found = run(Attack(finished, tuple(word_attributes.ATTACKS), attributes=("which",)))
     entries = {(e["arm"], e["attack"].rsplit("-", 1)[1]): e for e in found["entries"]}

@@ -200,10 +200,6 @@ def study(shared: Path, **changes: object) -> Experiment:
     return from_table(table | changes)
 
 
-def quiet(line: str) -> None:
-    del line
-
-
 @pytest.fixture
 def cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
@@ -211,7 +207,7 @@ def cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cache")
 def test_of_a_study_before_it_is_run(shared: Path, tmp_path: Path) -> None:
-    made = device.bundle_of_experiment(study(shared), None, tmp_path / "b", progress=quiet)
+    made = device.bundle_of_experiment(study(shared), None, tmp_path / "b")
     assert made.manifest["arm"] == "private" and made.request.channels == ("embedding", "label")
     assert made.policy.mechanisms == ("purkayastha", "randomized-response") and made.policy.minimum_users == 10
     assert made.request.minimum_users == 10 and made.request.projection.dim == 4
@@ -222,7 +218,7 @@ def a_run(shared: Path, folder: Path, experiment: Experiment, **changes: object)
     """What a finished run leaves, as far as a bundle reads it."""
     from server.maps import Maps
 
-    made = device.bundle_of_experiment(experiment, None, folder / "first", progress=quiet)
+    made = device.bundle_of_experiment(experiment, None, folder / "first")
     sent = made.request.projection
     m, dim = sent.m1.shape
     rng = np.random.default_rng(0)
@@ -238,17 +234,17 @@ def test_of_a_run_with_the_maps_that_it_was_left_with(shared: Path, tmp_path: Pa
     from server.maps import Maps
 
     run = a_run(shared, tmp_path / "run", study(shared))
-    made = device.bundle_of_run(run, "private", tmp_path / "b", progress=quiet)
+    made = device.bundle_of_run(run, "private", tmp_path / "b")
     np.testing.assert_array_equal(made.request.projection.m1, Maps.load(run / "models" / "private").m1)
     question = changed(made.request, split="test", label=None)  # whoever asks has no label to tell
     listed = {made.request.digest("embedding"), made.request.digest("label"), question.digest("embedding")}
     assert set(made.policy.questions or ()) == listed and made.policy.lists(question)
-    small = device.bundle_of_run(run, None, tmp_path / "small", precision="int8", progress=quiet)
+    small = device.bundle_of_run(run, None, tmp_path / "small", precision="int8")
     assert small.manifest["encoder"]["precision"] == "int8" and small.request.encoder != made.request.encoder
     assert small.size < made.size
     a_run(shared, tmp_path / "other", study(shared), encoder={"sha256": "ab" * 32})
     with pytest.raises(ValueError, match="encoder cannot be made again"):
-        device.bundle_of_run(tmp_path / "other", None, tmp_path / "none", progress=quiet)
+        device.bundle_of_run(tmp_path / "other", None, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -265,7 +261,7 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     run = a_run(shared, tmp_path / "run", taught)
     first = open_bundle(run / "first")
     assert first.request.channels == ("statistic",) and first.policy.mechanisms == ("privunit", "randomized-response")
-    made = device.bundle_of_run(run, None, tmp_path / "b", progress=quiet)
+    made = device.bundle_of_run(run, None, tmp_path / "b")
     assert made.request.channels == ("answer",) and made.request.named("answer").head[0].shape == (4, 2)
     assert {"head_w.npy", "head_b.npy"} <= made.manifest["files"].keys()
     made.policy.check(replace(made.request, split="test", stage="test"))
@@ -285,7 +281,7 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
                   policy=policy, shuffle={"enabled": False})  # fmt: skip
     unasked = a_run(shared, tmp_path / "unasked", alone)
     with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
-        device.bundle_of_run(unasked, None, tmp_path / "none", progress=quiet)
+        device.bundle_of_run(unasked, None, tmp_path / "none")
 
 
 TEXT_ARM = {"name": "words", "text": {"mechanism": "santext", "epsilon": 1.0, "tokens": 8}}
@@ -295,11 +291,11 @@ LABEL = {"policy": {"text": 1000.0, "accept-unprotected": ["label: a test"]}}
 @pytest.mark.usefixtures("cache")
 def test_of_a_study_of_texts(shared: Path, tmp_path: Path) -> None:
     texts = study(shared, training={"protocol": "sanitized-text"}, arm=[TEXT_ARM], **LABEL)
-    made = device.bundle_of_experiment(texts, None, tmp_path / "b", progress=quiet)
+    made = device.bundle_of_experiment(texts, None, tmp_path / "b")
     assert made.request.channels == ("text", "label") and made.encoder is None and made.masked_lm is None
     assert made.manifest["vocabulary"] == made.request.vocabulary.identity
     with pytest.raises(ValueError, match="which need none"):
-        device.bundle_of_experiment(texts, None, tmp_path / "c", precision="int8", progress=quiet)
+        device.bundle_of_experiment(texts, None, tmp_path / "c", precision="int8")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from mechanisms.messages.request import Request
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from sottovoce.deployment.devices import bundle as device
-from tests.sottovoce.deployment.devices.test_bundle import quiet, study
+from tests.sottovoce.deployment.devices.test_bundle import study
 from tests.support.devices import SENTENCES
 from tests.support.requests import changed
 
@@ -44,7 +44,7 @@ def cache(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(shared: Path, out: Path, called: str, **changes: object) -> tuple[Request, Policy]:
-    bundle = device.bundle_of_experiment(study(shared, **COMPARING | changes), called, out, progress=quiet)
+    bundle = device.bundle_of_experiment(study(shared, **COMPARING | changes), called, out)
     return bundle.request, bundle.policy
 
 
@@ -116,7 +116,7 @@ def test_users_of_many_records_say_how_many(shared: Path, tmp_path: Path) -> Non
         made(shared, tmp_path / "a", "noisy label", **dealt)
     assert "\n" not in str(caught.value) and not (tmp_path / "a").exists()
     experiment: Experiment = study(shared, **COMPARING | dealt)
-    few = device.bundle_of_experiment(experiment, "noisy label", tmp_path / "b", records=3, progress=quiet).policy
+    few = device.bundle_of_experiment(experiment, "noisy label", tmp_path / "b", records=3).policy
     one = made(shared, tmp_path / "c", "noisy label")[1]
     assert few.total == pytest.approx(3 * one.total) and few.releases == 3 * one.releases
     limited = COMPARING["policy"] | {"total": 70.0}
@@ -127,7 +127,7 @@ def test_a_vector_is_of_a_user_however_many_records_they_have(shared: Path, tmp_
     arm = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4}}
     taught = {"training": {"protocol": "statistics"}, "arm": [arm], "policy": {"vector": 9.0}}
     experiment = study(shared, **taught)
-    policy = device.bundle_of_experiment(experiment, None, tmp_path / "a", records=5, progress=quiet).policy
+    policy = device.bundle_of_experiment(experiment, None, tmp_path / "a", records=5).policy
     assert policy.statistic == policy.total == pytest.approx(6.0) and policy.releases == 1
     assert (policy.embedding, policy.label, policy.text, policy.answer) == (0.0, 0.0, 0.0, 0.0)
 
@@ -139,7 +139,7 @@ def test_what_texts_show_is_exempted_where_the_arm_shows_it(shared: Path, tmp_pa
     texts = study(
         shared, training={"protocol": "sanitized-text"}, arm=[arm], policy={"text": 1000.0, "accept-unprotected": names}
     )
-    bundle = device.bundle_of_experiment(texts, None, tmp_path / "a", progress=quiet)
+    bundle = device.bundle_of_experiment(texts, None, tmp_path / "a")
     assert bundle.policy.accept_unprotected == tuple(names[:2])
     bundle.policy.check(bundle.request)
     bundle.policy.check(changed(bundle.request, split="test", label=None))
