@@ -30,11 +30,12 @@ def protocol_of(
 
     Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
     """
-    protocol: Conversation = setup.protocol.conversation()(
+    if setup.protocol.steps is None:
+        raise ValueError(f"{setup.protocol}: sends no requests")
+    return setup.protocol.steps(
         public, channels_of(setup, public), training, folder=folder,
         progress=lambda line: progress(f"{setup.arm.name}: {line}"),
     )  # fmt: skip
-    return protocol
 
 
 def channels_of(setup: ArmSetup, public: Public) -> Channels:
@@ -88,9 +89,7 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
 def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
     """How an experiment's server trains, by its tables [training] and [encoder]."""
     return Training(
-        seed=seed, label_stages=training.label_stages, rounds=training.rounds,
-        self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
-        bottleneck=None if isinstance(training.bottleneck, str) else training.bottleneck,
-        descent=training.descent, pooling=pooling_of(settings), max_length=settings.max_length,
-        export=export_settings(settings),
+        seed=seed, epochs=training.epochs, batch_size=training.batch_size, descent=training.descent,
+        pooling=pooling_of(settings), max_length=settings.max_length, export=export_settings(settings),
+        options=training.options,
     )  # fmt: skip

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from client import policy as client
-from server.declarations import ASKING, PAPER, PROTOCOLS, RELEASE_ONCE, TrainingProtocol
+from server.protocols import PROTOCOLS
+from server.protocols.declaration import Option, TrainingProtocol
+from server.protocols.release_once import PROTOCOL as RELEASE_ONCE
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key
 
 #: Protocols that an experiment may name; others belong to single arms.
-WAYS = (*ASKING, PAPER.name)
+WAYS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.whole)
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, with their numbers of classes.
 CLASSES = {"sentiment": 2, "genre": 12}
@@ -273,24 +276,45 @@ class Encoder(Section):
     fine_tune_lr: float = setting(values.number(above=True, below=1.0), 5e-5)
 
 
-#: Default m' if users release texts: Du et al. 2023, section 4.2, use it for all main results.
-_BOTTLENECK = 16
+def _checked(option: Option) -> values.Check:
+    """Return the check of a protocol's option, by the type of its default."""
+    if isinstance(option.default, bool):
+        return values.flag
+    if isinstance(option.default, int):
+        return values.whole(option.least, none=option.optional)
+    if isinstance(option.default, float):
+        return values.number(option.least)
+    return values.choice(*option.choices) if option.choices else values.text
+
+
+def _with_options(section: type[Section]) -> type[Section]:
+    """Add the options of all protocols to a section: a key for each, and lines of its docstring."""
+    known: dict[str, Option] = {}
+    lines = [(section.__doc__ or "").rstrip()]
+    for protocol in map(PROTOCOLS.__getitem__, WAYS):
+        words = [f'"{protocol}": {protocol.summary}.', *(f"{it.name}: {it.about}" for it in protocol.options)]
+        lines += ["", *textwrap.wrap(" ".join(words), 112, initial_indent="    ", subsequent_indent="    ")]
+        for option in protocol.options:
+            if option.name in section.__annotations__ or known.setdefault(option.name, option) != option:
+                raise ValueError(f"{protocol}: option {option.name} is another key of [training] already")
+    section.__doc__ = "\n".join(lines)
+    for name, option in known.items():
+        section.__annotations__[name] = "Any"
+        setattr(section, name, setting(_checked(option), option.default))
+    return section
 
 
 @dataclass(frozen=True)
+@_with_options
 class Training(Section):
-    """protocol: "release-once", "statistics" (how features go with labels), "sanitized-text", "text-then-embeddings"
-    (half of the users release texts, on which the encoder is trained under which the others release embeddings), or
-    "paper", which is not private and must be acknowledged.
+    """protocol: what users release, and how a model is trained on it; "paper" is not private and must be acknowledged
+    (acknowledge_not_private).
 
     epochs, batch_size, lr, weight_decay (of the encoder), warm_up (the share of steps in which learning rates rise) and
-    schedule (behind that they fall to 0, or stay): of a training end to end, on texts. bottleneck: the coordinates
-    between encoder and head where users release texts, or "none": nothing of them leaves a device.
+    schedule (behind that they fall to 0, or stay): of a training end to end, on texts.
     maps: how M1 is found on public data; learned, if it has labels.
-    label_stages: in how many stages, of disjoint users, labels are released; a later stage's prior comes from
-    the model of the stage before.
-    rounds: in how many groups, of disjoint users, vectors are released. self_training: whether what a group has
-    taught labels public text, on which the encoder is trained for the next group, and at last for the model.
+
+    Each protocol, with the keys that go with it alone:
     """
 
     place: ClassVar[str] = "training"
@@ -301,12 +325,8 @@ class Training(Section):
     schedule: str = setting(values.choice("linear", "constant"), "linear")
     warm_up: float = setting(values.number(below=1.0), 0.1)
     weight_decay: float = setting(values.number(below=1.0), 0.01)
-    bottleneck: int | str = setting(values.none_or_whole, _BOTTLENECK)
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
-    label_stages: int = setting(values.whole(1), 1)
-    rounds: int = setting(values.whole(1), 1)
-    self_training: bool = setting(values.flag, False)
 
     @property
     def descent(self) -> dict[str, Any]:
@@ -318,12 +338,17 @@ class Training(Section):
     @property
     def stages(self) -> int:
         """Return the number of stages in which users release, each user in one of them."""
-        return self.protocol.stages(self)
+        return self.protocol.stages(self.options)
 
     @property
     def protocol(self) -> TrainingProtocol:
         """Return the protocol that the file names."""
         return PROTOCOLS[self.way]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the values of the protocol's own options."""
+        return {option.name: getattr(self, option.name) for option in self.protocol.options}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -332,19 +357,14 @@ class Training(Section):
                 f'training.protocol: "{self.way}" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
-        self._check_options()
-        if self.rounds > 1 and not self.self_training:
-            raise UserError(
-                "training.rounds: must be 1 without self-training: with one encoder, all users in one round tell more"
-            )
-
-    def _check_options(self) -> None:
-        """Raise UserError where an option of another protocol is set."""
-        usual = {each.name: each.default for each in fields(self)}
-        for other in map(PROTOCOLS.__getitem__, WAYS):
-            for option in sorted(other.options - self.protocol.options, reverse=True):
-                if getattr(self, option) != usual[option]:
-                    raise UserError(f'training.{key(option)}: goes with protocol = "{other.name}"; remove it')
+        for other in PROTOCOLS.values():
+            for option in other.options:
+                if option not in self.protocol.options and getattr(self, option.name) != option.default:
+                    raise UserError(f'training.{key(option.name)}: goes with protocol = "{other}"; remove it')
+        try:
+            self.protocol.check(self.options)
+        except ValueError as error:
+            raise UserError(f"training.{error}") from error
 
 
 #: Placeholder of the private text in a prompt.

@@ -28,7 +28,7 @@ from simulations.experiment.sections import Training
 from simulations.output.atomic import followed, refuse_taken, whole
 
 if TYPE_CHECKING:
-    from server.declarations import TrainingProtocol
+    from server.protocols.declaration import TrainingProtocol
     from server.protocols.protocol import Public
     from simulations.run.prepare import Held
 
@@ -49,7 +49,7 @@ def trained_on(encoder: Encoder, training: Training) -> str | None:
     from server.accelerator import device  # torch
 
     here = device().type
-    return here if training.protocol.trains_encoder or encoder.fine_tune_on_public else None
+    return here if training.protocol.checkpoint or encoder.fine_tune_on_public else None
 
 
 class Journal:
