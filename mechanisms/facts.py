@@ -139,7 +139,8 @@ def facts_of(kind: type[Any]) -> Facts:
     """Return the declaration of a mechanism's class; one without a declaration has the default values.
 
     Raises:
-        ValueError: Its `facts` are no `Facts`, or name no parameter. The message is one line.
+        ValueError: Its `facts` are no `Facts`, name no parameter, or would leave nothing to test. The message is one
+            line.
     """
     found = getattr(kind, "facts", Facts())
     if not isinstance(found, Facts):
@@ -149,6 +150,9 @@ def facts_of(kind: type[Any]) -> Facts:
         named |= found.slider.more.keys()
     if unknown := sorted(named - {f.name for f in fields(kind)}):
         raise ValueError(f"{kind.name}: its facts name {unknown[0]}, which is no parameter of it")
+    listed = {**found.tried, **found.few_words, "audits": found.audits}
+    if empty := [name for name, values in listed.items() if not values]:
+        raise ValueError(f"{kind.name}: its facts list nothing under {empty[0]}, and a test without cases would pass")
     return found
 
 

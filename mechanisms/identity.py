@@ -1,4 +1,4 @@
-"""Passing values through unchanged: a mechanism like any other, whose infinite guarantee ledgers show."""
+"""Identity mechanism, which passes values through; ledgers show its infinite guarantee like any other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from mechanisms.quantizer import SPHERE, Quantizer
 
 @dataclass(frozen=True)
 class Identity:
-    """No protection. channel: one whose inputs are vectors of `size` coordinates, or `size` classes."""
+    """Mechanism without protection.
+
+    Attributes:
+        channel: Channel whose inputs are vectors or classes.
+        size: Number of coordinates of a vector, or number of classes.
+    """
 
     channel: str
     size: int
@@ -39,6 +44,7 @@ class Identity:
 
     @property
     def grid(self) -> Quantizer | None:
+        """Return the quantizer of vectors; None for classes."""
         return SPHERE if self._domain.vectors else None
 
     @property
@@ -47,18 +53,23 @@ class Identity:
 
     @property
     def guarantee(self) -> Guarantee:
+        """Return a guarantee of ε = ∞ between any two inputs."""
         protects = CHANNELS[self.channel].protects[0]
         if self._domain is Domain.SPHERE:
             return unprotected("angular", protects, SPHERE_DIAMETER["angular"])
         return unprotected("discrete", protects, 1.0)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Unbounded for any two inputs that differ."""
+        """Return an unbounded loss, for any two inputs that differ."""
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
         return unbounded_loss() if apart > 0 else no_loss()
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
-        """The rows, unit ones normalized exactly, or the classes; no uniform is drawn. ValueError on invalid input."""
+        """Return the input: vectors of unit length, normalized exactly, or classes. No uniform is drawn.
+
+        Raises:
+            ValueError: The input is invalid.
+        """
         if self._domain is Domain.CLASSES:
             return checks.labels(self.name, x, self.size)
         if self._domain is Domain.BALL:

@@ -26,9 +26,9 @@ from mechanisms.quantizer import SPACE, Quantizer
 
 #: Group of entry points in which packages name their mechanisms.
 GROUP = "sottovoce.mechanisms"
-#: A field that says which channel a mechanism is of, where it does not say so itself.
+#: Field that determines the channel of a mechanism that does not state it.
 _BY_FIELD = {"classes": LABEL.name, "vocabulary": TEXT.name, "dim": EMBEDDING.name}
-#: How far apart two inputs are at most: two things that differ, and two vectors of length 1.
+#: Largest distance of two inputs by metric; vectors have length 1.
 _DIAMETERS = {"discrete": 1.0, "euclidean": 2.0, "angular": math.pi}
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 #: Largest excess of a loss over its guarantee by rounding alone.
@@ -71,6 +71,7 @@ class OwnMechanism:
 
     @property
     def grid(self) -> Quantizer | None:
+        """Return the quantizer of vectors, ±32,768 in steps of 2^-16; None on other channels."""
         return SPACE if CHANNELS[self.channel].domain.vectors else None
 
     @property

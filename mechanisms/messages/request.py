@@ -1,4 +1,4 @@
-"""Requests of a server to its clients: public parameters only, checked before anything else looks at them."""
+"""Requests of a server to its clients: public parameters only, validated on construction."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ Asked = TypeVar("Asked", bound=Question)
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Questions to every client, one a channel. One that exists has been validated.
+    """Questions to every client, at most one for each channel. Every instance is valid.
 
-    arm: "" on a device; in a simulation, the slug of the arm whose ledger and policy answer.
-    stage: the name of the stage, a short slug; with the record and the channel it names one release.
-    split: which records answer, "train" or "test".
-    minimum_users: the smallest batch that the shuffler promises to release.
-    questions: what to release, in any order; kept in that of the wire.
-    part: (index, count): the users with user % count == index answer.
-    Raises ValueError, one line, on anything else.
+    Attributes:
+        arm: "" on a device. In a simulation, slug of the arm whose ledger and policy answer.
+        stage: Slug of the stage. With the record and the channel it identifies one release.
+        split: Part of the records that answers, "train" or "test".
+        minimum_users: Smallest batch that the shuffler promises to release.
+        questions: Questions, in any order. They are stored in the order of the wire format.
+        part: Pair (index, count): users with user % count == index answer.
+
+    Raises:
+        ValueError: A field is invalid, or the questions do not go together.
     """
 
     arm: str
@@ -68,7 +71,7 @@ class Request:
 
     @property
     def classes(self) -> int:
-        """Number of classes of the task."""
+        """Return the number of classes of the task."""
         return self.questions[0].classes
 
     @property
@@ -78,54 +81,62 @@ class Request:
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """The channels asked for, the label last: its prior may depend on the released embedding."""
+        """Return the requested channels. The label is last: its prior may depend on the released embedding."""
         return tuple(each.channel for each in self.questions)
 
     @property
     def projection(self) -> Projection | None:
-        """Encoder and maps that its questions apply; None where they apply none."""
+        """Return the encoder and the maps that the questions apply; None if they apply none."""
         return next((each.projection for each in self.questions if each.projection is not None), None)
 
     @property
     def encoder(self) -> str:
-        """SHA-256 (hex) of the encoder; "" where no question reads one."""
+        """Return the SHA-256 (hex) of the encoder; "" if no question reads one."""
         return "" if self.projection is None else self.projection.encoder
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The words of its text; None where it asks for none."""
+        """Return the vocabulary of the requested text; None if no text is requested."""
         return next((each.vocabulary for each in self.questions if each.vocabulary is not None), None)
 
     @property
     def masked_lm(self) -> str:
-        """SHA-256 (hex) of the language model; "" where no question reads one."""
+        """Return the SHA-256 (hex) of the language model; "" if no question reads one."""
         return next((each.masked_lm for each in self.questions if each.masked_lm), "")
 
     def find(self, kind: type[Asked]) -> Asked | None:
-        """The question of a class; None where there is none."""
+        """Return the question of a class; None if there is none."""
         return next((each for each in self.questions if isinstance(each, kind)), None)
 
     def question(self, kind: type[Asked]) -> Asked:
-        """The question of a class. KeyError where there is none."""
+        """Return the question of a class.
+
+        Raises:
+            KeyError: There is none.
+        """
         found = self.find(kind)
         if found is None:
             raise KeyError(kind.channel)
         return found
 
     def named(self, channel: str) -> Question:
-        """The question of a channel that a message names. KeyError where there is none."""
+        """Return the question of a channel that a message names.
+
+        Raises:
+            KeyError: There is none.
+        """
         return {each.channel: each for each in self.questions}[channel]
 
     def without(self, *kinds: type[Question]) -> Request:
-        """The request without the questions of some classes."""
+        """Return the request without the questions of some classes."""
         return replace(self, questions=tuple(each for each in self.questions if not isinstance(each, kinds)))
 
     def digest(self, channel: str) -> str:
-        """`Question.digest` of a channel that is asked for."""
+        """Return the digest of a requested channel (`Question.digest`)."""
         return self._digests[channel]
 
     def release(self, question: Question, payload: NDArray[Any]) -> Release:
-        """Release that answers one of its questions."""
+        """Return a release that answers one of the questions."""
         return Release(
             {question.array: payload}, question.channel, self.stage, question.mechanism.guarantee,
             self.digest(question.channel),
@@ -136,7 +147,7 @@ class Request:
         return {each.channel: each.digest(self.split) for each in self.questions}
 
     def parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, str | int]]:
-        """Arrays and scalars from which `from_parts` makes an equal request. Pure."""
+        """Return the arrays and scalars from which `from_parts` makes an equal request."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.projection is not None:
             arrays |= {"mean": self.projection.mean, "m1": self.projection.m1}
@@ -157,10 +168,16 @@ class Request:
         cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any],
         vocabulary: Callable[[str], Vocabulary] | None = None,
     ) -> Request:  # fmt: skip
-        """Inverse of `parts`. Raises ValueError on all but a valid request: the sender may be hostile.
+        """Return the request of `parts`. The sender may be hostile, so only a valid request is accepted.
 
-        vocabulary: gives the one of an identity (64 hexadecimal digits, checked); it may raise for one that is not
-        there. None: there is none, and a request for a text is refused.
+        Args:
+            arrays: Arrays of the request.
+            about: Scalars of the request.
+            vocabulary: Function that returns the vocabulary of an identity (64 hexadecimal digits, checked), and may
+                raise if it is not there. None refuses every request for a text.
+
+        Raises:
+            ValueError: The parts are not those of a valid request.
         """
         least = {*_STRINGS, *_INTEGERS, *_LISTED}
         require(least <= set(about) <= least | set(QUESTIONS), "its keys are not those of a request")
@@ -195,14 +212,14 @@ def _one(question: Question) -> str:
 
 
 def _plain(value: object, depth: int = 2) -> bool:
-    """A scalar, or a list of strings or of lists of strings (a word mechanism's pairs of words)."""
+    """Return True for a scalar, a list of strings, or a list of lists of strings (pairs of words)."""
     if isinstance(value, list):
         return depth > 0 and all(isinstance(v, str | list) and _plain(v, depth - 1) for v in value)
     return value is None or isinstance(value, str | int | float | bool)
 
 
 def _spec(text: str) -> dict[str, Any] | None:
-    """The mechanism in a request's JSON; None for the empty string."""
+    """Return the mechanism in the JSON of a request; None for ""."""
     if not text:
         return None
     require(len(text) <= _SPEC_LENGTH, "a mechanism's description is too long")

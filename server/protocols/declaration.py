@@ -18,7 +18,7 @@ class Option:
     Args:
         name: Name of the key, with underscores.
         default: Its default. The type of the default is the type of the key: bool, int, float or str.
-        about: What it sets, for the reference of experiment files.
+        about: Sentence that describes it, for the reference of experiment files.
         least: Smallest number.
         choices: Accepted texts; any text if there are none.
         optional: Whether a whole number may be "none", which steps read as None.
@@ -42,6 +42,7 @@ class Alone(Enum):
 
     NEVER = "never"
     LABELLED = "if public texts have labels"
+    DESCRIBED = "if public texts have labels or classes have descriptions"
     ALWAYS = "always"
 
 

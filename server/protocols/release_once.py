@@ -21,8 +21,8 @@ from server.training.rescale import rescaled
 
 #: Number of stages of the labels.
 LABEL_STAGES = Option(
-    "label_stages", 1, "in how many stages, of disjoint users, labels are released; a later stage's prior comes from "
-    "the model of the stage before.", least=1,
+    "label_stages", 1, "Number of stages, of disjoint users, in which labels are released. The model of one stage "
+    "gives the prior of the next.", least=1,
 )  # fmt: skip
 
 

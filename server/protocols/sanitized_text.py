@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: Coordinates between encoder and head. Du et al. 2023, section 4.2, use 16 for all main results.
 BOTTLENECK = Option(
-    "bottleneck", 16, 'the coordinates between encoder and head where users release texts, or "none": nothing of them '
-    "leaves a device.", least=2, optional=True,
+    "bottleneck", 16, 'Number of coordinates between encoder and head if users release texts, or "none".', least=2,
+    optional=True,
 )  # fmt: skip
 
 

@@ -55,10 +55,10 @@ REST = 0.01
 #: Parts of the public labels, each left out once, to see whether labels or class names are better.
 FOLDS = 5
 #: Number of groups of users, and training of the encoder between them.
-ROUNDS = Option("rounds", 1, "in how many groups, of disjoint users, vectors are released.", least=1)
+ROUNDS = Option("rounds", 1, "Number of groups of disjoint users that release vectors, one after another.", least=1)
 SELF_TRAINING = Option(
-    "self_training", False, "whether what a group has taught labels public text, on which the encoder is trained for "
-    "the next group, and at last for the model.",
+    "self_training", False, "True if the model of one group labels public text, on which the encoder of the next group "
+    "and of the final model is trained.",
 )  # fmt: skip
 
 
@@ -300,6 +300,6 @@ PROTOCOL = TrainingProtocol(
     "statistics", "every user released one vector, of how features go with labels; the server learnt from their mean, "
     "and the rest is post-processing",
     steps=statistics, trains_on=frozenset({VECTOR.name}), queried=frozenset({EMBEDDING.name, ANSWER.name}),
-    public_text=True, some_labels=True, encoder=True, checkpoint=True, alone=Alone.LABELLED, deployable=True,
+    public_text=True, some_labels=True, encoder=True, checkpoint=True, alone=Alone.DESCRIBED, deployable=True,
     options=(ROUNDS, SELF_TRAINING), stages=ROUNDS.of, check=_check,
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What budgets buy, asked without a run: plans, figures, deniability, the ladder of a ledger."""
+"""Analyses without a run: plans, figures, deniability, comparisons, and the ladder of a ledger."""

@@ -1,4 +1,4 @@
-"""Results of attacks for people: table and figures of success beside baseline and the bound of the theorem."""
+"""Table and figures of attacks: success beside the baseline and the bound of the theorem."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: The largest probability of any alarm in a run whose theorems are true.
+#: Largest probability of any alarm in a run whose theorems hold.
 FAMILY = 1e-3
-#: Figures by file name: the attacks in them by the first part of their names, and what their success is.
+#: Figures by file name: first parts of the names of their attacks, and the measure of success.
 GROUPS = {
     "words": (("bayes", "copy", "mask", "context", "strongest"), "share of released words guessed"),
     "inversion": (("inversion",), "F1 of the content words guessed"),
@@ -26,7 +26,7 @@ _LINES = 0.16
 
 
 def figures(results: dict[str, Any]) -> dict[str, Figure]:
-    """By the stem of their file names; one for each group of attacks that the results have."""
+    """Return one figure for each group of attacks that the results have, by the stem of its file name."""
     made = {}
     for name, (prefixes, measure) in GROUPS.items():
         entries = [e for e in results["entries"] if e["attack"].split("-")[0] in prefixes]
@@ -36,8 +36,10 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
 
 
 def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
-    """Arms from top to bottom, success to the right: a mark for each attack with its 95 % interval,
-    a thin bar at its baseline, a triangle at what the theorem allows."""
+    """Draw success for each arm: a mark with its 95 % interval for each attack.
+
+    A thin bar is the baseline, and a triangle the bound of the theorem.
+    """
     arms = list(dict.fromkeys(e["arm"] for e in entries))
     series = list(dict.fromkeys(_series(e) for e in entries))
     height = max(0.36, _LINES * (len(series) + 1))
@@ -83,12 +85,12 @@ def _series(e: dict[str, Any]) -> str:
     return e["attack"] + (f" of {e['attribute']}" if "attribute" in e else "")
 
 
-#: What is said of a row where `below` holds.
+#: Note on a row for which `below` holds.
 BELOW = "below a guess without any release: this attack does not work here, and that says nothing of protection"
 
 
 def below(entry: Mapping[str, Any]) -> bool:
-    """Whether an attack did worse than its baseline, its interval and all."""
+    """Return True if an attack did worse than its baseline, with its whole interval."""
     return entry["baseline"] is not None and bool(entry["interval"][1] < entry["baseline"])
 
 
@@ -98,7 +100,7 @@ HEADINGS = (
 )  # fmt: skip
 
 
-#: How the columns that all kinds share are read.
+#: Notes on the columns of all kinds of attacks.
 ALLOWED = (
     "Intervals are exact, each for itself. The theorem allows: to an adversary who knows the mechanism and how "
     "frequent each value is, and guesses from one release at a time, as these attacks do; who knows the counts: to one "
@@ -108,7 +110,7 @@ ALLOWED = (
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as Markdown, with sentences about what the columns mean."""
+    """Return the results as Markdown, with notes on the columns."""
     rows = []
     for e in results["entries"]:
         of = f"{e['texts']:,} texts" if e["tokens"] is None else f"{e['tokens']:,} tokens"
@@ -129,7 +131,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _left_out(skipped: list[str]) -> list[str]:
-    """A sentence for each arm and reason."""
+    """Return one sentence for each reason to leave out attacks."""
     names: dict[str, list[str]] = {}
     for line in skipped:
         name, why = line.split(" on ", 1)

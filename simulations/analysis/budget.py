@@ -1,4 +1,4 @@
-"""What ε is there: of one linked release, of an experiment before it runs, and of a text by the ε of its words."""
+"""Privacy losses without a run: of one release, of an experiment, and of a text by the ε of its words."""
 
 from __future__ import annotations
 
@@ -29,17 +29,23 @@ from simulations.experiment import ANY_MODEL, Experiment, stand_in, text_mechani
 from simulations.experiment.ladder import PAPER, of_experiment
 from simulations.progress import Progress
 
-#: Ways of composing several releases, as `mechanisms.accounting.compose` calls them.
+#: Methods of composition (`mechanisms.accounting.compose`).
 METHODS = ("basic", "advanced", "renyi", "pld")
 
 
 @dataclass(frozen=True)
 class Release:
-    """One linked release of one record: a mechanism by its name in experiment files, and a label beside an embedding.
+    """One linked release of a record: a mechanism by its name in experiment files, and an optional label.
 
-    epsilon, sigma, dim: None where the mechanism takes none; classes: of a label. raw: planar Laplace without its
-    normalization. label_epsilon: of randomized response; None where no label is released beside. delta: at which
-    gaussian's sigma follows from its ε.
+    Attributes:
+        mechanism: Name of the mechanism.
+        epsilon: ε of the mechanism, or None.
+        sigma: Standard deviation of Gaussian noise, or None.
+        dim: Number of coordinates, or None.
+        classes: Number of classes of a label.
+        raw: True for planar Laplace without its normalization.
+        label_epsilon: ε of the label by randomized response; None if no label is released.
+        delta: δ at which `sigma` follows from `epsilon`.
     """
 
     mechanism: str
@@ -52,8 +58,12 @@ class Release:
     delta: float = 1e-6
 
     def mechanisms(self) -> list[Mechanism]:
-        """The embedding's or label's mechanism, then the label's beside it. ValueError as `catalogue.build`; UserError
-        for a label beside a label."""
+        """Return the mechanism of the release, then the mechanism of its label.
+
+        Raises:
+            UserError: Two labels are released.
+            ValueError: The parameters are invalid (`catalogue.build`).
+        """
         name = self.mechanism
         channel = EMBEDDING.name if name == "identity" else catalogue.admit(name).channel
         spec: dict[str, Any] = {"mechanism": name}
@@ -71,7 +81,11 @@ class Release:
         return released
 
     def with_losses(self) -> list[Mechanism]:
-        """As `mechanisms`. UserError for one without a privacy loss distribution."""
+        """Return the mechanisms, all with privacy loss distributions.
+
+        Raises:
+            UserError: A mechanism has none.
+        """
         if self.mechanism == "identity":
             raise UserError(
                 "identity: has no privacy loss distribution: it passes values through, so ε = ∞ at every δ"
@@ -84,8 +98,11 @@ _OF_A_LADDER = ("embedding", "label", "statistic", "answer")
 
 
 def local(released: Sequence[Mechanism], *, times: int, delta: float) -> dict[str, Any]:
-    """{"mechanisms", "times", "delta", "worst_case", "epsilon", "methods", "sampler_delta"} of so many releases of one
-    user, without a shuffler: ε at delta by each of METHODS, and the least of these."""
+    """Return ε at δ of repeated releases of one user without a shuffler.
+
+    The keys are "mechanisms", "times", "delta", "worst_case", "epsilon", "methods" and "sampler_delta". "methods" has ε
+    by each of METHODS, and "epsilon" is the least of them.
+    """
     methods = {method: composed(released, times=times, delta=delta, method=method) for method in METHODS}
     return {
         "mechanisms": [described(mechanism) for mechanism in released],
@@ -99,15 +116,20 @@ def local(released: Sequence[Mechanism], *, times: int, delta: float) -> dict[st
 
 
 def composed(released: Sequence[Mechanism], *, times: int, delta: float, method: str) -> float:
-    """ε at delta of so many releases by each of the mechanisms, by a method of METHODS."""
-    # densities off by e^(±numeric) raise a δ by that factor, and what is said here is at delta
+    """Return ε at δ of `times` releases by each of the mechanisms, by one of METHODS."""
+    # densities that are off by e^(±numeric) raise δ by that factor
     least = delta * math.exp(-times * math.fsum(m.guarantee.numeric_epsilon for m in released))
     return compose([(mechanism, times) for mechanism in released], delta=least, method=method).epsilon
 
 
 def shuffled(released: Sequence[Mechanism], *, users: int, honest: float, delta: float) -> dict[str, Any]:
-    """`amplify` among the honest, as a dict with {"users", "honest", "crowd"}: users who are not honest may tell the
-    server what they sent, so of `users` delivered, the target included, a share of `honest` hides anybody. UserError.
+    """Return the amplification among honest users (`amplify`), with "users", "honest" and "crowd".
+
+    Dishonest users may tell the server what they sent. So only a share `honest` of the delivered users, the target
+    included, hides the target.
+
+    Raises:
+        UserError: The share is out of range.
     """
     users = checks.integer("budget shuffle", "--users", users, 1, 10**12)
     if not 0 < honest <= 1:
@@ -120,8 +142,11 @@ def shuffled(released: Sequence[Mechanism], *, users: int, honest: float, delta:
 def ladder_of_release(
     released: Sequence[Mechanism], *, users: int | None, records: int, stages: int, delta: float
 ) -> dict[str, Any]:
-    """{"delta", "users", "ladder"}; arguments as in `mechanisms.accounting.ladder.ladder`, rungs as dicts. UserError
-    for a release that no ladder here is of: what is left would be too little."""
+    """Return "delta", "users" and "ladder", with rungs as dicts (`mechanisms.accounting.ladder`).
+
+    Raises:
+        UserError: A mechanism is of a channel that this ladder does not cover.
+    """
     channels = {mechanism.channel: mechanism for mechanism in released}
     if other := next((m for m in released if m.channel not in _OF_A_LADDER or m is not channels[m.channel]), None):
         raise UserError(
@@ -137,8 +162,13 @@ def ladder_of_release(
 
 
 def ladders_of_experiment(experiment: Experiment, *, records: int | None, classes: int | None) -> dict[str, Any]:
-    """{"name", "way", "delta", "arms"}, arms as `simulations.experiment.ladder.of_experiment` describes them; and
-    "way_sentence" where the way is not private. Reads the data where arms release texts. Raises UserError."""
+    """Return "name", "way", "delta" and "arms", as `simulations.experiment.ladder.of_experiment` does.
+
+    "way_sentence" is added if the protocol is not private. The data are read if an arm releases texts.
+
+    Raises:
+        UserError: The experiment or its data cannot be used.
+    """
     protocol = experiment.training.protocol
     arms = of_experiment(experiment, texts=texts_to_price(experiment), records=records, classes=classes)
     ladders = {"name": experiment.name, "way": protocol.name, "delta": experiment.shuffle.delta, "arms": arms}
@@ -146,8 +176,13 @@ def ladders_of_experiment(experiment: Experiment, *, records: int | None, classe
 
 
 def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
-    """By the names of the arms that release texts, each one's mechanism with its vocabulary, of an experiment that is
-    not run: not to be drawn from. Reads the data only where there is such an arm. Raises UserError."""
+    """Return the text mechanism of each arm that releases texts, by the arm's name, for prices only.
+
+    The mechanisms must not be drawn from. The data are read only if such an arm exists.
+
+    Raises:
+        UserError: The experiment or its data cannot be used.
+    """
     arms, seed = [arm for arm in experiment.arms if arm.text is not None], experiment.seed
     if not arms:
         return {}
@@ -161,12 +196,15 @@ def texts_to_price(experiment: Experiment) -> dict[str, TextMechanism]:
 
 @dataclass(frozen=True)
 class TextToPlan:
-    """What a plan for a text says beside its word mechanism; None: the default.
+    """Text of a plan, without its word mechanism; None stands for the default.
 
-    tokens: most of them. length: the ε of its length, or KEPT. words: word vectors, a file or a checkpoint; generator:
-    of a mechanism that writes with a generating model, that model, whose own tokens it draws among where no words are
-    named. accept_unprotected: what the text exposes and is declared public, as in a client's policy. crowd: how many
-    users delivered at the least agree in that.
+    Attributes:
+        tokens: Maximum number of tokens.
+        length: ε of the length, or KEPT.
+        words: Word vectors, a file or a checkpoint.
+        generator: Model of a mechanism that generates. Without `words`, its own tokens are the vocabulary.
+        accept_unprotected: Exposures that are declared public, as in a client's policy.
+        crowd: Least number of delivered users who agree in these exposures.
     """
 
     tokens: int | None = None
@@ -178,14 +216,24 @@ class TextToPlan:
 
     @property
     def public(self) -> dict[str, str]:
-        """What is declared public, each with its reason. ValueError on what no client's policy takes."""
+        """Return the exposures that are declared public, each with its reason.
+
+        Raises:
+            ValueError: No client's policy accepts one of them.
+        """
         return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
 
     def by_epsilon(
         self, mechanism: str, *, delta: float, progress: Progress
     ) -> tuple[Callable[[float], TextMechanism], str]:
-        """The text by the ε of its word mechanism, at `delta` where that has one, other parameters the catalogue's
-        defaults; and among what it draws, in words: what a draw costs depends on how much that is. UserError."""
+        """Return the text as a function of the ε of its word mechanism, and its vocabulary in words.
+
+        The ε is at `delta` if the mechanism needs one. Other parameters are the catalogue's defaults. The price of a
+        draw depends on the size of the vocabulary.
+
+        Raises:
+            UserError: An option does not fit the mechanism.
+        """
         spec: dict[str, Any] = {"mechanism": mechanism} | ({} if self.tokens is None else {"tokens": self.tokens})
         if self.length is not None:
             try:
@@ -198,7 +246,7 @@ class TextToPlan:
         generates = bool(getattr(kind, "reads", ())) and language_models.kind_of(kind) != language_models.MASKED_LM
         if self.generator is not None and not generates:
             raise UserError(f"--generator: goes with a mechanism that generates, as dp-prompt; {mechanism} reads none")
-        if getattr(kind, "whole", False):  # what its noise costs no model changes
+        if getattr(kind, "whole", False):  # the price of its noise does not depend on the model
             if self.words is not None or self.generator is not None:
                 raise UserError(f"--generator and --words: what {mechanism} costs depends on neither; leave them out")
             return partial(_of_any_vocabulary, spec), f"at once, by one draw of the whole text at δ = {delta:g}"
@@ -222,17 +270,17 @@ class TextToPlan:
         return lambda epsilon: text_mechanism(spec | {"epsilon": epsilon}, vocabulary, model=model), among
 
 
-#: Among what a mechanism draws whose model nobody has named.
+#: Vocabulary of a mechanism whose model is not given.
 _ANY_VOCABULARY = "any vocabulary, at worst; with --generator FOLDER, among that model's own tokens"
 
 
 def _of_any_vocabulary(spec: dict[str, Any], epsilon: float) -> TextMechanism:
-    """A text by a generating model that is not known, at its worst over what models draw among."""
+    """Return a text by an unknown generating model, at the worst case over vocabularies."""
     text = text_mechanism(spec | {"epsilon": epsilon}, stand_in(), model=ANY_MODEL)
     return replace(text, word=OfAnyVocabulary(text.word)) if isinstance(text.word, FromLogits) else text
 
 
 def described(mechanism: Mechanism) -> str:
-    """A mechanism as people read it: its name and parameters."""
+    """Return a mechanism's name and parameters for people."""
     given = parameters(mechanism)
     return f"{given.pop('mechanism')}({', '.join(f'{k} = {v}' for k, v in given.items())})"

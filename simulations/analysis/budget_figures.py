@@ -1,7 +1,7 @@
-"""Pictures of a budget, for print: ε against δ, users, crowds, rounds, all bounds side by side, how a budget splits.
+"""Figures of a budget for print: ε against δ, users, crowds and rounds, all bounds, and the split of a budget.
 
-Every picture draws the worst case. Bounds that give no amplification have no mark there. One mechanism,
-Purkayastha, one release a user; the command in docs/ladder.md makes the figures that stand there and in docs/crowds.md.
+Every figure shows the worst case. A bound without amplification has no mark there. All are of one mechanism,
+Purkayastha, and one release a user. The command in docs/ladder.md makes the figures of that page and of docs/crowds.md.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ BOUNDS = {
 GREY = "#555555"
 DELTAS = tuple(10.0**-k for k in range(4, 13))
 USERS = tuple(round(10 ** (3 + k / 3)) for k in range(16))
-#: Of the users delivered, how many share with the target what leaves in clear.
+#: Shares of the delivered users who agree with the target in all that is sent in clear.
 SHARES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.003, 0.001, 0.0003, 0.0001)
 ROUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 LABELS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0)
 
 
 def write(folder: Path, *, epsilon: float, dim: int, users: int, delta: float) -> list[Path]:
-    """delta.png, users.png, crowds.png, rounds.png, bounds.png and split.png in the folder, which is made; their paths.
+    """Write delta, users, crowds, rounds, bounds and split, as .png, into a folder, and return their paths.
 
-    Raises ValueError, one line, on numbers that no mechanism or bound takes.
+    Raises:
+        ValueError: A number is out of range for the mechanism or a bound.
     """
     mechanism = Purkayastha(dim, epsilon)
     figures = {
@@ -67,7 +68,7 @@ def write(folder: Path, *, epsilon: float, dim: int, users: int, delta: float) -
 
 
 def against_delta(mechanism: Purkayastha, *, users: int, deltas: Sequence[float]) -> Figure:
-    """ε against δ: the worst case, the exact local ε, and every shuffled bound."""
+    """Draw ε against δ: the worst case, the exact local ε, and every shuffled bound."""
     answers = [amplify([mechanism], users=users, delta=d) for d in deltas]
     figure, axes = new_figure(7.2, 4.2)
     _lines(axes, deltas, answers)
@@ -78,7 +79,7 @@ def against_delta(mechanism: Purkayastha, *, users: int, deltas: Sequence[float]
 
 
 def against_users(mechanism: Purkayastha, *, users: Sequence[int], delta: float) -> Figure:
-    """ε against the number of users delivered."""
+    """Draw ε against the number of delivered users."""
     answers = [amplify([mechanism], users=n, delta=delta) for n in users]
     figure, axes = new_figure(7.2, 4.2)
     _lines(axes, users, answers)
@@ -90,7 +91,7 @@ def against_users(mechanism: Purkayastha, *, users: Sequence[int], delta: float)
 def against_crowds(
     mechanism: Purkayastha, *, users: Sequence[int], shares: Sequence[float], delta: float
 ) -> Figure:
-    """ε against the share of the users delivered who are of one's crowd; who is alone has the local ε."""
+    """Draw ε against the share of delivered users in the target's crowd. A user alone has the local ε."""
     figure, axes = new_figure(7.2, 4.2)
     for i, n in enumerate(users):
         crowds = [(share, int(n * share)) for share in shares if n * share >= 1]
@@ -108,7 +109,7 @@ def against_crowds(
 
 
 def against_rounds(mechanism: Purkayastha, *, users: int, rounds: Sequence[int], delta: float) -> Figure:
-    """ε of one user who releases anew in every round: four ways of composing, and shuffled rounds by their PLD."""
+    """Draw ε of a user who releases anew in every round, by four compositions, and shuffled by their PLD."""
     figure, axes = new_figure(7.2, 4.2)
     worst = [mechanism.guarantee.worst_case() * k for k in rounds]
     axes.plot(rounds, worst, color=GREY, linestyle="--", linewidth=1.6, zorder=3, label="worst case, added")
@@ -126,7 +127,7 @@ def against_rounds(mechanism: Purkayastha, *, users: int, rounds: Sequence[int],
 
 
 def side_by_side(mechanism: Purkayastha, *, users: int, delta: float) -> Figure:
-    """Every bound as a bar, for one setting; a bound without amplification says so."""
+    """Draw every bound as a bar, for one setting. A bound without amplification is named as such."""
     answer = amplify([mechanism], users=users, delta=delta)
     shown: list[tuple[str, float | None]] = [("worst case, local", answer.local_worst_case)]
     shown.append(("exact, local", answer.local_epsilon))
@@ -152,7 +153,7 @@ def side_by_side(mechanism: Purkayastha, *, users: int, delta: float) -> Figure:
 
 
 def split(dim: int, *, users: Sequence[int], central_epsilon: float, labels: Sequence[float], delta: float) -> Figure:
-    """The frontier of one central budget: the largest embedding ε beside each label ε, for numbers of users."""
+    """Draw the largest embedding ε beside each label ε within one central budget, for numbers of users."""
     figure, axes = new_figure(7.2, 4.2)
     for i, n in enumerate(users):
         points = frontier(
@@ -198,7 +199,7 @@ def _titled(figure: Figure, axes: Axes, title: str) -> Figure:
 
 
 def _shuffled_rounds(mechanism: Purkayastha, users: int, rounds: Sequence[int], delta: float) -> list[float]:
-    """ε of several shuffled rounds; not-a-number where one is not amplified."""
+    """Return ε of several shuffled rounds; NaN if one round is not amplified."""
     epsilons = [central_epsilon((mechanism,), users=users, delta=delta, stages=k)[0] for k in rounds]
     return [np.nan if epsilon is None else epsilon for epsilon in epsilons]
 

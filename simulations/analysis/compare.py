@@ -1,4 +1,4 @@
-"""The same question put to dp-accounting's accountants, their answers beside ours, and the reason where they differ."""
+"""Comparison with dp-accounting's accountants: their ε beside ours, and the reason for each difference."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mechanisms.spherical import PlanarLaplace
 from simulations.analysis.budget import composed, described
 from simulations.errors import UserError
 
-#: Answers this near each other differ by discretization alone.
+#: Relative difference that discretization alone explains.
 _SAME = 2e-3
-#: Releases that are composed one by one.
+#: Largest number of releases, since some accountants compose them one by one.
 _MOST = 1000
-#: Memory that one of its accountants may take: it keeps a point for each 10^-4 nats, and asks for as many as there are.
+#: Bytes that an accountant may allocate. It keeps one point for each 10^-4 nats, without a limit.
 _MEMORY = 4 * 2**30
 
 _NO_EVENT = "it has no event for this mechanism, and none for a shuffler"
@@ -40,10 +40,19 @@ _SUBSAMPLED = "no release here is subsampled: whoever is asked answers, and what
 def compare(
     released: Sequence[Mechanism], *, times: int, delta: float, sampling: float | None = None
 ) -> dict[str, Any]:
-    """{"mechanism", "times", "delta", "sampling", "ours", "answers"} of so many releases of one mechanism, unshuffled.
+    """Return the ε of repeated releases of one mechanism, unshuffled, by our accountant and by those of dp-accounting.
 
-    sampling: of Gaussian noise, the chance that a user is in a Poisson sample. An answer is {"accountant", "epsilon",
-    "reason"}, ε None where it has none, the reason why it differs from ours ("" where it does not). UserError.
+    The keys are "mechanism", "times", "delta", "sampling", "ours" and "answers". An answer has "accountant", "epsilon"
+    (None if there is none) and "reason" ("" if it agrees with ours).
+
+    Args:
+        released: The mechanism, alone.
+        times: Number of releases.
+        delta: δ of the composition.
+        sampling: Probability of Poisson sampling, for Gaussian noise only.
+
+    Raises:
+        UserError: The arguments do not fit together.
     """
     if len(released) != 1:
         raise UserError("budget compare: one mechanism at a time; leave out --label-epsilon")
@@ -73,9 +82,9 @@ def compare(
 
 
 def _event(mechanism: Mechanism, sampling: float | None) -> tuple[Any, Any]:
-    """dp-accounting's event of one release at worst, and the neighbouring relation to ask for; None where it has none.
+    """Return dp-accounting's event of one release in the worst case, and its neighbouring relation.
 
-    Unit vectors are 2 apart at most, which is what its noise multipliers are relative to.
+    Unit vectors are at most 2 apart, and its noise multipliers are relative to that. The event is None if it has none.
     """
     import dp_accounting as theirs
 
@@ -103,7 +112,7 @@ def _rdp(relation: Any) -> Any:
     return RdpAccountant(neighboring_relation=relation)
 
 
-#: Its accountants: name, how one is made, and whether releases are given to it one by one.
+#: Accountants: name, constructor, and True if releases are composed one by one.
 _ACCOUNTANTS: tuple[tuple[str, Callable[[Any], Any], bool], ...] = (
     ("PLDAccountant", _pld, False), ("PLDAccountant, one by one", _pld, True), ("RdpAccountant", _rdp, False)
 )  # fmt: skip
@@ -120,12 +129,12 @@ def _asked(accountant: Any, event: Any, times: int, delta: float, one_by_one: bo
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """Let no more than _MEMORY be allocated, and keep the warnings of its accountants from people's screens."""
+    """Limit the memory to _MEMORY more, and suppress the accountants' warnings."""
     disabled, (soft, hard) = logging.root.manager.disable, resource.getrlimit(resource.RLIMIT_AS)
     logging.disable(logging.WARNING)
     try:
         pages = Path("/proc/self/statm")
-        if pages.exists():  # elsewhere nobody says how much there is already
+        if pages.exists():  # other systems do not report the memory in use
             most = int(pages.read_text().split()[0]) * resource.getpagesize() + _MEMORY
             limits = [limit for limit in (most, soft, hard) if limit != resource.RLIM_INFINITY]
             resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
@@ -138,7 +147,7 @@ def _bounded() -> Iterator[None]:
 def _reason(
     mechanism: Mechanism, name: str, counts: bool, ours: float, epsilon: float, times: int, delta: float
 ) -> str:
-    """Say why its answer differs from ours; "" where it does not. counts: whether it counts every release."""
+    """Return the reason why its ε differs from ours, or "". `counts` is True if it counts every release."""
     if abs(epsilon - ours) <= _SAME * max(ours, epsilon, 1e-3):
         return ""
     if epsilon > ours:

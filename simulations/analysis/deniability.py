@@ -1,8 +1,8 @@
-"""`sottovoce deniability`: what word mechanisms do to single words, at given ε or at equal deniability.
+"""Effect of word mechanisms on single words, at given ε or at equal deniability (`sottovoce deniability`).
 
-The analyses of Arnold et al. 2023, section 4: parts of speech before and after (linguistic), how far the substitutes
-lie (geometric), N_x and S_x (privacy), and S*_y of Yue et al. 2021. Each of a sample of public words is drawn many
-times. Nothing here is a guarantee; that of each mechanism stands beside its figures.
+The analyses are those of Arnold et al. 2023, section 4: parts of speech before and after (linguistic), distance of the
+substitutes (geometric), N_x and S_x (privacy). S*_y is from Yue et al. 2021. Each of a sample of public words is drawn
+many times. The figures are no guarantee; the guarantee of each mechanism is shown beside them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,25 @@ from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
 from simulations.progress import Progress
 
-#: Words drawn at once between two lines of progress.
+#: Number of words that are drawn at once.
 _WORDS = 500
-#: Quantiles that the tables show.
+#: Quantiles in the tables.
 QUANTILES = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is asked: mechanisms as NAME[:key=value,...], and how they are measured.
+    """Mechanisms, as NAME[:key=value,...], and how they are measured.
 
-    epsilons: tried for each mechanism that takes an ε, unless `target` is given: then each mechanism's ε is the
-    largest at which the `quantile` of N_x over the sampled words is at most `target`.
+    Attributes:
+        mechanisms: Mechanisms.
+        epsilons: ε at which each mechanism is measured, if it has one and `target` is None.
+        words: Vocabulary, a file or a checkpoint.
+        sample: Number of sampled words.
+        draws: Number of draws of each word.
+        quantile: Quantile of N_x over words that `target` bounds.
+        target: Bound on this quantile. Each mechanism is measured at the largest ε that keeps it.
+        seed: Seed of sample and draws.
     """
 
     mechanisms: tuple[str, ...]
@@ -53,7 +60,11 @@ class Study:
 
 
 def check(study: Study) -> None:
-    """UserError, one line, where a number is out of range or a mechanism is no NAME[:key=value,...]."""
+    """Check the numbers and the mechanisms of a study.
+
+    Raises:
+        UserError: A number is out of range, or a mechanism is not NAME[:key=value,...].
+    """
     if not study.mechanisms:
         raise UserError("--mechanism: name at least one, as madlib or madlib-syntax:mode=paper,k=20")
     for text in study.mechanisms:
@@ -70,7 +81,7 @@ def check(study: Study) -> None:
 
 
 def spec_of(text: str) -> dict[str, Any]:
-    """{"mechanism": NAME, key: value, ...} of NAME[:key=value,...]; numbers and true/false are read as such."""
+    """Return {"mechanism": NAME, key: value, ...} of NAME[:key=value,...]. Numbers and true/false are parsed."""
     name, _, rest = text.partition(":")
     spec: dict[str, Any] = {"mechanism": name.strip()}
     for pair in filter(None, rest.split(",")):
@@ -95,7 +106,7 @@ def _value(text: str) -> Any:
 
 
 def load_words(source: str) -> Vocabulary:
-    """The tagged vocabulary of a file or a checkpoint, cached."""
+    """Return the tagged vocabulary of a file or a checkpoint, cached."""
     return load(vocabulary_folder(source, tags=True))
 
 
@@ -103,7 +114,7 @@ def load_words(source: str) -> Vocabulary:
 
 
 def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str, Any]:
-    """All figures, as a dict that is JSON-ready but for arrays. `vocabulary` must have tags."""
+    """Return all figures as a dict, JSON-ready except for arrays. The vocabulary must have tags."""
     rng = np.random.default_rng(study.seed)
     inputs = np.sort(rng.permutation(len(vocabulary))[: study.sample]).astype(np.int64)
     progress(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
@@ -126,7 +137,7 @@ def run(study: Study, vocabulary: Vocabulary, *, progress: Progress) -> dict[str
 
 
 def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray, progress: Progress) -> list[Any]:
-    """The word mechanisms to measure: one for each ε, or one at the calibrated ε, or one where there is no ε."""
+    """Return the word mechanisms to measure: at each ε, at the calibrated ε, or once if there is no ε."""
     spec = spec_of(text)
     takes = "epsilon" in catalogue.admit(spec["mechanism"]).__dataclass_fields__
 
@@ -157,7 +168,7 @@ def _calibrated(study: Study, build: Callable[[float], Any], inputs: np.ndarray,
 
 
 def _streams(study: Study, inputs: np.ndarray) -> Any:
-    """The same uniforms for a word, whatever mechanism draws: noise is shared by those that use it alike."""
+    """Return the same uniforms for a word under every mechanism, so that mechanisms share their noise."""
     streams = SimulationStreams(study.seed)
     return streams.rows(inputs, np.zeros(len(inputs), np.int64), stage="deniability", channel="text")
 
@@ -189,7 +200,7 @@ def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, output
         "mechanism": text, "epsilon": getattr(mechanism, "epsilon", None), "exact": figures.exact,
         "worst_case": guarantee.worst_case(), "exposes": list(guarantee.exposes),
         "stays": _spread(figures.stays), "distinct": _spread(figures.distinct), "core": _spread(figures.core),
-        # of the sampled inputs alone: an output that none of them gives has no origin among them
+        # over the sampled inputs only
         "origins": _spread(figures.origins), "stays_by_word": figures.stays, "distinct_by_word": figures.distinct,
         "tag_kept": float(by_word.mean()), "tag_kept_se": float(by_word.std() / math.sqrt(len(by_word))),
         "tag_kept_mean_of_tags": float(np.mean(np.diag(confusion)[rows > 0] / rows[rows > 0])),
@@ -204,7 +215,7 @@ HISTOGRAM = 60
 
 
 def confusion_of(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """(tags before, tags after) counts of all draws (n, draws) of words (n,)."""
+    """Return counts (tags before, tags after) of all draws (n, draws) of words (n,)."""
     before = np.repeat(vocabulary.tags[inputs].astype(np.int64), outputs.shape[1])
     pairs = before * len(TAGS) + vocabulary.tags[outputs.reshape(-1)]
     return np.bincount(pairs, minlength=len(TAGS) ** 2).reshape(len(TAGS), len(TAGS))
@@ -222,7 +233,7 @@ def _reach(vocabulary: Vocabulary) -> float:
 
 
 def _against(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray, first: np.ndarray | None) -> Any:
-    """Where both substitute, and differently: the distances of either (Arnold et al. 2023, section 4.2)."""
+    """Return the distances of both mechanisms' substitutes where they differ (Arnold et al. 2023, section 4.2)."""
     if first is None:
         return None
     both = (outputs != first) & (outputs != inputs[:, None]) & (first != inputs[:, None])
@@ -242,10 +253,11 @@ def _counts(tags: np.ndarray) -> dict[str, int]:
     return {name: int(n) for name, n in zip(TAGS, np.bincount(tags, minlength=len(TAGS)), strict=True) if n}
 
 
-# --- saying
+# --- tables
 
 
 def label(run_: dict[str, Any]) -> str:
+    """Return the name of a run's mechanism with its ε."""
     return run_["mechanism"] if run_["epsilon"] is None else f"{run_['mechanism']}, ε = {run_['epsilon']:.4g}"
 
 
@@ -256,7 +268,7 @@ HEADINGS = (
 
 
 def table(results: dict[str, Any]) -> str:
-    """The table of all runs in Markdown, with its legend."""
+    """Return the table of all runs in Markdown, with its legend."""
     rows = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 1))]
     for r in results["runs"]:
         worst = f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else _short(r["worst_case"])
@@ -284,7 +296,7 @@ def _short(value: float | None) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The table, what differs from the first mechanism, and each confusion of parts of speech."""
+    """Return the table, the differences from the first mechanism, and the confusion of parts of speech of each run."""
     how = "at given ε" if results["target"] is None else (
         f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}"
     )  # fmt: skip
@@ -311,7 +323,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def write(results: dict[str, Any], folder: Path) -> Sequence[Path]:
-    """deniability.json, deniability.md and the figures, in a folder that is there."""
+    """Write deniability.json, deniability.md and the figures into an existing folder, and return their paths."""
     readable = json.dumps(json_ready(results), ensure_ascii=False, allow_nan=False) + "\n"
     paths = [folder / "deniability.json", folder / "deniability.md"]
     for path, text in zip(paths, (readable, markdown(results)), strict=True):

@@ -1,4 +1,4 @@
-"""Pictures of deniability, for print: N_x and S_x, parts of speech before and after, distances of substitutes."""
+"""Figures of deniability for print: N_x and S_x, parts of speech before and after, distances of substitutes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 
 
 def write(results: dict[str, Any], folder: Path) -> list[Path]:
-    """deniability.png, tags.png and distances.png in the folder. Returns their paths."""
+    """Write deniability.png, tags.png and distances.png into a folder, and return their paths."""
     figures = {"deniability": deniability, "tags": tags, "distances": distances}
     paths = []
     for name, draw in figures.items():
@@ -34,7 +34,7 @@ def write(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def deniability(results: dict[str, Any]) -> Figure:
-    """Histograms of N_x and S_x over the words: a column for each ε, a line for each mechanism."""
+    """Draw histograms of N_x and S_x over the words: a column for each ε, a line for each mechanism."""
     columns = _columns(results)
     figure, axes = _panels(2, len(columns))
     shown = (
@@ -57,9 +57,9 @@ def deniability(results: dict[str, Any]) -> Figure:
 
 
 def tags(results: dict[str, Any]) -> Figure:
-    """Parts of speech before (rows) and after (columns), in shares of the row: a panel for each run.
+    """Draw parts of speech before (rows) and after (columns), in shares of the row: a panel for each run.
 
-    A row of panels for each mechanism and a column for each ε; three side by side where there is one ε for each.
+    Mechanisms are rows of panels and ε are columns. If each mechanism has one ε, three panels stand in a row.
     """
     columns = _columns(results)
     rows = [[run for _, runs in columns for run in runs if run["mechanism"] == name] for name in _names(results)]
@@ -94,9 +94,9 @@ def tags(results: dict[str, Any]) -> Figure:
 
 
 def distances(results: dict[str, Any]) -> Figure:
-    """How far the substitutes of changed words lie, as densities: a column for each ε, a line for each mechanism.
+    """Draw densities of the distances of substitutes: a column for each ε, a line for each mechanism.
 
-    A mechanism that changes fewer than SOME of its draws has no line there: a few words would make it all spikes.
+    A mechanism that changes a smaller share than SOME of its draws has no line, since a few words give only spikes.
     """
     columns = _columns(results)
     figure, axes = _panels(1, len(columns))
@@ -118,7 +118,7 @@ def distances(results: dict[str, Any]) -> Figure:
 
 
 def _columns(results: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """A heading and its runs: one column for each ε that was asked for, or one where each has its own."""
+    """Return headings and their runs: a column for each given ε, or one if each mechanism has its own."""
     runs = results["runs"]
     if results["target"] is not None:
         return [(f"quantile {results['quantile']:g} of $N_x$ = {results['target']:g}", runs)]
@@ -129,7 +129,7 @@ def _columns(results: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
 
 
 def _names(results: dict[str, Any]) -> list[str]:
-    """The mechanisms in the order in which they were given."""
+    """Return the mechanisms in the order in which they were given."""
     return list(dict.fromkeys(run["mechanism"] for run in results["runs"]))
 
 
@@ -143,7 +143,7 @@ def _steps(panel: Axes, edges: np.ndarray, heights: np.ndarray, results: dict[st
 
 
 def _panels(rows: int, columns: int, *, width: float = 2.6, height: float = 2.3, share: bool = True) -> Any:
-    """A figure that no global state knows of, and its axes [row][column]."""
+    """Return a figure outside matplotlib's global state, and its axes [row][column]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -163,7 +163,7 @@ def _panels(rows: int, columns: int, *, width: float = 2.6, height: float = 2.3,
 
 
 def _legend(figure: Figure) -> Figure:
-    """The figure with one legend below for all its panels, which then begin at 0."""
+    """Add one legend below all panels, start their axes at 0, and return the figure."""
     handles: dict[str, Any] = {}
     for panel in figure.axes:
         panel.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""The ladder of a client's ledger: what was charged, whatever anybody planned."""
+"""Ladder of a client's ledger: the losses that were charged."""
 
 from __future__ import annotations
 
@@ -23,18 +23,23 @@ _NOTE = "from the ledger: worst cases of all releases, added; a ledger keeps the
 
 
 def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str, Any]:
-    """{"user", "users", "releases", "delta", "ladder", "account", "policy", "theorem"}: the rungs of one user, or of
-    the one who has spent most, and their account in the privacy filter of the policy beside the ledger (both None where
-    there is no policy).
+    """Return the rungs of one user's ledger, and the user's account in the privacy filter of the policy beside it.
 
-    The record and channel rungs are those of the user's costliest record. delta: of each release that needs one.
-    Between which neighbours a text's worst case is finite depends on what the client's policy declares public of what
-    the text exposes: that is read from the node.json beside the ledger; where there is none, nothing is declared.
-    Raises UserError where there is no ledger, it cannot be read, or it does not know the user.
+    The keys are "user", "users", "releases", "delta", "ladder", "account", "policy" and "theorem". The record and
+    channel rungs are those of the user's costliest record. The node.json beside the ledger holds the policy, which may
+    declare exposures of texts public. Without it, "account" and "policy" are None and nothing is declared.
+
+    Args:
+        path: The ledger.
+        user: The user; None for the user who has spent most.
+        delta: δ of each release that needs one.
+
+    Raises:
+        UserError: The ledger is missing, cannot be read, or does not have the user.
     """
     if path.is_dir():
         raise UserError(f"--ledger {path}: is a folder; name the ledger in it, as {path / 'ledger.sqlite'}")
-    if not path.is_file():  # a Ledger would make a new one
+    if not path.is_file():  # Ledger would create it
         raise UserError(f"--ledger {path}: there is no such file")
     policy = _policy(path)
     try:
@@ -93,7 +98,7 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
 
 
 def _policy(path: Path) -> Policy | None:
-    """The policy under which this ledger was written, from the node.json beside it; None where there is none."""
+    """Return the policy of the node.json beside a ledger; None if there is none."""
     about = path.parent / NODE
     named = re.fullmatch(r"ledger(?:-(.+))?\.sqlite", path.name)
     if named is None or not about.is_file():
@@ -105,6 +110,6 @@ def _policy(path: Path) -> Policy | None:
 
 
 def _cost(rows: list[LedgerRow], delta: float, public: Mapping[str, str]) -> tuple[int, float]:
-    """What orders users and records: first how many releases are unprotected, then the finite ε."""
+    """Return the sort key of users and records: the number of unprotected releases, then the finite ε."""
     costs = [row.guarantee.worst_case(delta, declared=public) for row in rows]
     return sum(math.isinf(c) for c in costs), sum(c for c in costs if math.isfinite(c))

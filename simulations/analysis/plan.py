@@ -1,4 +1,4 @@
-"""From a central budget to an experiment: the largest local parameters, as a file that `simulate` runs."""
+"""Plan from a central budget to the largest local parameters, written as an experiment that `simulate` runs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,27 @@ from simulations.experiment import from_table, to_toml
 from simulations.progress import Progress
 
 PUBLIC, TEST = 1500, 1000
-#: Probability with which fewer users may be delivered than are planned for.
+#: Probability that fewer users are delivered than planned for.
 MISSED = 1e-9
-#: Less than a unit of three digits (relative): what is below that much less is the next number of three digits.
+#: Relative step, below a unit of the third digit, that leads to the next smaller number of three digits.
 STEP = 1e-9
-#: Label ε that are tried where none is given.
+#: Label ε to try by default.
 LABEL_EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a plan has to keep: a central (ε, δ) of each user who is invited, and the labels beside what is planned.
+    """Budget of a plan: a central (ε, δ) of each invited user, and the labels beside the planned mechanism.
 
-    users: None plans without a shuffler. dropout: share of them who never answer. records: most of one user; stages:
-    in which one user releases anew. label_epsilons: each is tried, under randomized response of so many classes.
+    Attributes:
+        epsilon: Central ε.
+        delta: Central δ.
+        users: Number of invited users; None plans without a shuffler.
+        dropout: Share of users who never answer.
+        records: Largest number of records of a user.
+        stages: Number of stages in which a user releases anew.
+        label_epsilons: Label ε to try, each under randomized response.
+        classes: Number of classes.
     """
 
     epsilon: float
@@ -53,13 +60,18 @@ class Terms:
 
     @property
     def target(self) -> Target:
-        """The budget, of as many users as will be delivered: with drop-outs, the most that are missed with probability
-        `MISSED` at most. Raises ValueError, one line."""
+        """Return the budget with the number of users who will be delivered.
+
+        With dropouts, fewer users are delivered with probability `MISSED` at most.
+
+        Raises:
+            ValueError: A number is out of range.
+        """
         delivered = None if self.users is None else _delivered(self.users, self.dropout)
         return Target(self.epsilon, self.delta, delivered, self.records, self.stages)
 
     def label(self, epsilon: float) -> Any:
-        """The mechanism of the labels beside."""
+        """Return the mechanism of the labels at an ε."""
         spec = {"mechanism": "randomized-response", "epsilon": epsilon}
         return catalogue.build(spec, channel="label", classes=self.classes)
 
@@ -67,11 +79,14 @@ class Terms:
 def plan(
     terms: Terms, *, mechanism: str, dim: int, progress: Progress = lambda line: None
 ) -> dict[str, Any]:
-    """For each label ε the largest embedding ε, to three digits, whose ladder keeps within the terms.
+    """Return for each label ε the largest embedding ε, to three digits, whose ladder stays within the terms.
 
-    {"epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "classes", "splits"}; a split is
-    {"label_epsilon", "embedding_epsilon", "worst_case", "central_epsilon"}, the last three None where none fits.
-    "delivered" is what is planned for. Raises ValueError, one line.
+    The keys are "epsilon", "delta", "users", "delivered" (the number planned for), "crowd", "dropout", "mechanism",
+    "dim", "classes" and "splits". A split has "label_epsilon", "embedding_epsilon", "worst_case" and "central_epsilon",
+    the last three None if nothing fits.
+
+    Raises:
+        ValueError: A parameter is invalid.
     """
     target = terms.target
     spec: dict[str, Any] = {"mechanism": mechanism} | ({"delta": terms.delta} if mechanism == "gaussian" else {})
@@ -79,7 +94,7 @@ def plan(
     def build(embedding: float) -> Any:
         return catalogue.build(spec | {"epsilon": embedding}, channel="embedding", dim=dim)
 
-    build(1.0)  # a mistake is said before anything is searched
+    build(1.0)  # reports an error before the search
 
     def split(label: float) -> dict[str, Any]:
         response = terms.label(label)
@@ -97,13 +112,14 @@ def plan_text(
     terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None,
     crowd: int | None = None, progress: Progress = lambda line: None,
 ) -> dict[str, Any]:
-    """As `plan`, for a text: for each label ε the largest ε of its word mechanism.
+    """Return for each label ε the largest ε of a text's word mechanism, as `plan` does for embeddings.
 
-    build: the text by that ε. public: what the text exposes and is declared public, each with its reason; crowd: how
-    many users delivered at the least agree in it, without which none helps another. {"epsilon", "delta", "users",
-    "delivered", "crowd", "dropout", "mechanism", "tokens", "classes", "splits"}; a split is {"label_epsilon",
-    "text_epsilon", "worst_case", "central_epsilon"}, the worst case that of the whole text. Raises UserError where it
-    exposes what is not declared.
+    "tokens" replaces "dim", and "text_epsilon" replaces "embedding_epsilon". "worst_case" is of the whole text. `build`
+    returns the text at an ε of its word mechanism. `public` has the exposures that are declared public, each with its
+    reason, and `crowd` is the least number of delivered users who agree in them. Without a crowd nothing is amplified.
+
+    Raises:
+        UserError: The text exposes something that is not declared.
     """
     public = public or {}
     text = build(1.0)
@@ -130,9 +146,9 @@ def plan_text(
 
         def fitting(e: float) -> bool:
             worst, releases = worst_case(e) + response.guarantee.worst_case(), terms.records * terms.stages
-            # where the ε of one holds at some δ alone, that of several at this δ may be more than so many times it
+            # an ε that holds only at some δ may compose to more than the sum at this δ
             if (releases == 1 or text.guarantee.sigma is None) and worst * releases <= terms.epsilon:
-                return True  # and the ladder, which takes its time, says no more than that
+                return True  # the ladder, which is slow, gives no more than this
             central = cost(e)
             return central is not None and central <= terms.epsilon
 
@@ -146,13 +162,16 @@ def plan_text(
 
 
 def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
-    """The PrivUnit of D = dim whose mean has the least error within the terms, ε to three digits.
+    """Return PrivUnit with D = dim whose mean has the least error within the terms, ε to three digits.
 
-    {"epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "local_epsilon",
-    "cap_probability", "expected_cosine", "noise", "curator_noise", "central_epsilon"}, the last six None where none
-    fits. noise: length of the error of the mean of unit vectors, 1/(√n·E cos) at most; curator_noise: what it is where
-    a trusted curator adds Gaussian noise to their exact mean, at the same central (ε, δ). A user's records are all in
-    the one vector, whose number counts for nothing. Raises ValueError, one line.
+    The keys are "epsilon", "delta", "users", "delivered", "crowd", "dropout", "mechanism", "dim", "local_epsilon",
+    "cap_probability", "expected_cosine", "noise", "curator_noise" and "central_epsilon". The last six are None if
+    nothing fits. "noise" is the length of the error of the mean of unit vectors, at most 1/(√n·E cos). "curator_noise"
+    is that of a trusted curator who adds Gaussian noise to the exact mean at the same central (ε, δ). One vector covers
+    all records of a user, so their number does not matter.
+
+    Raises:
+        ValueError: A parameter is invalid.
     """
     target = replace(terms.target, records=1)
     best = best_privunit(dim, target)
@@ -185,7 +204,7 @@ def _planned(
     terms: Terms, target: Target, about: Mapping[str, Any], drawn: Mechanism,
     split: Callable[[float], dict[str, Any]], progress: Progress,
 ) -> dict[str, Any]:  # fmt: skip
-    """Plan each split. drawn: what is planned, at some ε; "reason" says so where its sampler leaves δ no room."""
+    """Plan each split. `drawn` is the mechanism at some ε; "reason" is set if its sampler leaves no room in δ."""
     splits = []
     for number, label in enumerate(terms.label_epsilons, 1):
         progress(f"label ε = {label:g}: split {number} of {len(terms.label_epsilons)}")
@@ -198,11 +217,13 @@ def _planned(
 
 
 def experiment_file(planned: dict[str, Any], *, name: str) -> str:
-    """An experiment of the built-in corpus with an arm for each split, as TOML that `simulate` runs.
+    """Return an experiment on the built-in corpus with an arm for each split, as TOML that `simulate` runs.
 
-    No batch below the planned number of users is ever handed to the server (`minimum-users`), so the budget holds
-    whoever drops out. There are as many test users as training users, so their batch keeps within it too.
-    Raises UserError where no split fits, or the corpus has too few reviews.
+    No batch below the planned number of users reaches the server (`minimum-users`), so the budget holds whatever users
+    drop out. There are as many test users as training users, so the same holds for their batch.
+
+    Raises:
+        UserError: No split fits, or the corpus has too few reviews.
     """
     splits = [s for s in planned["splits"] if s["embedding_epsilon"] is not None]
     if not splits:
@@ -237,7 +258,7 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
         ],
     }  # fmt: skip
     if planned["mechanism"] == "gaussian":
-        # one half of the total is the filter's; of the other, samplers may spend what the noise does
+        # the filter has one half of the total; samplers may spend as much of the other as the noise
         table["policy"] |= {"delta": planned["delta"], "total-delta": max(1e-5, 4 * planned["delta"])}
     head = (
         f"# Planned for a central ε of {planned['epsilon']:g} at δ = {planned['delta']:g} with "
@@ -265,7 +286,7 @@ def _delivered(users: int, dropout: float) -> int:
 def _best(
     fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
 ) -> tuple[float | None, float | None]:
-    """The largest parameter that fits, to three digits, and what it costs by the ladder; None where none fits."""
+    """Return the largest parameter that fits, to three digits, and its central ε; None if nothing fits."""
     most = largest(fitting)
     return (None, None) if most is None else _at_most(most, fitting, central, epsilon)
 
@@ -273,11 +294,13 @@ def _best(
 def _at_most(
     most: float, fitting: Callable[[float], bool], central: Callable[[float], float | None], epsilon: float
 ) -> tuple[float | None, float | None]:
-    """The largest parameter that fits, to three digits, and what it costs by the ladder. most: as large to TOLERANCE,
-    so that what is as near above it is tried first."""
+    """Return the largest parameter of three digits up to about `most`, and its central ε; None if nothing fits.
+
+    `most` is exact up to TOLERANCE, so a value slightly above it is tried first.
+    """
     best = _rounded(most * (1 + TOLERANCE))
     while best is not None and best > 0:
-        cost = central(best) if fitting(best) else None  # whether it fits is sooner found than what it costs
+        cost = central(best) if fitting(best) else None  # `fitting` is faster than the price
         if cost is not None and cost <= epsilon:
             return best, cost
         best = _rounded(best * (1 - STEP))  # one unit of the last digit
@@ -288,7 +311,7 @@ def _central(
     target: Target, embedding: Any, label: Any, text: TextMechanism | None = None,
     public: Mapping[str, str] | None = None, crowd: int | None = None, statistic: PrivUnit | None = None,
 ) -> float | None:  # fmt: skip
-    """The ε of a user by the ladder: shuffled, or their own where nothing is amplified."""
+    """Return the ε of a user by the ladder: shuffled, or local if nothing is amplified."""
     rungs = {
         r.name: r.epsilon
         for r in ladder(
@@ -300,7 +323,7 @@ def _central(
 
 
 def _rounded(value: float) -> float | None:
-    """Down to three digits; None where nothing is left."""
+    """Round down to three digits; return None if nothing is left."""
     if value < 1e-4:
         return None
     digits = 2 - math.floor(math.log10(value))
@@ -308,6 +331,6 @@ def _rounded(value: float) -> float | None:
 
 
 def _up(value: float) -> float:
-    """Up to three digits: a policy's limit that the planned release just passes."""
+    """Round up to three digits, for a policy's limit that just accepts the planned release."""
     digits = 2 - math.floor(math.log10(value))
     return math.ceil(value * 10**digits) / 10**digits

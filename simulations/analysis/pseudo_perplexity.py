@@ -1,14 +1,14 @@
-"""How likely a masked language model finds texts, by the words around each word: pseudo-perplexity.
+"""Pseudo-perplexity: likelihood of texts under a masked language model, by the words around each word.
 
-Salazar et al. 2020, "Masked Language Model Scoring": the pseudo-log-likelihood of a text of pieces w_1 .. w_n is
+Salazar et al. 2020, "Masked Language Model Scoring". The pseudo-log-likelihood of a text of pieces w_1 .. w_n is
 
     PLL(W) = Σ_t log Pr[w_t | w_1 .. w_{t-1}, [MASK], w_{t+1} .. w_n]          (their equation 1)
 
-each piece masked in turn, and of all texts together, which have N pieces,
+with each piece masked in turn. For all texts together, which have N pieces,
 
     PPPL = exp(-1/N · Σ_W PLL(W))                                              (their equation 2).
 
-It is what the model says: of texts unlike those that it has learnt from it says little.
+The measure depends on the model: it is not reliable for texts unlike its training texts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from simulations.errors import UserError
 from simulations.progress import Progress
 
-# Nothing here may import torch before it is needed.
+# torch is imported where it is called, since it is slow to load.
 
 _BATCH = 64
 _SAID_EVERY = 4096
@@ -32,8 +32,13 @@ _SAID_EVERY = 4096
 
 @dataclass(frozen=True)
 class PseudoPerplexity:
-    """value: from 1, the smaller the likelier. error: its standard error, to first order, a text an observation; not a
-    number of one text. pieces: how many were masked, N."""
+    """Pseudo-perplexity of texts.
+
+    Attributes:
+        value: Value of at least 1; smaller is likelier.
+        error: Standard error to first order, with texts as observations; NaN for one text.
+        pieces: N, the number of masked pieces.
+    """
 
     value: float
     error: float
@@ -41,8 +46,13 @@ class PseudoPerplexity:
 
 
 def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress: Progress) -> PseudoPerplexity:
-    """Of all texts together by a masked language model with a prediction head; of a text that is longer than the model
-    reads, its beginning. UserError, one line, where the checkpoint cannot be read, or no text has a piece."""
+    """Return the pseudo-perplexity of all texts together by a masked language model with a prediction head.
+
+    Texts are cut to what the model reads.
+
+    Raises:
+        UserError: The checkpoint cannot be read, or no text has a piece.
+    """
     from server.accelerator import lent
     from server.checkpoint import positions
     from server.masked_lm import layout, load
@@ -74,7 +84,7 @@ def pseudo_perplexity(texts: Sequence[str], checkpoint: Path | str, *, progress:
 
 
 def _log_probs(model: Any, about: Any, pieces: Sequence[Sequence[int]], batch: Sequence[tuple[int, int]]) -> Any:
-    """log Pr of the piece in each place of a text, (b,), where that place is masked."""
+    """Return log Pr of the piece at each masked place of a text, (b,)."""
     import torch
 
     from server.masked_lm import inputs_of, logits_at

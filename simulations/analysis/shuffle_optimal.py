@@ -1,15 +1,15 @@
-"""How near one anonymous vector a user comes to a trusted curator: the shapes of its density, and more messages.
+"""Gap between one anonymous vector a user and a trusted curator, over shapes of the density and numbers of messages.
 
-A mechanism of unit vectors that treats no direction better than another has a density f of the cosine to x, relative to
-the uniform law. With b = min f it is b plus what is drawn towards x; the mean of n draws over c = E cos has squared
-error at most 1/(n·c²), and of all that fit a central (ε, δ) the best has the largest c. Its blanket is uniform, of
-weight b; for f that rises the antipodal pair dominates (`mechanisms.losses.sphere_blanket`). Here f is constant on
-cells of the cosine, so that its blanket bound is exact as far as `accounting.blanket` is, and each shape has the least
-b that fits.
+A mechanism of unit vectors that treats all directions alike has a density f of the cosine to x, relative to the uniform
+law. With b = min f it is b plus a part that is drawn towards x. The mean of n draws over c = E cos has squared error at
+most 1/(n·c²), so the best mechanism within a central (ε, δ) has the largest c. Its blanket is uniform with weight b.
+For rising f the antipodal pair dominates (`mechanisms.losses.sphere_blanket`). Here f is constant on cells of the
+cosine, so its blanket bound is as exact as `accounting.blanket`, and each shape has the least b that fits.
 
-Where shuffling makes a Gaussian of it (many users), the bound is 2·∫g² <= n·μ²·b of g = f - b; the largest ∫t·g at a
-given ∫g and ∫g² is a cap whose density rises linearly from its edge. PrivUnit's cap is flat. m draws a user loosen the
-bound to n·m·μ²·b over m² of g's, which is what more anonymous messages buy; their local guarantee is m times one's.
+For many users shuffling gives a Gaussian, and the bound is 2·∫g² <= n·μ²·b with g = f - b. The largest ∫t·g at given ∫g
+and ∫g² is a cap whose density rises linearly from its edge. The cap of PrivUnit is flat. m draws a user loosen the
+bound to n·m·μ²·b over m² of the one of g, which is the gain of more anonymous messages. Their local guarantee is m
+times that of one.
 """
 
 from __future__ import annotations
@@ -34,20 +34,25 @@ from mechanisms.privunit import MAX_EPSILON, PrivUnit
 from simulations.progress import Progress
 
 FloatArray = NDArray[np.float64]
-#: (cosine, a parameter) -> a shape's density, up to a factor; and the parameters that are tried, for D.
+#: Density of a shape up to a factor, of (cosine, parameter), and the parameters to try for D.
 Shape = tuple[Callable[[FloatArray, float], FloatArray], Callable[[int], FloatArray]]
 
-#: Cells of a half of the sphere, and the mass of the smallest.
+#: Number of cells of half the sphere, and mass of the smallest.
 _CELLS, _SMALLEST = 64, 1e-7
 _TRIED = 14
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one user sends: a shape or PrivUnit, in so many messages, with the least error that fits.
+    """Messages of one user: a shape or PrivUnit, with the least error that fits.
 
-    local_epsilon: pure, of all the messages; scale: E cos of one. error: squared, of the mean of n unit vectors, over
-    a trusted curator's with Gaussian noise at the same (ε, δ).
+    Attributes:
+        shape: Name of the shape.
+        messages: Number of messages.
+        local_epsilon: Pure ε of all messages together.
+        scale: E cos of one message.
+        error: Squared error of the mean of n unit vectors, over that of a trusted curator with Gaussian noise at the
+            same (ε, δ).
     """
 
     shape: str
@@ -58,7 +63,7 @@ class Release:
 
 
 class _Cells:
-    """The sphere in R^dim cut at cosines t and -t: masses of the upper half's cells, (J,), and mean cosines there."""
+    """Cells of the sphere in R^dim, cut at cosines t and -t: masses and mean cosines of the upper half, (J,)."""
 
     def __init__(self, dim: int) -> None:
         half = (dim - 1) / 2
@@ -70,7 +75,7 @@ class _Cells:
         self.cosines = np.diff(np.exp(logs)) / self.masses
 
     def best(self, shape: Callable[[FloatArray], FloatArray], target: Target) -> tuple[float, float] | None:
-        """(E cos, pure local ε) of b plus the shape, with the least b that fits; None where none does."""
+        """Return (E cos, pure local ε) of b plus the shape, with the least b that fits; None if none does."""
         toward = np.concatenate([shape(self.cosines), shape(-self.cosines)])
         toward = toward / float(np.tile(self.masses, 2) @ toward)
 
@@ -111,7 +116,7 @@ def _von_mises_fisher(t: FloatArray, concentration: float) -> FloatArray:
 
 
 def _gaussian_direction(t: FloatArray, sigma: float, dim: int) -> FloatArray:
-    """The direction of x + σ·N(0, I) in R^dim: ∫ r^(D-1)·exp(-r²/2 + r·t/σ) dr, up to a factor."""
+    """Return the density of the direction of x + σ·N(0, I) in R^dim, ∫ r^(D-1)·exp(-r²/2 + r·t/σ) dr, unscaled."""
     r = np.linspace(0.0, 1.0 / sigma + math.sqrt(dim) + 8.0, 2001)[1:]
     logs = (dim - 1) * np.log(r) - 0.5 * r**2 + np.outer(t, r) / sigma
     found: FloatArray = np.exp(logsumexp(logs, axis=1) - 0.5 / sigma**2 - 0.5 * dim * math.log(dim))
@@ -119,7 +124,7 @@ def _gaussian_direction(t: FloatArray, sigma: float, dim: int) -> FloatArray:
 
 
 def shapes(dim: int) -> dict[str, Shape]:
-    """Every shape that is tried beside PrivUnit, by its name."""
+    """Return every shape beside PrivUnit, by name."""
     return {
         "cap, linear": _cap(1.0),
         "cap, square root": _cap(0.5),
@@ -134,7 +139,7 @@ def shapes(dim: int) -> dict[str, Shape]:
 
 
 def best_of_shape(shape: Shape, dim: int, target: Target) -> tuple[float, float] | None:
-    """(E cos, pure local ε) of the shape's best parameter and base; None where nothing fits."""
+    """Return (E cos, pure local ε) of a shape's best parameter and base; None if nothing fits."""
     cells, (density, tried) = _Cells(dim), shape
     found: dict[float, tuple[float, float]] = {}
 
@@ -152,7 +157,7 @@ def best_of_shape(shape: Shape, dim: int, target: Target) -> tuple[float, float]
 
 
 def best_messages(dim: int, target: Target, messages: int, progress: Progress = lambda line: None) -> PrivUnit | None:
-    """As `planner.best_privunit`, of which a user sends so many draws; None where none fits."""
+    """Return the best PrivUnit if a user sends `messages` draws (`planner.best_privunit`); None if none fits."""
     if messages == 1:
         return best_privunit(dim, target)
     found: dict[float, PrivUnit | None] = {}
@@ -175,15 +180,20 @@ def best_messages(dim: int, target: Target, messages: int, progress: Progress = 
     return max(fitting, key=lambda mechanism: mechanism.scale, default=None)
 
 
-#: Anonymous messages of one user that are looked at.
+#: Numbers of anonymous messages of one user.
 MESSAGES = (1, 2, 4, 8)
 
 
 def search(
     *, users: int, dim: int, epsilon: float, delta: float, progress: Progress = lambda line: None
 ) -> dict[str, Any]:
-    """{"users", "dim", "epsilon", "delta", "curator_noise", "releases": [Release as dicts]}; what does not fit is left
-    out. curator_noise: root mean square length of a trusted curator's noise. ValueError as `planner.Target`."""
+    """Return "users", "dim", "epsilon", "delta", "curator_noise" and "releases", each a Release as a dict, that fit.
+
+    "curator_noise" is the root mean square length of a trusted curator's noise.
+
+    Raises:
+        ValueError: The target is invalid (`planner.Target`).
+    """
     target = Target(epsilon, delta, users)
     curator = dim * (Gaussian.calibrated(epsilon, delta, dim).sigma / users) ** 2
 

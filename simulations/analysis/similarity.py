@@ -1,8 +1,7 @@
-"""How near rewritten texts are to what was written, and how likely they are: BLEU, the cosine of a sentence encoder,
-and the pseudo-perplexity of a masked language model.
+"""Similarity of rewritten texts to the originals: BLEU, cosine of a sentence encoder, and pseudo-perplexity.
 
-Meisenbacher et al. 2024 (section 5) say the first two of every mechanism beside its accuracy: how much of a text is
-left. None is a measure of privacy: what is near may still have been drawn, and what is far may still tell.
+Meisenbacher et al. 2024 (section 5) report the first two beside accuracy. They measure how much of a text is left. None
+is a measure of privacy: a similar text may have been drawn, and a dissimilar one may still reveal the original.
 """
 
 from __future__ import annotations
@@ -32,14 +31,18 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class Similarity:
-    """Of n pairs of texts.
+    """Similarity of n pairs of texts.
 
-    same: the share that are alike to the character. bleu: of the corpus, 0 to 100, by up to four words in a row,
-    the rewritten text as the hypothesis (Papineni et al. 2002); None where no text of either side has four words.
-    bleu_signature: of what made it (Post 2018, section 3). cosine: the mean, -1 to 1, and its standard error, which
-    says nothing of a single pair and is None of one; 1 between texts that are both empty. pseudo_perplexity,
-    of_original: of the rewritten texts and of those that were written (`simulations.analysis.pseudo_perplexity`); None
-    where no masked language model was asked.
+    Attributes:
+        texts: n.
+        same: Share of identical pairs.
+        bleu: BLEU of the corpus, 0 to 100, by up to four words in a row, with the rewritten text as the hypothesis
+            (Papineni et al. 2002). None if no text of either side has four words.
+        bleu_signature: Signature of the BLEU implementation (Post 2018, section 3).
+        cosine: Mean cosine, -1 to 1; 1 for two empty texts.
+        cosine_error: Standard error of the mean; None for one pair.
+        pseudo_perplexity: Pseudo-perplexity of the rewritten texts; None without a masked language model.
+        of_original: Pseudo-perplexity of the original texts; None without a masked language model.
     """
 
     texts: int
@@ -52,7 +55,7 @@ class Similarity:
     of_original: PseudoPerplexity | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Of plain values, None for what one text does not tell."""
+        """Return plain values, with None for values that one text does not have."""
         said = asdict(self)
         for likely in (said["pseudo_perplexity"], said["of_original"]):
             if likely is not None and math.isnan(likely["error"]):
@@ -63,8 +66,14 @@ class Similarity:
 def similarity(
     original: Sequence[str], rewritten: Sequence[str], *, masked_lm: Path | None = None, progress: Progress
 ) -> Similarity:
-    """How near texts are to those they were made from, row by row. masked_lm: the checkpoint that says how likely they
-    are. ValueError unless there are as many of both; UserError as `pseudo_perplexity`."""
+    """Return the similarity of texts and their originals, row by row.
+
+    The pseudo-perplexity is by the checkpoint `masked_lm`, if it is given.
+
+    Raises:
+        ValueError: The numbers of texts differ.
+        UserError: The checkpoint cannot be used (`pseudo_perplexity`).
+    """
     if len(original) != len(rewritten) or not len(original):
         raise ValueError(f"similarity: needs pairs of texts, got {len(original)} and {len(rewritten)}")
     from sacrebleu.metrics.bleu import BLEU
@@ -87,8 +96,13 @@ def similarity(
 def of_files(
     original: Path, rewritten: Path, columns: Sequence[str], *, masked_lm: Path | None = None, progress: Progress
 ) -> Similarity:
-    """`similarity` of two files with the same rows, as `sanitize` reads and writes them; several columns of a row are
-    one text. Raises UserError, one line."""
+    """Return the similarity of two files with the same rows, as `sanitize` reads and writes them.
+
+    The columns of a row are joined to one text.
+
+    Raises:
+        UserError: A file cannot be read, or the rows differ.
+    """
     first, second = (_texts(path, columns) for path in (original, rewritten))
     if len(first) != len(second):
         raise UserError(f"{rewritten}: has {len(second):,} rows, and {original} has {len(first):,}; give the same rows")
@@ -111,7 +125,7 @@ def _cosines(original: Sequence[str], rewritten: Sequence[str], progress: Progre
 
 
 def _encoder(progress: Progress) -> Path:
-    """The bundled sentence encoder, exported once."""
+    """Return the folder of the bundled sentence encoder, which is exported once."""
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
 

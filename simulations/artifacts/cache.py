@@ -1,9 +1,9 @@
-"""What costs time and depends on public things alone is kept between runs: exported encoders and embeddings.
+"""Cache of exported encoders and embeddings between runs.
 
-The folder is $XDG_CACHE_HOME/sottovoce (~/.cache/sottovoce). Everything in it is named by the hash of what it was made
-from, the code and the libraries that made it among that; it is written beside, renamed when it lies whole on the disk,
-carries checksums, and may be deleted at any time. What is damaged is found when it is used, set aside and made again.
-Embeddings of *users'* texts are in it too, because a simulation owns them; a device keeps no such cache.
+The folder is $XDG_CACHE_HOME/sottovoce (~/.cache/sottovoce). Each entry is named by the hash of its inputs, its code
+and its libraries. Entries are written under another name and renamed when they are complete on the disk. They have
+checksums, and may be deleted at any time. A damaged entry is found when it is used, set aside and made again. A
+simulation owns its users' texts, so their embeddings are cached too. A device keeps no such cache.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from simulations.errors import UserError
 from simulations.output.atomic import cached, made_once
 from simulations.progress import Progress
 
-#: Texts whose embeddings become one segment, and those between two looks at the clock.
+#: Number of texts in a segment, and between two readings of the clock.
 _SEGMENT, _PIECE = 1 << 15, 1 << 11
 _SECONDS_BETWEEN_LINES = 10.0
-#: How often what was lost meanwhile is made again.
+#: Number of attempts if embeddings are lost while others are made.
 _TRIES = 3
-#: Of a cached folder: what was made, beside its checksums.
+#: Subfolder of a cached entry, beside its checksums.
 _FILES = "files"
-#: Whose versions an embedding's bits rest on.
+#: Libraries whose versions determine the bits of an embedding.
 _LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
 
 
 def cache_folder() -> Path:
-    """The cache's folder; it need not exist."""
+    """Return the cache's folder, which need not exist."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sottovoce"
     except RuntimeError:
@@ -52,8 +52,10 @@ def cache_folder() -> Path:
 
 
 def folder_once(name: str, make: Callable[[Path], None], *, progress: Progress) -> Path:
-    """The cached folder of that name, made by make(folder) the first time, and where what is there is damaged; whole or
-    absent, never half-written."""
+    """Return the cached folder of a name. It is complete or absent, never half-written.
+
+    `make` fills the folder when it is missing or damaged.
+    """
     folder = cache_folder() / name
     if folder.is_dir() and not sound(folder):
         set_aside(folder, progress)
@@ -66,8 +68,10 @@ def folder_once(name: str, make: Callable[[Path], None], *, progress: Progress) 
 
 
 class CachedEmbeddings(TableEmbeddings):
-    """Embeddings of n texts that lie in the cache's tables, of which none is in memory: `take` reads some, and
-    `np.asarray` all of them, (n, m) float32."""
+    """Embeddings of n texts in tables on the disk.
+
+    `take` reads some of them, and `np.asarray` reads all of them, (n, m) float32.
+    """
 
     def __getitem__(self, index: Any) -> CachedEmbeddings:
         return CachedEmbeddings(self.tables, self.rows[index])
@@ -79,10 +83,11 @@ class CachedEmbeddings(TableEmbeddings):
 
 
 def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> CachedEmbeddings:
-    """Embeddings of texts, in their order. Each distinct text is encoded once, in this run or an earlier one.
+    """Return the embeddings of texts, in order. Each distinct text is encoded once, in this run or an earlier one.
 
-    An embedding's bits depend on the text and the encoder alone (`client.models.encoder.Encoder`), so each is kept by
-    itself, under the hash of its text. They rest on our code and the libraries' too: others have a folder of their own.
+    An embedding's bits depend on the text and the encoder alone (`client.models.encoder.Encoder`), so each is cached by
+    itself, under the hash of its text. They also depend on our code and on the libraries, so each version has its own
+    folder.
     """
     made = made_by(("client.models.encoder",), _LIBRARIES)
     folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{made}"
@@ -103,8 +108,7 @@ def embed(encoder: Encoder, texts: Sequence[Text], *, progress: Progress) -> Cac
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """While another process encodes by the same encoder, this one waits: the runs of a study begin with the same texts,
-    and would all encode them."""
+    """Wait while another process encodes with the same encoder: the runs of a sweep begin with the same texts."""
     with cached(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         opened = open(folder.parent / f".{folder.name}.lock", "a")  # noqa: SIM115 - closed below
@@ -116,7 +120,10 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def _completed(
     encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
 ) -> tuple[Any, NDArray[np.int64]]:
-    """Where the texts of these keys, (k, 2), each at its first place (k,) of the column, lie once they are encoded."""
+    """Encode the texts that are missing, and return the tables and the row of each key, (k,).
+
+    `first` is the position of each text in the column, (k,), and `keys` are their keys, (k, 2).
+    """
     paths, rows = segments.find(keys)  # another process may have been at work meanwhile
     for _ in range(_TRIES):
         if not (rows < 0).any():
@@ -130,7 +137,7 @@ def _completed(
 def _encode(
     encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments, progress: Progress
 ) -> None:
-    """Adds the embeddings of the texts in these places of the column, (k,), each under its key, (k, 2)."""
+    """Add the embeddings of the texts at some positions of the column, (k,), each under its key, (k, 2)."""
     start = said = time.monotonic()
     for begin in range(0, len(places), _SEGMENT):
         part = places[begin : begin + _SEGMENT]
@@ -146,7 +153,7 @@ def _encode(
 
 
 def _keys(texts: Sequence[Text]) -> Keys:
-    """A hash of each text, (n, 2). A pair is told from a text, and from other cuts of the same letters."""
+    """Return a hash of each text, (n, 2). A pair has another hash than the joined text."""
     hashes = bytearray()
     for text in texts:
         parts = [p.encode(errors="surrogatepass") for p in ((text,) if isinstance(text, str) else text)]
@@ -156,7 +163,7 @@ def _keys(texts: Sequence[Text]) -> Keys:
 
 
 def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct keys ascending, where each occurs first, and which of them each key is."""
+    """Return the distinct keys in ascending order, the position of each, and the index of every key among them."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     ordered = keys[order]
     new = np.ones(len(keys), bool)

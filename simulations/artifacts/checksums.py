@@ -1,7 +1,7 @@
-"""Folders that can tell whether they are still what was written into them.
+"""Checksums of cached folders, which detect damage.
 
-A cyclic redundancy check finds what a disk, a power cut or a broken copy does to a file, nearly as fast as that can be
-read: 1.7 GB a second on one core. It is no protection from somebody who writes into the cache.
+A cyclic redundancy check finds damage by a disk, a power cut or an incomplete copy. It reads 1.7 GB a second on one
+core. It does not protect against an attacker who writes into the cache.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from pathlib import Path
 from simulations.progress import Progress
 
 _SUMS = "checksums.json"
-#: Of a folder that was set aside; no name in the cache begins so.
+#: Prefix of a folder that was set aside. No other name in the cache starts with it.
 ASIDE = ".damaged-"
 
 
 def write_sums(folder: Path) -> None:
-    """Notes what every file in a folder holds, in a file of its own."""
+    """Write the checksums of all files of a folder into a file of its own."""
     (folder / _SUMS).write_text(json.dumps(_sums(folder), indent=1) + "\n", encoding="utf-8")
 
 
 def sound(folder: Path) -> bool:
-    """Whether a folder holds what `write_sums` noted, neither less nor more. What this process has read before is read
-    again only where it was touched since."""
+    """Return True if a folder holds exactly the files that `write_sums` recorded.
+
+    A file that this process has read before is read again only if it has changed since.
+    """
     try:
         noted: dict[str, list[int]] = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
         return bool(noted == _sums(folder))
@@ -36,7 +38,7 @@ def sound(folder: Path) -> bool:
 
 
 def set_aside(folder: Path, progress: Progress) -> None:
-    """Takes a damaged folder out of the way, under a name that nobody looks for. Another process may be first."""
+    """Rename a damaged folder so that it is no longer found. Another process may have done so first."""
     place = folder.with_name(f"{ASIDE}{folder.name}-{secrets.token_hex(4)}")
     try:
         folder.rename(place)
@@ -58,7 +60,7 @@ def _sums(folder: Path) -> dict[str, list[int]]:
 
 @lru_cache(maxsize=4096)
 def _sum(file: Path, size: int, changed: int, number: int) -> int:
-    """The file's CRC-32. The other arguments say which state of the file it is of."""
+    """Return the CRC-32 of a file. The other arguments identify its state, for the cache."""
     total, buffer = 0, bytearray(1 << 20)
     view = memoryview(buffer)
     with open(file, "rb", buffering=0) as stream:

@@ -20,7 +20,7 @@ from simulations.experiment import Encoder as EncoderSettings
 from simulations.experiment.sections import Training
 from simulations.progress import Progress
 
-#: Built-in texts from which an int8 encoder takes its ranges: always these, so that it follows from the model alone.
+#: Built-in texts that calibrate an int8 encoder. They are fixed, so that the encoder depends on the model alone.
 CALIBRATION_TEXTS, CALIBRATION_SEED = 256, 0
 #: Checkpoint in the folder of an encoder that was fine-tuned first.
 _CHECKPOINT = "checkpoint"
@@ -31,8 +31,10 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnx
 def encoder_folder(
     settings: EncoderSettings, public: Corpus, *, batch_size: int, seed: int, progress: Progress
 ) -> Path:
-    """The exported encoder, fine-tuned on the public part first if the settings say so; made once, then cached.
-    batch_size, seed: of fine-tuning."""
+    """Return the folder of the exported encoder, which is made once and then cached.
+
+    The encoder is first fine-tuned on the public part if the settings ask for it, with `batch_size` and `seed`.
+    """
     from server.accelerator import device
     from server.checkpoint_files import fingerprint
     from server.export import export_encoder
@@ -81,7 +83,7 @@ def pooling_of(settings: EncoderSettings) -> str:
 
 
 def _config(model: str) -> dict[str, Any]:
-    """Return the configuration of a checkpoint on this machine, or nothing for one on a hub. Raises UserError."""
+    """Return the configuration of a checkpoint on this machine, or an empty one for a checkpoint on a hub."""
     about = Path(resolve(model)) / "config.json"
     if not about.is_file():
         return {}
@@ -95,16 +97,19 @@ def _config(model: str) -> dict[str, Any]:
 
 
 def width_of(settings: EncoderSettings) -> int | None:
-    """How wide an embedding is, by what a checkpoint on this machine says of itself; None of one on a hub."""
+    """Return the width of an embedding by the checkpoint's own configuration; None for a checkpoint on a hub."""
     width = _config(settings.model).get("hidden_size")
     return width * max(1, len(settings.layers)) if isinstance(width, int) else None
 
 
 def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[Arm]) -> None:
-    """Raise UserError, naming the setting, where an encoder has no room for what an experiment says.
+    """Check that an encoder has room for the settings of an experiment, without torch.
 
-    Of a checkpoint on this machine; what a hub has, is looked at before anybody is asked (`server.export`,
-    `server.training.end_to_end.check`). It is known without torch, by what the checkpoint says of itself.
+    It reads the configuration of a checkpoint on this machine. A checkpoint on a hub is checked before any user is
+    queried (`server.export`, `server.training.end_to_end.check`).
+
+    Raises:
+        UserError: It has no room. The message names the key.
     """
     said = _config(settings.model)
     width, places, depth = (

@@ -23,16 +23,15 @@ from simulations.output.jsonable import json_ready
 
 _ABOUT = "model.json"
 _SENTENCES = {"sanitized": "sanitized", "on_device": "clean"}
-#: What a pipeline that was trained end to end is known by.
+#: File that identifies a pipeline that was trained end to end.
 PIPELINE = "pipeline.json"
 
 
 def save_model(folder: Path, model: Any, public: Public, result: ArmResult) -> None:
-    """Writes the model (`server.protocols.protocol.Model`), if there is one, and its card; in asked/ the maps that
-    training users were sent, under which their releases are to be read.
+    """Write an arm's model, if it has one, and its card. The folder asked/ holds the maps under which users released.
 
-    model.json: {"classes", "encoder"} and, where the encoder is not in the folder itself, "encoder_folder"; of a model
-    of released texts, "sides": 2 where pairs are two of them, 1 where they are joined.
+    The file model.json has "classes" and "encoder". If the encoder is elsewhere, it also has "encoder_folder". For a
+    model of released texts, "sides" is 2 if pairs are two texts, and 1 if they are joined.
     """
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -54,7 +53,7 @@ def save_model(folder: Path, model: Any, public: Public, result: ArmResult) -> N
 
 
 def _measured(result: ArmResult) -> dict[str, float]:
-    """What the model's card has of accuracies and measures, by its heading."""
+    """Return the accuracies and measures of the model's card, by heading."""
     shown = {"accuracy": "accuracy"} | SHOWN
     return {
         f"{shown[it.metric][0].upper()}{shown[it.metric][1:]}, {_SENTENCES[it.split]} test sentences": it.value
@@ -84,7 +83,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def classify(folder: Path, public: Public, texts: Sequence[Text]) -> NDArray[np.int64]:
-    """Return a saved model's classes of texts as they are, (n,), as a user's own device computes them.
+    """Return a saved model's classes of texts in clear, (n,), as a user's own device computes them.
 
     Raises:
         ValueError: There is no model.

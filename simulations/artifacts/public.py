@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from client.models.encoder import Encoder
 from server.protocols.protocol import Public, Text
 from server.protocols.public_maps import PublicMaps
+from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.cache import CachedEmbeddings, embed
 from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_folder
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
+from simulations.corpora.classes import described, listed
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
@@ -63,8 +65,12 @@ class CachedEncoder:
 
 
 def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress) -> Public:
-    """The public part of an experiment's data as its training server has it. Raises UserError and ValueError, in one
-    line."""
+    """Return the public part of an experiment's data, as its training server has it.
+
+    Raises:
+        UserError: A setting does not fit the data or the encoder.
+        ValueError: The encoder cannot be made.
+    """
     check_trained(experiment.encoder, experiment.training, experiment.arms)
     encoder = None
     if not experiment.training.protocol.releases_text:
@@ -85,8 +91,13 @@ def prepare_public(experiment: Experiment, corpus: Corpus, *, progress: Progress
 
 
 def _public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
-    """The labels that are public, (n,), -1 for one that is not; None where none is. UserError where more are asked for
-    than there are. Fewer are always some of those that are picked where there are more."""
+    """Return the public labels, (n,), -1 for a label that is not public; None if no label is public.
+
+    A smaller number of labels is always a subset of a larger one.
+
+    Raises:
+        UserError: The experiment names more labels than there are texts.
+    """
     if not public.any_labels:
         return None
     if public.labelled is None:
@@ -102,7 +113,7 @@ def _public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray
 
 
 def save_public(name: str, public: Public, out: Path) -> None:
-    """Writes all that a training server needs into a folder of its own, whole or not at all, for `load_public`."""
+    """Write the public part of a training server into a folder for `load_public`, completely or not at all."""
     with staged(out) as folder:
         parts = {
             "encoder": getattr(public.encoder, "folder", None), "vocabulary": getattr(public.rewriter, "folder", None),
@@ -126,7 +137,11 @@ def save_public(name: str, public: Public, out: Path) -> None:
 
 
 def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> Public:
-    """What `save_public` has written for the experiment. Raises UserError, in one line, for anything else."""
+    """Return the public part that `save_public` wrote for the experiment.
+
+    Raises:
+        UserError: The folder holds no public part of this experiment.
+    """
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         with open(folder / _TEXTS, encoding="utf-8", errors="surrogatepass") as file:
@@ -156,12 +171,38 @@ def load_public(experiment: Experiment, folder: Path, *, progress: Progress) -> 
     return _with_maps(experiment, Public(texts, labels, classes, encoder, rewriter=rewriter, checkpoint=checkpoint))
 
 
+def _names(experiment: Experiment, public: Public) -> NDArray[np.float64] | None:
+    """Return the classes' prototypes (K, m) from their descriptions; None if they have none.
+
+    Raises:
+        UserError: An arm trains on public text alone, which has neither labels nor described classes.
+    """
+    data, encoder = experiment.data, public.encoder
+    assert encoder is not None
+    texts = described(
+        public.classes, data.class_descriptions, numbers=data.label_range is not None,
+        pairs=data.second_text is not None,
+    )  # fmt: skip
+    if texts is None:
+        alone = next((arm.name for arm in experiment.arms if arm.public_only), None)
+        if alone is not None and public.labels is None:
+            raise UserError(
+                f'arm "{alone}": public text has no labels, and the classes {listed(public.classes)} do not say what '
+                "they are; describe them with data.class-descriptions, or remove the arm"
+            )
+        return None
+    sentences = sentences_of(texts)
+    embedded = encoder.embed([sentence for several in sentences for sentence in several])
+    return prototypes_of(np.split(embedded, np.cumsum([len(several) for several in sentences])[:-1]))
+
+
 def _with_maps(experiment: Experiment, public: Public) -> Public:
-    """The same with embeddings of the texts, where users have an encoder, and what learns their maps from these."""
+    """Return the public part with its embeddings and the learning of maps, if users have an encoder."""
     public = replace(public, elsewhere=experiment.data.elsewhere)
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
+    public = replace(public, names=_names(experiment, public))
     if all(setup.arm.centralised or setup.protocol.releases_vector for setup in experiment.setups):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(

@@ -1,9 +1,9 @@
-"""Rows of float32 kept on the disk under 16-byte keys, in segments that never change once they are there.
+"""Rows of float32 on the disk under 16-byte keys, in immutable segments.
 
-A segment is a folder: keys.npy, uint64 (k, 2) ascending, values.npy, float32 (k, m), row i under key i, and sums of
-them. It is written beside, renamed when whole, and named by the hash of its keys: two processes that add the same rows
-add one segment, and neither waits for the other. What is deleted is merely absent, and so is what is damaged, which is
-set aside before a row of it is used.
+A segment is a folder with keys.npy, uint64 (k, 2) ascending, values.npy, float32 (k, m) with row i under key i, and
+checksums. It is written under another name, renamed when complete, and named by the hash of its keys. So two processes
+that add the same rows add one segment, and neither waits. A deleted segment is absent, and so is a damaged one, which
+is set aside before any of its rows is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulations.artifacts.checksums import ASIDE, set_aside, sound, write_sums
 from simulations.output.atomic import made_once
 from simulations.progress import Progress
 
-#: More segments than this that nobody has used for a day are made one.
+#: Number of segments without use for a day above which they are merged.
 _MANY = 16
 _DAY = 86_400.0
 _ROWS = 1 << 14  # rows that are copied at once
@@ -36,14 +36,19 @@ RowNumbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments in a folder, which need not exist. width: m. progress: is told of a segment that was set aside."""
+    """Segments in a folder, which need not exist.
+
+    Attributes:
+        folder: Folder.
+        width: m, the number of values in a row.
+    """
 
     folder: Path
     width: int
     progress: Progress = lambda line: None
 
     def find(self, keys: Keys) -> tuple[tuple[Path, ...], RowNumbers]:
-        """Tables, and the row of each of some distinct keys (k, 2) in them stacked, -1 where there is none."""
+        """Return the tables, and the row of each of some distinct keys (k, 2) in their concatenation; -1 if missing."""
         rows, paths, start = np.full(len(keys), -1, np.int64), [], 0
         for segment, known in self._open():
             missing = np.flatnonzero(rows < 0)
@@ -54,17 +59,16 @@ class Segments:
                 rows[missing[here]] = start + place[here]
                 paths.append(segment / "values.npy")
                 start += len(known)
-                os.utime(segment)  # so that nobody merges it away under us
+                os.utime(segment)  # so that no other process merges it meanwhile
         return tuple(paths), rows
 
     def add(self, keys: Keys, values: NDArray[np.float32]) -> Path:
-        """The table that holds the values (k, m) of distinct keys (k, 2), row i under the i-th least key."""
+        """Write the values (k, m) of distinct keys (k, 2), in ascending order of the keys, and return the table."""
         order = np.lexsort((keys[:, 1], keys[:, 0]))
         return self._write(keys[order], iter([values[order]]))
 
     def compact(self) -> None:
-        """Makes one segment of those that nobody has used for a day, where they are many; what was set aside a day ago
-        is deleted."""
+        """Merge segments that were not used for a day, if there are many, and delete what was set aside a day ago."""
         for damaged in self.folder.glob(f"{ASIDE}*"):
             if _unused(damaged):
                 shutil.rmtree(damaged, ignore_errors=True)
@@ -82,8 +86,7 @@ class Segments:
                 shutil.rmtree(segment, ignore_errors=True)
 
     def _open(self) -> Iterator[tuple[Path, Keys]]:
-        """The segments and their keys, mapped; what another process is taking away is passed over, and what cannot be
-        read set aside."""
+        """Yield the segments and their keys, mapped. Unreadable segments are set aside, vanishing ones skipped."""
         for segment in sorted(self.folder.glob("[0-9a-f]*")):
             try:
                 keys = np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
@@ -96,7 +99,7 @@ class Segments:
             yield segment, keys
 
     def _sound(self, segment: Path) -> bool:
-        """Whether a segment may be used; it is set aside otherwise."""
+        """Return True if a segment may be used, or set it aside."""
         if sound(segment):
             return True
         set_aside(segment, self.progress)
@@ -117,7 +120,7 @@ class Segments:
 
 
 def _unused(folder: Path) -> bool:
-    """Whether nobody has used it for a day; not of what another process is taking away."""
+    """Return True if a segment was not used for a day; False if another process is removing it."""
     try:
         return time.time() - folder.stat().st_mtime > _DAY
     except FileNotFoundError:

@@ -110,9 +110,13 @@ def prepare_rewriter(
     setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int,
     progress: Progress,
 ) -> StudyRewriter | None:  # fmt: skip
-    """The vocabulary, counted on the public texts and tagged if an arm needs tags, and the language models; None where
-    no arm releases texts. model: the checkpoint of the encoder. Raises UserError where an arm's own users would refuse
-    what it asks."""
+    """Return the vocabulary and the language models of a run; None if no arm releases texts.
+
+    The vocabulary is counted on the public texts, and tagged if an arm needs tags. `model` is the encoder's checkpoint.
+
+    Raises:
+        UserError: The policy of an arm's own users would refuse its request.
+    """
     setups = [setup for setup in setups if setup.arm.text is not None]
     if not setups:
         return None
@@ -124,7 +128,7 @@ def prepare_rewriter(
 
 
 def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int, **models: Any) -> StudyRewriter:
-    """As `prepare_rewriter` had made it, from the folder of the vocabulary. models: of language models, `masked_lm`."""
+    """Return what `prepare_rewriter` made, from the vocabulary's folder. `models` may name `masked_lm`."""
     return StudyRewriter(
         vocabularies.load_cached(folder), folder, model=model, seed=seed,
         pretrain=settings.pretrain_steps if settings.pretrain else None, **models,
@@ -134,8 +138,11 @@ def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int
 def rewriter_to_price(
     setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
 ) -> StudyRewriter | None:
-    """As `prepare_rewriter`, without the language models, which take minutes to make: what a draw costs depends
-    on how many words there are, and not on where their logits are clipped. Its mechanisms are not to be drawn from."""
+    """Return what `prepare_rewriter` makes without the language models, which take minutes.
+
+    The price of a draw depends on the number of words and not on the clipping bounds of logits. Its mechanisms must not
+    be drawn from.
+    """
     setups = [setup for setup in setups if setup.arm.text is not None]
     if not setups:
         return None
@@ -167,13 +174,16 @@ def _with_vocabulary(
 
 
 def _needs_tags(arm: Arm) -> bool:
-    """Whether the mechanism refuses, or cannot work with, words that nobody has tagged."""
+    """Return True if the arm's mechanism needs a tagged vocabulary."""
     return arm.text is not None and AboutWords.TAGS in facts_of(admit(arm.text["mechanism"])).needs
 
 
 def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[str, str]:
-    """The checkpoints of the language models that arms read, by kind. UserError where one is read, and the experiment
-    names none."""
+    """Return the checkpoints of the language models that arms read, by kind.
+
+    Raises:
+        UserError: An arm reads a language model that the experiment does not name.
+    """
     named = {
         language_models.MASKED_LM: settings.masked_lm, language_models.GENERATOR: settings.generator,
         language_models.PARAPHRASER: settings.paraphraser,
@@ -196,7 +206,7 @@ def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[
 def _made(
     settings: TextChannel, kind: str, source: str, public: Sequence[Text], seed: int, progress: Progress
 ) -> Path:
-    """The folder of a language model, as clients read it."""
+    """Return the folder of a language model, as clients read it."""
     if kind == language_models.MASKED_LM:
         return masked_lm_folder(source, public, seed=seed, progress=progress)
     prompt = settings.prompt if kind == language_models.GENERATOR else settings.paraphraser_prompt

@@ -1,4 +1,4 @@
-"""From an arm of an experiment to its protocol: its users' releases, and the settings of the training."""
+"""Protocol of an arm of an experiment: its users' releases and the settings of its training."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ from simulations.progress import Progress
 def protocol_of(
     setup: ArmSetup, training: Training, public: Public, *, folder: Path, progress: Progress
 ) -> Conversation:
-    """The arm's protocol, of which nothing has happened yet. folder: of the arm's model, for what it trains on the way.
+    """Return the arm's protocol before its first request.
 
-    Raises ValueError, in one line, where the arm's parameters do not fit the data or the encoder.
+    `folder` is the folder of the arm's model, for models that are trained between stages.
+
+    Raises:
+        ValueError: The arm's parameters do not fit the data or the encoder.
     """
     if setup.protocol.steps is None:
         raise ValueError(f"{setup.protocol}: sends no requests")
@@ -39,7 +42,11 @@ def protocol_of(
 
 
 def channels_of(setup: ArmSetup, public: Public) -> Channels:
-    """What the arm's users release. Raises ValueError, in one line, for an m' above the encoder's width."""
+    """Return the mechanisms of the releases of an arm's users.
+
+    Raises:
+        ValueError: m' is above the encoder's width.
+    """
     arm, texts = setup.arm, setup.protocol.releases_text
     text = taught = None
     if texts:
@@ -65,9 +72,10 @@ def channels_of(setup: ArmSetup, public: Public) -> Channels:
 
 
 def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
-    """The mechanism of the arm's embeddings at each m' that the arm names; () where the way has none.
+    """Return the mechanism of embeddings at each m' of an arm; () if its protocol has none.
 
-    Raises ValueError for one above the encoder's width.
+    Raises:
+        ValueError: m' is above the encoder's width.
     """
     arm, protocol = setup.arm, setup.protocol
     if protocol.only_texts:
@@ -87,7 +95,7 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
 
 
 def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
-    """How an experiment's server trains, by its tables [training] and [encoder]."""
+    """Return the settings of a training server, from the tables [training] and [encoder]."""
     return Training(
         seed=seed, epochs=training.epochs, batch_size=training.batch_size, descent=training.descent,
         pooling=pooling_of(settings), max_length=settings.max_length, export=export_settings(settings),

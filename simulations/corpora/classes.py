@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from simulations.corpora.names import folded
@@ -9,6 +10,8 @@ from simulations.errors import UserError
 
 #: Meaning of 0 and 1 if the other side uses words, as in all published sentiment data.
 _BINARY = {"0": "negative", "1": "positive"}
+#: Words before the number of a class.
+_NUMBERED = {"class", "label", "category", "cat", "cluster", "group", "topic", "type", "kind", "level", "id", "no"}
 
 
 def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] | None) -> dict[str, str]:
@@ -43,6 +46,39 @@ def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] 
                 f"{listed(list(named))}"
             )
     return {name: said[name] for name in data}
+
+
+def described(
+    classes: Sequence[str], said: str | Mapping[str, Sequence[str]], *, numbers: bool, pairs: bool
+) -> list[tuple[str, ...]] | None:
+    """Return the texts that describe each class, in their order; None if the classes say nothing.
+
+    Args:
+        classes: Names of the classes.
+        said: `data.class-descriptions` of the experiment.
+        numbers: Whether labels are numbers; their names then say nothing.
+        pairs: Whether texts are pairs; a name then describes no text.
+
+    Raises:
+        UserError: A table names other classes than the data have.
+    """
+    if isinstance(said, Mapping):
+        if sorted(said) != sorted(classes):
+            raise UserError(
+                f"data.class-descriptions: must name each class once: the data have {listed(classes)}, and named are "
+                f"{listed(list(said))}"
+            )
+        return [tuple(said[name]) for name in classes]
+    if said == "none" or numbers or pairs:
+        return None
+    names = [" ".join(re.findall(r"[^\W_]+", name)) for name in classes]
+    return [(name,) for name in names] if all(map(_says_something, names)) else None
+
+
+def _says_something(name: str) -> bool:
+    """Return whether a class's name has a word other than those by which classes are numbered."""
+    words = re.findall(r"[^\W\d_]{2,}", name.casefold())
+    return any(word not in _NUMBERED for word in words)
 
 
 def listed(names: Sequence[str]) -> str:

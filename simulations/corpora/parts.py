@@ -1,4 +1,4 @@
-"""The three parts of an experiment's data: public, held by users, and for the test."""
+"""Three parts of an experiment's data: the public part, the users' part, and the test part."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from simulations.corpora.corpus import Corpus, Split
 from simulations.errors import no_file
 from simulations.experiment.sections import Data, Population
 
-#: Of the built-in corpus, on average, where a user may hold several.
+#: Mean number of reviews of a user of the built-in corpus who may hold several.
 REVIEWS_PER_USER = 5
 
 
 def _read_public(data: Data, seed: int) -> Corpus:
-    """Public texts of a file or of the hub, and their labels where these are public. UserError as the readers."""
+    """Return the public texts of a file or of the hub, and their labels if these are public."""
     public = data.public
     text, label = public.text or data.text, (public.label or data.label) if public.labels else None
     wanted, named = files.column_list(text, label)
@@ -41,10 +41,14 @@ def _read_public(data: Data, seed: int) -> Corpus:
 
 
 def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[str, object]]:
-    """The public part, what users hold before they are chosen, and the test part; and words about them."""
+    """Return the three parts, with all candidate users, and a description of their source.
+
+    Raises:
+        UserError: The data cannot be read, or do not fit the settings.
+    """
     if data.source == "built-in":
         train, authors = people.users, None
-        if people.assignment != "record":  # several reviews to a user, as far as the corpus goes
+        if people.assignment != "record":  # several reviews for each user, as far as the corpus has them
             room = builtin.LIMIT - data.public_size - data.test_size
             train = max(people.users, min(REVIEWS_PER_USER * people.users, room))
             authors = people.users
@@ -76,7 +80,7 @@ def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[s
             public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
         else:
             public = _read_public(data, seed)
-        labels = np.zeros(len(public), np.int64)  # nobody's, where labels are not public
+        labels = np.zeros(len(public), np.int64)  # placeholders where labels are not public
         if data.public.labels:
             about["classes"] = same = matched(train.classes, public.classes, data.public.classes)
             ours = {name: i for i, name in enumerate(same.values())}

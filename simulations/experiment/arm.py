@@ -40,22 +40,29 @@ ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
 
 @dataclass(frozen=True)
 class Arm(Section):
-    """One line of the table. Without `label`, labels are sent in clear; protocol "public-only" trains on no user,
-    "release-once" is there to compare the study's protocol "statistics" with, and "centralised", of a reference arm, on
-    all texts and labels as they are, at a server that is trusted with them.
+    """One line of the results: the mechanisms of its users' releases.
 
-    text, embedding, label, vector, answer: mechanism tables as the catalogue reads them. `sides`: of a text where
-    data have a second one, 2, or 1, which joins them. `dim`: of an embedding m',
-    and of several the best on public data; of a vector d, the number of features, chosen where it is not given.
-    answer: of the class that a device finds by itself, where test users release that in place of an embedding.
-    curator: of a reference arm whose users trust a server with their vectors in clear: the noise on their sum
-    ("gaussian"), or how it trains on them ("dp-sgd", "dp-fedavg"); with epsilon and delta. In "local-dp-sgd" it
-    simulates users who trust nobody and send gradients, which clients do not compute.
-    perturb: whose texts go through the text's mechanism: of training users ("train"), of those who ask ("test"), or of
-    "both"; the others' leave in clear, so an arm with others is a reference.
-    reference: not private; its users accept anything. smallest_crowd: how many delivered users at the least agree with
-    any one of them in all that leaves in clear, from whoever knows. Before a run nothing is amplified without it; after
-    one labels in clear are counted, and it stands for what texts expose.
+    A mechanism is a table with its name, its epsilon and its other parameters. Without label, labels are sent in clear.
+
+    Attributes:
+        name: Name in tables and folders.
+        embedding: Mechanism of embeddings. `dim` is m', the number of released coordinates; of a list, the best on
+            public data is taken.
+        label: Mechanism of labels.
+        text: Mechanism of texts. `sides`: 2 sanitizes the texts of a pair one by one, 1 joins them.
+        vector: Mechanism of user vectors. `dim` is d, the number of features, which is chosen where it is not given.
+        answer: Mechanism of the class that a device finds itself. Test users release it in place of an embedding.
+        curator: Noise of a trusted server in a reference arm, with epsilon and delta: on the sum of the users' vectors
+            in clear ("gaussian"), or in training on them ("dp-sgd", "dp-fedavg"). "local-dp-sgd" simulates users who
+            send gradients with noise, which clients do not compute.
+        perturb: Users whose texts are sanitized: training users ("train"), test users ("test"), or both. The texts of
+            the others are sent in clear, so such an arm is a reference.
+        reference: True for an arm without privacy, whose users accept anything.
+        smallest-crowd: Least number of delivered users, as somebody who knows assures, that agree with any one of them
+            in all that is sent in clear. Without it nothing is amplified before a run. After a run labels in clear are
+            counted, and it stands for what texts expose.
+        protocol: "public-only" trains on no user, "release-once" is a comparison beside protocol "statistics", and
+            "centralised" is a reference arm whose trusted server has all texts and labels in clear.
     """
 
     name: str = setting(values.text, "")

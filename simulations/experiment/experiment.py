@@ -201,6 +201,9 @@ class Experiment:
             raise UserError(f'{where}: "{own}" does not go with data.public.labelled; remove it')
         if own.borrows and other.alone is Alone.LABELLED and (not public.labels or public.fraction == 0):
             raise UserError(f'{where}: "{own}" needs labelled public text')
+        unnamed = not public.labels and self.data.class_descriptions == "none"
+        if own.borrows and other.alone is Alone.DESCRIBED and unnamed:
+            raise UserError(f'{where}: "{own}" needs labelled public text or data.class-descriptions')
 
     def _check_channels(self, arm: Arm) -> None:
         """Check that the channels of an arm are those of its protocol."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -36,7 +35,11 @@ def setting(check: values.Check, default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class Section:
-    """Table of the file that checks each field on construction. `place` is its name in errors."""
+    """Table of the file that checks each field on construction. `place` is its name in errors.
+
+    The first paragraphs of a docstring stand above the table, and its attributes describe the keys
+    (`simulations.experiment.schema`).
+    """
 
     place: ClassVar[str]
 
@@ -55,17 +58,21 @@ class Section:
 
 @dataclass(frozen=True)
 class Public(Section):
-    """The public part: `fraction` of the training data, the built-in corpus, a file, or a part of a data set of the hub
-    (of these so many rows as data.public-size says, drawn by the seed).
+    """Public part of the data, which the server has in clear.
 
-    file: where it lies. hub: its name, and of which part. text, label: its columns, those of the data where they are
-    not given.
-
-    labels: whether its labels are public too; labelled: of so many of its texts alone, picked by the seed, or 0. split:
-    "random", "by-sentence" (SST-2: phrases follow the sentences that contain them), "by-text" (annotators: users who
-    hold the same texts go together, and what is in two parts all the same is left out of one), "built-in", "file" or
-    "hub".
-    classes: for each class of the data which of the public part's it is, where the names do not say it.
+    Attributes:
+        fraction: Share of the training data that is public.
+        labels: True if the labels of the public part are public too.
+        labelled: Number of public texts whose label is public, drawn by the seed; 0 for none.
+        split: Rule that separates the public part. "by-sentence": phrases follow the sentences that contain them
+            (SST-2). "by-text": users who hold the same texts stay together, and a text of both parts is left out of
+            one. "built-in", "file" and "hub": another source, of which data.public-size rows are drawn by the seed.
+        file: File of the public part.
+        hub: Name of the data set on the hub.
+        part: Split of the data set on the hub.
+        text: Column of the text, as data.text where it is not given.
+        label: Column of the label, as data.label where it is not given.
+        classes: For each class of the data the class of the public part, where their names differ.
     """
 
     place: ClassVar[str] = "data.public"
@@ -88,23 +95,33 @@ class Public(Section):
 
 @dataclass(frozen=True)
 class Data(Section):
-    """Where texts come from. files: a folder and names in it; hub: `path` is the name, then splits.
+    """Source of the texts, its parts and columns, and the measures of a model.
 
-    text, second_text, label, user: columns, by their names; of a file of tabs or commas without a header, all by their
-    positions, from 1.
+    Columns are given by name. In a file of tabs or commas without a header, give all of them by position, from 1.
 
-    user: a column of both files; whoever is named is one user with one budget, in one of the two. overlap: why texts,
-    nearly the same texts or users may be in two parts, where they are. test_limit: of the test part, so many rows,
-    drawn by the seed within each class. test_repeats: how often the test sentences are sanitized, each time by users of
-    their own.
-    held_out: a share of what users would hold, which is the test part in place of that of the file: set aside as the
-    public part is, after it and by the seed, by sentences or by people. For what is looked at once, at the end.
-    public_size, test_size: of the built-in corpus; its training part is as large as the population needs.
-    label_range: where a label is a number, the lowest and the highest that there may be; it is rounded to the nearest
-    of so many equally spaced levels (21), which are the classes then. "pearson" and "spearman" are of the number that a
-    model expects.
-    measures: what is said of a model beside accuracy; "auroc" and "auprc" of the second of two classes, or, of more, on
-    average over each against the rest.
+    Attributes:
+        source: "files" are read from the folder path, "hub" is a data set of the hub.
+        path: Folder of the files, or name of the data set.
+        train: File or split that users hold.
+        test: File or split of the test part.
+        text: Column of the text.
+        second-text: Column of the second text of a pair.
+        label: Column of the label.
+        label-range: Lowest and highest label, if labels are numbers. Each is rounded to the nearest of the levels.
+        levels: Number of equally spaced levels of a numeric label, which are its classes; 21 where it is not given.
+        user: Column of the user, in both files. Each user has one budget and belongs to one part.
+        overlap: Reason why parts may share texts, near duplicates or users.
+        task: Task of the built-in corpus.
+        public-size: Number of public texts of the built-in corpus, or of another source.
+        test-size: Number of test texts of the built-in corpus. Its training part is as large as the population needs.
+        test-limit: Number of test texts to use, drawn by the seed within each class.
+        held-out: Share of the users' data that becomes the test part in place of the file's. It is set aside after the
+            public part, by the same rule. Use it for a final measurement.
+        test-repeats: Number of times that the test texts are sanitized, each time by new users.
+        class-descriptions: Texts that describe each class to the encoder, at no cost of privacy. "names" are the
+            classes' own names, where all are words. A table gives one text or several for each class. "none": nothing.
+        measures: Measures beside accuracy. "auroc" and "auprc" are of the second of two classes, or the mean over each
+            class against the rest. "pearson" and "spearman" are of the expected number.
     """
 
     place: ClassVar[str] = "data"
@@ -125,6 +142,7 @@ class Data(Section):
     test_limit: int | None = setting(values.whole(1))
     held_out: float | None = setting(values.number(above=True, below=1.0))
     test_repeats: int = setting(values.whole(1), 1)
+    class_descriptions: Any = setting(values.descriptions, "names")  # noqa: RUF009 - a field, like its neighbours
     measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
     public: Public = field(default_factory=Public)
 
@@ -228,11 +246,18 @@ class Data(Section):
 
 @dataclass(frozen=True)
 class Population(Section):
-    """Who holds which record. assignment: "record" (one a user), "column", or "dirichlet" over labels.
+    """Users, their records, and the users who are missing or late.
 
-    dropout: probability that a user never answers, and so is not charged. late: probability that a user's answer misses
-    the deadline of a stage: it has left and is charged, but it is not delivered. timeout: seconds that a stage waits
-    for nodes; one that is still at work then counts as "no answer".
+    Attributes:
+        users: Number of training users.
+        users-per-node: Number of users that one simulated node serves.
+        assignment: Users of the records: one record each ("record"), as data.user says ("column"), or by a Dirichlet
+            distribution over labels ("dirichlet").
+        alpha: Concentration of the Dirichlet distribution. Small values give users of few labels.
+        dropout: Probability that a user never answers. Such a user is not charged.
+        late: Probability that a user's answer misses the deadline of a stage. The user is charged, and the answer is
+            not delivered.
+        timeout: Seconds that a stage waits for nodes. A node that is still at work counts as "no answer".
     """
 
     place: ClassVar[str] = "population"
@@ -254,12 +279,20 @@ class Population(Section):
 
 @dataclass(frozen=True)
 class Encoder(Section):
-    """model: "minilm", "mpnet", "e5-small", "e5-small-en", a folder, or a hub name (encoders.md). Weights are read
-    from safetensors, or from pytorch_model.bin without running what a pickle may hold. pooling: "published" is that
-    of the model's own files, and for "minilm" the mean. layers: whose states stand side by side in an embedding,
-    from 1, without normalization; none: the last one's. Fine-tuning is on public labelled text, before releases.
-    precision: "int8" is about twice as fast, "int4" about a sixth of the size; each is another public function,
-    declared by an identity of its own on every release.
+    """Sentence encoder of the users' devices and of the server.
+
+    Attributes:
+        model: "minilm", "mpnet", "e5-small", "e5-small-en", a folder, or a hub name (encoders.md). Weights are read
+            from safetensors, or from pytorch_model.bin without running the code that a pickle may hold.
+        pooling: "published" is the pooling of the model's own files, and the mean for "minilm".
+        max-length: Number of tokens after which a text is cut.
+        layers: Layers, from 1, whose states are concatenated to an embedding without normalization; the last layer
+            where none are given.
+        precision: "int8" is about twice as fast, "int4" has about a sixth of the size. Each is another public function
+            with an identity of its own, which every release declares.
+        fine-tune-on-public: True to fine-tune the encoder on public labelled text before users are queried.
+        fine-tune-epochs: Number of epochs of this fine-tuning.
+        fine-tune-lr: Learning rate of this fine-tuning.
     """
 
     place: ClassVar[str] = "encoder"
@@ -288,16 +321,15 @@ def _checked(option: Option) -> values.Check:
 
 
 def _with_options(section: type[Section]) -> type[Section]:
-    """Add the options of all protocols to a section: a key for each, and lines of its docstring."""
+    """Add the options of all protocols to a section: a key for each, described in the section's docstring."""
     known: dict[str, Option] = {}
-    lines = [(section.__doc__ or "").rstrip()]
     for protocol in map(PROTOCOLS.__getitem__, WAYS):
-        words = [f'"{protocol}": {protocol.summary}.', *(f"{it.name}: {it.about}" for it in protocol.options)]
-        lines += ["", *textwrap.wrap(" ".join(words), 112, initial_indent="    ", subsequent_indent="    ")]
         for option in protocol.options:
             if option.name in section.__annotations__ or known.setdefault(option.name, option) != option:
                 raise ValueError(f"{protocol}: option {option.name} is another key of [training] already")
-    section.__doc__ = "\n".join(lines)
+    summaries = " ".join(f'"{name}": {PROTOCOLS[name].summary}.' for name in WAYS)
+    lines = (section.__doc__ or "").rstrip().replace("Attributes:\n", f"Attributes:\n        protocol: {summaries}\n")
+    section.__doc__ = "\n        ".join([lines, *(f"{key(name)}: {option.about}" for name, option in known.items())])
     for name, option in known.items():
         section.__annotations__[name] = "Any"
         setattr(section, name, setting(_checked(option), option.default))
@@ -307,14 +339,17 @@ def _with_options(section: type[Section]) -> type[Section]:
 @dataclass(frozen=True)
 @_with_options
 class Training(Section):
-    """protocol: what users release, and how a model is trained on it; "paper" is not private and must be acknowledged
-    (acknowledge_not_private).
+    """Protocol by which users release and the server trains, and its options.
 
-    epochs, batch_size, lr, weight_decay (of the encoder), warm_up (the share of steps in which learning rates rise) and
-    schedule (behind that they fall to 0, or stay): of a training end to end, on texts.
-    maps: how M1 is found on public data; learned, if it has labels.
-
-    Each protocol, with the keys that go with it alone:
+    Attributes:
+        epochs: Number of epochs of end-to-end training.
+        batch-size: Number of texts in a batch of end-to-end training.
+        lr: Learning rate of the encoder in end-to-end training.
+        schedule: Learning rates after the warm-up: they fall to 0, or stay.
+        warm-up: Share of the steps in which learning rates rise.
+        weight-decay: Weight decay of the encoder.
+        maps: Method that finds M1 on public data: "learned" needs public labels.
+        acknowledge-not-private: True to run a protocol that is not private.
     """
 
     place: ClassVar[str] = "training"
@@ -373,13 +408,19 @@ _TEXT = "{text}"
 
 @dataclass(frozen=True)
 class TextChannel(Section):
-    """What text mechanisms work with. words: "checkpoint", the encoder's own whole words, or a file of word vectors.
+    """Resources of text mechanisms: words, language models and prompts.
 
-    masked_lm: what some mechanisms read: "none", "bundled", or a folder. generator: the checkpoint that `dp-prompt`
-    generates by, causal or of two parts: "none", a folder or a hub name, and paraphraser that of `dp-paraphrase`, and
-    of `dp-bart`, then of two parts; prompt, paraphraser_prompt: what stands around the private text, which is named
-    {text}; where it is not given, the question for a paraphrase (Utpala et al. 2023), and nothing. pretrain: whether
-    the checkpoint first learns to restore the words of sanitized *public* text, for pretrain_steps batches.
+    Attributes:
+        words: "checkpoint" for whole words of the encoder's own vocabulary, or a file of word vectors.
+        masked-lm: Masked language model: "none", "bundled", or a folder.
+        generator: Checkpoint of `dp-prompt`, causal or encoder-decoder: "none", a folder, or a hub name.
+        prompt: Text around the private text, which it names {text}. Where it is not given: the request for a paraphrase
+            of Utpala et al. 2023.
+        paraphraser: Checkpoint of `dp-paraphrase` or, encoder-decoder only, of `dp-bart`: "none", a folder, or a hub
+            name.
+        paraphraser-prompt: Text around the private text, which it names {text}. Where it is not given: nothing.
+        pretrain: True if the checkpoint first learns to restore the words of sanitized *public* text.
+        pretrain-steps: Number of batches of this pretraining.
     """
 
     place: ClassVar[str] = "text"
@@ -404,7 +445,13 @@ class TextChannel(Section):
 
 @dataclass(frozen=True)
 class Shuffle(Section):
-    """minimum_users: a batch of fewer distinct users is discarded. delta: of the amplification."""
+    """Shuffler between users and server.
+
+    Attributes:
+        enabled: False to deliver without a shuffler, and so without amplification.
+        minimum-users: Number of distinct users below which a batch is discarded.
+        delta: δ of the amplification.
+    """
 
     place: ClassVar[str] = "shuffle"
     enabled: bool = setting(values.flag, True)
@@ -419,10 +466,20 @@ class Shuffle(Section):
 
 @dataclass(frozen=True)
 class Policy(Section):
-    """What every client accepts: the largest ε of a record by channel (a user vector: of all that a user has) and of a
-    user in total, the δ of all that, and the number of a user's releases. dummy-releases: how often something that
-    says nothing of a user is released in place of what they can pay no more. delta: at which a release that needs one
-    is priced (`client.policy.Policy`).
+    """Limits that every client enforces (`client.policy.Policy`).
+
+    Attributes:
+        delta: δ at which a release is priced that has no ε without δ.
+        embedding: Largest ε of a record by embeddings.
+        label: Largest ε of a record by labels.
+        text: Largest ε of a record by texts.
+        vector: Largest ε of a user by vectors, which cover all records.
+        answer: Largest ε of a record by answers.
+        total: Largest ε of a user over all records, stages and channels.
+        total-delta: δ of the total and of the limits above.
+        releases: Largest number of releases of a user.
+        dummy-releases: Number of dummy releases that a user may send after their budget is spent.
+        accept-unprotected: Channels that are declared public and exposures that are accepted, each with a reason.
     """
 
     place: ClassVar[str] = "policy"

@@ -249,15 +249,18 @@ def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = ""
             never commented out.
         first: First lines of the file.
     """
-    known = {name: _allowed(words, default) for name, words, default in keys()}
+    known = {name: (_allowed(words, default), said) for name, words, default, said in keys()}
     lines = [line for said in first.splitlines() for line in _comment(said)]
     for name in ("name", "seed"):
-        lines += [*_comment(why.get(name, "")), f"{name} = {_inline(getattr(experiment, name))}  # {known[name]}"]
+        allowed, said = known[name]
+        lines += [*_comment(why.get(name, said)), f"{name} = {_inline(getattr(experiment, name))}  # {allowed}"]
     for place, section in SECTIONS.items():
         lines += _commented(getattr(experiment, place), section, known, why)
         if place == "data":
             lines += _commented(experiment.data.public, Public, known, why)
-    lines += ["", *(f"# {line}".rstrip() for line in about(Arm))]
+    lines += ["", *(f"# {line}".rstrip() for line in about(Arm)), "#"]
+    for name, (_, said) in known.items():
+        lines += _comment(f"{name.removeprefix('arm.')}: {said}") if name.startswith("arm.") else []
     lines += ["#", *_comment(why["arm"])] if "arm" in why else []
     for arm in experiment.arms:
         lines += ["", "[[arm]]", *_arm(arm)]
@@ -268,18 +271,21 @@ def _allowed(words: str, default: str) -> str:
     return words if default in ("–", "must be given") else f"{words}; default {default}"
 
 
-def _commented(section: Section, kind: type[Section], known: Mapping[str, str], why: Mapping[str, str]) -> list[str]:
+def _commented(
+    section: Section, kind: type[Section], known: Mapping[str, tuple[str, str]], why: Mapping[str, str]
+) -> list[str]:
     lines = ["", *(f"# {line}".rstrip() for line in about(kind)), f"[{kind.place}]"]
     for f in fields(section):
         if "check" not in f.metadata:
             continue
         name, value = f"{kind.place}.{key(f.name)}", getattr(section, f.name)
-        lines += _comment(why.get(name, ""))
+        allowed, said = known[name]
+        lines += _comment(why.get(name, said))
         if value is None:
-            lines.append(f"#{key(f.name)} =  # {known[name]}")
+            lines.append(f"#{key(f.name)} =  # {allowed}")
         else:
             mark = "#" if value == f.default and name not in why else ""
-            lines.append(f"{mark}{key(f.name)} = {_inline(value)}  # {known[name]}")
+            lines.append(f"{mark}{key(f.name)} = {_inline(value)}  # {allowed}")
     return lines
 
 

@@ -158,6 +158,23 @@ def _names(value: Any, where: str) -> dict[str, str]:
     return dict(value)
 
 
+def _descriptions(value: Any, where: str) -> str | dict[str, tuple[str, ...]]:
+    """Return "names", "none", or a table of one text or several by class."""
+    if value in ("names", "none"):
+        return str(value)
+    good = isinstance(value, dict) and len(value) >= 2
+    table = {
+        name: (texts,) if isinstance(texts, str) else tuple(texts) if isinstance(texts, list | tuple) else ()
+        for name, texts in (value.items() if good else ())
+    }
+    if not good or not all(t and all(isinstance(text, str) and text.strip() for text in t) for t in table.values()):
+        raise UserError(
+            f'{where}: must be "names", "none", or a table of texts by class such as '
+            f'{{ "0" = ["terrible", "bad"], "1" = "great" }}, got {value!r}'
+        )
+    return table
+
+
 def _mechanism(value: Any, where: str) -> dict[str, Any]:
     """Return a mechanism's table. The catalogue checks names and parameters; this function checks kinds of values."""
     if not isinstance(value, dict):
@@ -187,6 +204,13 @@ column = Check(
 )
 interval = Check(_interval, {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
+_TEXT = {"type": "string", "pattern": r"\S"}
+descriptions = Check(_descriptions, {"anyOf": [
+    {"enum": ["names", "none"]},
+    {"type": "object", "minProperties": 2, "additionalProperties": {
+        "anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}],
+    }},
+]})  # fmt: skip
 mechanism = Check(
     _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}
 )

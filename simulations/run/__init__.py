@@ -1,1 +1,1 @@
-"""One run of an experiment: preparation, arms, scores, results. Owns the ground truth."""
+"""One run of an experiment: preparation, arms, scores and results. It owns the true labels."""

@@ -1,4 +1,4 @@
-"""One arm of a study, from its protocol to its line of the table: the users teach, a model is scored."""
+"""One arm of a run, from its protocol to its line of the results: users release, and the model is scored."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ from simulations.run.prepare import Prepared
 
 
 class Finished(NamedTuple):
-    """An arm that has run: its line, its model (`server.protocols.protocol.Model`), None where nothing came to train
-    one on, and what that made of the test texts."""
+    """Arm that has run.
+
+    Attributes:
+        result: Line of the results.
+        model: Model (`server.protocols.protocol.Model`); None if too little was delivered to train one.
+        answers: Predictions of the test texts.
+    """
 
     result: ArmResult
     model: Any
@@ -35,11 +40,13 @@ class Finished(NamedTuple):
 
 
 class ArmRun:
-    """An arm whose protocol is ready to run. Raises ValueError, in one line, where its parameters do not fit the data
-    or the encoder: before Flower is started for it.
+    """Arm whose protocol is ready to run. Its parameters are checked before Flower is started.
 
-    data: says what is measured. models: the folder of the models' folders. journal: of a run that may be resumed; it is
-    told of every request before users are.
+    `data` names the measures, `models` is the folder of the models' folders, and `journal`, of a run that may be
+    resumed, receives every request before users do.
+
+    Raises:
+        ValueError: The arm's parameters do not fit the data or the encoder.
     """
 
     def __init__(
@@ -56,9 +63,10 @@ class ArmRun:
         self._progress = progress
 
     def run(self, users: FlowerUsers) -> Finished:
-        """Asks the users what the protocol wants to know, scores its model on the test users' sentences.
+        """Run the protocol with the users, and score its model on the test users' sentences.
 
-        Raises UserError where a request is not the one that users of its stage have answered before.
+        Raises:
+            UserError: A request differs from the one that users of its stage have answered already.
         """
         start = time.perf_counter()
         before = (lambda request: None) if self._journal is None else self._journal.ask

@@ -1,8 +1,8 @@
-"""Arms of the way `centralised`: what somebody who may read every text would learn from it, as the line to measure by.
+"""Arms of the protocol `centralised`: a model of all texts and labels in clear, as an upper reference.
 
-A logistic regression on the encoder's whole output, without maps and without noise. It is no protocol: no user is asked
-for anything, and its server has all texts and labels. Where a private arm, or a reference that goes through maps, lies
-far below it, noise is not all that the arm has lost.
+It is a logistic regression on the encoder's whole output, without maps and without noise. No user is queried: its
+server has all texts and labels. If a private arm, or a reference with maps, is far below it, noise is not the only
+loss.
 """
 
 from __future__ import annotations
@@ -29,30 +29,35 @@ from simulations.run.prepare import Held, Prepared
 
 FloatArray = NDArray[np.float64]
 
-#: Penalties that are chosen from, in mean squared lengths of centred rows; the most rows that they are tried on, of
-#: which HELD_OUT are left out of the training; and L-BFGS' steps.
+#: Candidate penalties, in mean squared lengths of centred rows; largest number of rows to try them on; share of these
+#: that is held out; and number of L-BFGS steps.
 PENALTIES, MOST_TRIED, HELD_OUT, STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4), 20_000, 0.2, 300
 STATEMENT = "no protection: the server has every text and label"
 
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """Classes of embeddings (n, m) by weights (m, K) and bias (K,) behind a mean (m,)."""
+    """Linear classifier of embeddings (n, m): weights (m, K), bias (K,) and mean (m,)."""
 
     mean: FloatArray
     weight: FloatArray
     bias: FloatArray
 
     def scores(self, h: NDArray[np.floating]) -> FloatArray:
-        """Logits of the rows h (n, m), (n, K)."""
+        """Return the logits (n, K) of the rows h (n, m)."""
         logits: FloatArray = (np.asarray(h, np.float64) - self.mean) @ self.weight + self.bias
         return logits
 
 
 def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classes: int, seed: int) -> Linear:
-    """Least cross-entropy on rows h (n, m) with labels y (n,) of 0..K-1, under the penalty on squared weights of
-    PENALTIES that does best on a fifth of the rows that `seed` leaves out; then on all rows. The same arguments give
-    the same weights. ValueError without a row."""
+    """Return the weights of least cross-entropy on rows h (n, m) with labels y (n,) of 0..K-1.
+
+    The penalty on squared weights is the one of PENALTIES that is best on a fifth of the rows, held out by `seed`. Then
+    the model is fitted to all rows. It is deterministic.
+
+    Raises:
+        ValueError: There are no rows.
+    """
     if not len(h):
         raise ValueError("logistic regression: there are no rows")
     mean = np.asarray(h, np.float64).mean(axis=0)
@@ -61,7 +66,7 @@ def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classe
     order = np.random.default_rng(seed).permutation(len(x))[:MOST_TRIED]
     held, kept = np.split(order, [max(1, round(HELD_OUT * len(order)))])
     losses, at = [], np.zeros((x.shape[1] + 1, classes))
-    for penalty in PENALTIES if len(kept) else ():  # each from the last, which lies nearer than 0
+    for penalty in PENALTIES if len(kept) else ():  # each starts from the last, which is nearer than 0
         at = _fitted(x[kept], y[kept], at, penalty * scale)
         losses.append(_loss(x[held], y[held], at))
     best = PENALTIES[int(np.argmin(losses))] if losses else PENALTIES[0]
@@ -70,7 +75,7 @@ def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classe
 
 
 def _fitted(x: FloatArray, y: NDArray[np.int64], start: FloatArray, penalty: float) -> FloatArray:
-    """Weights and, last, the bias, (m + 1, K); the bias is not punished."""
+    """Return the weights and, in the last row, the bias, (m + 1, K). The bias has no penalty."""
     n, wanted = len(x), np.arange(len(x))
 
     def objective(flat: FloatArray) -> tuple[float, FloatArray]:
@@ -91,7 +96,7 @@ def _loss(x: FloatArray, y: NDArray[np.int64], w: FloatArray) -> float:
 
 
 def _softmax(logits: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Probabilities and their logarithms, (n, K)."""
+    """Return probabilities and their logarithms, (n, K)."""
     logs = logits - logits.max(axis=1, keepdims=True)
     logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
     return np.exp(logs), logs
@@ -99,8 +104,7 @@ def _softmax(logits: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 @dataclass(frozen=True)
 class CentralisedArm:
-    """An arm to be trained on the texts and labels that users hold, and the public ones, and scored on clean test
-    sentences; nobody asks it in private."""
+    """Arm that is trained on the users' and the public texts and labels, and scored on clean test sentences."""
 
     arm: Arm
     data: Data
@@ -109,7 +113,7 @@ class CentralisedArm:
     progress: Progress = lambda line: None
 
     def run(self, users: object) -> Finished:
-        """As `simulations.run.arm.ArmRun.run`, and asks nobody."""
+        """Train and score the arm, as `simulations.run.arm.ArmRun.run` does, without querying users."""
         del users
         start = time.perf_counter()
         public, held, _ = self.prepared
@@ -136,7 +140,7 @@ class CentralisedArm:
 
 
 def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-    """Embeddings and labels of all that users hold, and of the public texts whose labels are public."""
+    """Return embeddings and labels of all users' texts, and of the public texts with public labels."""
     h, y = np.asarray(held.train_embeddings), held.train.labels
     if public.labels is None:
         return h, y

@@ -1,4 +1,4 @@
-"""Users of a simulation: they are reached through Flower, behind the simulation's shuffler."""
+"""Users of a simulation, reached through Flower and behind the simulation's shuffler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from simulations.run.population import late
 from simulations.shuffler.core import LATE
 from simulations.shuffler.shuffle import Origin, shuffle
 
-#: A full disk is no fault of a client's in a simulation: the run stops before it loses releases.
+#: In a simulation a full disk is not a client's fault: the run stops before it loses releases.
 _STORAGE = f"code {REFUSALS['storage'][0]}"
 
 

@@ -1,4 +1,4 @@
-"""Differences between a run's arms, paired by test text, and how tables show them."""
+"""Differences between a run's arms, paired by test text, and their tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the de
 
 
 def baseline(arms: Sequence[Arm], arm: Arm) -> Arm | None:
-    """The public-only arm whose test users ask in the same way, down to the last parameter: what its accuracy lacks is
-    what users added. None where there is none, and of a public-only arm."""
+    """Return the public-only arm whose test users ask in the same way, with the same parameters.
+
+    The difference from its accuracy is what users added. It is None if there is none, and for a public-only arm.
+    """
     if arm.public_only:
         return None
     alone = (other for other in arms if other.public_only)
@@ -28,13 +30,15 @@ def baseline(arms: Sequence[Arm], arm: Arm) -> Arm | None:
 
 
 def _asks(arm: Arm) -> tuple[Any, ...]:
-    return arm.embedding, arm.text, arm.answer, arm.perturb == "train"  # whose askers send their texts in clear
+    return arm.embedding, arm.text, arm.answer, arm.perturb == "train"  # whose test users send their texts in clear
 
 
 def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
-    """Each pair of the arms that have answered once: {"arm", "less", "users_added", "sanitized", "on_device"}, the last
-    two {"difference", "error"} or None. users_added: whether `less` is the arm's baseline; elsewhere the later arm
-    stands first."""
+    """Return the difference of each pair of arms that have answers.
+
+    The keys are "arm", "less", "users_added", "sanitized" and "on_device". The last two are {"difference", "error"} or
+    None. "users_added" is True if `less` is the arm's baseline. Otherwise the later arm comes first.
+    """
     added = {(arm.name, base.name) for arm in arms if (base := baseline(arms, arm)) is not None}
     found = []
     for earlier, later in combinations([arm.name for arm in arms if arm.name in answers], 2):
@@ -47,12 +51,12 @@ def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dic
 
 
 def added(results: Results) -> dict[str, dict[str, Any]]:
-    """What users added to each arm that has a baseline, by its name: the pair as `differences` has it."""
+    """Return for each arm with a baseline, by name, its pair in `differences`."""
     return {pair["arm"]: pair for pair in results.get("differences") or () if pair["users_added"]}
 
 
 def gap(results: Results, arm: str, less: str, kind: str) -> dict[str, float] | None:
-    """{"difference", "error"} of two arms, whichever way round the results have it."""
+    """Return {"difference", "error"} of two arms, in either order of the results."""
     for pair in results.get("differences") or ():
         if (pair["arm"], pair["less"]) == (arm, less):
             return dict(pair[kind]) if pair[kind] else None
@@ -62,17 +66,18 @@ def gap(results: Results, arm: str, less: str, kind: str) -> dict[str, float] | 
 
 
 def shown(pair: Mapping[str, float] | None) -> str:
-    """A difference with its sign and its error."""
+    """Return a difference with its sign and its error."""
     if pair is None:
         return "–"
     return f"{pair['difference']:+.3f}" + (f" ± {pair['error']:.3f}" if is_finite(pair["error"]) else "")
 
 
 def matrices(results: Results, *, most: int, cell: Cell | None = None) -> list[tuple[str, list[list[str]]]]:
-    """Of each kind of accuracy, what it is called, and every arm that has one less every earlier one: headings, and a
-    row for each, its number and name first. Left out where fewer than two arms or more than `most` have one.
+    """Return for each kind of accuracy its name, and a table of each arm less every earlier arm.
 
-    cell(arm, less, kind): what is shown of a pair; its `shown` difference in these results where None.
+    A table has headings, and a row for each arm that starts with its number and name. A kind is left out if fewer than
+    two or more than `most` arms have it. `cell` returns the text of (arm, less, kind); by default the difference is
+    `shown`.
     """
     cell = cell or (lambda arm, less, kind: shown(gap(results, arm, less, kind)))
     found = []

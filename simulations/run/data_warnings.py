@@ -1,4 +1,4 @@
-"""What of an experiment's data somebody would want to look at before a run: people, classes, language."""
+"""Warnings about an experiment's data before a run: users, classes and language."""
 
 from __future__ import annotations
 
@@ -17,30 +17,35 @@ from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.names import alike, folded, spelled
 from simulations.experiment.sections import Data
 
-#: Share of a part's rows that is much for one user: accuracy moves by as much where this person stays away, more than
-#: arms differ by. And how many times an equal share it has to be, as of five users each has a fifth.
+#: Large share of a part's rows for one user: if the user is missing, accuracy may change by as much, which is more than
+#: arms differ. It must also be this many times an equal share, since each of five users has a fifth.
 _LARGE, _TIMES = 0.1, 2
 
 
 def unknown_words(model: str, split: Split, texts: Mapping[str, TextMechanism]) -> list[dict[str, Any]]:
-    """The share of the users' words that the encoder, and the vocabulary of text mechanisms, do not have: {"where",
-    "share"} each; none of an encoder, `model`, that is not on this machine."""
+    """Return the share of the users' words that the encoder and the vocabulary of text mechanisms lack.
+
+    Each entry is {"where", "share"}. An encoder that is not on this machine has none.
+    """
     said, found = [*split.train.texts, *split.test.texts], []
     try:
         if Path(resolve(model)).is_dir():
             found.append({"where": f"encoder.model {model}", "share": unknown_share(model, said)})
     except OSError:
         pass
-    written = [text for text in texts.values() if kind_of(text) == MASKED_LM]  # others write what they read
+    written = [text for text in texts.values() if kind_of(text) == MASKED_LM]  # others use their own words
     if written:
-        share = outside(written[0].vocabulary, sampled(said))  # of the study
+        share = outside(written[0].vocabulary, sampled(said))  # all have that of the experiment
         found.append({"where": "the vocabulary (text.words)", "share": share})
     return found
 
 
 def data_warnings(data: Data, split: Split, about: Mapping[str, Any]) -> list[str]:
-    """Return a line for each class that a limit left without a row, for each group of classes that may be one, and for
-    each user who holds a large share of a part."""
+    """Return warnings about the data, a line each.
+
+    They name classes that a limit left without a row, groups of classes that may be one, and users who hold a large
+    share of a part.
+    """
     lines = []
     if untested := about.get("untested"):
         lines.append(f"data.test-limit: no row is left of {listed(untested)}: accuracy says nothing of it; raise it")
@@ -53,7 +58,7 @@ def data_warnings(data: Data, split: Split, about: Mapping[str, Any]) -> list[st
 
 
 def _large(name: str, part: Corpus) -> list[str]:
-    """A line for each user who holds a large share of the rows."""
+    """Return a line for each user who holds a large share of the rows."""
     counts = Counter(part.users or ())
     least = max(_LARGE, _TIMES / max(1, len(counts))) * len(part)
     return [

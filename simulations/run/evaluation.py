@@ -1,8 +1,7 @@
-"""The only place where the truth meets what the server guessed.
+"""Score predictions against true labels. No other module does so.
 
-What is counted is kept by distinct test text, so that errors and differences can be had from it at any later time: a
-text that several users ask about, or that stands in the test part twice, is one draw from what texts there are, however
-often it is answered.
+Counts are kept by distinct test text, so that errors and differences can be computed later. A text that several users
+hold, or that occurs twice in the test part, is one draw from the population of texts, however often it is answered.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _HEADINGS = ("text", "class", "sentences", "right on device", "answers", "right"
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Of each of g distinct texts, how many guesses there are and how many of them are right, (g,) each."""
+    """Number of predictions and number of right ones for each of g distinct texts, (g,) each."""
 
     guesses: IntArray
     right: IntArray
@@ -39,7 +38,7 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What an arm's model made of the test texts: of sanitized ones as they arrived, and on the device."""
+    """Predictions of an arm's model: of sanitized test texts as they arrived, and of clean ones on the device."""
 
     sanitized: Counts
     device: Counts
@@ -47,15 +46,17 @@ class Answers:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two accuracies, paired by distinct text, and its standard error."""
+    """Difference of two accuracies, paired by distinct text, and its standard error."""
 
     difference: float
     error: float
 
 
 def sanitized(held: Held, guesses: IntArray | None, origin: Origin | None) -> tuple[Counts, int]:
-    """The guesses (n,) of a shuffled batch of test users against the truth, in its order, and how many rows are of
-    records that nobody was asked about, which a hostile client may have made up. None: nothing came."""
+    """Count the predictions (n,) of a shuffled batch of test users, in its order; None if nothing was delivered.
+
+    The second value is the number of rows of records that were not requested, which a hostile client may have made up.
+    """
     if guesses is None or origin is None:
         return on_device(held, None), 0
     sentences = asked(held, origin)
@@ -66,7 +67,7 @@ def sanitized(held: Held, guesses: IntArray | None, origin: Origin | None) -> tu
 
 
 def asked(held: Held, origin: Origin) -> IntArray:
-    """The test sentence behind each row of a shuffled batch, (n,), -1 for a record that nobody was asked about."""
+    """Return the test sentence of each row of a shuffled batch, (n,); -1 for a record that was not requested."""
     people = held.test_holders
     keys = zip(people.users.tolist(), people.records.tolist(), strict=True)
     rows = dict(zip(keys, held.test_rows.tolist(), strict=True))
@@ -75,9 +76,9 @@ def asked(held: Held, origin: Origin) -> IntArray:
 
 
 class Scored(NamedTuple):
-    """Scores (n, K) of a model for test sentences (n,), -1 for a record that nobody was asked about.
+    """Scores (n, K) of a model for test sentences (n,), -1 for a record that was not requested.
 
-    users: who asked, (n,); None where each sentence is that of the user who holds it.
+    `users` are the users who asked, (n,); None if each sentence is asked by its holder.
     """
 
     scores: FloatArray
@@ -88,7 +89,7 @@ class Scored(NamedTuple):
 def measures(
     data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
 ) -> dict[str, dict[str, Any]]:
-    """Return what is measured beside accuracy, by split; see `simulations.run.measures`. None: there is no model."""
+    """Return the measures beside accuracy, by split (`simulations.run.measures`). None stands for no model."""
     names = measures_of(data, held.test)
     found = {"sanitized": sanitized, "on_device": on_device}
     return {
@@ -110,7 +111,7 @@ def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
 
 
 def guessed(held: Held, guesses: IntArray | None) -> list[int]:
-    """Return how often each class is guessed, of guesses (n,); nothing where there are none."""
+    """Return how often each class is predicted, in predictions (n,); nothing if there are none."""
     if guesses is None or not len(guesses):
         return []
     counts: list[int] = np.bincount(guesses, minlength=len(held.test.classes)).tolist()
@@ -118,8 +119,10 @@ def guessed(held: Held, guesses: IntArray | None) -> list[int]:
 
 
 def on_device(held: Held, guesses: IntArray | None, *, repeats: int = 1) -> Counts:
-    """The guesses of the test sentences as they are, (n · repeats,), all sentences one time after another; None where
-    there is no model."""
+    """Count the predictions of the clean test sentences, (n · repeats,), all sentences one time after another.
+
+    None stands for no model.
+    """
     if guesses is None:
         return _counts(held, np.zeros(0, np.int64), np.zeros(0, np.int64))
     return _counts(held, guesses, np.tile(np.arange(len(held.test)), repeats))
@@ -132,13 +135,12 @@ def _counts(held: Held, guesses: IntArray, sentences: IntArray) -> Counts:
 
 
 def score(counts: Counts) -> Score | None:
-    """The share of right guesses, with a standard error over the texts that were guessed at all: guesses of one text
-    are a cluster, whose residuals are added before they are squared. None where there is no guess; the error is not a
-    number where there is one text alone.
+    """Return the accuracy with its standard error over texts; None if there are no predictions.
 
-    The error is that of these texts and four more, two of them right (Agresti and Coull 1998), each guessed as often as
-    the others are on average: nothing is certain because it never failed so far. With one guess for each of g texts it
-    is sqrt(p'(1 - p')/(g + 3)), p' = (right + 2)/(g + 4).
+    Predictions of one text are a cluster: their residuals are added before they are squared. The error is NaN for a
+    single text. It is that of these texts and four more, two of them right (Agresti and Coull 1998), each predicted as
+    often as the others on average. So an accuracy of 1 has an error too. With one prediction for each of g texts it is
+    sqrt(p'(1 - p')/(g + 3)), p' = (right + 2)/(g + 4).
     """
     if not counts.guesses.sum():
         return None
@@ -147,11 +149,11 @@ def score(counts: Counts) -> Score | None:
 
 
 def difference(one: Counts, other: Counts) -> Difference | None:
-    """One's accuracy less the other's. The error pairs by text: what a text adds to the one and to the other is set off
-    before it is squared, so that a text that is hard for both adds nothing. None where either has no guess.
+    """Return the first accuracy less the second, paired by text; None if either has no prediction.
 
-    The error is that of these texts and two more, of which each arm alone gets one right (Bonett and Price 2012): arms
-    that agree on every text are not known to be equal.
+    The contributions of a text to both are subtracted before they are squared, so a text that is hard for both adds
+    nothing. The error is that of these texts and two more, of which each arm alone has one right (Bonett and Price
+    2012): arms that agree on every text need not be equal.
     """
     if not one.guesses.sum() or not other.guesses.sum():
         return None
@@ -165,8 +167,10 @@ def _accuracy(counts: Counts) -> float:
 
 
 def _residuals(counts: Counts, more: FloatArray) -> FloatArray:
-    """What each of g texts, and each of the k that are added, adds to the deviation of the accuracy over all of them,
-    to first order in the counts, (g + k,). more: (k,) which share of an added text's guesses is right."""
+    """Return the contribution of each text to the deviation of the accuracy, to first order in the counts, (g + k,).
+
+    `more` (k,) is the share of right predictions of each added text.
+    """
     often = float(counts.guesses[counts.guesses > 0].mean())
     guesses = np.concatenate([counts.guesses, np.full(len(more), often)])
     right = np.concatenate([counts.right, often * more])
@@ -175,7 +179,7 @@ def _residuals(counts: Counts, more: FloatArray) -> FloatArray:
 
 
 def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:
-    """there: (g,) which texts were guessed; all that were added count."""
+    """Return the standard error; `there` (g,) tells which texts were predicted. All added texts count."""
     texts = int(there.sum())
     if texts < 2:
         return math.nan
@@ -184,9 +188,12 @@ def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:
 
 
 def write_answers(path: Path, held: Held, answers: Answers) -> None:
-    """A line of tab-separated values for each distinct test text, whole or not at all: the first test sentence that has
-    it, counted from 0, and its class; how many sentences have it and how many of them the model gets right on the
-    device; how many sanitized ones were answered, and how many of these rightly. The texts themselves are users'."""
+    """Write a line of tab-separated values for each distinct test text, completely or not at all.
+
+    Columns are the index, from 0, of the first test sentence with this text, its class, the number of sentences with
+    it, the number of right ones on the device, the number of sanitized ones that were answered, and the number of right
+    ones of these. The texts themselves belong to users and are not written.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     first = np.unique(held.test_texts, return_index=True)[1]
     names = [" ".join(held.test.classes[label].split()) for label in held.test.labels[first]]
@@ -198,7 +205,11 @@ def write_answers(path: Path, held: Held, answers: Answers) -> None:
 
 
 def read_answers(path: Path) -> Answers:
-    """What `write_answers` wrote. Raises UserError, in one line, for anything else."""
+    """Return the answers in a file of `write_answers`.
+
+    Raises:
+        UserError: The file is something else.
+    """
     try:
         headings, *lines = path.read_text(encoding="utf-8").splitlines()
         if headings != "\t".join(_HEADINGS):

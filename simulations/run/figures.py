@@ -1,4 +1,4 @@
-"""The figures of a run: accuracy against ε, and what each user spent."""
+"""Figures of a run: accuracy against ε, and what each user spent."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ REFERENCE_MARK = "†"
 
 
 def title(results: Results) -> str:
-    """What a run is called."""
+    """Return the title of a run."""
     return f"{results['name']}, seed {results['seed']}, way {results['way']}"
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
-    """What a figure of runs of one study is called: their mean with its error, or, of one run, its seed."""
+    """Return the title of a figure of several runs: the name, and the number of runs or the seed."""
     of = f"seed {runs[0]['seed']}" if len(runs) == 1 else f"mean ± standard error over {len(runs)} seeds"
     return f"{runs[0]['name']}: {of}"
 
 
 def on_text(results: Results) -> bool:
-    """Whether users release texts."""
+    """Return True if users release texts."""
     return releases(results["way"], "text") and not releases(results["way"], "embedding")
 
 
 def worst_said(budget: Promise) -> str:
-    """The worst-case ε of what an arm releases, with its δ where that is above 0."""
+    """Return the worst-case ε of an arm's releases, with its δ if that is above 0."""
     worst, delta = budget.worst_case_epsilon, budget.delta
     return epsilon(worst) + (f" (δ {delta:g})" if delta and is_finite(worst) else "")
 
 
 def accuracy_said(score: Score | None) -> str:
-    """An accuracy, ± its standard error where that is known."""
+    """Return an accuracy, ± its standard error if that is known."""
     if score is None:
         return share(None)
     return share(score.accuracy) + ("" if score.error is None else f" ± {score.error:.3f}")
 
 
 def accuracy_figure(results: Results) -> Figure:
-    """Accuracy on sanitized (filled) and clean (hollow) test sentences against ε; without a finite ε, a line.
+    """Draw accuracy on sanitized (filled) and clean (hollow) test sentences against ε; without finite ε, a line.
 
-    The axis is the embedding's metric ε, or the label's ε where that is what the arms differ in.
+    The axis is the metric ε of embeddings, or the label ε if the arms differ in that.
     """
     arms = arms_of(results)
     channel = _varied(arms)
     figure, axes = new_figure(7.2, 4.0)
     points = [a for a in arms if _is_point(a, channel)]
     if len(public := [a for a in points if a.way == PUBLIC_ONLY.name]) == 1:
-        points.remove(public[0])  # what public data achieve alone is a line to compare with
+        points.remove(public[0])  # public data alone are a horizontal line
     series: dict[str, list[ArmResult]] = {}
     for arm in points:
         series.setdefault(_series(arm, channel, points), []).append(arm)
     scale = _scale(axes, [_spent(a)[channel] for a in points])
     for i, (name, members) in enumerate(series.items()):
         members = sorted(members, key=lambda a: _spent(a)[channel])
-        # Mechanisms of equal ε stand side by side, or one would hide the other.
+        # Mechanisms of equal ε are drawn side by side, or one would hide the other.
         x = np.array([_spent(a)[channel] for a in members], dtype=float)
         x = scale(x, i - (len(series) - 1) / 2)
         style: dict[str, Any] = {
@@ -122,7 +122,7 @@ def accuracy_figure(results: Results) -> Figure:
 
 
 def spent_figure(results: Results) -> Figure:
-    """Bars of the worst-case ε by channel, for each arm; a hatched bar to the edge is ∞, nothing promised."""
+    """Draw bars of the worst-case ε by channel, for each arm. A hatched bar to the edge is ∞: no guarantee."""
     arms = arms_of(results)
     figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
     first = "text" if on_text(results) else "embedding"
@@ -174,7 +174,7 @@ def spent_figure(results: Results) -> Figure:
 
 
 def _tell(axes: Axes, place: float, arm: ArmResult) -> None:
-    """Under the pointer at an arm's two points: its name and accuracy."""
+    """Show an arm's name and accuracy under the pointer at its two points."""
     for split in SPLITS:
         if (score := arm.score(split)) is not None:
             said = f"{arm.name}: accuracy {accuracy_said(score)}, {split.replace('_', ' ')}"
@@ -187,7 +187,7 @@ def _is_point(arm: ArmResult, channel: str) -> bool:
 
 
 def _heading(results: Results) -> str:
-    """Folded to fit above the axes, beside a legend."""
+    """Return the heading, folded to fit above the axes, beside a legend."""
     parts = [title(results), results.get("way_sentence") or ""]
     return "\n".join(line for part in parts for line in textwrap.wrap(part, 62))
 
@@ -204,14 +204,16 @@ def _worst(arm: ArmResult) -> dict[str, Any]:
 
 
 def _varied(arms: Sequence[ArmResult]) -> str:
-    """The channel whose finite ε takes more values among the arms; the embedding where they tie."""
+    """Return the channel whose finite ε takes more values among the arms; the embedding in a tie."""
     values = {c: {_spent(a)[c] for a in arms if is_finite(_spent(a)[c])} for c in ("embedding", "label")}
     return "label" if len(values["label"]) > len(values["embedding"]) else "embedding"
 
 
 def _series(arm: ArmResult, channel: str, points: Sequence[ArmResult]) -> str:
-    """Arms that differ in nothing but the ε of the axis share a line; what else the points of a name differ in is said
-    behind it."""
+    """Return the name of an arm's line. Arms that differ only in the ε of the axis share a line.
+
+    Other differences between points of one name are appended.
+    """
     name = _kind(arm, channel)
     found = [_others(other, channel) for other in points if _kind(other, channel) == name]
     ours = _others(arm, channel)
@@ -220,12 +222,12 @@ def _series(arm: ArmResult, channel: str, points: Sequence[ArmResult]) -> str:
     return ", ".join([name, *(f"{_PARAMETERS.get(key, key)} = {plain(ours.get(key))}" for key in varied)])
 
 
-#: What a parameter is called beside a curve, where it has a shorter name than its key.
+#: Shorter names of parameters beside a curve.
 _PARAMETERS = {"embedding.dim": "m'", "statistic.dim": "features", "way": "way"}
 
 
 def _others(arm: ArmResult, channel: str) -> dict[str, Any]:
-    """What an arm is, but for the ε on the axis and what its name says."""
+    """Return an arm's parameters, without the ε on the axis and those that its name shows."""
     given = arm.parameters
     if channel == LABEL.name:
         axis: tuple[str, ...] = ("label",)
@@ -245,7 +247,7 @@ def _kind(arm: ArmResult, channel: str) -> str:
 
 
 def _scale(axes: Axes, values: list[float]) -> Any:
-    """Set the ε axis: logarithmic, linear where a value is 0. Returns how to move points aside by marks."""
+    """Set the ε axis, logarithmic, or linear if a value is 0. Return a function that moves points aside by marks."""
     ticks = sorted(set(values))
     if not ticks:
         axes.set_xticks([])
@@ -259,7 +261,7 @@ def _scale(axes: Axes, values: list[float]) -> Any:
         step = 0.02 * (ticks[-1] or 1.0)
         shift = lambda x, places: x + step * places  # noqa: E731
     shown: list[float] = []
-    for tick in ticks:  # labels that would stand in each other are left out
+    for tick in ticks:  # labels that would overlap are left out
         if not shown or tick >= shift(shown[-1], 3):
             shown.append(tick)
     axes.set_xticks(shown, [f"{t:g}" for t in shown])

@@ -1,4 +1,4 @@
-"""What a run will cost before it runs: ε, time and memory; and what of the texts will be cut. Nothing is released."""
+"""Forecast of a run: ε, time, memory, and truncation of texts. Nothing is released."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ from simulations.run.data_warnings import data_warnings, unknown_words
 from simulations.run.prepare import check_asked, parts
 
 #: Rates of two AMD EPYC cores. FLOPS: floating-point operations a second and core of the encoder in ONNX Runtime; INT8:
-#: how many times that int8 does (docs/scale.md). TORCH: how many times slower training goes through a model, 1.4 to
-#: 2.4 of short texts and long, fine-tuning and pretraining (a soak test measures it anew).
-#: USERS: users a second of an arm's round; START: seconds of a start on Ray, EXPORT of a model that is made, ARM of an
-#: arm beside its users. DRAW: operations of a draw for each word of the vocabulary.
+#: speedup by int8 (docs/scale.md). TORCH: slowdown of a pass in training, 1.4 to 2.4 for short and long texts,
+#: fine-tuning and pretraining (a soak test measures it). USERS: users a second in an arm's round. START, EXPORT, ARM:
+#: seconds of a start of Ray, of a model's export, of an arm beside its users. DRAW: operations of a draw for each word.
 FLOPS, INT8, TORCH, USERS, START, EXPORT, ARM, DRAW = 91e9, 2.3, 1.9, 150_000, 12.0, 6.0, 1.0, 350
-#: Bytes of Python, Ray, Flower and torch at work on a small study, of a further user, and of a weight in training: in
-#: float32, with its gradient and Adam's two moments.
+#: Bytes of Python, Ray, Flower and torch in a small run, of a further user, and of a weight in training (float32,
+#: with its gradient and Adam's two moments).
 BASE, USER, WEIGHT = 1.3 * 2**30, 120, 16
-#: Training goes through a model forwards and, for twice that, backwards.
+#: Cost of a training step in forward passes: one forwards, two backwards.
 _BACKWARDS = 3
-#: Tokens that an encoder puts around a text, and about as many as a prompt has.
+#: Number of tokens that an encoder adds to a text, and approximate number in a prompt.
 _MARKS, _PROMPT = 2, 20
-#: Of a language model that learns to predict words (`server.training.pretrain`): batches, texts of a batch, pieces of a
-#: text and its copy, the share of batches with the copy, and the share of words that are predicted.
+#: Pretraining of a language model (`server.training.pretrain`): batches, texts in a batch, pieces of a text and its
+#: copy, the share of batches with the copy, and the share of words that are predicted.
 PRETRAINING, BATCH, PIECES, PAIRED, MASKED = 500, 32, 96, 0.7, 0.15
-#: A share of cut texts, of a class and of what users could be expected, from which on it is worth a warning.
+#: Shares of truncated texts, and of a class or of expected users, at which a warning is given.
 _MUCH_CUT, _RARE = 0.2, 0.1
 HOW = (
     "estimated, not measured: from rates on two AMD EPYC cores ({flops:.0f} GFLOPS a core for the encoder), for the "
@@ -53,14 +52,20 @@ HOW = (
 
 
 def forecast(experiment: Experiment, *, progress: Progress) -> dict[str, Any]:
-    """{"name", "way", "parts", "untested", "crowds", "cut", "unknown", "arms", "estimate", "warnings"}, JSON-ready but
-    for infinity.
+    """Return the forecast of an experiment, JSON-ready except for infinity.
 
-    parts: of each, rows and rows by class. untested: classes that lost all test rows to the limit. crowds: of training
-    and test users, how many are expected in a batch and the fewest that it may be of. cut: of each limit, the share of
-    texts that are longer. unknown: of the encoder and the vocabulary, the share of words that they do not have. arms:
-    as `simulations.experiment.ladder.of_experiment` has them. estimate: seconds and bytes, how that was found; None
-    where the encoder is not on this machine. Reads the data; raises UserError where a run would.
+    The keys are "name" and "way", and
+    - "parts": rows of each part, and rows by class;
+    - "untested": classes that lost all test rows to the limit;
+    - "crowds": expected and least number of training and test users in a batch;
+    - "cut": share of the texts that each limit truncates;
+    - "unknown": share of the words that the encoder and the vocabulary lack;
+    - "arms": as in `simulations.experiment.ladder.of_experiment`;
+    - "estimate": seconds and bytes with their derivation; None if the encoder is not on this machine;
+    - "warnings": warnings.
+
+    Raises:
+        UserError: A run of the experiment would raise it.
     """
     check_trained(experiment.encoder, experiment.training, experiment.arms)
     split, holders, about = parts(experiment, progress=progress)
@@ -100,8 +105,10 @@ def _classes(part: Corpus) -> dict[str, int]:
 
 
 def _lengths(model: str, split: Split) -> NDArray[np.int64] | None:
-    """Of each text that a run would embed or train on, in tokens: public, training, test; None where nothing here can
-    tell."""
+    """Return the length in tokens of each text to embed or train on: public, training, test.
+
+    None if the tokenizer is not on this machine.
+    """
     try:
         if not Path(resolve(model)).is_dir():
             return None
@@ -113,13 +120,13 @@ def _lengths(model: str, split: Split) -> NDArray[np.int64] | None:
 def _cuts(
     most: int, lengths: NDArray[np.int64] | None, split: Split, texts: dict[str, TextMechanism]
 ) -> list[dict[str, Any]]:
-    """What each limit on a text's length cuts: the encoder's in its tokens, a text mechanism's in its words."""
+    """Return the truncation by each limit: the encoder's in its tokens, a text mechanism's in its words."""
     cuts = [] if lengths is None else [_cut("encoder.max-length", most, "tokens", lengths)]
     alike: dict[tuple[int, int, bytes], list[str]] = {}  # arms of one limit, that leave the same words out
     for name, text in texts.items():
         alike.setdefault((text.sides, text.tokens, text.dropped.tobytes()), []).append(name)
     if texts:
-        words = next(iter(texts.values())).vocabulary  # of the study
+        words = next(iter(texts.values())).vocabulary  # all have that of the experiment
         every = [clean_text(text) for part in (split.train, split.test) for text in part.texts]
         read = {
             sides: [np.array(word_ids(side, words), np.int64) for text in every for side in sides_of(text, sides)]
@@ -144,7 +151,7 @@ def _estimate(
     experiment: Experiment, lengths: NDArray[np.int64], public: int, tests: int, texts: dict[str, TextMechanism],
     classes: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Seconds, bytes of memory and of the cache that a run takes, about."""
+    """Estimate the seconds, and the bytes of memory and cache, of a run."""
     model = Transformer.of(experiment.encoder.model)
     known = np.minimum(lengths, experiment.encoder.max_length).astype(np.float64)
     parts = Parts(known[:public], known[public : len(known) - tests], known[len(known) - tests :])
@@ -169,8 +176,15 @@ def _estimate(
 
 @dataclass(frozen=True)
 class Transformer:
-    """What a checkpoint says of itself. layers: how deep; inner: the width within a layer; words: its vocabulary.
-    whole: whether it predicts words, and need not learn that first."""
+    """Dimensions of a transformer, from its checkpoint's configuration.
+
+    Attributes:
+        width: Width of a state.
+        layers: Number of layers.
+        inner: Width within a layer.
+        words: Size of the vocabulary.
+        whole: True if it has a prediction head, and need not be trained to predict words.
+    """
 
     width: int
     layers: int
@@ -180,7 +194,7 @@ class Transformer:
 
     @classmethod
     def of(cls, model: str) -> Transformer:
-        """Return that of a checkpoint's folder on this machine; of one that is not there, the bundled one's."""
+        """Return the dimensions of a checkpoint on this machine; of the bundled one if it is not there."""
         file = Path(resolve(model)) / "config.json"
         about = json.loads((file if file.is_file() else Path(resolve(MINILM)) / "config.json").read_text("utf-8"))
         width = about.get("hidden_size") or about.get("n_embd") or about.get("d_model") or 0
@@ -191,21 +205,22 @@ class Transformer:
 
     @property
     def weights(self) -> int:
+        """Return the number of weights."""
         return self.layers * (4 * self.width**2 + 2 * self.width * self.inner) + self.words * self.width
 
     def operations(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return those of one way through all layers for each of n texts of so many tokens, (n,)."""
+        """Return the operations of one pass through all layers, for each of n texts of given length, (n,)."""
         return operations(tokens, self.layers, self.width, self.inner)
 
     @property
     def prediction(self) -> int:
-        """Operations of the logits of all words at one place."""
+        """Return the operations of the logits of all words at one place."""
         return 2 * self.width * self.words
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Tokens of each text as the encoder reads it, (n,) each."""
+    """Number of tokens of each text as the encoder reads it, (n,) for each part."""
 
     public: NDArray[np.float64]
     train: NDArray[np.float64]
@@ -213,28 +228,29 @@ class Parts:
 
 
 def operations(tokens: NDArray[np.float64], layers: int, width: int, inner: int) -> NDArray[np.float64]:
-    """Floating-point operations of matrix products for each of n texts of so many tokens, (n,): in a layer of a
-    transformer four square ones and two of the inner width for each token, two of a head's width for each pair of
-    tokens and head; a multiplication and an addition count as two."""
+    """Return the floating-point operations of matrix products for n texts of given numbers of tokens, (n,).
+
+    A layer of a transformer has, for each token, four square products and two of the inner width, and for each pair of
+    tokens and each head two of the head's width. A multiplication and an addition count as two operations.
+    """
     return layers * (tokens * (8 * width**2 + 4 * width * inner) + 4 * tokens**2 * width)
 
 
 def _encoded(experiment: Experiment, parts: Parts, model: Transformer) -> float:
-    """Operations of the encoder as clients run it: each text once, and again under each encoder that is trained on the
-    way."""
+    """Return the operations of the encoder on clients: each text once under every encoder of the run."""
     training = experiment.training
     layers = replace(model, layers=max(experiment.encoder.layers, default=model.layers))
     public, train, test = (float(layers.operations(part).sum()) for part in (parts.public, parts.train, parts.test))
     total = 0.0 if training.protocol.releases_text else public + train + test
     if training.protocol.in_halves:
         total += len(experiment.arms) * (public + train + test)
-    if training.self_training:  # each round's encoder is run by the next group, and the last by those who ask
+    if training.self_training:  # the next group runs each round's encoder, and test users run the last
         total += _self_taught(experiment) * (training.rounds * public + train * (1 - 1 / training.rounds) + test)
     return total
 
 
 def _rewritten(experiment: Experiment, arm: Arm, parts: Parts, text: TextMechanism) -> float:
-    """Operations of drawing an arm's texts: a draw for each word, and what a language model reads for it."""
+    """Return the operations of drawing an arm's texts: a draw for each word, and a language model's passes."""
     shares = {"train": arm.perturb != "test" and not arm.public_only, "test": arm.perturb != "train"}
     rows = [part for part, drawn in ((parts.train, shares["train"]), (parts.test, shares["test"])) if drawn]
     if experiment.data.public.any_labels and shares["train"]:
@@ -250,7 +266,7 @@ def _rewritten(experiment: Experiment, arm: Arm, parts: Parts, text: TextMechani
     named = {language_models.MASKED_LM: settings.masked_lm, language_models.GENERATOR: settings.generator}
     source = named.get(kind, settings.paraphraser)
     reader = Transformer.of(MINILM if source == BUNDLED_LM else source)
-    if kind != language_models.MASKED_LM:  # the prompt with the text, then each drawn token after those before it
+    if kind != language_models.MASKED_LM:  # the prompt with the text, then each drawn token
         read = float(reader.operations(_PROMPT + words + text.tokens).sum())
         return draws + read + len(words) * text.tokens * reader.prediction
     if "scores" in text.word.reads:  # at every word the whole text, and the text with that word masked
@@ -259,7 +275,7 @@ def _rewritten(experiment: Experiment, arm: Arm, parts: Parts, text: TextMechani
 
 
 def _trained(experiment: Experiment, parts: Parts, model: Transformer, texts: dict[str, TextMechanism]) -> float:
-    """Operations of one way through a model, of every text that it is trained on as often as it is."""
+    """Return the operations of one pass for each text of each training."""
     training, total = experiment.training, 0.0
     public, train = (float(model.operations(part).sum()) for part in (parts.public, parts.train))
     if experiment.encoder.fine_tune_on_public:
@@ -283,8 +299,10 @@ def _trained(experiment: Experiment, parts: Parts, model: Transformer, texts: di
 
 
 def pretraining(public: NDArray[np.float64], model: Transformer, steps: int) -> float:
-    """Operations of one way through a language model, of all batches by which it learns to predict words
-    (`server.training.pretrain`): a share of them has each text twice, and a share of the places is predicted."""
+    """Return the operations of one pass through a language model, over all batches of its pretraining.
+
+    A share of the batches has each text twice, and a share of the places is predicted (`server.training.pretrain`).
+    """
     if not len(public):
         return 0.0
     once = np.minimum(public, PIECES / 2)
@@ -293,7 +311,7 @@ def pretraining(public: NDArray[np.float64], model: Transformer, steps: int) -> 
 
 
 def _regressed(experiment: Experiment, parts: Parts, model: Transformer, classes: int) -> float:
-    """Operations of the logistic regressions of centralised arms: each of them two products with the embeddings."""
+    """Return the operations of the centralised arms' logistic regressions, two products with the embeddings each."""
     arms = sum(arm.centralised for arm in experiment.arms)
     rows = len(parts.train) + (len(parts.public) if experiment.data.public.any_labels else 0)
     columns = model.width * max(1, len(experiment.encoder.layers)) * classes
@@ -301,12 +319,12 @@ def _regressed(experiment: Experiment, parts: Parts, model: Transformer, classes
 
 
 def _self_taught(experiment: Experiment) -> int:
-    """How many arms train an encoder on public text that their users' statistics label."""
+    """Return the number of arms that train an encoder on public text labelled by their users' vectors."""
     return sum(setup.protocol.releases_vector for setup in experiment.setups)
 
 
 def _warnings(found: dict[str, Any]) -> list[str]:
-    """What somebody would want to change before the run, a line each."""
+    """Return warnings about what to change before the run, a line each."""
     lines = []
     for cut in found["cut"]:
         if cut["share"] > _MUCH_CUT:

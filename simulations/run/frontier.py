@@ -1,4 +1,4 @@
-"""Accuracy against what users pay, of arms that differ in whom users trust: central ε, and beside it local ε."""
+"""Accuracy against what users pay, for arms with different trust: central ε, and beside it local ε."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
-#: ε (the dearest run's), mean accuracy, its standard error over runs (or, of one run, by test text).
+#: Largest ε of the runs, mean accuracy, and its standard error over runs (for one run, by test text).
 Point = tuple[float, float, float]
 
-#: By which factor lines that share their ε stand apart, or one would hide the other.
+#: Factor between lines of equal ε, or one would hide the other.
 _APART = 1.025
 _SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 
 
 def frontier_figure(runs: Sequence[Results]) -> Figure:
-    """Mean accuracy on the device ± standard error over runs of one study; of one run, by test text.
+    """Draw mean accuracy on the device ± standard error over runs of one experiment; for one run, by test text.
 
-    Left, arms by their central ε (whom it trusts is in the legend); right, those of users who trust nobody by the
-    worst-case ε of all that they release, labels too. Arms whose names differ in ε alone share a line. Lines across:
-    arms without any ε, references and public text alone.
+    The left panel has the central ε, with the trusted party in the legend. The right panel has the worst-case ε of all
+    releases, labels included, of users who trust nobody. Arms whose names differ only in ε share a line. Horizontal
+    lines are arms without any ε: references and public text alone.
     """
     arms = list(zip(*map(arms_of, runs), strict=True))
     return priced_figure(arms, over_seeds(runs), _PANELS)
 
 
-#: What an arm costs, how far lines stand apart there, and what the axis is called.
+#: Price of an arm, factor between lines, and title of the axis.
 Panel = tuple[Callable[..., float | None], float, str]
 _PANELS: tuple[Panel, ...] = (
     (lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
@@ -50,15 +50,19 @@ _FRONT = "Pareto front"
 
 
 def study_figure(arms: Sequence[Sequence[ArmResult]], title: str) -> Figure:
-    """The same of many arms, each with its lines of results over seeds, in three panels: by metric ε too; and over the
-    private arms of each panel the Pareto front, what is as accurate as any at that ε or less."""
-    panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # lines may share no ε by chance
+    """Draw accuracy against three prices: the panels of `frontier_figure`, and the metric ε.
+
+    Each arm has its results over seeds. Over the private arms of each panel lies the Pareto front.
+    """
+    panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # rarely share an ε
     return priced_figure(arms, title, panels, front=True)
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which of n points (ε, accuracy) no other is better than: none has an ε as small and an accuracy as high, and one
-    of both better. By ascending ε."""
+    """Return the indices of the points (ε, accuracy) that no other point dominates, by ascending ε.
+
+    A point dominates another if its ε is not larger, its accuracy not smaller, and one of them is better.
+    """
     best, found = -math.inf, []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
         if points[i][1] > best or (found and points[i] == points[found[-1]]):
@@ -70,7 +74,7 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 def priced_figure(
     arms: Sequence[Sequence[ArmResult]], title: str, panels: Sequence[Panel], *, front: bool = False
 ) -> Figure:
-    """A panel beside another for each price; see `frontier_figure`."""
+    """Draw one panel for each price (`frontier_figure`)."""
     figure, _ = new_figure(3.6 * len(panels), 3.9)
     figure.clear()
     every = list(figure.subplots(1, len(panels), sharey=True))
@@ -107,7 +111,7 @@ def _draw(
         accuracy, paid = _accuracy(same), price(*same)
         if accuracy is not None and paid is not None and _paid(same):
             points.setdefault(_series(same[0]), []).append((paid, *accuracy))
-    if len(prices := {x for line in points.values() for x, *_ in line}) == 1:  # which no axis can be fitted to
+    if len(prices := {x for line in points.values() for x, *_ in line}) == 1:  # a single value gives no axis
         axes.set_xlim(min(prices) / 2, 2 * min(prices))
     for name, line in points.items():
         i = names.index(name)
@@ -120,7 +124,7 @@ def _draw(
             tell(axes, [epsilon * aside], [accuracy], f"{name}: accuracy {accuracy:.3f}, ε = {epsilon:.4g}")
     ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
     shown: list[float] = []
-    for tick in ticks:  # labels that would stand in each other are left out
+    for tick in ticks:  # labels that would overlap are left out
         if not shown or tick > 1.35 * shown[-1]:
             shown.append(tick)
     axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
@@ -143,12 +147,12 @@ def _draw_front(axes: Axes, arms: Sequence[Sequence[ArmResult]], price: Callable
 
 
 def _paid(same: Sequence[ArmResult]) -> bool:
-    """Whether an arm has a price to be drawn at; what costs next to nothing less than everything has none."""
+    """Return True if an arm has a price to draw; one next to _NO_PRICE or above has none."""
     central = trust.central(*same)[0]
     return trust.local(*same) is not None or (central is not None and central < _NO_PRICE)
 
 
-#: An ε from which on nothing is promised that is worth drawing.
+#: An ε at which a guarantee is too weak to draw.
 _NO_PRICE = 100.0
 
 
@@ -158,15 +162,17 @@ def _series(arm: ArmResult) -> str:
 
 
 def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
-    """Whom the central ε of some arm of a line needs; nobody where none has one."""
+    """Return the trusted parties of the central ε of a line's arms, or nobody."""
     said = [trust.central(*same) for same in arms if _series(same[0]) == name]
     whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
     return f"trusting {' or '.join(whom) or 'nobody'}"
 
 
 def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
-    """Mean and standard error of one arm's accuracy on the device, 0 where it is not known; None where a run has
-    none."""
+    """Return mean and standard error of one arm's accuracy on the device; None if a run has none.
+
+    The error is 0 if it is unknown.
+    """
     score = same[0].score("on_device")
     found = moments(accuracies(same, "on_device"), score and score.error)
     return None if found is None else (found[0], found[1] or 0.0)

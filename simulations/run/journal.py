@@ -1,8 +1,8 @@
-"""What lets a run that was killed go on: its folder in the making, what it has done so far, who works on it.
+"""Journal of a run, which lets a run that was killed go on: its folder, its progress, and its lock.
 
-A run into DIR works in DIR.part, which becomes DIR when everything is in it. DIR.part/unfinished remembers what the
-bits of the result depend on, what users were asked, and which arms are finished. Everything else that is needed is in
-the nodes' ledgers: a resumed run asks its unfinished arms' users again, who repeat what they have released at no cost.
+A run into DIR works in DIR.part, which is renamed to DIR when it is complete. DIR.part/unfinished records the inputs
+that determine the result, the requests that were sent to users, and the finished arms. The rest is in the nodes'
+ledgers: a resumed run sends the requests of unfinished arms again, and users repeat their releases at no cost.
 """
 
 from __future__ import annotations
@@ -39,13 +39,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def versions() -> dict[str, str]:
-    """Of everything that a result may depend on."""
+    """Return the versions of Python and of all packages that a result may depend on."""
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
 def trained_on(encoder: Encoder, training: Training) -> str | None:
-    """Where models are trained here, "cpu" or "cuda" (`server.accelerator`); None where a run may train none that would
-    go to a GPU, so that its result is the same with one. ValueError where the environment names what is not there."""
+    """Return the device on which models are trained, "cpu" or "cuda" (`server.accelerator`).
+
+    None if the run trains no model that would use a GPU, so that its result is the same with one.
+
+    Raises:
+        ValueError: The environment names a device that does not exist.
+    """
     from server.accelerator import device  # torch
 
     here = device().type
@@ -53,16 +58,21 @@ def trained_on(encoder: Encoder, training: Training) -> str | None:
 
 
 class Journal:
-    """What a run has done so far, in the folder of the run; it need not exist yet. publish: puts the folder, as it is
-    now, where it is kept besides (`simulations.run.published`)."""
+    """Progress of a run, in the run's folder, which need not exist yet.
+
+    `publish` copies the folder to the place where it is kept as well (`simulations.run.published`).
+    """
 
     def __init__(self, run: Path, publish: Callable[[], None] = lambda: None) -> None:
         self.folder = run / UNFINISHED
         self._publish = publish
 
     def check_code(self, trained_on: str | None = None) -> None:
-        """Remembers the code, packages and working folder of a run that begins, and where its models are trained
-        (`trained_on`); raises UserError where a run that goes on had others."""
+        """Record code, packages, working folder and training device of a new run, or compare those of a resumed run.
+
+        Raises:
+            UserError: The resumed run had others.
+        """
         known = _read(self.folder / "code.json")
         now = {"code": _code(), "versions": versions(), "trained_on": trained_on}
         if known is None:
@@ -87,7 +97,11 @@ class Journal:
             )
 
     def check_data(self, protocol: TrainingProtocol, public: Public, held: Held) -> None:
-        """As `check_code`, of what the experiment was found to work on."""
+        """Record the data of a new run, or compare them with those of a resumed run.
+
+        Raises:
+            UserError: The resumed run had others.
+        """
         now = _data(protocol, public, held)
         known = _read(self.folder / "data.json")
         if known is None:
@@ -102,17 +116,22 @@ class Journal:
                 )
 
     def nodes(self) -> int | None:
-        """How many nodes there are; None before they are."""
+        """Return the number of nodes; None before it is determined."""
         known: int | None = _read(self.folder / "nodes.json")
         return known
 
     def keep_nodes(self, nodes: int) -> None:
+        """Record the number of nodes."""
         _write(self.folder / "nodes.json", nodes)
 
     def ask(self, request: Request) -> None:
-        """To be called before users are asked: raises UserError where they answered another request at this stage,
-        so that asking would charge them twice. Another number of threads, or another kind of processor, may have
-        trained a model of other last bits."""
+        """Record a request before it is sent to users.
+
+        Another number of threads, or another kind of processor, may have trained a model that differs in its last bits.
+
+        Raises:
+            UserError: Users have answered another request at this stage, so this one would charge them twice.
+        """
         path = self.folder / "asked" / request.arm / f"{request.stage}.json"
         now = {channel: request.digest(channel) for channel in request.channels}
         known = _read(path)
@@ -127,11 +146,11 @@ class Journal:
         self._publish()
 
     def finished(self, arm: str) -> dict[str, Any] | None:
-        """The line of an arm, by its slug, that is finished; None of another."""
+        """Return the line of a finished arm, by its slug; None if it is not finished."""
         return _read(self.folder / "arms" / f"{arm}.json")
 
     def finish(self, arm: str, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Remembers that an arm is finished; returns its line as `finished` will."""
+        """Record that an arm is finished, and return its line as `finished` does."""
         _write(self.folder / "arms" / f"{arm}.json", line)
         self._publish()
         known = self.finished(arm)
@@ -140,20 +159,26 @@ class Journal:
 
     @property
     def worth_keeping(self) -> bool:
-        """Whether users have released something, or an arm is finished."""
+        """Return True if users have released something, or an arm is finished."""
         run = self.folder.parent
         return any((self.folder / "arms").glob("*.json")) or any(run.glob("nodes/*/*.sqlite"))
 
 
 @contextmanager
 def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | None = None) -> Iterator[Path]:
-    """The folder of a run that begins; it becomes `out` when the block ends well. experiment: the text of its file.
-    in_place: it is `out` already, for nodes that were told its name. hint: how it is continued, where that is by
-    another name.
+    """Yield the folder of a new run, which is renamed to `out` if the block succeeds.
 
-    Where the block fails before anything is worth keeping, nothing is left. Otherwise the folder stays, and what is
-    raised says how to go on. Raises UserError where `out` is there already and is not an empty folder, or a run into
-    it is at work or unfinished.
+    If the block fails before there is anything worth keeping, the folder is removed. Otherwise it stays, and the error
+    says how to go on.
+
+    Args:
+        out: Folder of the finished run.
+        experiment: Text of the experiment's file.
+        in_place: True to work in `out` itself, for nodes that know it by name.
+        hint: Advice how to continue, if it is not by this name.
+
+    Raises:
+        UserError: `out` exists and is not empty, or another run into it is active or unfinished.
     """
     out = followed(out)
     part = out if in_place else _part(out)
@@ -184,10 +209,13 @@ def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | N
 
 @contextmanager
 def resumed(out: Path, *, hint: str | None = None) -> Iterator[Path]:
-    """The folder of a run into `out` that was stopped; as `started` in all else.
+    """Yield the folder of an unfinished run into `out`, as `started` does.
 
-    The block runs in the working folder of the command that started the run, where its data's relative paths lead
-    somewhere. Raises UserError, one line, where there is nothing to go on with.
+    The block runs in the working folder of the command that started the run, so that the data's relative paths are
+    valid.
+
+    Raises:
+        UserError: There is no run to resume.
     """
     out = followed(out)
     if out.suffix == ".part" and out.is_dir():
@@ -202,7 +230,7 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[Path]:
     known = _read(part / UNFINISHED / "code.json")
     if known is None or not (part / "experiment.toml").is_file():
         raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
-    hint = hint or _continue(out)  # from where the user is
+    hint = hint or _continue(out)  # relative to the user's folder
     try:
         where = chdir(known["cwd"])
         where.__enter__()
@@ -218,8 +246,11 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[Path]:
 
 
 def begun(out: Path) -> bool:
-    """Whether a run into `out` was stopped after it had begun, so that it can be resumed. What one has left that was
-    stopped before that, with nothing in it, is deleted. UserError where one is at work."""
+    """Return True if a run into `out` can be resumed. Delete what an earlier stop left that has no content.
+
+    Raises:
+        UserError: Another process is active on it.
+    """
     part = _part(followed(out))
     if not part.is_dir():
         return False
@@ -232,7 +263,11 @@ def begun(out: Path) -> bool:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Raises UserError where the folder is of a run that is not finished, or will be."""
+    """Refuse a folder of an unfinished run.
+
+    Raises:
+        UserError: It is one.
+    """
     folder = followed(folder)
     out = folder.with_suffix("") if folder.suffix == ".part" else folder
     if (folder / UNFINISHED).is_dir() or (not folder.exists() and (_part(folder) / UNFINISHED).is_dir()):
@@ -250,7 +285,7 @@ def _continue(out: Path) -> str:
 
 @contextmanager
 def _at_work(part: Path, out: Path) -> Iterator[None]:
-    """Holds the folder's lock: the system gives it back when this process ends, however that happens."""
+    """Hold the folder's lock. The system releases it when this process ends for any reason."""
     (part / UNFINISHED).mkdir(exist_ok=True)
     with open(part / UNFINISHED / "lock", "a") as lock:
         try:
@@ -273,7 +308,7 @@ def _locked(part: Path) -> bool:
 
 @contextmanager
 def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
-    """What stops a run, with what to do next where the run can go on."""
+    """Add to an error how to go on, if the run can be resumed."""
     try:
         yield
     except BaseException as error:
@@ -293,8 +328,10 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
 
 
 def _full_disk(error: BaseException) -> OSError | None:
-    """The error as the system's, where it says that a file could not grow. Libraries in Rust put it into a text, and of
-    an array that was written in part NumPy says how much was."""
+    """Return the system's error if a file could not grow; None for another error.
+
+    Libraries in Rust put its number into a text, and NumPy reports how much of an array was written.
+    """
     if isinstance(error, OSError):
         if error.errno is None and re.fullmatch(r"\d+ requested and \d+ written", str(error)):
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -305,7 +342,7 @@ def _full_disk(error: BaseException) -> OSError | None:
 
 
 def _whole(part: Path, out: Path) -> None:
-    """Gives the folder its name, and forgets how it was made: killed between the two, it can still be resumed."""
+    """Rename the finished folder and delete its journal. A run that is killed between the two can be resumed."""
     if part != out:
         part.replace(out)
     gone = out / f".{UNFINISHED}"
@@ -314,7 +351,7 @@ def _whole(part: Path, out: Path) -> None:
 
 
 def _data(protocol: TrainingProtocol, public: Public, held: Held) -> dict[str, Any]:
-    """What the result depends on beside the experiment and the code: by name, digests and numbers."""
+    """Return what the result depends on beside experiment and code, by name: digests and numbers."""
     about: dict[str, Any] = {}
     for name, texts, labels in (
         ("public texts", public.texts, public.labels),
@@ -332,7 +369,7 @@ def _data(protocol: TrainingProtocol, public: Public, held: Held) -> dict[str, A
         about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
     about["the encoder"] = None if public.encoder is None else public.encoder.identity
     about["the vocabulary"] = None if public.rewriter is None else public.rewriter.vocabulary.identity
-    if protocol.trains_encoder:
+    if protocol.checkpoint:
         import torch
 
         about["the number of threads (OMP_NUM_THREADS)"] = torch.get_num_threads()
@@ -340,7 +377,7 @@ def _data(protocol: TrainingProtocol, public: Public, held: Held) -> dict[str, A
 
 
 def _code() -> str:
-    """SHA-256 over all our code that takes part in a run."""
+    """Return the SHA-256 of all code that takes part in a run."""
     sha = hashlib.sha256()
     for package in ("mechanisms", "client", "server", "simulations"):
         for path in sorted((_CODE / package).rglob("*.py")):
@@ -349,12 +386,12 @@ def _code() -> str:
 
 
 def _read(path: Path) -> Any:
-    """The JSON in a file; None where there is none. Infinity is one."""
+    """Return the JSON in a file, infinity included; None if there is no file."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _write(path: Path, value: Any) -> None:
-    """As JSON, whole or not at all."""
+    """Write JSON completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as file:
         file.write(json.dumps(value, ensure_ascii=False).encode())

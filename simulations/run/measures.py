@@ -1,7 +1,7 @@
-"""Measures beside accuracy, each of n guesses with weights.
+"""Measures beside accuracy, each a function of n predictions with weights.
 
-Weights let the error of a measure be had by drawing the distinct texts anew: the guesses of one text, of several users
-or repeats, stand or fall together, as in `simulations.run.evaluation`. A measure is one entry of MEASURES; an entry of
+Weights allow to bootstrap over distinct texts: all predictions of one text, of several users or repeats, are drawn
+together, as in `simulations.run.evaluation`. A measure is one entry of MEASURES. An entry of
 `simulations.experiment.result.SHOWN` shows it in every table.
 """
 
@@ -25,12 +25,12 @@ from simulations.experiment.sections import Data
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Samples of the texts by which errors are estimated: an error of an error of 5 %.
+#: Number of bootstrap samples of the texts: the error of an error is 5 %.
 _SAMPLES = 200
 
 
 class Value(NamedTuple):
-    """A measure, its standard error over distinct texts, and the number of guesses it is of."""
+    """Measure, its standard error over distinct texts, and its number of predictions."""
 
     value: float
     error: float
@@ -39,9 +39,9 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """What a model makes of n test texts, beside the truth.
+    """Predictions of a model for n test texts, beside the true labels.
 
-    Args:
+    Attributes:
         scores: Scores (n, K), a larger one for a likelier class.
         labels: True classes (n,).
         texts: Number of the distinct text of each guess, (n,).
@@ -89,9 +89,9 @@ class Guesses:
 
 @dataclass(frozen=True)
 class Measure:
-    """A column of results.
+    """Column of results.
 
-    Args:
+    Attributes:
         compute: Function that returns the measure of guesses, or its values by group.
         wanted: Function that says whether data and test texts need it although the experiment does not request it.
     """
@@ -138,12 +138,12 @@ def macro_f1(guesses: Guesses, weights: FloatArray) -> float:
     """Return the mean over classes, those that occur or are guessed, of the harmonic mean of precision and recall."""
     from sklearn.metrics import f1_score
 
-    there = weights > 0  # a class without weight is none
+    there = weights > 0  # a class without weight does not count
     labels, guessed = guesses.labels[there], guesses.guessed[there]
     return float(f1_score(labels, guessed, average="macro", sample_weight=weights[there]))
 
 
-# Ranks are by NumPy: scikit-learn takes 2 ms for each class of each of the 200 samples, twenty times as long.
+# Ranks are by NumPy, since scikit-learn takes twenty times as long: 2 ms for each class of each of the 200 samples.
 
 
 def auroc(guesses: Guesses, weights: FloatArray) -> float:
@@ -167,7 +167,7 @@ def _each(of: Callable[[FloatArray, FloatArray], float], guesses: Guesses, weigh
     scores, classes = guesses.scores, range(guesses.scores.shape[1])
     if len(classes) == 2:
         scores, classes = scores - scores[:, ::-1], range(1, 2)
-    else:  # one text's beside another's
+    else:  # scores of one text relative to another's
         scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
     found = []
     for k in classes:
@@ -229,7 +229,7 @@ def _numeric(of: Callable[[FloatArray, FloatArray, FloatArray], float]) -> Calla
 
 
 def dominates(share: float, classes: int) -> bool:
-    """Return whether a class of this share makes accuracy say little: more than halfway from an equal share to all.
+    """Return True if a class with this share makes accuracy uninformative: more than halfway from an equal share to 1.
 
     That is .75 of two classes, .67 of three, and .54 of twelve.
     """
@@ -253,6 +253,6 @@ MEASURES: dict[str, Measure] = {
 
 
 def measures_of(data: Data, test: Corpus) -> tuple[str, ...]:
-    """Return what is measured beside accuracy: what the experiment requests, and what data and test texts need."""
+    """Return the names of the measures that the experiment requests, and of those that data and test texts need."""
     wanted = [name for name, measure in MEASURES.items() if measure.wanted(data, test)]
     return tuple(dict.fromkeys([*data.measures, *wanted]))

@@ -1,4 +1,4 @@
-"""Means over runs, as tables say them: ± the standard error over the runs, and in brackets the error by test text."""
+"""Means over runs in tables: ± the standard error over runs, and in brackets the error by test text."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ NONE = "–"
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of the mean of independent runs' values, (n,), each finite: their sample deviation over √n; None of one."""
+    """Return the standard error of the mean of independent finite values, (n,): deviation / √n; None for n = 1."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def moments(values: Sequence[Any], error_of_one: Any = None) -> tuple[float, float | None] | None:
-    """Mean of runs' values (n,) and its standard error: of one run `error_of_one`, and None where that is no finite
-    number. None where a run lacks the value, or has one that is not finite."""
+    """Return the mean of runs' values (n,) and its standard error, which is `error_of_one` for one run.
+
+    An error that is not finite is None. The result is None if a run lacks the value, or has one that is not finite.
+    """
     if not all(map(is_finite, values)):
         return None
     error = standard_error(values) if len(values) > 1 else error_of_one
@@ -28,7 +30,7 @@ def moments(values: Sequence[Any], error_of_one: Any = None) -> tuple[float, flo
 
 
 def mean_said(found: tuple[float, float | None] | None) -> str:
-    """The mean of `moments`, ± the error that is known, each to three digits; NONE where there is no mean."""
+    """Return the mean of `moments` ± its error if known, each with three digits; NONE without a mean."""
     if found is None:
         return NONE
     mean, error = found
@@ -36,19 +38,19 @@ def mean_said(found: tuple[float, float | None] | None) -> str:
 
 
 def accuracies(arms: Iterable[ArmResult], split: str) -> list[float | None]:
-    """The accuracy on a split of one arm in each run; None of a run that lacks it."""
+    """Return an arm's accuracy on a split in each run, or None."""
     scores = [arm.score(split) for arm in arms]
     return [None if score is None else score.accuracy for score in scores]
 
 
 def mean_accuracy(arms: Sequence[ArmResult], split: str) -> str:
-    """Of one arm in each run, its accuracy on a split; NONE where a run lacks it."""
+    """Return an arm's mean accuracy on a split over runs; NONE if a run lacks it."""
     found = [score for arm in arms if (score := arm.score(split)) is not None]
     return NONE if len(found) < len(arms) else _mean([each.accuracy for each in found], [each.error for each in found])
 
 
 def mean_difference(pairs: Sequence[Mapping[str, float] | None]) -> str:
-    """Of one difference in each run, as `simulations.run.comparison.gap` has it; NONE where a run lacks it."""
+    """Return the mean of one difference over runs (`simulations.run.comparison.gap`); NONE if a run lacks it."""
     there = [pair for pair in pairs if pair is not None]
     if len(there) < len(pairs):
         return NONE
@@ -56,7 +58,7 @@ def mean_difference(pairs: Sequence[Mapping[str, float] | None]) -> str:
 
 
 def _mean(values: Sequence[float], by_text: Sequence[float | None], form: str = ".3f") -> str:
-    """The error by text is the mean of those of the runs, where all are known: more runs do not make it smaller."""
+    """Return mean and errors. The error by text is the mean of the runs' errors: more runs do not reduce it."""
     error = standard_error(values)
     over_runs = "" if error is None else f" ± {error:.3f}"
     known = [error for error in by_text if is_finite(error)]

@@ -1,7 +1,7 @@
-"""Arms of the way `paper`: the published procedure as a trusted simulation, in one process, without a ledger.
+"""Arms of the protocol `paper`: the published procedure as a trusted simulation, in one process, without a ledger.
 
-It is no protocol: gradients through M1 and BERT depend on raw text, so it holds the truth. It exists to reproduce
-published tables, and every output of it says so.
+Gradients through M1 and BERT depend on raw text, so it holds the true data and is not private. It reproduces published
+tables, and every output says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from simulations.run.prepare import Held
 
 @dataclass(frozen=True)
 class _Published:
-    """The pipeline, as what a model's folder is written from."""
+    """Pipeline in the form from which a model's folder is written."""
 
     pipeline: Pipeline
     encoder: None = None
@@ -47,7 +47,7 @@ class _Published:
 
 @dataclass(frozen=True)
 class PaperArm:
-    """An arm to be trained by the published procedure, and scored on sanitized and on clean test sentences."""
+    """Arm that is trained by the published procedure, and scored on sanitized and on clean test sentences."""
 
     setup: ArmSetup
     data: Data
@@ -60,10 +60,11 @@ class PaperArm:
 
     @property
     def arm(self) -> Arm:
+        """Return the arm."""
         return self.setup.arm
 
     def run(self, users: None) -> Finished:
-        """As `simulations.run.arm.ArmRun.run`, and asks nobody."""
+        """Train and score the arm, as `simulations.run.arm.ArmRun.run` does, without querying users."""
         del users
         start = time.perf_counter()
         arm, test, training, encoder = self.arm, self.held.test, self.training, self.encoder
@@ -125,7 +126,7 @@ class PaperArm:
         )
 
     def _labels(self) -> tuple[NDArray[np.int64], Mechanism | None]:
-        """The labels that are trained on, drawn once, and their mechanism; None where the arm names none."""
+        """Return the training labels, drawn once, and their mechanism; None if the arm names none."""
         labels, holders = self.held.train.labels, self.held.holders
         mechanism: Any = label_of(self.arm, len(self.held.train.classes))
         if isinstance(mechanism, Identity) and self.arm.label is None:

@@ -1,4 +1,4 @@
-"""What every node gets before Flower starts: its users' records, its settings, and nothing else."""
+"""Distribution of users' records and settings to nodes, before Flower starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simulations.experiment.sections import Population
 from simulations.run import population
 from simulations.run.prepare import Held
 
-#: Records of a cohort, at most, where the number of nodes is ours to choose: a cohort's memory is an actor's.
+#: Largest number of records of a cohort if the number of nodes is automatic. One actor holds a cohort in memory.
 _COHORT = 50_000
 
 Numbers = NDArray[np.int64]
@@ -31,12 +31,12 @@ def hand_out(
     setups: Sequence[ArmSetup], people: Population, public: Public, held: Held, folder: Path, *, seed: int,
     nodes: int | None = None,
 ) -> int:  # fmt: skip
-    """Gives every node its users' records, settings and nothing else; returns the number of nodes.
+    """Write the records and settings of every node's users, and return the number of nodes.
 
-    A user lives on node `user % nodes`. "auto" gives each core as many nodes as every other, and no node more than
-    about 50,000 records. Users who have dropped out are offline: they are not asked and not charged, so their rows are
-    left out here. public: whose encoder, vocabulary and language model the nodes have too. nodes: how many there are,
-    where that is settled already.
+    User u lives on node u % nodes. "auto" gives each core the same number of nodes, and no node more than about 50,000
+    records. Users who have dropped out are offline: they are neither queried nor charged, so their rows are left out.
+    Nodes also receive the encoder, vocabulary and language model of `public`. `nodes` fixes their number in a resumed
+    run.
     """
     train, test = held.train, held.test
     nodes = _nodes(people.users, people.users_per_node, held) if nodes is None else nodes
@@ -63,7 +63,7 @@ def hand_out(
 
 
 def cohorts(people: Population, held: Held, nodes: int, *, seed: int) -> list[tuple[Numbers, Numbers]]:
-    """For node 0, 1, ... the rows that its users hold of the training part, and of the test users."""
+    """Return for each node the training rows and the test rows that its users hold."""
     train_users, test_users = held.holders.users, held.test_holders.users
     online = population.online(people.users, dropout=people.dropout, seed=seed)
     train = _by_node(train_users, nodes, np.flatnonzero(online[train_users]))
@@ -79,14 +79,14 @@ def _nodes(users: int, per_node: int | str, held: Held) -> int:
 
 
 def _by_node(users: Numbers, nodes: int, rows: Numbers) -> list[Numbers]:
-    """Those of the rows that live on node 0, 1, ..., each in their order. users: of all rows."""
+    """Return the rows of each node, in their order. `users` are the users of all rows."""
     node = (users[rows] % nodes).astype(np.int32)
     order = np.argsort(node, kind="stable")
     return np.split(rows[order], np.searchsorted(node[order], np.arange(1, nodes)))
 
 
 def _rows(embeddings: Any, rows: Numbers) -> Any:
-    """Some rows of an array, or, of embeddings that lie in tables, their places there: none is copied to a node."""
+    """Return some rows of an array; of embeddings in tables their positions, so that no node gets a copy."""
     if embeddings is None or isinstance(embeddings, np.ndarray):
         return None if embeddings is None else embeddings[rows]
     return TableEmbeddings(embeddings.tables, embeddings.rows[rows])

@@ -1,6 +1,6 @@
-"""How many words of what users wrote are others in what they released: for the owner of the truth alone.
+"""Count of the words that users' releases change, for the owner of the true texts alone.
 
-Fu 2024 (section 5) records it beside the accuracy, to compare choices of words that perturb alike much of a text.
+Fu 2024 (section 5) reports it beside accuracy, to compare mechanisms that perturb a similar share of a text.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from simulations.run.prepare import Held
 
 
 class CountedUsers:
-    """A simulation's users, of whose texts it is counted what their releases perturb (`server.protocols.drive.Users`).
+    """Users of a simulation whose changed words are counted (`server.protocols.drive.Users`).
 
-    counts: by the split, "words" of the vocabulary that delivered users wrote, as far as a release has room for them,
-    and "perturbed", in whose place another stands, or none. Of mechanisms whose words do not stay in their places there
-    is nothing to count.
+    `counts` has for each split "words", the vocabulary's words in delivered users' texts, as far as a release has room
+    for them, and "perturbed", those that were replaced or removed. Mechanisms that move words are not counted.
     """
 
     def __init__(self, users: FlowerUsers, held: Held) -> None:
@@ -34,7 +33,7 @@ class CountedUsers:
         self.counts: dict[str, dict[str, int]] = {}
 
     def collect(self, request: Request) -> Collected:
-        """As the users do."""
+        """Collect from the users, and count."""
         collected = self._users.collect(request)
         release = collected.batch.of(TextQuestion)
         if release is not None:
@@ -42,7 +41,7 @@ class CountedUsers:
         return collected
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
-        """As the users do."""
+        """Publish to the users."""
         return self._users.publish(encoder, splits)
 
     def _count(self, request: Request, released: Any) -> None:

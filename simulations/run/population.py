@@ -1,4 +1,4 @@
-"""Which user holds which record."""
+"""Assignment of records to users."""
 
 from collections.abc import Sequence
 
@@ -11,23 +11,28 @@ from simulations.errors import UserError
 
 Rows = NDArray[np.int64]
 
-_STREAM = 0x909  # keeps these draws apart from others of the same seed
+_STREAM = 0x909  # separates these draws from others of the same seed
 
 
 def assign(
     corpus: Corpus, *, users: int, assignment: str, alpha: float | None = None, seed: int
 ) -> tuple[Rows, Rows, Rows]:
-    """Rows, users and records, int64 (k,) each: user users[i] holds row rows[i] as their record records[i].
+    """Return rows, users and records, int64 (k,) each: user users[i] holds row rows[i] as their record records[i].
 
-    Users count from 0, and so do each user's records: several records to a user are several charges to them.
-    "record": each user holds one row, drawn without replacement.
-    "column": users are drawn from the corpus' users, each with all their rows.
-    "dirichlet": all rows are dealt out, as evenly as they go; each user's mix of labels is drawn from a
-    symmetric Dirichlet(alpha), a small alpha giving users of one label. Labels that have run out are skipped,
-    so the last users' mix is nearer to what is left.
+    Users and each user's records count from 0. Each record of a user is charged.
 
-    Where the data have fewer users than asked for, all of those are returned. Raises UserError for an unknown
-    assignment, a column that is not there, and alpha not above 0.
+    Args:
+        corpus: Texts and labels.
+        users: Number of users. If a column has fewer, all of them are returned.
+        assignment: "record" gives each user one row, drawn without replacement. "column" draws users of the corpus,
+            each with all their rows. "dirichlet" deals out all rows as evenly as possible. Each user's mix of labels is
+            drawn from a symmetric Dirichlet(alpha), where a small alpha gives users of one label. Labels that are used
+            up are skipped, so the last users' mix is nearer to the remaining rows.
+        alpha: Concentration for "dirichlet".
+        seed: Seed.
+
+    Raises:
+        UserError: The assignment is unknown, the column is missing, or alpha is not above 0.
     """
     if users < 1:
         raise UserError(f"population.users: {users}; give a number of at least 1")
@@ -45,8 +50,10 @@ def assign(
 
 
 def numbered(names: Sequence[str]) -> tuple[Rows, Rows]:
-    """Users and records, int64 (n,) each, of rows that name their user: users count from 0 by their names, and each
-    user's records by the order of the rows."""
+    """Return users and records, int64 (n,) each, of rows that name their user.
+
+    Users count from 0 by their names, and each user's records by the order of the rows.
+    """
     users = np.unique(np.asarray(names), return_inverse=True)[1].astype(np.int64)
     order = np.argsort(users, kind="stable")
     records = np.empty(len(users), np.int64)
@@ -55,16 +62,16 @@ def numbered(names: Sequence[str]) -> tuple[Rows, Rows]:
 
 
 def online(users: int, *, dropout: float, seed: int) -> NDArray[np.bool_]:
-    """Which of the users 0, 1, ... answer at all: bool (users,), each absent with probability `dropout`."""
+    """Return which of the users 0, 1, ... answer, bool (users,). Each is absent with probability `dropout`."""
     if not 0 <= dropout < 1:
         raise UserError(f"population.dropout: {dropout}; give a number from 0 to below 1")
     return np.random.default_rng((seed, _STREAM, 1)).random(users) >= dropout
 
 
 def late(users: Rows, *, probability: float, stage: str, seed: int) -> NDArray[np.bool_]:
-    """Which of n distinct users answer after the deadline of a stage: bool (n,), each with this probability.
+    """Return which of n distinct users answer after the deadline of a stage, bool (n,), each with this probability.
 
-    A function of (seed, stage, user) alone: who is late does not depend on nodes, nor on who else is asked.
+    It is a function of (seed, stage, user) alone, and depends neither on nodes nor on other users.
     """
     if not 0 <= probability < 1:
         raise UserError(f"population.late: {probability}; give a number from 0 to below 1")
@@ -103,7 +110,7 @@ def _by_label(
     for size, mix in zip(sizes, mixes, strict=True):
         while size > 0:
             weights = np.where(left > 0, mix, 0.0)
-            if weights.sum() <= 0:  # none of the labels this user writes are left
+            if weights.sum() <= 0:  # no row with a label of this user is left
                 weights = left.astype(np.float64)
             take = np.minimum(rng.multinomial(size, weights / weights.sum()), left)
             for pile, end, count in zip(piles, left, take, strict=True):
@@ -115,5 +122,5 @@ def _by_label(
 
 
 def _count_up(held: Rows) -> Rows:
-    """0, 1, 2, ... within each run of equal users; `held` is sorted."""
+    """Return 0, 1, 2, ... within each run of equal users; `held` is sorted."""
     return np.arange(len(held), dtype=np.int64) - np.searchsorted(held, held, side="left")

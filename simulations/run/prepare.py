@@ -1,4 +1,4 @@
-"""From an experiment to what its arms share: what the training server may hold, and the truth, which users hold."""
+"""Preparation of an experiment: the training server's public part, and the users' data with the true labels."""
 
 from __future__ import annotations
 
@@ -26,30 +26,34 @@ from simulations.run import population
 
 @dataclass(frozen=True)
 class Holders:
-    """Who holds a corpus' rows: users[i] holds row i as their record records[i]."""
+    """Holders of a corpus' rows: users[i] holds row i as their record records[i]."""
 
     users: NDArray[np.int64]
     records: NDArray[np.int64]
 
     @property
     def people(self) -> int:
-        """How many users there are."""
+        """Return the number of users."""
         return len(np.unique(self.users))
 
     @property
     def most(self) -> int:
-        """Records of one user, at most."""
+        """Return the largest number of records of a user."""
         return int(self.records.max()) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The truth: what users hold, and who they are. It belongs to whoever runs a study, and to no server.
+    """True data of the users. They belong to the owner of a simulation, and to no server.
 
-    train: the rows that training users hold, `holders` says who. test: the test sentences; test user i, of
-    `test_holders`, holds a copy of sentence test_rows[i], so that sanitized accuracy is measured over several draws
-    while every user is charged once. train_embeddings, test_embeddings: under the encoder that users have from the
-    start; None where there is none. Those of training users stay on the disk.
+    Attributes:
+        train: Rows that training users hold.
+        test: Test sentences.
+        holders: Holders of the training rows.
+        test_holders: Test users. Each is charged once, and sanitized accuracy is measured over several draws.
+        test_rows: Test sentence of each row of the test users.
+        train_embeddings: Embeddings by the users' first encoder, on the disk; None without an encoder.
+        test_embeddings: Embeddings of the test sentences; None without an encoder.
     """
 
     train: Corpus
@@ -62,14 +66,14 @@ class Held:
 
     @cached_property
     def test_texts(self) -> NDArray[np.int64]:
-        """Which distinct text, but for case and marks, each test sentence is, (n,), numbered as they come first."""
+        """Return the number of each test sentence's text, without case and marks, (n,), by first appearance."""
         numbers: dict[str, int] = {}
         texts = (normalized(text) for text in self.test.texts)
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64)
 
 
 class Prepared(NamedTuple):
-    """What all arms of a study share. about: the corpus, for the results."""
+    """Data that all arms of a run share. `about` describes the corpus in the results."""
 
     public: Public
     held: Held
@@ -77,8 +81,11 @@ class Prepared(NamedTuple):
 
 
 def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders, dict[str, Any]]:
-    """The data as they are read, divided, handed out to training users and limited: all that a study works on, and
-    words about it. Raises UserError where something in them would make a figure mean less than it says."""
+    """Return the data of a run, split, assigned to training users and limited, and their description.
+
+    Raises:
+        UserError: The data would make a figure misleading.
+    """
     data = experiment.data
     split, about = load_split(data, experiment.population, experiment.seed)
     split, holders = _hand_out(experiment.population, split, experiment.seed)
@@ -96,7 +103,7 @@ def parts(experiment: Experiment, *, progress: Progress) -> tuple[Split, Holders
 
 
 def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
-    """Reads the data, gives each user their records, makes the encoder and embeds every text once."""
+    """Read the data, assign records to users, make the encoder, and embed every text once."""
     data = experiment.data
     split, holders, about = parts(experiment, progress=progress)
     test_rows, test_holders = check_asked(data, experiment.population, experiment.shuffle, split.test)
@@ -120,8 +127,11 @@ def prepare(experiment: Experiment, *, progress: Progress) -> Prepared:
 def check_asked(
     data: Data, people: Population, shuffler: Shuffle, test: Corpus
 ) -> tuple[NDArray[np.int64], Holders]:
-    """The test sentence of each row that test users hold, and who holds it. UserError where they are too few for a
-    batch."""
+    """Return the test sentence of each row that test users hold, and its holders.
+
+    Raises:
+        UserError: There are too few test users for a batch.
+    """
     rows = np.tile(np.arange(len(test), dtype=np.int64), data.test_repeats)
     holders = _test_holders(data, people, test, len(rows))
     tests, least = holders.people, shuffler.minimum_users
@@ -134,15 +144,20 @@ def check_asked(
 
 
 def _more_tests(data: Data) -> str:
-    """Advise how there are more test users, in a way that the experiment would not refuse."""
+    """Return advice how to have more test users that the experiment would accept."""
     if data.user is not None:
         return "raise data.test-limit" if data.test_limit is not None else "give texts of more test users"
     return "raise data.test-repeats"
 
 
 def _in_common(data: Data, split: Split) -> dict[str, Any]:
-    """What two parts share and what one repeats, for the results. Raises UserError where nobody has said why it may be:
-    the built-in corpus' parts share no sentence, and may come near each other by chance."""
+    """Return the overlaps of parts and the repetitions within each, for the results.
+
+    The parts of the built-in corpus share no sentence, and may be similar by chance.
+
+    Raises:
+        UserError: Parts overlap without a reason in the experiment.
+    """
     found, repeated = compared(split, people=data.user is not None)
     shared = [each for each in found if each]
     people = next(each.users for each in found if (each.of, each.within) == ("test", "train"))
@@ -164,7 +179,7 @@ def _in_common(data: Data, split: Split) -> dict[str, Any]:
 
 
 def _test_holders(data: Data, people: Population, test: Corpus, rows: int) -> Holders:
-    """Who holds each of the rows, users counted on from those who train: those that the data name, or one for each."""
+    """Return the holder of each test row, as the data say or one for each, numbered after the training users."""
     first = people.users
     if data.user is None or test.users is None:
         return Holders(first + np.arange(rows, dtype=np.int64), np.zeros(rows, np.int64))
@@ -173,7 +188,7 @@ def _test_holders(data: Data, people: Population, test: Corpus, rows: int) -> Ho
 
 
 def _check_test_classes(test: Corpus) -> None:
-    """Raises UserError where there is nothing to tell apart."""
+    """Raise UserError if the test part has fewer than two classes."""
     there = np.unique(test.labels)
     if len(there) < 2:
         said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
@@ -181,14 +196,14 @@ def _check_test_classes(test: Corpus) -> None:
 
 
 def _check_public(training: Training, public: Corpus) -> None:
-    """Raise UserError where there are too few public texts for maps to be learned on."""
+    """Raise UserError if there are too few public texts to learn maps."""
     if training.protocol.public_text and len(public) < 2:
         texts = f"{len(public)} public text{'s' * (len(public) != 1)}"
         raise UserError(f"data.public: there is {texts}, and maps are learned on two or more; make more texts public")
 
 
 def _hand_out(people: Population, split: Split, seed: int) -> tuple[Split, Holders]:
-    """The rows that the experiment's users hold, and who holds them; the rest of the rows is left out."""
+    """Return the split with the training rows that users hold, and their holders."""
     rows, users, records = population.assign(
         split.train, users=people.users, assignment=people.assignment, alpha=people.alpha, seed=seed
     )

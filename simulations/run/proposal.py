@@ -1,7 +1,7 @@
-"""A first experiment on somebody's own table: its rows cleaned and divided, a file of keys that says why, and it runs.
+"""First experiment on a user's own table: cleaned and split rows, and a file of keys with reasons.
 
-The rows are copied, test apart from train, into the folder of the proposal, so that what was changed can be looked at
-and the file that they come from stays as it is.
+The rows are copied, test apart from train, into the proposal's folder. So the changes are visible, and the original
+file stays as it is.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
 from simulations.artifacts.lengths import token_lengths
+from simulations.corpora.classes import described
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
 from simulations.corpora.headers import USERS, is_name, is_position
 from simulations.corpora.overlap import normalized
@@ -32,19 +33,25 @@ from simulations.experiment.sections import Data, Encoder, Population, Public, S
 from simulations.experiment.toml import commented
 from simulations.output.atomic import staged, whole
 
-#: Shares of the rows: asked about at the end, and public of the rest. Of fewer rows than LEAST nothing can be learned
-#: that a figure would show.
+#: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST show no result.
 TEST, PUBLIC, LEAST = 0.2, 0.2, 200
-#: Where the encoder may cut, and the largest share of texts that it should.
+#: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
 CUTS, CUT = (32, 64, 128, 256), 0.05
-#: Classes that are named with their rows; of more, the largest.
+#: Largest number of classes that are listed with their rows.
 CLASSES = 30
 STUDY, SWEEP, TRAIN, TESTED = "study.toml", "sweep.toml", "train.csv", "test.csv"
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What was written: the experiment, its file, the rows, and what was found, a line each."""
+    """Files of a proposal.
+
+    Attributes:
+        experiment: Experiment.
+        file: File of the experiment.
+        table: Cleaned rows.
+        found: Findings about the table, a line each.
+    """
 
     experiment: Experiment
     file: Path
@@ -55,11 +62,18 @@ class Proposal:
 def propose(
     file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None, seed: int = 1
 ) -> Proposal:
-    """Looks at the table and writes the folder `out`: train.csv, test.csv, study.toml and a study of it
-    over five ε, sweep.toml. text, label, user: columns;
-    those that are not given are found by their names.
+    """Write the folder `out` for a table: train.csv, test.csv, study.toml, and sweep.toml, a sweep of it over five ε.
 
-    Raises UserError, in one line: where `out` is there already, columns cannot be told, or too little is left.
+    Args:
+        file: Table.
+        out: Folder.
+        text: Column of the text; None to find it by its name.
+        label: Column of the label; None to find it by its name.
+        user: Column of the user; None to find it by its name.
+        seed: Seed of the split and of the experiment.
+
+    Raises:
+        UserError: `out` exists, a column cannot be found, or too few rows can be used.
     """
     columns = chosen(file, text=text, label=label, user=user)
     if out.exists():
@@ -74,7 +88,8 @@ def propose(
     with staged(out, private=True) as part:
         _write(part / TESTED, called, table, np.flatnonzero(tested))
         _write(part / TRAIN, called, table, np.flatnonzero(~tested))
-        experiment = _experiment(out, part, called, seed, cut)
+        named = described(table.classes, "names", numbers=False, pairs=False) is not None
+        experiment = _experiment(out, part, called, seed, cut, named=named)
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
         (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
         (part / SWEEP).write_text(_sweep(experiment, out), encoding="utf-8")
@@ -82,8 +97,10 @@ def propose(
 
 
 def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[np.bool_]]:
-    """The rows that can be used, and which of them are for the test: of each class its share; where rows have users,
-    all rows of a share of these. No text is in both parts, and every class is."""
+    """Return the usable rows, and which of them are for the test: a share of each class.
+
+    If rows have users, all rows of a share of the users are for the test. No text is in both parts, and every class is.
+    """
     table = cleaned(file, columns)
     tested = np.zeros(len(table.texts), np.bool_)
     if table.users is None:
@@ -113,8 +130,10 @@ def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[n
 
 
 def _called(columns: Chosen, table: Cleaned) -> list[str]:
-    """What the columns are called in the copies: as in the file, or, where there that is no name, what they hold. No
-    value is called so, which would make the first line look like a record."""
+    """Return the names of the columns in the copies: as in the file, or their role if that is no name.
+
+    No name equals a value, so that the first line does not look like a record.
+    """
     names, usual = columns.all, ("text", "label", "user")
     if not all(is_name(name) and name.strip() and not is_position(name) for name in names):
         names = list(usual[: len(names)])
@@ -136,11 +155,11 @@ def _write(path: Path, called: Sequence[str], table: Cleaned, rows: NDArray[np.i
             writer.writerow([table.texts[row], table.classes[table.labels[row]], *owner])
 
 
-def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: int) -> Experiment:
-    """The demo's arms with a centralised one, and its policy, on the rows in `part`, which will be `out`."""
+def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: int, *, named: bool) -> Experiment:
+    """Return the demo's arms and policy, with a centralised arm, on the rows in `part`, which becomes `out`."""
     demo, owned = load("demo"), len(called) == 3
-    first, *others = demo.arms
-    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), first, *others)
+    known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
+    arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
     data = Data(
         source="files", path=str(part), train=TRAIN, test=TESTED, text=called[0], label=called[1],
         user=called[2] if owned else None,
@@ -152,7 +171,7 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
     )  # fmt: skip
     try:
         split, _ = load_split(experiment.data, experiment.population, experiment.seed)
-    except UserError as error:  # of the copies, which nobody has seen yet
+    except UserError as error:  # names the copies, which the user does not know yet
         raise UserError(str(error).replace(str(part), str(out))) from None
     users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
     least = min(Shuffle.minimum_users, users, asked)
@@ -163,8 +182,10 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
 
 
 def _sweep(experiment: Experiment, out: Path) -> str:
-    """The study of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
-    *references, taught = (arm.name for arm in experiment.arms[:3])
+    """Return a sweep of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
+    names = [arm.name for arm in experiment.arms]
+    taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
+    references = names[: names.index(taught)]
     about = {
         "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
         "arms": [*references, taught], "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
@@ -174,7 +195,7 @@ def _sweep(experiment: Experiment, out: Path) -> str:
 
 
 def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64]) -> list[str]:
-    """What the table holds."""
+    """Return the findings about the table."""
     counts = Counter(table.labels.tolist())
     most_of = sorted(counts, key=lambda i: (-counts[i], i))[:CLASSES]
     shown = ", ".join(f"{table.classes[i]} {counts[i]:,}" for i in sorted(most_of))
@@ -195,7 +216,7 @@ def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64
 
 
 def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool) -> dict[str, Any]:
-    """What is said above the keys that the data decided."""
+    """Return the comments above keys that the data determined."""
     cut, public = experiment.encoder.max_length, experiment.data.public.fraction
     row = "users, with all their rows" if owned else "train.csv"
     return {

@@ -1,4 +1,4 @@
-"""Accuracy against the number of public labels, of runs of one study that differ in it: what users are worth beside."""
+"""Accuracy against the number of public labels, over runs that differ in it: what users add to public labels."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
-#: Runs of one number of public labels, None of all; in this order in tables and figures.
+#: Runs by their number of public labels, None for all; in this order in tables and figures.
 Groups = Mapping[int | None, Sequence[Results]]
 
 _DEVICE = "on_device"
 
 
 def by_labels(runs: Sequence[Results]) -> Groups:
-    """Runs by their "labelled", fewest first, all last."""
+    """Return runs by their "labelled", fewest first, all last."""
     numbers = sorted({run["labelled"] for run in runs}, key=lambda n: math.inf if n is None else n)
     return {number: [run for run in runs if run["labelled"] == number] for number in numbers}
 
 
 def labels_table(groups: Groups) -> str:
-    """Markdown: a row for each number of public labels, each arm's mean accuracy on the device ± standard error over
-    seeds and in brackets by test text, and what users added to that of the public-only arm, paired by seed and text."""
+    """Return a Markdown table with a row for each number of public labels.
+
+    It has each arm's mean accuracy on the device ± standard error over seeds, in brackets by test text, and the
+    difference from the public-only arm, paired by seed and text.
+    """
     first = next(iter(groups.values()))[0]
     arms = [arm.name for arm in arms_of(first)]
     alone = next((arm.name for arm in arms_of(first) if arm.way == PUBLIC_ONLY.name), None)
@@ -51,7 +54,7 @@ def labels_table(groups: Groups) -> str:
 
 
 def labels_figure(groups: Groups) -> Figure:
-    """The same as lines, without a point where an arm has no model: without a label and without users there is none."""
+    """Draw the same as lines. There is no point where an arm has no model, for want of labels and users."""
     figure, axes = new_figure(7.2, 3.6)
     first = next(iter(groups.values()))[0]
     numbers, at = list(groups), range(len(groups))
@@ -77,5 +80,5 @@ def _number(number: int | None) -> str:
 
 
 def _arm(runs: Sequence[Results], name: str) -> list[ArmResult]:
-    """One arm in each run."""
+    """Return one arm in each run."""
     return [next(arm for arm in arms_of(run) if arm.name == name) for run in runs]

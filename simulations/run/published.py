@@ -1,12 +1,12 @@
-"""A run whose folder is behind a URL: it works in a folder of this machine, and what it has done is put there.
+"""Runs into a folder behind a URL. The run works in a folder of this machine, and its progress is copied to the URL.
 
-Before users are asked, the URL has all that the run has done so far: its ledgers, the arms that are finished, and what
-users are about to be asked. So check, record, act holds there as it does here. A ledger is on this machine's disk
-before its node answers, as in every run. Where that disk is lost with the machine, a run that goes on from the URL asks
-the very request that the URL names, or stops; and a user's answer to it, drawn from the stream of the seed, the user,
-the record and the stage, is the same, byte for byte.
+Before users are queried, the URL has the whole progress: the ledgers, the finished arms and the request to be sent. So
+check, record and act keep their order there too. A ledger is on this machine's disk before its node answers, as in
+every run. If that disk is lost, a run that goes on from the URL sends the request that the URL names, or stops. A
+user's answer to it is the same, byte for byte: it is drawn from the stream of the seed, the user, the record and the
+stage.
 
-Whoever goes on with a run leaves a mark at the URL. Who finds another mark there than its own asks nobody any more.
+A process that goes on with a run leaves a mark at the URL. A process that finds another mark than its own stops.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from simulations.experiment import slug
 from simulations.output.remote import Remote, here, is_url
 from simulations.run.journal import UNFINISHED, Journal, begun, resumed, started
 
-#: Of the run, in its folder on both sides: the mark of who is at work on it.
+#: File of the mark of the active process, in the run's folder on both sides.
 _MARK = f"{UNFINISHED}/mark.json"
 _RESULTS = "results.json"
 _CODE = f"{UNFINISHED}/code.json"
 
 
 class Published:
-    """A run's folder `part` on this machine, put to a URL as it comes to be."""
+    """Folder `part` of a run on this machine, copied to a URL as it grows."""
 
     def __init__(self, remote: Remote, part: Path) -> None:
         self._remote, self._part = remote, part
@@ -43,13 +43,16 @@ class Published:
 
     @property
     def ours(self) -> bool:
-        """Whether nobody else has gone on with the run."""
+        """Return True if no other process has gone on with the run."""
         there = self._remote.read(_MARK)
         return there is None or json.loads(there) == self._mark
 
     def __call__(self) -> None:
-        """Puts there what has changed: last what says that it is done, or asked. UserError where another process goes
-        on with the run."""
+        """Copy what has changed, and last the files that say that something is finished or requested.
+
+        Raises:
+            UserError: Another process has gone on with the run.
+        """
         if not self.ours:
             raise UserError(f"{self._remote.url}: another process goes on with this run, and this one stops")
         for name in sorted(self._changed(), key=lambda name: (name.startswith(UNFINISHED), name)):
@@ -62,7 +65,7 @@ class Published:
             self._there[name] = (about.st_size, about.st_mtime_ns)
 
     def finish(self) -> None:
-        """Puts there all that the finished run holds, its results last: once they are there, it is finished."""
+        """Copy all files of the finished run. Its results are last, since they mark it as finished."""
         from simulations.transport.node_store import packed
 
         self()
@@ -77,7 +80,7 @@ class Published:
             name = path.relative_to(self._part).as_posix()
             if not path.is_file() or name in (_RESULTS, f"{UNFINISHED}/lock") or path.name.startswith("."):
                 continue
-            # What nodes hold is handed out anew where a run goes on; but for what they have released.
+            # A resumed run writes the nodes' folders anew, except their ledgers.
             if name.startswith("nodes") and path.suffix != ".sqlite":
                 continue
             about = path.stat()
@@ -87,7 +90,7 @@ class Published:
 
 @contextmanager
 def started_at(url: str, experiment: str) -> Iterator[tuple[Path, Published]]:
-    """As `journal.started`, of a run whose folder is behind a URL."""
+    """Yield the folder of a new run whose folder is behind a URL, as `journal.started` does."""
     remote = Remote(url)
     if remote.exists(_RESULTS) or (remote.files() and not remote.exists(_CODE)):
         raise UserError(f"--out {url}: is there already and not empty; name another one")
@@ -108,8 +111,11 @@ def started_at(url: str, experiment: str) -> Iterator[tuple[Path, Published]]:
 
 @contextmanager
 def resumed_at(url: str) -> Iterator[tuple[Path, Published]]:
-    """As `journal.resumed`, of a run whose folder is behind a URL: from what this machine has of it, if nobody has gone
-    on with it since, or else from what the URL has, in the folder where the command runs."""
+    """Yield the folder of an unfinished run behind a URL, as `journal.resumed` does.
+
+    It uses this machine's folder if no other process has gone on with the run since. Otherwise it copies the URL's
+    files into the folder where the command runs.
+    """
     remote = Remote(url)
     if remote.exists(_RESULTS):
         raise UserError(f"--resume {url}: is finished already")
@@ -133,7 +139,7 @@ def resumed_at(url: str) -> Iterator[tuple[Path, Published]]:
 
 
 def url_of(out: Path | str) -> str | None:
-    """The URL that an unfinished run is put to, by it or by the folder where it works; None of a run that is not."""
+    """Return the URL of an unfinished run, from the URL or from its working folder; None for another run."""
     if is_url(out):
         return str(out)
     folder = Path(out)
@@ -143,8 +149,13 @@ def url_of(out: Path | str) -> str | None:
 
 @contextmanager
 def finished(place: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[Path]:
-    """The folder of a finished run or study on this machine; of a URL a copy, for as long as the block lasts. wanted:
-    which files of it, by name. UserError where the URL has no finished one."""
+    """Yield the folder of a finished run or sweep on this machine. A URL is copied for the duration of the block.
+
+    `wanted` selects files by name.
+
+    Raises:
+        UserError: The URL has no finished run.
+    """
     if is_url(place):
         remote = Remote(place)
         if not any(map(remote.exists, (_RESULTS, "study.json"))):
@@ -155,13 +166,13 @@ def finished(place: str, wanted: Callable[[str], bool] = lambda name: True) -> I
 
 
 def unfinished_at(url: str) -> bool:
-    """Whether there is a run behind the URL that can be resumed."""
+    """Return True if the URL has a run that can be resumed."""
     remote = Remote(url)
     return remote.exists(_CODE) and not remote.exists(_RESULTS)
 
 
 def working_folder(url: str, under: str = "runs") -> Path:
-    """Where a run into the URL works until it is finished, in a folder of the folder where the command runs."""
+    """Return the folder below `under` in which a run into the URL works until it is finished."""
     digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:8]
     return Path(os.path.abspath(under)) / f"{slug(url.rstrip('/').rpartition('/')[2])}-{digest}"
 
@@ -172,7 +183,7 @@ def _publishing(remote: Remote, part: Path) -> Iterator[Published]:
     try:
         yield published
     except BaseException:
-        with suppress(Exception):  # that it fails is not what is to be said
+        with suppress(Exception):  # the first error is the one to report
             if Journal(part).worth_keeping:
                 published()
             elif published.ours:
@@ -183,8 +194,7 @@ def _publishing(remote: Remote, part: Path) -> Iterator[Published]:
 
 
 def _fetched(remote: Remote, part: Path) -> None:
-    """What the URL has of an unfinished run. The folder where the command runs takes the place of the one where it ran
-    before."""
+    """Copy an unfinished run from the URL. The current folder replaces the one in which it ran before."""
     draft = part.with_name(f".{part.name}.{secrets.token_hex(4)}")
     draft.mkdir(mode=0o700, parents=True)
     for name in remote.files():
@@ -195,7 +205,7 @@ def _fetched(remote: Remote, part: Path) -> None:
 
 
 def _as_committed(ledger: Path) -> bytes:
-    """A ledger as its last commit left it, though a node that came too late may be at work on the next one."""
+    """Return a ledger as of its last commit, although a late node may be writing the next one."""
     place = f"file:{quote(str(ledger))}?mode=rw"
     with closing(sqlite3.connect(place, uri=True)) as there, closing(sqlite3.connect(":memory:")) as copy:
         there.backup(copy)

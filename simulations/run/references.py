@@ -1,5 +1,4 @@
-"""What must be remarked of arms before anything is read off them: references that do not say what noise costs, and
-models that have learned nothing."""
+"""Warnings about arms: references that do not show the cost of noise, and models that have learned nothing."""
 
 from __future__ import annotations
 
@@ -18,9 +17,12 @@ Results = Mapping[str, Any]
 
 
 def remarks(runs: Sequence[Results]) -> list[str]:
-    """A line for each reference without noise that private arms beat, on the device, by more than the error of the
-    difference, and for each that lies so far below a centralised one; and for each model that says one class of all
-    texts, or is right less often than that would be. runs: of the same arms, one for each seed."""
+    """Return warnings about arms, a line each. `runs` have the same arms, one run for each seed.
+
+    A reference without noise is named if private arms are better on the device by more than the error of the
+    difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
+    that would be.
+    """
     arms = arms_of(runs[0])
     each = zip(*map(arms_of, runs), strict=True)
     return [*_of_references(runs, arms), *(line for same in each for line in _of_model(runs, same))]
@@ -56,8 +58,10 @@ def _without_noise(arm: ArmResult) -> bool:
 
 
 def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] | None:
-    """{"difference", "error"} of what `other` has over `name`, where that is above its error: the standard error over
-    runs, and no less than by test text, since runs may share their test texts. None where it is not, or not known."""
+    """Return {"difference", "error"} of `other` over `name` if it exceeds its error; otherwise, or if unknown, None.
+
+    The error is the standard error over runs, and at least that by test text, since runs may share their test texts.
+    """
     pairs = [gap(results, other, name, "on_device") for results in runs]
     known = [pair for pair in pairs if pair]
     if len(known) < len(pairs):
@@ -68,14 +72,14 @@ def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] |
     return {"difference": fmean(values), "error": error} if fmean(values) > error else None
 
 
-#: Share of the test texts from which on a model is said to know one class only; and standard errors of an accuracy
-#: beyond which it lies below chance, once in 44 times by chance alone where a model guesses at random.
+#: Share of test texts in one class at which a model counts as constant, and number of standard errors below chance at
+#: which it counts as worse, which happens to one in 44 random models.
 ONE_CLASS, _BELOW_CHANCE = 0.99, 2.0
 _WHERE = {"on_device": "on the device", "sanitized": "of sanitized texts"}
 
 
 def _of_model(runs: Sequence[Results], found: Sequence[ArmResult]) -> list[str]:
-    """Lines on an arm's model, one at the most for each way of asking it. found: the arm in each run."""
+    """Return lines on an arm's model, at most one for each split. `found` is the arm in each run."""
     lines = []
     for where, said in _WHERE.items():
         line = _one_class(runs, found, where) or _below_chance(runs, found, where)
@@ -84,7 +88,7 @@ def _of_model(runs: Sequence[Results], found: Sequence[ArmResult]) -> list[str]:
 
 
 def _one_class(runs: Sequence[Results], found: Sequence[ArmResult], where: str) -> str:
-    """Say of a model in which runs it says one class of (nearly) all texts; "" where it does so in none."""
+    """Return in how many runs a model predicts one class for (nearly) all texts; "" if in none."""
     classes = []
     for run, arm in zip(runs, found, strict=True):
         counts = arm.guessed.get(where) or []
@@ -99,8 +103,10 @@ def _one_class(runs: Sequence[Results], found: Sequence[ArmResult], where: str) 
 
 
 def _below_chance(runs: Sequence[Results], found: Sequence[ArmResult], where: str) -> str:
-    """Say of a model that it is right less often than whoever always says the commonest class; "" where it is not, and
-    of labels that are numbers, where being near counts."""
+    """Return a line if a model is right less often than the most frequent class; otherwise "".
+
+    Labels that are numbers are left out, since a near prediction counts there.
+    """
     scores = [score for arm in found if (score := arm.score(where)) is not None]
     known = len(scores) == len(found) and all(is_finite(run.get("chance")) for run in runs)
     if not known or runs[0].get("label_range"):

@@ -1,7 +1,7 @@
-"""What a run says: a table for people, results.json for machines, figures for print, in a whole folder.
+"""Output of a run: a table for people, results.json for programs, and figures for print.
 
-Everything here reads the results dict of `simulations.run.run.run` and changes nothing. Infinity is ∞ to people
-and "inf" in JSON; what does not apply is "–" and null.
+Every function reads the results dict of `simulations.run.run.run` and does not change it. Infinity is ∞ in tables and
+"inf" in JSON. Values that do not apply are "–" and null.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from simulations.run.table import beside
 Results = dict[str, Any]
 Row = list[str]
 
-#: What one unit of the metric is, as ε is multiplied by it.
+#: Unit of each metric, by which ε is multiplied.
 DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
 
 def write(results: Results, folder: Path) -> list[Path]:
-    """results.json, results.md and the figures, in a folder that is there. Returns their paths."""
+    """Write results.json, results.md and the figures into an existing folder, and return their paths."""
     readable = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     paths = []
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
@@ -62,8 +62,10 @@ def write(results: Results, folder: Path) -> list[Path]:
 
 
 def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None:
-    """What a command says of its results on stdout: one JSON object, or the table and where to find the rest. holds:
-    what there is in the folder `out`."""
+    """Print the results of a command: one JSON object, or the table and the place of the other files.
+
+    `holds` describes the contents of the folder `out`.
+    """
     if as_json:
         print_json(results)
         print(f"results: {out}", file=sys.stderr)
@@ -79,10 +81,10 @@ def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None
 
 
 def print_table(results: Results, console: Console) -> None:
-    """The table, and below it what must not be read without it."""
+    """Print the table and its footnotes."""
     if results.get("way_sentence"):
         console.print(Text(results["way_sentence"], style="bold"))
-    # A narrow terminal does without the last two columns, so that names stay readable; results.md has all.
+    # A narrow terminal omits the last two columns, so that names stay readable; results.md has all.
     headings, *rows = table(results)
     left_out = 0 if console.width >= 100 else 2
     styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
@@ -99,7 +101,7 @@ def print_table(results: Results, console: Console) -> None:
 def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row], styles: Iterable[str]) -> None:
     shown = Table(title=heading, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i, name in enumerate(names):
-        # Names fold where they are long; a number never does.
+        # Long names fold, numbers do not.
         shown.add_column(name, justify="right" if i else "left", no_wrap=bool(i))
     for row, style in zip(rows, styles, strict=True):
         shown.add_row(*map(Text, row[: len(names)]), style=style or None)
@@ -107,8 +109,11 @@ def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row],
 
 
 def table(results: Results) -> list[list[str]]:
-    """Headings, and a row for each arm; what users added stands behind the accuracies where an arm has a baseline, whom
-    users trust before their number where an arm's users trust the server."""
+    """Return headings, and a row for each arm.
+
+    If an arm has a baseline, the accuracies are followed by what users added. If an arm's users trust the server, there
+    are columns for central ε and the trusted party.
+    """
     arms = arms_of(results)
     rows = [list(HEADINGS), *(list(cells(arm)) for arm in arms)]
     if trust.anybody(arms):
@@ -136,16 +141,16 @@ HEADINGS = (
 )
 
 
-#: Where what users added stands among them: behind the accuracies.
+#: Position of the column of what users added: after the accuracies.
 _ADDED_AT = 3
-#: Arms whose differences a terminal has room for; results.md has them of more, and results.json of all.
+#: Largest number of arms whose differences are shown on a terminal and in results.md; results.json has all.
 _MOST_SHOWN, _MOST_WRITTEN = 6, 12
 _BESIDE = "Other measures, ± standard error by test text"
 _DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
 def cells(arm: ArmResult) -> tuple[str, ...]:
-    """One row, a text for each of HEADINGS."""
+    """Return the cells of one row, in the order of HEADINGS."""
     budget = arm.budget
     metric = epsilon(budget.metric_epsilon)
     if budget.metric in DISTANCES and is_finite(budget.metric_epsilon):
@@ -165,7 +170,7 @@ def cells(arm: ArmResult) -> tuple[str, ...]:
 
 
 def notes(results: Results) -> list[str]:
-    """Footnotes: how to read the columns, what is not private, what was lost on the way."""
+    """Return the footnotes: the meaning of columns, arms that are not private, and losses of rows and nodes."""
     lines = [
         "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
         f"clean ones, {'the whole model' if on_text(results) else 'the last step'} run by the user. "
@@ -205,7 +210,7 @@ def notes(results: Results) -> list[str]:
 
 
 def _perturbed(arm: ArmResult) -> str:
-    """How many words an arm's users had perturbed; nothing where none released texts."""
+    """Return how many words an arm's users had perturbed; nothing if none released texts."""
     whose = {"train": "of training users", "test": "of users who ask"}
     counts = arm.perturbed.items()
     said = [f"{each['perturbed']:,} of {each['words']:,} words {whose[split]}" for split, each in counts]
@@ -213,7 +218,7 @@ def _perturbed(arm: ArmResult) -> str:
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
-    """A line for each arm whose users were asked and of whom nobody reached the server: it teaches nothing."""
+    """Return a line for each arm with users none of whom reached the server."""
     return [
         f"{arm.name}: none of {arm.users:,} users was delivered ({_lost(arm) or 'nothing came back'})"
         for arm in arms_of(results)
@@ -226,14 +231,13 @@ def _asked_in_vain(arm: ArmResult) -> bool:
 
 
 def _lost(arm: ArmResult) -> str:
-    """How many rows and nodes came to nothing, by the reason; "" where none did."""
+    """Return the number of lost rows and nodes by reason; "" if there are none."""
     kinds = {"dropped": arm.dropped, "errors": arm.errors}
     return ", ".join(f"{n} {reason} ({kind})" for kind, lost in kinds.items() for reason, n in lost.items() if n)
 
 
 def data_notes(corpus: dict[str, Any]) -> list[str]:
-    """What must be known of the data: which of its classes is which of the public part's, which the limit of the test
-    part left out, what two parts share, what one repeats."""
+    """Return notes on the data: matched public classes, classes without test rows, overlaps, repetitions."""
     lines = []
     if untested := corpus.get("untested"):
         lines.append(
@@ -274,7 +278,7 @@ _ANSWERS = (
 
 
 def markdown(results: Results) -> str:
-    """The table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
+    """Return the table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
     headings, *found = table(results)
     rows = [
         [h.replace("\n", " ").replace("- ", "-") for h in headings] + ["mechanism", "m'", "guarantee"],
@@ -295,7 +299,7 @@ def markdown(results: Results) -> str:
 
 
 def _differences(results: Results) -> list[str]:
-    """Each arm less each earlier one."""
+    """Return the difference of each arm from each earlier one."""
     lines = []
     for heading, (names, *rows) in matrices(results, most=_MOST_WRITTEN):
         lines += [f"## {_DIFFERENCES} {heading}", "", markdown_table(names, rows), ""]
@@ -308,7 +312,7 @@ _PAIRED = (
 )
 
 
-#: Columns of the ladders' table: heading, whose ladder, rung.
+#: Columns of the ladders' table: heading, payer, rung.
 _TAUGHT, _ASKED = PAYERS.values()
 RUNGS = (
     ("token", _TAUGHT, "token"),
@@ -324,12 +328,12 @@ RUNGS = (
 )
 
 
-#: Rungs that are left out where no arm has any of these.
+#: Rungs that are left out if no arm has any of these.
 _SOMETIMES = {"token": {"token", "text"}, "text": {"token", "text"}, "statistic": {"statistic"}}
 
 
 def _ladders(arms: Sequence[ArmResult]) -> list[str]:
-    """What one user spent, rung by rung; results.json and the model cards say on what it rests."""
+    """Return what one user spent, rung by rung; results.json and the model cards have the derivation."""
     known = [r for arm in arms for r in arm.ladder or arm.test_ladder or []]
     if not known:
         return []
@@ -355,7 +359,7 @@ def _ladders(arms: Sequence[ArmResult]) -> list[str]:
 
 
 def _spent_on(rung: Mapping[str, Any] | None) -> str:
-    """ε with its δ, "∞" alone, and how large a crowd it was among."""
+    """Return ε with its δ and the size of the crowd, or "∞"."""
     if rung is None or rung["epsilon"] is None:
         return "–"
     if rung["epsilon"] == math.inf:

@@ -1,4 +1,4 @@
-"""An experiment, run: prepared once, each arm through Flower on Ray, everything a reader needs left in a folder."""
+"""Execution of an experiment: prepared once, each arm through Flower on Ray, all outputs in one folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from simulations.transport.engine import run_on_flower
 Engine = Callable[..., Any]
 #: Source of the users' noise in a simulation.
 SIMULATED = "simulation: Philox4x32-10 streams from the root seed, one for each user, record and stage"
-#: An arm's result as results.json has it, but for infinity.
+#: Line of an arm in results.json, except for infinity.
 Line = Mapping[str, Any]
 
 
@@ -38,14 +38,15 @@ def run(
     experiment: Experiment, out: Path, *, progress: Progress, engine: Engine = run_on_flower,
     publish: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Runs every arm and writes the run folder `out` (which must exist): nodes/, models/, answers/,
-    experiment.toml.
+    """Run every arm, write its files into the existing folder `out`, and return the results.
 
-    A run that was killed goes on where it stopped, in the same folder: arms that are finished are not run again, and
-    users who have released something repeat it. Returns the results as the report and `--json` show them.
-    engine(job, nodes=, folder=) runs job(grid) on Flower; another one is for apps that Flower itself has started.
-    publish: as `Journal` takes it.
-    Raises ValueError, in one line, for what a user can mend.
+    The files are nodes/, models/, answers/ and experiment.toml. A run that was killed goes on in the same folder:
+    finished arms are not run again, and users repeat their releases. The results are those of the report and of
+    `--json`. `engine`(job, nodes=, folder=) runs job(grid) on Flower; another engine serves apps that Flower has
+    started. `publish` is as in `Journal`.
+
+    Raises:
+        ValueError: The experiment or its data cannot be used.
     """
     start = time.perf_counter()
     journal = Journal(out, publish)
@@ -74,16 +75,16 @@ def _run_arms(
     experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal, progress: Progress,
     engine: Engine,
 ) -> dict[str, Line]:  # fmt: skip
-    """The arms' lines, by name; each is in the journal as soon as its model is saved."""
+    """Return the arms' lines, by name. Each is in the journal as soon as its model is saved."""
     models, folder = out / "models", out / "nodes"
 
     def job(users: FlowerUsers | None) -> dict[str, Line]:
         lines = {}
         for each in runs:
             place = models / slug(each.arm.name)
-            shutil.rmtree(place, ignore_errors=True)  # what a run that was killed has left of it
+            shutil.rmtree(place, ignore_errors=True)  # remains of a run that was killed
             result, model, answers = each.run(users)
-            if not each.arm.centralised:  # which is a line to measure by: no model of it is left to be handed on
+            if not each.arm.centralised:  # a centralised arm is a reference, and its model is not kept
                 result = replace(result, model=str(place.relative_to(out)))
                 save_model(place, model, prepared.public, result)
             write_answers(_answers(out, each.arm), prepared.held, answers)
@@ -113,8 +114,8 @@ def _run_arms(
     ]  # fmt: skip
 
     def on_flower(grid: Any) -> dict[str, Line]:
-        # OpenBLAS with several threads has been seen to spin for minutes inside eigh once Ray runs beside it; the
-        # matrices here are small, and one thread also keeps results from depending on the cores.
+        # With several threads OpenBLAS may spin for minutes inside eigh while Ray runs. The matrices are small, and one
+        # thread makes results independent of the number of cores.
         tests = prepared.held.test_holders.people
         with threadpool_limits(1, user_api="blas"):
             return job(FlowerUsers(
@@ -127,10 +128,10 @@ def _run_arms(
 
 
 def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path, journal: Journal) -> int:
-    """The number of nodes, whose folders are under `folder`: all of them, or it is not there.
+    """Write the nodes' folders under `folder`, completely or not at all, and return the number of nodes.
 
-    Those of a run that goes on keep their ledgers and get everything else again: it may name places in a cache that
-    has been tidied up since. Their number stays, or users would move to nodes whose ledgers do not know them.
+    A resumed run keeps the ledgers and writes everything else again, since it may name places in a cache that were
+    deleted. Their number stays, or users would move to nodes whose ledgers do not know them.
     """
     draft = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
@@ -152,8 +153,16 @@ def results(
     experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float,
     randomness: str = SIMULATED,
 ) -> dict[str, Any]:  # fmt: skip
-    """The results object: what `--json` prints and results.json keeps. answers: of every arm, by its name. seconds:
-    since the run began, or went on. randomness: the source of the users' noise, in words."""
+    """Return the results that `--json` prints and results.json keeps.
+
+    Args:
+        experiment: Experiment.
+        prepared: Data of the run.
+        lines: Lines of the arms.
+        answers: Answers of every arm, by its name.
+        seconds: Duration since the run began, or was resumed.
+        randomness: Source of the users' noise, in words.
+    """
     public, held = prepared.public, prepared.held
     protocol, rewriter = experiment.training.protocol, public.rewriter
     sentence = None

@@ -1,8 +1,8 @@
-"""The study as a Flower app: what `flwr run .` starts on the server's side (`client.app` is the other).
+"""Server side of the simulation as a Flower app, which `flwr run .` starts (`client.app` is the client side).
 
-Flower brings the grid and the nodes; everything else is `simulations.run.run`. Settings are in pyproject.toml under
-[tool.flwr.app.config]: `experiment`, a bundled name or a file; `out`, the run folder, where the simulated nodes
-find their shards too.
+Flower provides the grid and the nodes; `simulations.run.run` does the rest. Settings are in pyproject.toml under
+[tool.flwr.app.config]: `experiment`, a bundled name or a file, and `out`, the run folder, where the simulated nodes
+also find their data.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from client.store.durable import private_file
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
 
-# All imports stand here and none in `main`: Flower loads the two apps one after the other, but runs `main` in a
-# thread while it loads the client's, and two threads that import the same packages may see them half-made.
+# All imports are here and none in `main`: Flower runs `main` in a thread while it loads the client's app, and two
+# threads that import the same packages may see them incomplete.
 from simulations.run import journal as resume
 from simulations.run.report import write
 from simulations.run.run import run
@@ -33,10 +33,12 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs the experiment on the nodes that Flower has started, one cohort of users on each.
+    """Run the experiment on the nodes that Flower has started, one cohort of users on each.
 
-    Raises UserError where `out` is a relative path (the nodes may work in another folder) or is there already. A
-    run that fails leaves nothing behind, unless users have released something: see `simulations.run.journal`.
+    A run that fails leaves nothing behind, unless users have released something (`simulations.run.journal`).
+
+    Raises:
+        UserError: `out` exists, or is a relative path, which nodes may resolve elsewhere.
     """
     out = Path(str(context.run_config["out"])).expanduser()
     if not out.is_absolute() or out.exists():
@@ -49,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
     experiment = dataclasses.replace(experiment, population=people)
 
     def engine(job: Any, *, nodes: int, folder: Path) -> Any:
-        for node in range(nodes, started):  # cohorts of equal size may leave nodes over: nobody lives there
+        for node in range(nodes, started):  # cohorts of equal size may leave nodes without users
             (folder / str(node)).mkdir(mode=0o700)
             with private_file(folder / str(node) / NODE) as file:
                 file.write((folder / "0" / NODE).read_bytes())
@@ -58,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
     def progress(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    # The nodes read their shards from this folder while the run goes on, so it is not renamed at the end.
+    # The nodes read their data from this folder during the run, so it is not renamed at the end.
     with resume.started(out, to_toml(experiment), in_place=True):
         write(run(experiment, out, progress=progress, engine=engine), out)
     progress(f"results are in {out}")

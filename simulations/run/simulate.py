@@ -1,4 +1,4 @@
-"""A study from its description to its folder: what the commands `demo` and `simulate` do, for Python."""
+"""Simulation of an experiment, from its description to its folder: the commands `demo` and `simulate` in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulations.run.journal import begun, resumed, started
 from simulations.run.published import resumed_at, started_at, unfinished_at, url_of
 from simulations.transport.engine import check_address, run_on_flower
 
-# `run` is imported where it is called: it loads torch, and a mistake in an experiment must be said at once.
+# `run` is imported where it is called: it loads torch, and an error in an experiment must be reported at once.
 
 
 def simulate(
@@ -22,16 +22,18 @@ def simulate(
     progress: Progress = lambda line: None, ray_address: str | None = None, actors: int | None = None,
     share: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run every arm of an experiment on Flower and Ray, and leave its folder: results.json, the table, figures, models
-    and ledgers.
+    """Run every arm of an experiment on Flower and Ray, and write results.json, table, figures, models and ledgers.
 
-    experiment: what `load` gives; or a TOML file, or the name of a bundled one, with overrides such as
-    "population.users=500". out: the run folder, new or empty, or a URL of fsspec's that it is put to. progress: is
-    given a line now and then. ray_address: of a Ray cluster to join, host:port. actors: how many processes answer for
-    nodes, one for each core where it is None. share: of how many runs at once on the cluster this is one.
-    Returns what results.json holds, with infinities as floats.
+    `experiment` is the result of `load`, a TOML file or a bundled name. `overrides` change it, such as
+    "population.users=500". `out` is the run folder, new or empty, or a URL of fsspec. `ray_address` is host:port of a
+    Ray cluster to join. `actors` is the number of processes that run nodes, by default one for each core. `share` is
+    the number of runs that share the cluster. A run that was stopped goes on with `resume`.
 
-    A run that is stopped goes on with `resume`. Raises UserError, one line, on what a user can mend.
+    Returns:
+        The contents of results.json, with infinities as floats.
+
+    Raises:
+        UserError: The experiment, its data or `out` cannot be used.
     """
     if ray_address is not None:
         check_address(ray_address)
@@ -48,10 +50,12 @@ def resume(
     out: Path | str, *, progress: Progress = lambda line: None, ray_address: str | None = None,
     actors: int | None = None, share: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
-    """The rest of a run into the folder `out` that was stopped, and the results of all of it; see `simulate`.
+    """Run the rest of a stopped run into `out`, and return the results of the whole run, as `simulate` does.
 
-    Users repeat what they have released, at no cost. UserError where there is nothing to go on with, or the code or
-    the data are others.
+    Users repeat what they have released, at no cost.
+
+    Raises:
+        UserError: There is no run to resume, or the code or the data have changed.
     """
     if ray_address is not None:
         check_address(ray_address)
@@ -64,7 +68,7 @@ def resume(
 
 
 def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) -> dict[str, Any]:
-    """`resume` where a run into `out` was stopped after it had begun, else `simulate`; how: what both take."""
+    """Return the results of `resume` if a run into `out` was stopped, and of `simulate` otherwise."""
     if unfinished_at(str(out)) if is_url(out) else begun(Path(out)):
         return resume(out, **how)
     return simulate(experiment, out, **how)
@@ -83,8 +87,7 @@ def _results(
 
 
 def _headed(study: Experiment, progress: Progress) -> Progress:
-    """`progress` with a line that names the study before the first other one: what is wrong with its data is said by
-    itself."""
+    """Return `progress` that names the experiment before its first line, so that an error in its data stands alone."""
     said: list[str] = []
 
     def line(text: str) -> None:

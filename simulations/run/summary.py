@@ -1,4 +1,4 @@
-"""Several runs of one study, of different seeds, as one table and one figure of means."""
+"""Summary of runs of one experiment with different seeds: one table and one figure of means."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 
 Results = dict[str, Any]
 
-#: Arms whose differences a page has room for.
+#: Largest number of arms whose differences are shown.
 _MOST = 12
 
 
 def summarize(folders: Sequence[Path | str]) -> str:
-    """A Markdown table: for each arm, mean ± standard error over the runs (standard deviation / √runs), and in brackets
-    the standard error by test text of one run, on average.
+    """Return a Markdown table: for each arm mean ± standard error over runs, and in brackets the error by test text.
 
-    The error over runs says how much seeds differ (users drawn, public split, noise, and test texts where each seed has
-    its own); that by text what other test texts would change. More seeds do not make that smaller where every run has
-    the same test texts, so it is not divided.
-    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run;
-    below stand the differences of all arms. One run has no error over runs. Runs that differ in the number of public
-    labels, too: `simulations.run.public_labels.labels_table`.
+    The error over runs shows how much seeds differ: users, public split, noise, and test texts if each seed has its
+    own. The error by text shows the effect of other test texts. More seeds do not reduce it if all runs have the same
+    test texts, so it is not divided. One run has no error over runs.
 
-    Raises UserError where a folder holds no results, or the runs are not of one experiment and different seeds, the
-    same seeds of each number of public labels.
+    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run.
+    The differences of all arms follow. Runs may also differ in the number of public labels
+    (`simulations.run.public_labels.labels_table`).
+
+    Raises:
+        UserError: A folder holds no results, the runs are of several experiments, or seeds are repeated or missing.
     """
     runs = read(folders)
     if len(groups := by_labels(runs)) > 1:
@@ -86,8 +86,11 @@ def summarize(folders: Sequence[Path | str]) -> str:
 
 
 def read(folders: Sequence[Path | str]) -> list[Results]:
-    """The results of runs of one experiment, each with the number of public labels as "labelled", None where it says
-    none. Raises UserError as `summarize` does."""
+    """Return the results of runs of one experiment, with the number of public labels as "labelled", None for all.
+
+    Raises:
+        UserError: `summarize` would raise it.
+    """
     runs = [_results(Path(folder)) for folder in folders]
     first, labelled = _experiment(Path(folders[0]))
     runs[0]["labelled"] = labelled
@@ -110,7 +113,7 @@ def read(folders: Sequence[Path | str]) -> list[Results]:
 
 
 def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
-    """The resolved experiment without its seed and the number of public labels; that number."""
+    """Return the experiment without seed and number of public labels, and that number."""
     try:
         place = folder / "experiment.toml"
         table = renamed(tomllib.loads(place.read_text(encoding="utf-8")), place)
@@ -121,7 +124,7 @@ def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
 
 
 def _other(one: Any, other: Any, place: str = "") -> str | None:
-    """Where two experiments first differ, and how; None where they do not."""
+    """Return the first difference of two experiments in words; None if there is none."""
     if isinstance(one, dict) and isinstance(other, dict):
         pairs = [(f"{place}.{key}".lstrip("."), one.get(key), other.get(key)) for key in {**one, **other}]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -138,9 +141,11 @@ def _short(value: Any) -> str:
 
 
 def figure(folders: Sequence[Path]) -> Figure:
-    """Each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow). Where users of
-    some arm trust the server: accuracy against ε in its place (`simulations.run.frontier`); where runs differ in the
-    number of public labels: against that."""
+    """Draw each arm's mean accuracy with its standard error: sanitized (filled) and on the device (hollow).
+
+    If users of some arm trust the server, draw accuracy against ε instead (`simulations.run.frontier`). If runs differ
+    in the number of public labels, draw accuracy against that.
+    """
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
@@ -150,7 +155,7 @@ def figure(folders: Sequence[Path]) -> Figure:
     if trust.anybody(arms_of(runs[0])):
         return frontier_figure(runs)
     drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(every))
-    # points of one arm stand apart, or one would hide the other
+    # points of one arm are drawn apart, or one would hide the other
     for split, aside, colour, marker, face in zip(
         SPLITS, (-0.12, 0.12), COLOURS, "os", (COLOURS[0], "white"), strict=False
     ):
@@ -169,13 +174,13 @@ def figure(folders: Sequence[Path]) -> Figure:
 
 
 def _added(runs: Sequence[Results], name: str) -> str:
-    """What users added to an arm; "–" where it has no baseline."""
+    """Return what users added to an arm; "–" if it has no baseline."""
     pairs = [added(run).get(name) for run in runs]
     return mean_difference([pair and pair["sanitized"] for pair in pairs])
 
 
 def _matrices(runs: Sequence[Results]) -> list[tuple[str, list[list[str]]]]:
-    """As `simulations.run.comparison.matrices`, over all runs."""
+    """Return the differences of arms over all runs (`simulations.run.comparison.matrices`)."""
     return matrices(
         runs[0], most=_MOST, cell=lambda arm, less, kind: mean_difference([gap(run, arm, less, kind) for run in runs])
     )
@@ -197,25 +202,25 @@ def _range(found: Iterable[int | None]) -> str:
 
 
 def _trust(arms: Sequence[ArmResult]) -> str:
-    """The cells of `trust.COLUMNS`, of the dearest run."""
+    """Return the cells of `trust.COLUMNS`, for the run with the largest ε."""
     epsilon, whom = trust.central(*arms)
     return f"{shown(epsilon)} | {whom} | "
 
 
 def _worst(arms: Sequence[ArmResult]) -> str:
-    """The worst-case ε of the dearest run, with its δ where that is above 0."""
+    """Return the largest worst-case ε of the runs, with its δ if that is above 0."""
     budget = _dearest(arms, lambda budget: budget.worst_case_epsilon)
     return shown(budget.worst_case_epsilon) + (f" (δ {budget.delta:g})" if budget.delta else "")
 
 
 def _label(arms: Sequence[ArmResult]) -> str:
-    """The ε of a label in the dearest run; "public" where labels are declared so."""
+    """Return the largest ε of a label of the runs; "public" if labels are declared public."""
     if any(trust.public_labels(arm) for arm in arms):
         return "public"
     return shown(_dearest(arms, lambda budget: budget.label_epsilon).label_epsilon)
 
 
 def _dearest(arms: Sequence[ArmResult], price: Callable[[Promise], float | None]) -> Promise:
-    """The budget of the run in which an arm's users pay most; a run that says nothing is cheaper than any."""
+    """Return the budget of the run in which an arm's users pay most. A run without a price is the cheapest."""
     paid = ((arm.budget, price(arm.budget)) for arm in arms)
     return max(paid, key=lambda pair: -math.inf if pair[1] is None else pair[1])[0]

@@ -68,8 +68,8 @@ def records(table: DataFrame) -> list[dict[Hashable, Any]]:
 def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     """Return titles and tables of the measures in SHOWN: one of all that have no groups, titled "", one for each other.
 
-    A cell is the mean over runs ± its standard error: over seeds, and of one run by test text. runs: of the same arms,
-    one for each seed.
+    A cell is the mean over runs ± its standard error: over seeds, and of one run by test text. `runs` have the same
+    arms, one run for each seed.
     """
     names = [name for name in runs[0].get("measures") or () if name in SHOWN]
     if not names:

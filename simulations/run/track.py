@@ -1,7 +1,7 @@
-"""A finished run, told to a tracker of experiments: one tracked run for each arm, so that they can be compared there.
+"""Export of a finished run to experiment trackers, as one tracked run for each arm.
 
-Trackers are what a simulation's owner uses, who has the truth anyway; a deployment has none. What is told are settings
-and figures of results.json, and nothing of a text.
+Only the owner of a simulation uses trackers, who has the true data anyway; a deployment has none. The export has
+settings and figures of results.json, and no text.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Results = Mapping[str, Any]
 
 
 class Tracker(Protocol):
-    """Where runs are told of."""
+    """Tracker of experiments."""
 
     def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
-        """One run of a study, with what was set and what came of it, whole."""
+        """Record one complete run of an experiment, with its settings and figures."""
         ...
 
 
@@ -64,7 +64,7 @@ class _TensorBoard:
 
 @dataclass(frozen=True)
 class _WandB:
-    """To a folder `wandb` here or in $WANDB_DIR, which `wandb sync` uploads; at once where $WANDB_MODE is "online"."""
+    """Write into the folder `wandb` or $WANDB_DIR for `wandb sync`, or upload at once if $WANDB_MODE is "online"."""
 
     project: str
 
@@ -76,7 +76,7 @@ class _WandB:
         import wandb
 
         entity, _, project = self.project.rpartition("/")
-        # By itself it tells of the machine, its user, the command, the code and the packages too.
+        # By default it also reports the machine, its user, the command, the code and the packages.
         bare = wandb.Settings(
             disable_code=True, disable_git=True, disable_job_creation=True, save_code=False, console="off",
             x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True, x_save_requirements=False,
@@ -90,19 +90,22 @@ class _WandB:
             made.log(dict(figures))
 
 
-#: By the word before the colon: what makes it of the rest, the package that it needs, and the extra that brings it.
+#: Constructor, required package and extra of each tracker, by the word before the colon.
 TRACKERS: dict[str, tuple[Callable[[str], Tracker], str, str]] = {
     "mlflow": (_MLflow, "mlflow", "tracking"), "tensorboard": (_TensorBoard, "tensorboard", "tracking"),
     "wandb": (_WandB, "wandb", "wandb"),
 }  # fmt: skip
 
-#: Told before one is imported, when MLflow reads it: nothing is reported to their makers. A user's own word stands.
+#: Set before the import, when MLflow reads it: nothing is reported to the makers. A value that the user has set stays.
 _SILENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
 
 
 def tracker(where: str) -> Tracker:
-    """The tracker of "mlflow:URI", "tensorboard:FOLDER" or "wandb:PROJECT". Raises UserError, in one line, for
-    anything else, and where its package is not installed: to be asked before a run is begun."""
+    """Return the tracker of "mlflow:URI", "tensorboard:FOLDER" or "wandb:PROJECT". Call it before a run starts.
+
+    Raises:
+        UserError: The text has another form, or the tracker's package is not installed.
+    """
     kind, _, place = where.partition(":")
     if kind not in TRACKERS or not place:
         *names, last = (f"{name}:PLACE" for name in TRACKERS)
@@ -120,19 +123,23 @@ def tracker(where: str) -> Tracker:
 
 
 def track(trackers: Sequence[Tracker], results: Results) -> None:
-    """Tell of every arm of a run. Raises UserError, in one line, where a tracker does not take it."""
+    """Export every arm of a run.
+
+    Raises:
+        UserError: A tracker fails.
+    """
     for arm in arms_of(results):
         name, settings, figures = f"{arm.name}, seed {results['seed']}", _settings(results, arm), _figures(arm)
         for each in trackers:
             try:
                 each.run(str(results["name"]), name, settings=settings, figures=figures)
-            except Exception as error:  # of many kinds: a server's, a disk's, a library's own
+            except Exception as error:  # a server, a disk or the library may fail
                 said = " ".join(f"{error}".split())[:200]
                 raise UserError(f"--track: the results are kept, but {each} does not take them: {said}") from error
 
 
 def _settings(results: Results, arm: ArmResult) -> dict[str, str]:
-    """What tells the arm from others; `protected` says whether all that its users release is."""
+    """Return the settings that distinguish the arm. `protected` says if all of its users' releases are protected."""
     about = {
         "arm": arm.name, "seed": results["seed"], "way": arm.way, "reference": arm.reference,
         "protected": not trust.unprotected(arm), "mechanism": arm.mechanism,
@@ -142,7 +149,7 @@ def _settings(results: Results, arm: ArmResult) -> dict[str, str]:
 
 
 def _figures(arm: ArmResult) -> dict[str, float]:
-    """Those that are finite; an ε that is infinite is none, and `protected` says so."""
+    """Return the finite figures. An infinite ε is left out, and `protected` shows it."""
     found: dict[str, float | None] = {}
     for metric, split, value, error, _ in estimates(arm):
         name = metric + "_clean_test" * (split == "on_device")

@@ -1,4 +1,4 @@
-"""Whom a user of an arm has to trust, for which ε."""
+"""Parties that a user of an arm must trust, and the ε under that trust."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import epsilon as shown
 from simulations.output.numbers import is_finite
 
-#: Columns of a table in which somebody is trusted, and its footnote.
+#: Columns and footnote of a table in which some party is trusted.
 COLUMNS = ("central ε", "trusts")
 NOTE = (
     "Central ε: of data sets that differ in all that one user has (replaced; δ is in results.json), if whom the user "
@@ -22,37 +22,46 @@ UNPROTECTED = "not private: a reference, or some ε of what its users send is in
 
 
 def anybody(arms: Iterable[ArmResult]) -> bool:
-    """Whether users of some arm trust the server, so that a table has to say so."""
+    """Return True if users of some arm trust the server, so that a table must say so."""
     return any(arm.budget.central_epsilon is not None for arm in arms)
 
 
 def local(*runs: ArmResult) -> float | None:
-    """The ε of an arm's training user who trusts nobody: of all they release, of every record and their labels; None
-    where they have to trust somebody, release nothing, or nobody knows how many records they have. The theorems' worst
-    case, or at the ladder's δ where that has none, as of Gaussian noise. Of one arm in several runs, the dearest's."""
+    """Return the ε of a training user who trusts nobody, over all of their releases, records and labels.
+
+    It is the worst case of the theorems, or at the ladder's δ if there is none (Gaussian noise). Of one arm in several
+    runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records.
+    """
     found = [_local(arm) for arm in runs]
     known = [epsilon for epsilon in found if epsilon is not None]
     return max(known) if len(known) == len(found) else None
 
 
 def central(*runs: ArmResult) -> tuple[float | None, str]:
-    """The central ε of an arm's training user, and who has to be trusted for it: "the server" with everything, "the
-    shuffler" not to say who sent what, "nobody" where there is no central ε, or the worst case is all that is said. Of
-    one arm in several runs, the dearest's: what one of them has none of, is promised in none."""
+    """Return the central ε of a training user, and the party that must be trusted for it.
+
+    "the server" is trusted with all data, "the shuffler" with hiding the senders. "nobody" stands for no central ε
+    beyond the worst case. Of one arm in several runs it is the largest, and None if one run has none.
+    """
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
 
 
 def asking(*runs: ArmResult) -> float | None:
-    """The ε of a test user of the arm who trusts nobody, of all their questions; None where nobody asks, a reference
-    does, or nobody knows how many questions they have. Of one arm in several runs, the dearest's."""
+    """Return the ε of a test user who trusts nobody, over all of their releases.
+
+    None if no test user is queried, for a reference, or if the number of releases is unknown. Of one arm in several
+    runs it is the largest.
+    """
     found = [None if arm.reference else _price(arm, PAYERS["test_ladder"]) for arm in runs]
     known = [price.epsilon for price in found if price is not None and is_finite(price.epsilon)]
     return max(known) if len(known) == len(found) else None
 
 
 def several(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line on users who pay for several records, which tables' columns, of one release, do not show; none where every
-    user has one. runs: of the same arms, one for each seed."""
+    """Return a line on users who pay for several records, which a table's columns of one release do not show.
+
+    There is none if every user has one record. `runs` have the same arms, one run for each seed.
+    """
     said = []
     for same in zip(*map(arms_of, runs), strict=True):
         if (found := _of_several(*same)) and not unprotected(*same):
@@ -63,8 +72,10 @@ def several(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _of_several(*runs: ArmResult) -> str:
-    """Who of an arm's users pays for several records, and what for all of them: "ε = 200 (a test user)". "" where
-    every user has one record, or one release for all of them. Of one arm in several runs, the dearest's."""
+    """Return who of an arm's users pays for several records, and how much: "ε = 200 (a test user)".
+
+    "" if every user has one record, or one release for all of them. Of one arm in several runs it is the largest.
+    """
     found = []
     for whose in PAYERS.values():
         prices = [price for arm in runs if _several(arm, whose) and (price := _price(arm, whose)) is not None]
@@ -76,38 +87,42 @@ def _of_several(*runs: ArmResult) -> str:
 
 
 def _several(arm: ArmResult, whose: str) -> bool:
-    """Whether one user of a ladder pays more than one record does, or nobody knows."""
+    """Return True if one user of a ladder pays more than for one record, or an unknown amount."""
     rungs = {rung["rung"]: rung for rung in arm.ladders[whose] or []}
     record, user = rungs.get("record"), rungs.get("user")
     if record is None or user is None or record["epsilon"] is None:
         return False
-    # of Gaussian noise both worst cases are infinite
+    # both worst cases are infinite under Gaussian noise
     return bool(user["epsilon"] is None or any(user[of] != record[of] for of in ("epsilon", "worst_case")))
 
 
 def metric(*runs: ArmResult) -> float | None:
-    """The ε of one unit of the metric that an arm's training users' release is private in; None of a reference, and
-    where there is none. Of one arm in several runs, the dearest's."""
+    """Return the ε for one unit of the metric, of a training user's release.
+
+    None for a reference, or if there is none. Of one arm in several runs it is the largest.
+    """
     found = [None if arm.reference else arm.budget.metric_epsilon for arm in runs]
     known = [epsilon for epsilon in found if epsilon is not None and is_finite(epsilon)]
     return max(known) if len(known) == len(found) else None
 
 
 def unprotected(*runs: ArmResult) -> bool:
-    """Whether nothing, or not everything, that an arm's users release is protected, in any of its runs: a reference, or
-    an infinite ε of what they teach, of their labels (unless these are declared public), or of what they ask."""
+    """Return True if some release of an arm's users is unprotected, in any of its runs.
+
+    That is a reference, or an infinite ε in training, of labels (unless they are declared public), or in inference.
+    """
     budgets = [arm.budget for arm in runs]
     each = (epsilon for it in budgets for epsilon in (it.worst_case_epsilon, it.label_epsilon, it.asking_epsilon))
     return any(arm.reference for arm in runs) or math.inf in each
 
 
 def public_labels(arm: ArmResult) -> bool:
-    """Whether users send their labels in clear, declared public."""
+    """Return True if users send their labels in clear, declared public."""
     return arm.budget.public_label
 
 
 def marked(*runs: ArmResult) -> str:
-    """The name of one arm, with what a legend must say of it."""
+    """Return the name of one arm, with the notes that a legend must have."""
     said = ["labels public"] if public_labels(runs[0]) else []
     said += ["not private"] if unprotected(*runs) else []
     return runs[0].name + (f" ({', '.join(said)})" if said else "")

@@ -190,7 +190,7 @@ def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> fl
 
 def _candidates(settings: Settings, classes: int) -> tuple[int, str]:
     """Return the number of values among which a guess is made, also in words."""
-    return (classes, f"{classes} classes") if settings.channel == "label" else (POOL, f"{POOL} sentences")
+    return (classes, f"{classes} classes") if domain_of(settings) is Domain.CLASSES else (POOL, f"{POOL} sentences")
 
 
 def _worst(settings: Settings, mechanism: Mechanism, worst: float) -> str:

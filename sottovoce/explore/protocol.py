@@ -96,7 +96,7 @@ class Protocol:
 
     def command(self, classes: int) -> str:
         """Return the command line that prints this ladder; a text, or more parameters, need the saved experiment."""
-        if self.asked("text") is not None or self._first.more:
+        if self.asked(TextQuestion) is not None or self._first.more:
             return f"sottovoce budget ladder {_FILE}"
         first, last = self._first, self.last
         label = None if kind_of(first).reads_labels else self.label_epsilon
@@ -155,7 +155,7 @@ class Protocol:
         if SLIDERS[first.mechanism].calibrated:
             spec["delta"] = first.delta
         arm: dict[str, Any] = {"name": f"{first.mechanism}, ε = {first.epsilon:g}"}
-        arm[key(first.channel)] = first.text if first.channel == "text" else spec
+        arm[key(first.channel)] = first.text if kind_of(first) is TextQuestion else spec
         if self.label_epsilon is not None:
             arm[LabelQuestion.channel] = {"mechanism": "randomized-response", "epsilon": self.label_epsilon}
         return arm

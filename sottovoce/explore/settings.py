@@ -11,6 +11,7 @@ from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.channels import Domain, domain_of
 from mechanisms.facts import Absent, Slider, facts_of, usual
 from mechanisms.mechanism import Mechanism
+from mechanisms.messages.questions import QUESTIONS
 from mechanisms.vocabulary import Vocabulary
 from simulations.analysis.budget import Release
 from simulations.errors import UserError
@@ -93,7 +94,7 @@ class Settings:
             for name, slider in sliders.items()
         )
         given = {name: value for name, value in given.items() if name not in further}
-        if channel in ("statistic", "label"):  # these hold the label themselves
+        if QUESTIONS[channel].reads_labels:  # these hold the label themselves
             given["label_epsilon"] = None
         if type(given.get("tokens", TOKENS)) is not int or not 1 <= given.get("tokens", TOKENS) <= 64:
             raise UserError("settings: tokens must be a whole number from 1 to 64")

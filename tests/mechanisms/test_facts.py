@@ -60,3 +60,10 @@ def test_what_is_no_declaration_or_names_no_parameter_is_one_line() -> None:
     other = dataclass(frozen=True)(type("Other", (Plain,), {"facts": Facts(tried={"w": (1,)}), "name": "other"}))
     with pytest.raises(ValueError, match=r"^other: its facts name w, which is no parameter"):
         tried(other, WORDS)
+
+
+@pytest.mark.parametrize("empty", [{"audits": ()}, {"tried": {"epsilon": ()}}, {"few_words": {"width": ()}}])
+def test_a_declaration_that_leaves_nothing_to_test_is_refused(empty: dict[str, Any]) -> None:
+    kind = dataclass(frozen=True)(type("Idle", (Plain,), {"facts": Facts(**empty), "name": "idle"}))
+    with pytest.raises(ValueError, match=r"^idle: its facts list nothing under \w+, and a test without"):
+        facts_of(kind)

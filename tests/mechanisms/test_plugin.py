@@ -15,6 +15,8 @@ from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import admit, admit_installed, build, find, rebuild
 from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import parameters
+from mechanisms.messages.questions import TextQuestion
+from sottovoce.contracts.cases import VOCABULARY
 from tests.support.own_package import POINTS, write_package
 from tests.support.paths import ROOT
 
@@ -173,6 +175,21 @@ def test_gaussian_noise_of_ones_own_is_accepted_with_the_loss_that_is_here(tmp_p
     assert build(spec, channel="embedding", dim=4).guarantee.worst_case(1e-6) > 0
     with pytest.raises(ValueError, match="must not be the smaller"):
         build(spec | {"diameter": 1.98}, channel="embedding", dim=4)
+
+
+SIZED = """
+@dataclass(frozen=True)
+class Sized(Words):
+    size: int = 3
+"""
+
+
+def test_a_request_holds_a_text_mechanism_whatever_its_parameters_are_called(tmp_path, path):
+    path(write_package(tmp_path, more=SIZED))
+    spec = {"mechanism": "quiet.noise:Sized", "epsilon": 1.0, "tokens": 4}
+    text = build(spec, channel="text", vocabulary=VOCABULARY)
+    asked = TextQuestion(parameters(text), classes=2, vocabulary=VOCABULARY)
+    assert asked.text.word.size == 3
 
 
 def test_a_name_of_two_packages_is_ambiguous(tmp_path, path):

@@ -500,3 +500,19 @@ def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, ca
     assert len(caplog.records) == 1
     with pytest.raises(UserError, match=r"training\.way: is the old name of protocol, which is given too; remove it$"):
         load(written(tmp_path, OLD.replace("[policy]", 'protocol = "statistics"\n[policy]')))
+
+
+@pytest.mark.parametrize(
+    "said", ['"words"', '{ "0" = "bad" }', '{ "0" = "bad", "1" = [] }', '{ "0" = "bad", "1" = " " }', "3"]
+)
+def test_descriptions_of_classes_are_texts(said) -> None:
+    with pytest.raises(UserError, match=r'^data\.class-descriptions: must be "names", "none", or a table of texts'):
+        load("demo", [f"data.class-descriptions={said}"])
+
+
+def test_descriptions_are_kept_as_they_are_written(tmp_path) -> None:
+    said = '{ negative = "bad", positive = ["good", "fine"] }'
+    given = load("demo", [f"data.class-descriptions={said}"])
+    assert given.data.class_descriptions == {"negative": ("bad",), "positive": ("good", "fine")}
+    (tmp_path / "again.toml").write_text(to_toml(given), encoding="utf-8")
+    assert load(tmp_path / "again.toml").data == given.data

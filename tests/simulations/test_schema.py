@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import fields
 from typing import Any
 
 import jsonschema
@@ -11,7 +12,10 @@ import pytest
 
 from simulations.errors import UserError
 from simulations.experiment import from_table
-from simulations.experiment.schema import keys, page, schema
+from simulations.experiment.arm import Arm
+from simulations.experiment.names import key
+from simulations.experiment.schema import described, keys, page, schema
+from simulations.experiment.sections import SECTIONS, Public
 from simulations.experiment.toml import BUNDLED
 from sottovoce.cli import main as cli
 from tests.support.paths import ROOT
@@ -41,8 +45,14 @@ def test_the_page_is_what_reads_the_file() -> None:
     assert written == page(), "make it: sottovoce schema --markdown > docs/experiment.md"
 
 
+def test_every_attribute_of_a_section_is_a_key_with_a_description() -> None:
+    for section in (*SECTIONS.values(), Public, Arm):
+        assert list(described(section)) == [key(f.name) for f in fields(section) if "check" in f.metadata]
+        assert all(text.endswith(".") and "  " not in text for text in described(section).values())
+
+
 @pytest.mark.parametrize("row", list(keys()), ids=lambda row: row[0])
-def test_every_key_is_read_and_a_value_of_another_kind_is_refused_by_both(row: tuple[str, str, str]) -> None:
+def test_every_key_is_read_and_a_value_of_another_kind_is_refused_by_both(row: tuple[str, str, str, str]) -> None:
     *place, last = row[0].split(".")
     table = json.loads(json.dumps(SMALL))
     at = table["arm"][0] if place == ["arm"] else table

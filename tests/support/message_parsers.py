@@ -118,7 +118,7 @@ def _requests() -> Target:
 def _replies() -> Target:
     """`wire.py`, `reply.py` and `release.py`, and the server's `validation.py`, which never raises. The first byte says
     what was asked for."""
-    talks = [r for r in asked() if r.prior is None]
+    talks = [r for r in asked() if all(each.given is None for each in r.questions)]
 
     def run(data: bytes) -> str:
         wanted = talks[data[0] % len(talks) if data else 0]

@@ -48,6 +48,7 @@ from sottovoce.deployment.shuffler_client import Shuffler
 from tests.support.guided import Target
 from tests.support.message_parsers import POLICY, SIGNER, asked, bytes_of, small
 from tests.support.mutations import behind, behind_line, of_http, of_json, of_records
+from tests.support.requests import changed
 from tests.system.test_fuzz import words
 
 _TABLE = {"7": {"100": 1, "5": 2}, "18446744073709551615": {"3": 1}}
@@ -87,7 +88,7 @@ def _bundles(folder: Path) -> Target:
     for name in encoders.FILES:
         (encoder / name).write_text("not read")
     wanted, text = (asked()[i] for i in (5, 8))
-    wanted = small(prior=wanted.prior, label=wanted.label, encoder=encoders.identity(encoder))
+    wanted = changed(wanted, encoder=encoders.identity(encoder))
     vocabularies.save(words(), folder / "bundle-words")
     made = {}
     for name, request in (("e", wanted), ("t", text)):

@@ -26,7 +26,7 @@ from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.training.rescale import factored
 
-SHRINKAGE = Option("shrinkage", 0.1, "how far each mean is moved towards the mean of all classes.")
+SHRINKAGE = Option("shrinkage", 0.1, "Share by which each mean is moved to the mean of all classes.")
 
 
 def nearest_mean(public, channels, training, *, folder, progress):
@@ -170,8 +170,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_file_names_it_and_its_option(told: dict[str, Any]) -> None:
     assert told["again"] and NAME in told["schema"]["protocol"]["enum"]
-    assert told["schema"]["shrinkage"] == {"type": "number", "minimum": 0, "default": 0.1}
-    assert "shrinkage: how far each mean is moved" in " ".join(told["page"].split())
+    assert told["schema"]["shrinkage"] == {
+        "type": "number", "minimum": 0, "default": 0.1,
+        "description": "Share by which each mean is moved to the mean of all classes.",
+    }  # fmt: skip
+    assert "| `training.shrinkage` | a number, at least 0 | 0.1 | Share by which" in told["page"]
 
 
 def test_it_is_on_the_ladder(told: dict[str, Any]) -> None:

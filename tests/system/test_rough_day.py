@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mechanisms.messages.sealed import Sealed
+from simulations.shuffler.core import Admitted, admit
 from simulations.shuffler.store import Store
 from tests.support.rough_checks import SETTLING, Gathered, Held, Sample, Told, lost, slope, twice, uncharged
 from tests.support.rough_day import BETWEEN, FAULTS, Day, read_store
@@ -140,11 +141,11 @@ def test_a_device_whose_disk_was_full_may_be_missing_where_it_is_counted() -> No
 class Hasty(Store):
     """A shuffler's store that acknowledges rows before it has committed them."""
 
-    def add(self, name: str, sealed: Sealed, most: object = None) -> tuple[int, int, int]:
+    def add(self, name: str, sealed: Sealed, most: object = None) -> Admitted:
         self._connection.execute("BEGIN")
         rows = zip(sealed.users.tolist(), sealed.records.tolist(), map(bytes, sealed.rows), strict=True)
         self._connection.executemany(f"INSERT INTO {self._intake(name)} VALUES (?, ?, ?)", rows)
-        return len(sealed), 0, 0
+        return admit(sealed.users, sealed.records)
 
 
 @pytest.fixture(params=[Store, Hasty])
@@ -154,8 +155,8 @@ def killed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[boo
     with request.param(tmp_path / "store.sqlite") as store:
         store.open_stage("s", b"asked", row_bytes=4, minimum_users=1, timeout=1.0)
         users = np.arange(4)
-        added, _, _ = store.add("s", Sealed(users, np.zeros(4, np.int64), np.zeros((4, 4), np.uint8)))
-        told.of("s", added)
+        taken = store.add("s", Sealed(users, np.zeros(4, np.int64), np.zeros((4, 4), np.uint8)))
+        told.of("s", len(taken.rows))
         for path in tmp_path.glob("store.sqlite*"):
             (tmp_path / "copy").mkdir(exist_ok=True)
             (tmp_path / "copy" / path.name).write_bytes(path.read_bytes())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from mechanisms.catalogue import rebuild
-from mechanisms.channels import Channel
+from mechanisms.channels import Channel, Domain
 from mechanisms.checks import is_hex, is_whole
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, Uniforms, parameters
@@ -172,7 +172,8 @@ class Question:
     def __post_init__(self) -> None:
         require(isinstance(self.spec, dict), f"{self.channel} is not a mechanism")
         require(is_whole(self.classes, 2, MAX_CLASSES), "classes is out of range")
-        own = parameters(self.mechanism)
+        # a text's mechanism may use these names for anything
+        own = {} if self.about.domain is Domain.TEXT else parameters(self.mechanism)
         sizes = [own[key] for key in ("dim", "classes", "size") if key in own]
         require(all(s in self.sizes.values() for s in sizes), f"the {self.channel}'s mechanism is of another size")
 

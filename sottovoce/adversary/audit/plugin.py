@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE, admit, instance
+from mechanisms.channels import Domain, domain_of
 from mechanisms.facts import Pair, facts_of, usual
 from simulations.errors import UserError
 from sottovoce.adversary.audit.games import (
@@ -83,7 +84,7 @@ def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
 
 def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     """Yield games of labels, answers or words, with the worst input pairs by stated probabilities and by the pilot."""
-    texts = mechanism.channel == "text"
+    texts = domain_of(mechanism) is Domain.TEXT
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
     inputs = np.arange(outputs + 1 if texts else outputs)
     tables = [_said(mechanism, inputs, outputs), _done(mechanism, inputs, outputs)]

@@ -151,6 +151,44 @@ def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:
     assert wrong.line["accuracy_clean_test"] < 0.5
 
 
+def test_class_names_stand_in_for_labels_and_users_correct_them(folder: Path) -> None:
+    """Without labels an arm has the names alone; noisy users take nothing away, and clear ones correct wrong names."""
+    ready = prepared(made := study({"name": "alone", "protocol": "public-only"}))
+    y = ready.held.train
+    names = np.stack([ready.held.train_embeddings[y.labels == k].mean(axis=0) for k in range(CLASSES)])
+    with_names = ready._replace(public=replace(ready.public, names=names))
+    alone = run_arms(made, LocalGrid(0), ready=with_names)["alone"].line
+    assert alone["accuracy_clean_test"] > 0.9 and alone["users"] == 0 and alone["ladder"] is None
+    noisy = ran(study({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}), folder, with_names)["a"]
+    assert noisy.line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
+    assert noisy.model.maps.dim >= noisy.model.asked.dim
+
+
+def test_users_correct_wrong_names(folder: Path) -> None:
+    made = study({"name": "a", "vector": CLEAR, "reference": True}, {"name": "alone", "protocol": "public-only"})
+    ready = prepared(made)
+    names = np.stack([ready.held.train_embeddings[ready.held.train.labels == k].mean(axis=0) for k in range(CLASSES)])
+    lines = ran(made, folder, ready._replace(public=replace(ready.public, names=names[[1, 2, 0]])))
+    assert lines["alone"].line["accuracy_clean_test"] < 0.3
+    assert lines["a"].line["accuracy_clean_test"] > 0.8
+
+
+def test_labels_decide_whether_names_are_believed(folder: Path) -> None:
+    del folder
+    ready = prepared(study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}))
+    h, labels = ready.public.embeddings, ready.public.labels
+    names = np.stack([h[labels == k].mean(axis=0) for k in range(CLASSES)])
+    believed = way.first_belief(replace(ready.public, names=names), h)
+    assert believed is not None and not believed.by_names, "all labels are public"
+    some = np.where(np.arange(PUBLIC) < 45, labels, -1)
+    good = way.first_belief(replace(ready.public, labels=some, names=names), h)
+    assert good is not None and good.by_names and (good.values[:45].argmax(axis=1) == labels[:45]).all()
+    bad = way.first_belief(replace(ready.public, labels=some, names=names[[1, 2, 0]]), h)
+    assert bad is not None and not bad.by_names and np.array_equal(bad.values, some)
+    none = way.first_belief(replace(ready.public, labels=None), h)
+    assert none is None
+
+
 def test_whoever_asks_releases_an_embedding_under_maps_of_its_size(folder: Path) -> None:
     made = study({"name": "a", "vector": PRIVUNIT, "embedding": PURKAYASTHA | {"dim": 2}})
     done = ran(made, folder)["a"]
@@ -203,7 +241,7 @@ def test_what_contradicts_itself_is_refused_in_one_line() -> None:
         refusal(arm | {"vector": {"mechanism": "purkayastha", "epsilon": 1.0}}),
         refusal(arm | {"vector": {"mechanism": "privunit"}}),
         refusal(arm, training={"protocol": "release-once"}),
-        refusal({"name": "a", "protocol": "public-only"}),
+        refusal({"name": "a", "protocol": "public-only"}, data=UNLABELLED | {"class-descriptions": "none"}),
         refusal(arm, training=WAY | {"rounds": 2}),
         refusal(arm, training={"protocol": "release-once", "self-training": True}),
         refusal(arm, data={"public": {"labels": False, "labelled": 5}}),

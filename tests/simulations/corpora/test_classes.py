@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulations.corpora.builtin import GENRES, SENTIMENTS
-from simulations.corpora.classes import matched
+from simulations.corpora.classes import described, matched
 from simulations.errors import UserError
 
 
@@ -41,3 +41,26 @@ def test_what_is_said_counts_and_must_say_all() -> None:
     ):
         with pytest.raises(UserError, match=r"data\.public\.classes: must name each class once"):
             matched(("favourable", "unfavourable"), SENTIMENTS, bad)
+
+
+@pytest.mark.parametrize(
+    "classes, texts",
+    [
+        (("card_arrival", "Refund-not_showing"), [("card arrival",), ("Refund not showing",)]),
+        (("negative", "positive"), [("negative",), ("positive",)]),
+        (("0", "1"), None), (("class 1", "class 2"), None), (("label_a", "label_b"), None), (("x", "y"), None),
+        (("sports", "7"), None),
+    ],
+)  # fmt: skip
+def test_names_of_words_describe_classes(classes, texts) -> None:
+    assert described(classes, "names", numbers=False, pairs=False) == texts
+    for nothing in ({"numbers": True, "pairs": False}, {"numbers": False, "pairs": True}):
+        assert described(classes, "names", **nothing) is None
+    assert described(classes, "none", numbers=False, pairs=False) is None
+
+
+def test_a_table_describes_each_class_once() -> None:
+    said = {"1": ("great", "good"), "0": ("terrible",)}
+    assert described(("0", "1"), said, numbers=False, pairs=False) == [("terrible",), ("great", "good")]
+    with pytest.raises(UserError, match=r"data\.class-descriptions: must name each class once: the data have 0, 1, 2"):
+        described(("0", "1", "2"), said, numbers=False, pairs=False)

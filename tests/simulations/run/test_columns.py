@@ -18,7 +18,6 @@ from simulations.experiment.result import SHOWN, ArmResult, arms_of
 from simulations.output.jsonable import json_ready
 from simulations.run import report
 from simulations.run.measures import MEASURES, measures_of
-from simulations.run.partition import hand_out
 from simulations.run.summary import summarize
 from simulations.run.table import COLUMNS, tidy
 from simulations.sweep import tables
@@ -31,6 +30,7 @@ from tests.support.studies import (
     RANDOMIZED,
     LocalGrid,
     experiment,
+    placed,
     prepared,
     run_arms,
     use_folder,
@@ -83,7 +83,7 @@ def ran(place: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, A
     arm = {"name": "users", "embedding": PURKAYASTHA | {"epsilon": 0.5}, "label": RANDOMIZED}
     study = experiment(arm)
     ready = prepared(study)
-    nodes = hand_out(study, ready.public, ready.held, place / "nodes")
+    nodes = placed(study, ready, place / "nodes")
     line = run_arms(study, LocalGrid(nodes), ready=ready, models=place / "models")["users"].line
     names = measures_of(study.data, ready.held.test)
     results = demo() | {"arms": [line], "measures": list(names), "classes": list(ready.public.classes)}

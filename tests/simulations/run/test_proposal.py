@@ -144,7 +144,7 @@ def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:
         text = commented(experiment, {"arm": "why"}, first="one\ntwo")
         Path("x.toml").write_text(text, encoding="utf-8")
         assert to_toml(load("x.toml")) == to_toml(experiment)
-    for key, words, _ in keys():
+    for key, words, *_ in keys():
         last = key.rpartition(".")[2]
         if not key.startswith("arm."):
             assert re.search(rf"^#?{last} = .*# {re.escape(words)}", text, re.MULTILINE), key

@@ -60,7 +60,7 @@ def makes_a_device(engineer: Newcomer) -> None:
     errs("device bundle --run run --out bundle --arm vector", '--arm "vector": there is none; choose one of "vectors"')
     errs(
         "device bundle --run run --out bundle --precision fp16",
-        'encoder.precision: must be "fp32", "int8", got \'fp16\'; did you mean "fp32"?',
+        'encoder.precision: must be "fp32", "int8", "int4", got \'fp16\'; did you mean "fp32"?',
     )
     errs(f"device bundle --run run --out run {keys}", "bundle: run is there already and not an empty folder; name "
          "another one")  # fmt: skip

@@ -61,13 +61,16 @@ class Clock:
 @pytest.mark.parametrize(("channel", "fault"), [*((channel, True) for channel in PROMISED), ("statistic", False)])
 def test_encoding_when_a_server_asks_is_found(channel, fault, tmp_path, monkeypatch):
     """A microsecond a character, beside a noise of milliseconds."""
-    clock, of = Clock(), sanitizer._Values.of
+    clock, values = Clock(), sanitizer._Draws.values
 
-    def encoding(self, part):
-        clock.now += 1e-6 * sum(len(self._shard.texts[row]) for row in part.rows) * fault
-        return of(self, part)
+    def encoding(self, one, step):
+        def taken(part):
+            clock.now += 1e-6 * sum(len(self.shard.texts[row]) for row in part.rows) * fault
+            return values(self, one, step)(part)
 
-    monkeypatch.setattr(sanitizer._Values, "of", encoding)
+        return taken
+
+    monkeypatch.setattr(sanitizer._Draws, "values", encoding)
     (found,) = timed(Clients(tmp_path), 20, 1, channels=(channel,), clock=clock)
     line, asked = found.entry(ALPHA), request(channel)
     assert line["verdict"] == ("violated" if fault else "holds")

@@ -1,0 +1,106 @@
+"""Class names as a model: refinement, known labels, and heads that names and users give together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from server.training.class_names import TEMPLATES, name_probabilities, prototypes_of, sentences_of
+from server.training.statistic_head import (
+    Evidence,
+    covering_features,
+    head_with_names,
+    linear_head,
+    of_names,
+    simplex_codes,
+    wide_features,
+)
+
+CLASSES, WIDTH = 4, 48
+
+
+def world(rows: int, *, seed: int = 1, off: float = 0.6):
+    """Embeddings around one mean for each class, their labels, and names that point `off` away from the means."""
+    rng = np.random.default_rng(seed)
+    means = np.random.default_rng(7).normal(size=(CLASSES, WIDTH))
+    labels = rng.integers(CLASSES, size=rows)
+    embeddings = (means[labels] + 1.2 * rng.normal(size=(rows, WIDTH))).astype(np.float32)
+    return embeddings, labels, means + off * np.random.default_rng(8).normal(size=means.shape) * 2
+
+
+def test_sentences_stand_for_a_class_and_full_ones_are_left_alone():
+    named, described = sentences_of([["card arrival"], ["The card has not come.", "lost"]])
+    assert named == [template.format("card arrival") for template in TEMPLATES]
+    assert described == ["The card has not come.", *(template.format("lost") for template in TEMPLATES)]
+
+
+def test_prototypes_are_means_of_unit_embeddings():
+    found = prototypes_of([np.array([[2.0, 0.0], [0.0, 5.0]]), np.array([[0.0, 3.0]])])
+    assert np.allclose(found, [[0.5, 0.5], [0.0, 1.0]])
+
+
+def test_public_text_moves_names_to_where_texts_lie():
+    embeddings, labels, names = world(600, off=1.0)
+    unrefined = (embeddings @ (names - names.mean(axis=0)).T).argmax(axis=1)
+    found = name_probabilities(names, embeddings)
+    assert found.shape == (600, CLASSES) and np.allclose(found.sum(axis=1), 1)
+    right = (found.argmax(axis=1) == labels).mean()
+    assert right > (unrefined == labels).mean() and right > 0.9
+
+
+def test_known_labels_stay_and_help():
+    embeddings, labels, names = world(400, off=3.0)
+    some = np.where(np.arange(400) < 60, labels, -1)
+    found = name_probabilities(names, embeddings, some)
+    assert (found[:60].argmax(axis=1) == labels[:60]).all() and (found[:60].max(axis=1) == 1).all()
+    unknown = name_probabilities(names, embeddings)
+    assert (found[60:].argmax(axis=1) == labels[60:]).mean() > (unknown[60:].argmax(axis=1) == labels[60:]).mean()
+
+
+def users(features, labels, noise, seed=3) -> Evidence:
+    """Evidence of users with features (n, d), under noise of that variance."""
+    codes, rng = simplex_codes(CLASSES).astype(float), np.random.default_rng(seed)
+    cross = codes[labels].T @ features / len(features)
+    constant = codes[labels].mean(axis=0)
+    return Evidence(
+        cross + rng.normal(scale=noise**0.5, size=cross.shape),
+        constant + rng.normal(scale=noise**0.5, size=constant.shape), noise, noise, len(features),
+    )  # fmt: skip
+
+
+def frames(embeddings):
+    """Features of public text: few, and more of the same components."""
+    centred = embeddings - embeddings.mean(axis=0)
+    basis = np.linalg.svd(centred, full_matrices=False)[2].T
+    unit = [centred @ basis[:, :d] for d in (6, 24)]
+    return [x / np.linalg.norm(x, axis=1, keepdims=True) for x in unit]
+
+
+@pytest.mark.parametrize("noise", [1e3, 1e-1, 1e-3])
+def test_noisy_users_leave_the_names_as_they_are(noise):
+    embeddings, labels, names = world(800)
+    likely, (few, many), codes = name_probabilities(names, embeddings), frames(embeddings), simplex_codes(CLASSES)
+    alone_w, alone_b = linear_head(many, codes, labels=of_names(many, likely, codes))
+    alone = (many @ alone_w + alone_b).argmax(axis=1)
+    kept = 0
+    for seed in range(20):
+        wide, weight, bias = head_with_names(few, many, likely, codes, users(few, labels, noise, seed=seed))
+        kept += wide and ((many @ weight + bias).argmax(axis=1) == alone).mean() > 0.97
+    assert kept >= 18
+
+
+def test_users_who_contradict_the_names_are_believed():
+    embeddings, labels, names = world(800)
+    likely = name_probabilities(names[[1, 2, 3, 0]], embeddings)  # each name is that of another class
+    few, many = frames(embeddings)
+    codes = simplex_codes(CLASSES)
+    wide, weight, bias = head_with_names(few, many, likely, codes, users(few, labels, 1e-9))
+    assert not wide and weight.shape == (6, CLASSES)
+    assert ((few @ weight + bias).argmax(axis=1) == labels).mean() > 0.9
+
+
+def test_features_cover_the_names():
+    embeddings, _, names = world(800)
+    likely = name_probabilities(names, embeddings)
+    d = covering_features(embeddings, likely, simplex_codes(CLASSES))
+    assert 2 <= d <= wide_features(embeddings) <= WIDTH
