@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from server.declarations import PROTOCOLS
-
 NOT_PRIVATE = "\n**Not private: a reference.** Nothing protects the users of this model.\n"
 
 ON_EMBEDDINGS = """The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without
@@ -93,17 +91,17 @@ def model_card(about: Mapping[str, Any]) -> str:
     """Return the README.md of a saved model, as Markdown.
 
     Args:
-        about: Facts about the model. Missing keys and keys with the value None are left out. Keys: name, way,
-            mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference (True: not private),
-            released ("text", otherwise embeddings), users, delivered, guarantee (in words), measured (values by their
-            headings, as accuracies), and budget (a mapping with statement, worst_case_epsilon, its delta,
-            label_epsilon). ladder and test_ladder hold rungs as dicts, for a training user and for a test user
+        about: Facts about the model. Missing keys and keys with the value None are left out. Keys: name, way
+            (in words), mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference (True:
+            not private), released ("text", otherwise embeddings), users, delivered, guarantee (in words), measured
+            (values by their headings, as accuracies), and budget (a mapping with statement, worst_case_epsilon, its
+            delta, label_epsilon). ladder and test_ladder hold rungs as dicts, for a training user and for a test user
             (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
     classes = about.get("classes")
     rows = {
-        "Way of training": _way(about.get("way")),
+        "Way of training": about.get("way"),
         "Mechanism": about.get("mechanism"),
         "Guarantee": about.get("guarantee"),
         "Metric guarantee of one user's release": budget.get("statement"),
@@ -168,10 +166,6 @@ def _rung(rung: Mapping[str, Any]) -> str:
 
 def _epsilon(value: Any) -> str:
     return "–" if value is None else "∞" if value in ("inf", math.inf) else f"{value:.4g}"
-
-
-def _way(way: str | None) -> str | None:
-    return f"{way}: {PROTOCOLS[way].summary}" if way in PROTOCOLS else way
 
 
 def _text(value: Any) -> str:

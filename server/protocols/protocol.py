@@ -252,31 +252,24 @@ class Training:
 
     Args:
         seed: Seed of all random choices.
-        label_stages: Number of stages in which disjoint users release labels.
-        rounds: Number of groups in which users release vectors.
-        self_training: Whether a group's model labels public text to train an encoder. The next group answers under that
-            encoder; after the last group, the model uses it.
         epochs: Epochs of an end-to-end training on texts.
         batch_size: Texts of its batches.
-        bottleneck: m' of a pipeline whose users release texts; None for the encoder's whole width.
         pooling: Pooling of its encoder.
         max_length: Tokens of its texts, at most.
         descent: Its lr, warm_up, schedule and weight_decay, if they differ from the defaults of
             `server.training.end_to_end`.
         export: Arguments of `server.export.export_encoder` for an encoder that was trained so.
+        options: Values of the protocol's own options; an option that is missing has its default.
     """
 
     seed: int
-    label_stages: int = 1
-    rounds: int = 1
-    self_training: bool = False
     epochs: int = 5
     batch_size: int = 32
-    bottleneck: int | None = 16
     pooling: str = "mean"
     max_length: int = 128
     descent: Mapping[str, Any] = field(default_factory=dict)
     export: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Model(Protocol):

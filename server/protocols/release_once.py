@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mechanisms.channels import ANSWER, EMBEDDING, LABEL
 from mechanisms.identity import Identity
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
+from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Public, Training
@@ -20,13 +22,19 @@ from server.training.rescale import rescaled
 
 log = logging.getLogger(__name__)
 
+#: Number of stages of the labels.
+LABEL_STAGES = Option(
+    "label_stages", 1, "Number of stages, of disjoint users, in which labels are released. The model of one stage "
+    "gives the prior of the next.", least=1,
+)  # fmt: skip
+
 
 def release_once(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """Train M2 and the head on the releases of disjoint users, stage by stage.
 
     After each stage, training uses all releases so far. A later stage's label prior is the model of the earlier stages.
     Training users release all m' directions, because the best ones are not known yet. At inference, users release the
-    discriminative directions (`sharpened`).
+    discriminative directions (`rescaled`).
 
     Args:
         public: Public data.
@@ -39,13 +47,14 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
     log.info(f"learning maps on {len(public.texts):,} public texts")
     mechanism = public.maps.best(channels.embedding)
     maps, asked, label = public.maps.of(mechanism), None, channels.label
+    stages = LABEL_STAGES.of(training.options)
     z, y, transitions = [], [], []
-    for stage in range(training.label_stages if channels.teaching else 0):
+    for stage in range(stages if channels.teaching else 0):
         asked = asked or maps
         prior = maps.folded() if getattr(label, "needs_prior", False) else None
         batch = yield channels.embeddings(
             public.encoder.identity, maps, mechanism, split="train", label=True, prior=prior,
-            stage="train" if training.label_stages == 1 else f"train-{stage + 1}", part=(stage, training.label_stages),
+            stage="train" if stages == 1 else f"train-{stage + 1}", part=(stage, stages),
         )  # fmt: skip
         embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
         if embedding is None or labels is None:
@@ -60,3 +69,11 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
         )  # fmt: skip
     maps = rescaled(maps, public=public.embeddings)
     return EmbeddingModel(channels, public.encoder, mechanism, maps, asked)
+
+
+PROTOCOL = TrainingProtocol(
+    "release-once", "every user released a sanitized embedding and label once; the rest is post-processing",
+    steps=release_once, trains_on=frozenset({EMBEDDING.name, LABEL.name}),
+    queried=frozenset({EMBEDDING.name, ANSWER.name}), public_text=True, encoder=True, alone=Alone.ALWAYS, beside=True,
+    deployable=True, options=(LABEL_STAGES,), stages=LABEL_STAGES.of,
+)  # fmt: skip

@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import LABEL, TEXT
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
+from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.decoding import log_transition
 from server.protocols.models import TextModel
 from server.protocols.protocol import Channels, Conversation, Public, Text, Training
-from server.training.end_to_end import check
-from server.training.on_text import train_on_text
 
 if TYPE_CHECKING:
     from server.model import Pipeline
+
+#: Coordinates between encoder and head. Du et al. 2023, section 4.2, use 16 for all main results.
+BOTTLENECK = Option(
+    "bottleneck", 16, 'Number of coordinates between encoder and head if users release texts, or "none".', least=2,
+    optional=True,
+)  # fmt: skip
 
 
 def sanitized_text(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
@@ -36,7 +42,7 @@ def sanitized_text(public: Public, channels: Channels, training: Training, *, fo
     """
     del folder
     assert public.rewriter is not None
-    dim, batch = training.bottleneck, None
+    dim, batch = BOTTLENECK.of(training.options), None
     checkpoint = start_of(public, channels, training, dim=dim, name="training.bottleneck")
     if channels.teaching:
         batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
@@ -61,6 +67,8 @@ def start_of(public: Public, channels: Channels, training: Training, *, dim: int
     """
     if not channels.teaching and (public.labels is None or not len(public.texts)):
         return ""
+    from server.training.end_to_end import check
+
     assert public.rewriter is not None
     checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts)
     check(checkpoint, dim=dim, name=name, max_length=training.max_length)
@@ -89,6 +97,8 @@ def trained_on(
     Returns:
         A pipeline; None if there are neither labelled public texts nor releases.
     """
+    from server.training.on_text import train_on_text
+
     assert public.rewriter is not None
     texts, labels, likelihood = _public(public, channels, training)
     if batch is not None:
@@ -127,3 +137,10 @@ def _released(batch: Batch, channels: Channels) -> Labelled:
     else:
         likelihood = np.exp(log_transition(channels.label, y, classes=channels.classes))
     return channels.text_of("train").texts(text.values), y, likelihood
+
+
+PROTOCOL = TrainingProtocol(
+    "sanitized-text", "every user released a sanitized text and label once; the rest is post-processing",
+    steps=sanitized_text, trains_on=frozenset({TEXT.name, LABEL.name}), queried=frozenset({TEXT.name}),
+    checkpoint=True, alone=Alone.LABELLED, deployable=True, options=(BOTTLENECK,),
+)  # fmt: skip

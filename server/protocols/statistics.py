@@ -8,7 +8,7 @@ a group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.channels import ANSWER, EMBEDDING, VECTOR
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import VectorQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from server.maps import Maps
+from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Public, Publish, Training
@@ -55,6 +57,12 @@ log = logging.getLogger(__name__)
 REST = 0.01
 #: Parts of the public labels, each left out once, to see whether labels or class names are better.
 FOLDS = 5
+#: Number of groups of users, and training of the encoder between them.
+ROUNDS = Option("rounds", 1, "Number of groups of disjoint users that release vectors, one after another.", least=1)
+SELF_TRAINING = Option(
+    "self_training", False, "True if the model of one group labels public text, on which the encoder of the next group "
+    "and of the final model is trained.",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,21 +99,22 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     """
     assert public.encoder is not None and public.embeddings is not None
     encoder, embeddings = public.encoder, public.embeddings
-    codes = codes_asked(public, training.self_training)
+    rounds, self_training = ROUNDS.of(training.options), SELF_TRAINING.of(training.options)
+    codes = codes_asked(public, self_training)
     believed, maps, asked = first_belief(public, embeddings), None, None
-    for number in range(training.rounds):
+    for number in range(rounds):
         frame = _frame(embeddings, believed, channels, codes)
-        release = yield from _asked(frame, encoder, channels, codes, training, number)
+        release = yield from _asked(frame, encoder, channels, codes, (number, rounds))
         asked = frame if channels.teaching else None
         maps = _taught(frame, embeddings, believed, release, channels, codes, [training.seed, number])
         if maps is None:
             return None
-        if not training.self_training:
+        if not self_training:
             break
         from server.export import export_encoder  # loads torch, which a head on user vectors alone does without
         from server.training.finetune import finetune
 
-        last = number + 1 == training.rounds
+        last = number + 1 == rounds
         believed = Belief(pseudo_labels(maps, embeddings, public.labels))
         place = folder if last else folder / f"round-{number + 1}"
         student = finetune(
@@ -198,14 +207,13 @@ def _asked(
     encoder: Encoding,
     channels: Channels,
     codes: NDArray[np.float32],
-    training: Training,
-    number: int,
+    part: tuple[int, int],
 ) -> Generator[Request, Batch, Release | None]:
-    """Request user vectors from a group; return None if no group is asked or nothing arrives."""
+    """Request user vectors from a group, (number, groups); return None if no group is asked or nothing arrives."""
     if not channels.teaching:
         return None
-    stage = "train" if training.rounds == 1 else f"train-{number + 1}"
-    request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=(number, training.rounds))
+    stage = "train" if part[1] == 1 else f"train-{part[0] + 1}"
+    request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=part)
     log.info(f"stage {stage}: {frame.dim} features, {request.question(VectorQuestion).dim} coordinates of a user")
     return (yield request).of(VectorQuestion)
 
@@ -280,3 +288,17 @@ def _head(frame: Maps, embeddings: NDArray[Any], believed: Belief | None, users:
     labels = None if believed is None else believed.evidence(features, codes)
     weight, bias = linear_head(features, codes, users=users, labels=labels)
     return factored(frame.mean, frame.m1, weight, bias)
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    if ROUNDS.of(options) > 1 and not SELF_TRAINING.of(options):
+        raise ValueError("rounds: must be 1 without self-training: with one encoder, all users in one round tell more")
+
+
+PROTOCOL = TrainingProtocol(
+    "statistics", "every user released one vector, of how features go with labels; the server learnt from their mean, "
+    "and the rest is post-processing",
+    steps=statistics, trains_on=frozenset({VECTOR.name}), queried=frozenset({EMBEDDING.name, ANSWER.name}),
+    public_text=True, some_labels=True, encoder=True, checkpoint=True, alone=Alone.DESCRIBED, deployable=True,
+    options=(ROUNDS, SELF_TRAINING), stages=ROUNDS.of, check=_check,
+)  # fmt: skip

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mechanisms.channels import EMBEDDING, LABEL, TEXT
 from mechanisms.identity import Identity
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
-from server.export import export_encoder
+from server.protocols.declaration import TrainingProtocol
 from server.protocols.decoding import decoded, log_transition
 from server.protocols.models import ENCODER, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Public, Publish, Training
@@ -33,6 +34,8 @@ def text_then_embeddings(public: Public, channels: Channels, training: Training,
         training: Settings of the training.
         folder: Folder for the trained checkpoint; `folder`/client holds it in the form that clients run.
     """
+    from server.export import export_encoder
+
     assert public.rewriter is not None
     (mechanism,) = channels.embedding
     dim = dim_of(mechanism)
@@ -58,3 +61,11 @@ def text_then_embeddings(public: Public, channels: Channels, training: Training,
     if len(public.texts):
         maps = rescaled(maps, public=encoder.embed(public.texts))
     return EmbeddingModel(channels, encoder, mechanism, maps, asked)
+
+
+PROTOCOL = TrainingProtocol(
+    "text-then-embeddings", "half of the users released a sanitized text, the others a sanitized embedding under the "
+    "encoder trained on these, each with a label; the rest is post-processing",
+    steps=text_then_embeddings, trains_on=frozenset({TEXT.name, EMBEDDING.name, LABEL.name}),
+    queried=frozenset({EMBEDDING.name}), checkpoint=True, stages=lambda options: 2,
+)  # fmt: skip

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from client.models.tokens import in_form
 from server.card import model_card
 from server.maps import Maps
+from server.protocols import described
 from server.protocols.models import ENCODER, TextModel
 from server.protocols.protocol import Public, Text
 from simulations.artifacts.public import CachedEncoder
@@ -45,6 +46,7 @@ def save_model(folder: Path, model: Any, public: Public, result: ArmResult) -> N
     (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False) + "\n", encoding="utf-8")
     named = None if encoder is None else f"{encoder.identity}, {encoder.precision}"
     card = result.to_dict() | {"encoder": named, "classes": list(public.classes), "measured": _measured(result)}
+    card |= {"way": described(result.way)}
     card |= {"released": "text"} if public.rewriter is not None and encoder is None else {}
     (folder / "README.md").write_text(model_card(card), encoding="utf-8")
     (folder / "guarantee.json").write_text(json.dumps(json_ready(result.budget.to_dict()), indent=1), encoding="utf-8")

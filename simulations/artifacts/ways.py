@@ -32,8 +32,10 @@ def protocol_of(setup: ArmSetup, training: Training, public: Public, *, folder: 
     Raises:
         ValueError: The arm's parameters do not fit the data or the encoder.
     """
-    protocol = setup.protocol.conversation()(public, channels_of(setup, public), training, folder=folder)
-    return _prefixed(f"{setup.arm.name}: ", protocol)
+    if setup.protocol.steps is None:
+        raise ValueError(f"{setup.protocol}: sends no requests")
+    steps = setup.protocol.steps(public, channels_of(setup, public), training, folder=folder)
+    return _prefixed(f"{setup.arm.name}: ", steps)
 
 
 def _prefixed(prefix: str, protocol: Conversation) -> Conversation:
@@ -105,9 +107,7 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
 def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
     """Return the settings of a training server, from the tables [training] and [encoder]."""
     return Training(
-        seed=seed, label_stages=training.label_stages, rounds=training.rounds,
-        self_training=training.self_training, epochs=training.epochs, batch_size=training.batch_size,
-        bottleneck=None if isinstance(training.bottleneck, str) else training.bottleneck,
-        descent=training.descent, pooling=pooling_of(settings), max_length=settings.max_length,
-        export=export_settings(settings),
+        seed=seed, epochs=training.epochs, batch_size=training.batch_size, descent=training.descent,
+        pooling=pooling_of(settings), max_length=settings.max_length, export=export_settings(settings),
+        options=training.options,
     )  # fmt: skip

@@ -17,7 +17,9 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.text import KEPT, TextMechanism
 from mechanisms.words.verbatim import Verbatim
-from server.declarations import CENTRALISED, PUBLIC_ONLY, RELEASE_ONCE
+from server.protocols import PROTOCOLS
+from server.protocols.declaration import TrainingProtocol
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from server.training.descent import DESCENTS, Descent, LocalDPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
@@ -73,7 +75,7 @@ class Arm(Section):
     perturb: str = setting(values.choice(BOTH, "train", "test"), BOTH)
     reference: bool = setting(values.flag, False)
     smallest_crowd: int | None = setting(values.whole(1))
-    way: str | None = setting(values.choice(PUBLIC_ONLY.name, RELEASE_ONCE.name, CENTRALISED.name))
+    way: str | None = setting(values.choice(*(name for name, protocol in PROTOCOLS.items() if protocol.beside)))
 
     def _where(self, name: str) -> str:
         return f'arm "{self.name}": {key(name)}'
@@ -82,8 +84,13 @@ class Arm(Section):
         super().__post_init__()
         if not slug(self.name):
             raise UserError(f'arm "{self.name}": name: must contain a letter or a digit')
+        if self.protocol is not None and not self.protocol.private and not self.reference:
+            raise UserError(f'{self._where("way")}: "{self.way}" is not private; write reference = true beside it')
         if self.centralised:
-            self._check_centralised()
+            if given := [name for name in _TABLES if getattr(self, name) is not None]:
+                raise UserError(
+                    f'{self._where(given[0])}: a "{self.way}" arm releases nothing: its server has the texts; remove it'
+                )
             return
         for taught in (LABEL.name, VECTOR.name):
             if self.public_only and getattr(self, taught) is not None:
@@ -115,23 +122,20 @@ class Arm(Section):
                 "private; write reference = true beside it"
             )
 
-    def _check_centralised(self) -> None:
-        if not self.reference:
-            raise UserError(f'{self._where("way")}: "{CENTRALISED}" is not private; write reference = true beside it')
-        if given := [name for name in _TABLES if getattr(self, name) is not None]:
-            raise UserError(
-                f'{self._where(given[0])}: a "{CENTRALISED}" arm releases nothing: its server has the texts; remove it'
-            )
+    @property
+    def protocol(self) -> TrainingProtocol | None:
+        """Return the arm's own protocol; None if it has the experiment's."""
+        return None if self.way is None else PROTOCOLS[self.way]
 
     @property
     def public_only(self) -> bool:
         """Return True if no training user takes part."""
-        return self.way == PUBLIC_ONLY.name
+        return self.protocol is not None and self.protocol.borrows
 
     @property
     def centralised(self) -> bool:
         """Return True if a trusted server has all texts and labels in clear."""
-        return self.way == CENTRALISED.name
+        return self.protocol is not None and not self.protocol.private
 
     @property
     def features(self) -> int | None:

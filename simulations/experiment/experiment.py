@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE, admit
-from mechanisms.channels import CHANNELS
-from server.declarations import CENTRALISED, PROTOCOLS, PUBLIC_ONLY, RELEASE_ONCE, STATISTICS, TrainingProtocol
+from mechanisms.channels import CHANNELS, LABEL, TEXT
+from server.protocols import PROTOCOLS
+from server.protocols.declaration import Alone, TrainingProtocol
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
-from simulations.experiment.names import either, slug
+from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import (
     WAYS,
     Data,
@@ -81,13 +83,15 @@ class Experiment:
 
     def _check_public(self) -> None:
         public, protocol = self.data.public, self.training.protocol
-        if protocol.fits_maps and public.fraction == 0:
-            raise UserError(f'data.public.fraction: must be above 0; the protocol "{protocol}" learns its maps on it')
-        by_vector = protocol.releases_vector and public.labels and not self.encoder.fine_tune_on_public
-        if public.labelled is not None and not by_vector:
+        if protocol.public_text and public.fraction == 0:
+            raise UserError(f'data.public.fraction: must be above 0; the protocol "{protocol}" needs public text')
+        if protocol.public_labels and not public.labels:
+            raise UserError(f'data.public.labels: the protocol "{protocol}" needs public labels')
+        some = protocol.some_labels and public.labels and not self.encoder.fine_tune_on_public
+        if public.labelled is not None and not some:
             raise UserError(
-                f'data.public.labelled: goes with training.protocol = "{STATISTICS}", labels = true and '
-                "encoder.fine-tune-on-public = false; remove it"
+                f"data.public.labelled: goes with training.protocol = {_named(lambda it: it.some_labels)}, "
+                "labels = true and encoder.fine-tune-on-public = false; remove it"
             )
         if not public.labels and self.encoder.fine_tune_on_public:
             raise UserError(
@@ -95,12 +99,12 @@ class Experiment:
             )
         if not public.labels and self.training.maps == "learned":
             raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
-        if self.training.protocol.releases_text and self.encoder.fine_tune_on_public:
+        if protocol.releases_text and self.encoder.fine_tune_on_public:
             raise UserError(
                 f'encoder.fine-tune-on-public: does not go with training.protocol = "{protocol}", where labelled '
                 "public text joins the users', sanitized like theirs; remove it"
             )
-        if not protocol.fits_maps and self.encoder.layers:
+        if not protocol.encoder and self.encoder.layers:
             raise UserError(
                 f'encoder.layers: does not go with training.protocol = "{protocol}", which trains the last one\'s '
                 "states; remove it"
@@ -111,8 +115,8 @@ class Experiment:
                 f'encoder.precision: "{self.encoder.precision}" is of what users encode, and with training.protocol = '
                 f'"{self.training.way}" they encode nothing; remove it'
             )
-        if self.text.pretrain and not self.training.protocol.releases_text:
-            raise UserError(f"text.pretrain: needs training.protocol = {either(_named('text'))}")
+        if self.text.pretrain and not protocol.releases_text:
+            raise UserError(f"text.pretrain: needs training.protocol = {_named(lambda it: it.releases_text)}")
         if self.text.pretrain and public.fraction == 0:
             raise UserError("text.pretrain: needs public text, and data.public.fraction is 0")
         for arm in self.arms if self.text.pretrain else ():
@@ -157,18 +161,13 @@ class Experiment:
             taken[slug(arm.name)] = arm.name
             if self.data.second_text is None and (arm.text or {}).get("sides", 1) != 1:
                 raise UserError(f'arm "{arm.name}": text.sides: goes with pairs of texts, data.second-text; remove it')
-            if arm.public_only and not self.training.protocol.private:
-                raise UserError(
-                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" does not go with training.protocol = "paper", which '
-                    "trains on users' texts; put this arm into a study of another protocol"
-                )
+            self._check_beside(arm)
             if arm.centralised:
-                self._check_centralised(arm)
                 continue
             self._check_channels(arm)
             public = self.data.public
             way = self.protocol_of(arm)
-            chosen = way.fits_maps and way.releases_embedding and public.labels and public.labelled is None
+            chosen = way.encoder and way.releases_embedding and public.labels and public.labelled is None
             if len(arm.dims) > 1 and not chosen:
                 raise UserError(
                     f'arm "{arm.name}": embedding.dim: a list is chosen from by accuracy on public labels; '
@@ -189,94 +188,56 @@ class Experiment:
                     "crowd is all who are delivered; remove it"
                 )
 
-    def _check_centralised(self, arm: Arm) -> None:
-        if not self.training.protocol.fits_maps:
-            raise UserError(
-                f'arm "{arm.name}": protocol: "{CENTRALISED}" reads embeddings, and training.protocol = '
-                f'"{self.training.way}" '
-                f"has none at first; it goes with {either([name for name in WAYS if PROTOCOLS[name].fits_maps])}"
-            )
+    def _check_beside(self, arm: Arm) -> None:
+        """Check that an arm's own protocol goes with the experiment's."""
+        own, other, public = arm.protocol, self.training.protocol, self.data.public
+        if own is None:
+            return
+        where = f'arm "{arm.name}": protocol'
+        if not own.goes_beside(other):
+            names = _named(own.goes_beside)
+            raise UserError(f'{where}: "{own}" does not go with training.protocol = "{other}", but with {names}')
+        if public.labelled is not None and not own.some_labels:
+            raise UserError(f'{where}: "{own}" does not go with data.public.labelled; remove it')
+        if own.borrows and other.alone is Alone.LABELLED and (not public.labels or public.fraction == 0):
+            raise UserError(f'{where}: "{own}" needs labelled public text')
+        unnamed = not public.labels and self.data.class_descriptions == "none"
+        if own.borrows and other.alone is Alone.DESCRIBED and unnamed:
+            raise UserError(f'{where}: "{own}" needs labelled public text or data.class-descriptions')
 
     def _check_channels(self, arm: Arm) -> None:
-        """Check that the channels of an arm go with the training protocol."""
-        way, texts = self.protocol_of(arm), self.training.protocol.releases_text
-        beside = self.training.protocol.releases_vector and self.data.public.labelled is None
-        if arm.way == RELEASE_ONCE.name and not beside:
+        """Check that the channels of an arm are those of its protocol."""
+        way = self.protocol_of(arm)
+        given = {name for name in CHANNELS if getattr(arm, name) is not None}
+        for name in sorted(given - way.channels):
+            names = _named(lambda it, name=name: name in it.channels)
             raise UserError(
-                f'arm "{arm.name}": protocol: "{RELEASE_ONCE}" stands beside training.protocol = "{STATISTICS}" alone, '
-                "and not with data.public.labelled; remove it"
+                f'arm "{arm.name}": {key(name)}: does not go with training.protocol = "{way}", but with {names}; '
+                "remove it"
             )
-        if texts and arm.text is None:
-            raise UserError(
-                f'arm "{arm.name}": text: is missing; name a mechanism, since training.protocol = "{way}" trains on '
-                "texts"
-            )
-        if arm.text is not None and not texts:
-            raise UserError(
-                f'arm "{arm.name}": text: does not go with training.protocol = "{way}", but with '
-                f"{either(_named('text'))}"
-            )
-        if way.only_texts and arm.embedding is not None:
-            raise UserError(
-                f'arm "{arm.name}": embedding: none is released with training.protocol = "{way}"; remove it'
-            )
-        if way.releases_vector:
-            self._check_statistic(arm)
-        elif arm.statistic is not None:
-            raise UserError(
-                f'arm "{arm.name}": vector: does not go with training.protocol = "{way}", but with "{STATISTICS}"'
-            )
-        if arm.answer is not None:
-            self._check_answer(arm)
-        if way.in_halves:
-            if arm.public_only:
+        for name in sorted(way.trains_on - given - {LABEL.name}):  # labels may be sent in clear
+            if name == TEXT.name or not arm.public_only:  # whoever queries a model of texts releases texts
                 raise UserError(
-                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" does not go with training.protocol = "{way}"'
+                    f'arm "{arm.name}": {key(name)}: is missing; name a mechanism, which training.protocol = "{way}" '
+                    "needs"
                 )
-            if arm.embedding is None:
-                raise UserError(f'arm "{arm.name}": embedding: is missing; half of the users release one')
-            if len(arm.dims) > 1:
-                raise UserError(f'arm "{arm.name}": embedding.dim: give one number with training.protocol = "{way}"')
-        if texts and arm.public_only and (not self.data.public.labels or self.data.public.fraction == 0):
-            raise UserError(f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text')
+        if arm.answer is not None and arm.embedding is not None and not way.releases_embedding:
+            raise UserError(
+                f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
+            )
         needs_prior = arm.label is not None and arm.label["mechanism"] == "randomized-response-prior"
-        if needs_prior and (arm.embedding is None or texts) and not arm.public_only:
+        if needs_prior and (arm.embedding is None or way.releases_text) and not arm.public_only:
             raise UserError(f'arm "{arm.name}": label: randomized-response-prior needs an embedding beside it')
         if needs_prior and not way.private:
             raise UserError(
                 f'arm "{arm.name}": label: randomized-response-prior takes its prior from a model that users were '
-                'sent, and training.protocol = "paper" sends none; use randomized-response'
+                f'sent, and training.protocol = "{way}" sends none; use randomized-response'
             )
 
     def protocol_of(self, arm: Arm) -> TrainingProtocol:
-        """Return the protocol that trains the arm; without users in a public-only arm."""
-        return self.training.protocol if arm.way is None or arm.public_only else PROTOCOLS[arm.way]
-
-    def _check_statistic(self, arm: Arm) -> None:
-        if arm.public_only:
-            if not self.data.public.labels and self.data.class_descriptions == "none":
-                raise UserError(
-                    f'arm "{arm.name}": protocol: "{PUBLIC_ONLY}" needs labelled public text or data.class-descriptions'
-                )
-        elif arm.statistic is None:
-            raise UserError(
-                f'arm "{arm.name}": vector: is missing; name a mechanism, which training.protocol = "{STATISTICS}" '
-                "needs"
-            )
-        if arm.label is not None:
-            raise UserError(f'arm "{arm.name}": label: is part of what a user vector says, under its ε; remove it')
-
-    def _check_answer(self, arm: Arm) -> None:
-        way = self.protocol_of(arm)
-        if not way.answers:
-            raise UserError(
-                f'arm "{arm.name}": answer: does not go with training.protocol = "{way}", but with '
-                f"{either([name for name in WAYS if PROTOCOLS[name].answers])}"
-            )
-        if way.releases_vector and arm.embedding is not None:
-            raise UserError(
-                f'arm "{arm.name}": answer: whoever asks releases an answer or an embedding; remove one of the two'
-            )
+        """Return the protocol that trains the arm; a public-only arm runs the experiment's without users."""
+        own = arm.protocol
+        return self.training.protocol if own is None or own.borrows else own
 
     def setup(self, arm: Arm) -> ArmSetup:
         """Return an arm with what the experiment settles for it."""
@@ -323,9 +284,9 @@ class Experiment:
         return tuple(allowed)
 
 
-def _named(channel: str) -> list[str]:
-    """Return the protocols whose training users release a channel."""
-    return [name for name in WAYS if channel in PROTOCOLS[name].trains_on]
+def _named(fits: Callable[[TrainingProtocol], bool]) -> str:
+    """Return the names of the experiments' protocols that fit, for an error message."""
+    return either(name for name in WAYS if fits(PROTOCOLS[name]))
 
 
 def _in_clear(arm: Arm) -> bool:

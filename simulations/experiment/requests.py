@@ -14,8 +14,8 @@ from mechanisms.messages.request import Request
 from mechanisms.privunit import MAX_DIM
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
-from server.declarations import TrainingProtocol
 from server.maps import Maps
+from server.protocols.declaration import TrainingProtocol
 from server.protocols.protocol import Channels
 from simulations.errors import UserError
 from simulations.experiment.arm import (

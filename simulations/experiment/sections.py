@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from client import policy as client
-from server.declarations import ASKING, PAPER, PROTOCOLS, RELEASE_ONCE, TrainingProtocol
+from server.protocols import PROTOCOLS
+from server.protocols.declaration import Option, TrainingProtocol
+from server.protocols.release_once import PROTOCOL as RELEASE_ONCE
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key
 
 #: Protocols that an experiment may name; others belong to single arms.
-WAYS = (*ASKING, PAPER.name)
+WAYS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.whole)
 CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
 #: Tasks of the built-in corpus, with their numbers of classes.
 CLASSES = {"sentiment": 2, "genre": 12}
@@ -307,33 +309,47 @@ class Encoder(Section):
     fine_tune_lr: float = setting(values.number(above=True, below=1.0), 5e-5)
 
 
-#: Default m' if users release texts: Du et al. 2023, section 4.2, use it for all main results.
-_BOTTLENECK = 16
+def _checked(option: Option) -> values.Check:
+    """Return the check of a protocol's option, by the type of its default."""
+    if isinstance(option.default, bool):
+        return values.flag
+    if isinstance(option.default, int):
+        return values.whole(option.least, none=option.optional)
+    if isinstance(option.default, float):
+        return values.number(option.least)
+    return values.choice(*option.choices) if option.choices else values.text
+
+
+def _with_options(section: type[Section]) -> type[Section]:
+    """Add the options of all protocols to a section: a key for each, described in the section's docstring."""
+    known: dict[str, Option] = {}
+    for protocol in map(PROTOCOLS.__getitem__, WAYS):
+        for option in protocol.options:
+            if option.name in section.__annotations__ or known.setdefault(option.name, option) != option:
+                raise ValueError(f"{protocol}: option {option.name} is another key of [training] already")
+    summaries = " ".join(f'"{name}": {PROTOCOLS[name].summary}.' for name in WAYS)
+    lines = (section.__doc__ or "").rstrip().replace("Attributes:\n", f"Attributes:\n        protocol: {summaries}\n")
+    section.__doc__ = "\n        ".join([lines, *(f"{key(name)}: {option.about}" for name, option in known.items())])
+    for name, option in known.items():
+        section.__annotations__[name] = "Any"
+        setattr(section, name, setting(_checked(option), option.default))
+    return section
 
 
 @dataclass(frozen=True)
+@_with_options
 class Training(Section):
     """Protocol by which users release and the server trains, and its options.
 
     Attributes:
-        protocol: "release-once": users release embeddings. "statistics": each user releases one vector, which relates
-            features to labels. "sanitized-text": users release texts. "text-then-embeddings": half of the users
-            release texts, on which the encoder of the others' embeddings is trained. "paper" is not private, and must
-            be acknowledged.
         epochs: Number of epochs of end-to-end training.
         batch-size: Number of texts in a batch of end-to-end training.
         lr: Learning rate of the encoder in end-to-end training.
         schedule: Learning rates after the warm-up: they fall to 0, or stay.
         warm-up: Share of the steps in which learning rates rise.
         weight-decay: Weight decay of the encoder.
-        bottleneck: Number of coordinates between encoder and head if users release texts, or "none".
         maps: Method that finds M1 on public data: "learned" needs public labels.
         acknowledge-not-private: True to run a protocol that is not private.
-        label-stages: Number of stages, of disjoint users, in which labels are released. The model of one stage gives
-            the prior of the next.
-        rounds: Number of groups of disjoint users that release vectors, one after another.
-        self-training: True if the model of one group labels public text, on which the encoder of the next group and of
-            the final model is trained.
     """
 
     place: ClassVar[str] = "training"
@@ -344,12 +360,8 @@ class Training(Section):
     schedule: str = setting(values.choice("linear", "constant"), "linear")
     warm_up: float = setting(values.number(below=1.0), 0.1)
     weight_decay: float = setting(values.number(below=1.0), 0.01)
-    bottleneck: int | str = setting(values.none_or_whole, _BOTTLENECK)
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
-    label_stages: int = setting(values.whole(1), 1)
-    rounds: int = setting(values.whole(1), 1)
-    self_training: bool = setting(values.flag, False)
 
     @property
     def descent(self) -> dict[str, Any]:
@@ -361,12 +373,17 @@ class Training(Section):
     @property
     def stages(self) -> int:
         """Return the number of stages in which users release, each user in one of them."""
-        return self.protocol.stages(self)
+        return self.protocol.stages(self.options)
 
     @property
     def protocol(self) -> TrainingProtocol:
         """Return the protocol that the file names."""
         return PROTOCOLS[self.way]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the values of the protocol's own options."""
+        return {option.name: getattr(self, option.name) for option in self.protocol.options}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -375,19 +392,14 @@ class Training(Section):
                 f'training.protocol: "{self.way}" is not private (its gradients depend on raw text), only a trusted '
                 "simulation; set training.acknowledge-not-private = true to run it"
             )
-        self._check_options()
-        if self.rounds > 1 and not self.self_training:
-            raise UserError(
-                "training.rounds: must be 1 without self-training: with one encoder, all users in one round tell more"
-            )
-
-    def _check_options(self) -> None:
-        """Raise UserError where an option of another protocol is set."""
-        usual = {each.name: each.default for each in fields(self)}
-        for other in map(PROTOCOLS.__getitem__, WAYS):
-            for option in sorted(other.options - self.protocol.options, reverse=True):
-                if getattr(self, option) != usual[option]:
-                    raise UserError(f'training.{key(option)}: goes with protocol = "{other.name}"; remove it')
+        for other in PROTOCOLS.values():
+            for option in other.options:
+                if option not in self.protocol.options and getattr(self, option.name) != option.default:
+                    raise UserError(f'training.{key(option.name)}: goes with protocol = "{other}"; remove it')
+        try:
+            self.protocol.check(self.options)
+        except ValueError as error:
+            raise UserError(f"training.{error}") from error
 
 
 #: Placeholder of the private text in a prompt.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from client.policy import Policy
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
-from server.declarations import TrainingProtocol
+from server.protocols.declaration import TrainingProtocol
 from simulations.experiment import pricing, requests
 from simulations.experiment.arm import Arm, statistic_of
 from simulations.experiment.sections import Shuffle

@@ -53,15 +53,19 @@ def choice(*names: str) -> Check:
     return Check(check, {"enum": list(names)})
 
 
-def whole(least: int) -> Check:
-    """Return a check for a whole number of at least `least`."""
+def whole(least: int, *, none: bool = False) -> Check:
+    """Return a check for a whole number of at least `least`, or also for "none"."""
 
-    def check(value: Any, where: str) -> int:
+    def check(value: Any, where: str) -> int | str:
+        if none and value == "none":
+            return "none"
         if not _is_whole(value) or value < least:
-            raise UserError(f"{where}: must be a whole number of at least {least}, got {value!r}")
+            either = '"none" or ' if none else ""
+            raise UserError(f"{where}: must be {either}a whole number of at least {least}, got {value!r}")
         return int(value)
 
-    return Check(check, {"type": "integer", "minimum": least})
+    schema = {"type": "integer", "minimum": least}
+    return Check(check, {"anyOf": [{"const": "none"}, schema]} if none else schema)
 
 
 def wholes(least: int) -> Check:
@@ -120,14 +124,6 @@ def _auto_or_whole(value: Any, where: str) -> int | str:
         return "auto"
     if not _is_whole(value) or value < 1:
         raise UserError(f'{where}: must be "auto" or a whole number of at least 1, got {value!r}')
-    return int(value)
-
-
-def _none_or_whole(value: Any, where: str) -> int | str:
-    if value == "none":
-        return "none"
-    if not _is_whole(value) or value < 2:
-        raise UserError(f'{where}: must be "none" or a whole number of at least 2, got {value!r}')
     return int(value)
 
 
@@ -202,7 +198,6 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
 text = Check(_text, {"type": "string", "pattern": r"\S"})
 flag = Check(_flag, {"type": "boolean"})
 auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
-none_or_whole = Check(_none_or_whole, {"anyOf": [{"const": "none"}, {"type": "integer", "minimum": 2}]})
 reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
 column = Check(
     _column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from server.declarations import CENTRALISED
+from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.protocol import Public
 from simulations.experiment import Arm
 from simulations.experiment.guarantees import Promise

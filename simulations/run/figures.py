@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechanisms.channels import EMBEDDING, LABEL
-from server.declarations import PUBLIC_ONLY, releases
+from server.protocols import releases
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import SPLITS, ArmResult, Score, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell

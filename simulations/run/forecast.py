@@ -282,7 +282,7 @@ def _trained(experiment: Experiment, parts: Parts, model: Transformer, texts: di
     public, train = (float(model.operations(part).sum()) for part in (parts.public, parts.train))
     if experiment.encoder.fine_tune_on_public:
         total += experiment.encoder.fine_tune_epochs * public
-    if not training.protocol.fits_maps:
+    if not training.protocol.encoder:
         share = 0.5 if training.protocol.in_halves else 1.0
         beside = public if experiment.data.public.any_labels and training.protocol.private else 0.0
         for arm in experiment.arms:

@@ -28,7 +28,7 @@ from simulations.experiment.sections import Training
 from simulations.output.atomic import followed, refuse_taken, whole
 
 if TYPE_CHECKING:
-    from server.declarations import TrainingProtocol
+    from server.protocols.declaration import TrainingProtocol
     from server.protocols.protocol import Public
     from simulations.run.prepare import Held
 
@@ -54,7 +54,7 @@ def trained_on(encoder: Encoder, training: Training) -> str | None:
     from server.accelerator import device  # torch
 
     here = device().type
-    return here if training.protocol.trains_encoder or encoder.fine_tune_on_public else None
+    return here if training.protocol.checkpoint or encoder.fine_tune_on_public else None
 
 
 class Journal:
@@ -369,7 +369,7 @@ def _data(protocol: TrainingProtocol, public: Public, held: Held) -> dict[str, A
         about["public embeddings"] = hashlib.sha256(public.embeddings.tobytes()).hexdigest()
     about["the encoder"] = None if public.encoder is None else public.encoder.identity
     about["the vocabulary"] = None if public.rewriter is None else public.rewriter.vocabulary.identity
-    if protocol.trains_encoder:
+    if protocol.checkpoint:
         import torch
 
         about["the number of threads (OMP_NUM_THREADS)"] = torch.get_num_threads()

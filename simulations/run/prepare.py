@@ -203,7 +203,7 @@ def _check_test_classes(test: Corpus) -> None:
 
 def _check_public(training: Training, public: Corpus) -> None:
     """Raise UserError if there are too few public texts to learn maps."""
-    if training.protocol.fits_maps and len(public) < 2:
+    if training.protocol.public_text and len(public) < 2:
         texts = f"{len(public)} public text{'s' * (len(public) != 1)}"
         raise UserError(f"data.public: there is {texts}, and maps are learned on two or more; make more texts public")
 

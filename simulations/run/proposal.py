@@ -19,7 +19,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from server.declarations import CENTRALISED
+from server.protocols.centralised import PROTOCOL as CENTRALISED
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora.classes import described
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned

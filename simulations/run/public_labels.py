@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from server.declarations import PUBLIC_ONLY
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.markdown import table as markdown_table

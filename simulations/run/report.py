@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from server.card import PAYERS
-from server.declarations import STATISTICS
+from server.protocols.statistics import PROTOCOL as STATISTICS
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json

@@ -34,7 +34,7 @@ from client.device.bundle import Bundle, Keys, open_bundle
 from client.device.roles import MODEL
 from client.device.serve import MARK as SERVED
 from client.shard import write_shard
-from server.declarations import PROTOCOLS
+from server.protocols import PROTOCOLS
 from server.protocols.models import QUESTION
 from simulations.artifacts.public import save_public
 from simulations.errors import Interrupted, Terminated, UserError

@@ -10,7 +10,7 @@ from typing import Any
 from mechanisms.accounting.ladder import ladder
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
 from mechanisms.vocabulary import Vocabulary
-from server.declarations import PROTOCOLS
+from server.protocols import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml

@@ -10,7 +10,9 @@ from typing import Any
 
 from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR
 from server.card import PAYERS, Price, dearest, price_of
-from server.declarations import CENTRALISED, PAPER, PUBLIC_ONLY
+from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.protocols.paper import PROTOCOL as PAPER
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.experiment.result import ArmResult
 from simulations.output.numbers import is_finite
 from simulations.run import trust

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from server.declarations import CENTRALISED, PAPER, releases
+from server.protocols import releases
+from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.protocols.paper import PROTOCOL as PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.analysis.attack_results import figures as drawn_attacks
 from simulations.experiment.result import ArmResult

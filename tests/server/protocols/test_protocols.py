@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,27 +15,23 @@ from mechanisms.messages.batch import Batch
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.randomized_response import RandomizedResponse
-from server import declarations
-from server.declarations import ASKING, PROTOCOLS
+from server.protocols import PROTOCOLS, releases
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Publish
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.experiment import sections
 from simulations.run.collect import FlowerUsers
-from tests.server.protocols import nearest_mean
 from tests.support.studies import (
     CLASSES,
     PRIOR,
     PURKAYASTHA,
     RANDOMIZED,
     TEST,
-    USERS,
     LocalGrid,
     experiment,
     folder,
     make_nodes,
     prepared,
-    run_arms,
     trained,
 )
 
@@ -95,34 +90,16 @@ def test_a_protocol_is_replayed_from_what_it_was_sent(label_stages: int, folder:
         np.testing.assert_array_equal(getattr(model.asked, name), getattr(replayed.asked, name))
 
 
-def test_a_new_way_costs_one_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forty lines and one of the catalogue; ledgers, shuffler, scores and the table come by themselves."""
-    lines = inspect.getsource(nearest_mean).splitlines()
-    assert len(lines) <= 40
-    imported = {n.module for n in ast.walk(ast.parse("\n".join(lines))) if isinstance(n, ast.ImportFrom)}
-    ours = ("__future__", "mechanisms", "pathlib", "server")
-    assert all(name.split(".")[0] in ours for name in imported), "no user, no truth"
-    mine = replace(declarations.RELEASE_ONCE, steps="tests.server.protocols.nearest_mean:nearest_mean")
-    monkeypatch.setitem(declarations.PROTOCOLS, "release-once", mine)
-    study = experiment(ARM)
-    line = run_arms(study, LocalGrid(make_nodes(study, folder)))["a"].line
-    assert line["delivered"] == USERS and line["dropped"] == line["errors"] == {}
-    assert line["accuracy"] > 0.8 and line["accuracy_clean_test"] > 0.9  # chance is 1/3
-    assert {rung["rung"] for rung in line["ladder"]} >= {"embedding", "label", "shuffled"}
-
-
-def test_experiments_name_the_ways_that_there_are() -> None:
-    assert (*ASKING, "paper") == sections.WAYS
-    for name in ASKING:
-        steps = PROTOCOLS[name].conversation()
+def test_experiments_name_the_protocols_that_there_are() -> None:
+    with_steps = {name: protocol.steps for name, protocol in PROTOCOLS.items() if protocol.steps is not None}
+    assert (*with_steps, "paper") == sections.WAYS
+    for steps in with_steps.values():
         assert list(inspect.signature(steps).parameters) == ["public", "channels", "training", "folder"]
         assert inspect.isgeneratorfunction(steps)
-    with pytest.raises(ValueError, match="sends no requests"):
-        PROTOCOLS["paper"].conversation()
-    options = {field.name for field in fields(sections.Training)}
-    assert all(protocol.options <= options for protocol in PROTOCOLS.values())
-    assert declarations.releases("sanitized-text", "text") and not declarations.releases("sanitized-text", "embedding")
-    assert not declarations.releases("a protocol of another version", "text")
+    keys = {field.name: field.default for field in fields(sections.Training)}
+    assert all(keys[option.name] == option.default for each in PROTOCOLS.values() for option in each.options)
+    assert releases("sanitized-text", "text") and not releases("sanitized-text", "embedding")
+    assert not releases("a protocol of another version", "text")
 
 
 def test_nothing_happens_before_the_first_question_is_wanted(lines: list[str]) -> None:
@@ -219,4 +196,4 @@ def test_what_an_arm_asks_follows_from_the_experiment() -> None:
     channels = channels_of(study.setups[0], prepared(study).public)
     assert (channels.teaching, channels.asking, channels.minimum_users, channels.classes) == (True, True, 20, CLASSES)
     assert (channels.label.name, [m.name for m in channels.embedding]) == ("randomized-response", ["purkayastha"])
-    assert (trained(study).seed, trained(study).label_stages) == (study.seed, 3)
+    assert (trained(study).seed, trained(study).options) == (study.seed, {"label_stages": 3})

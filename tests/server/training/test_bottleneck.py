@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from server.protocols.sanitized_text import BOTTLENECK
 from server.training.end_to_end import started
 from server.training.on_text import train_on_text
 from simulations.errors import UserError
@@ -26,9 +27,8 @@ def study(**training: object) -> Experiment:
 
 
 def test_what_a_study_says_is_what_is_trained(bert: Path) -> None:
-    assert trained(study()).bottleneck == 16
-    assert trained(study(bottleneck=5)).bottleneck == 5
-    assert trained(study(bottleneck="none")).bottleneck is None
+    for given, dim in (({}, 16), ({"bottleneck": 5}, 5), ({"bottleneck": "none"}, None)):
+        assert BOTTLENECK.of(trained(study(**given)).options) == dim
     texts, labels = reviews(12, 0)
     for dim in (5, None):
         pipeline = train_on_text(bert, texts, labels, classes=2, dim=dim, epochs=1, seed=1, max_length=16)
