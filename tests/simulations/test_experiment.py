@@ -506,7 +506,7 @@ def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, ca
     "said", ['"words"', '{ "0" = "bad" }', '{ "0" = "bad", "1" = [] }', '{ "0" = "bad", "1" = " " }', "3"]
 )
 def test_descriptions_of_classes_are_texts(said) -> None:
-    with pytest.raises(UserError, match=r'^data\.class-descriptions: must be "names", "none", or a table of texts'):
+    with pytest.raises(UserError, match=r'data\.class-descriptions: must be "names", "none", or a table of texts'):
         load("demo", [f"data.class-descriptions={said}"])
 
 
