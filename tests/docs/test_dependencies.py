@@ -18,7 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 OURS = {"mechanisms", "client", "server", "simulations", "sottovoce", "benchmarks"}
 #: Extras beside the core that a file or folder may import; the longest path counts.
 EXTRAS = {
-    "mechanisms": (), "client": (), "server": ("simulation",), "simulations": ("simulation",),
+    "mechanisms": (), "mechanisms/words/redaction.py": ("presidio",), "client": (), "server": ("simulation",),
+    "simulations": ("simulation",),
     "simulations/transport/https.py": ("deployment",), "simulations/run/track.py": ("simulation", "tracking", "wandb"),
     "sottovoce": (), "sottovoce/adversary": ("adversary",), "sottovoce/deployment": ("deployment",),
     "sottovoce/report": ("report",), "sottovoce/explore": ("report",), "sottovoce/contracts": ("dev",),
