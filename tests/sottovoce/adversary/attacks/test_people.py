@@ -65,7 +65,7 @@ def results(folder: Path) -> dict:
         "redaction": {"mechanism": "redaction"}, "SanText": {"mechanism": "santext", "epsilon": 0.01},
         "DP-MLM": {"mechanism": "dp-mlm", "epsilon": 100.0}, "Presidio": people.TEXTS["Presidio"],
     }  # fmt: skip
-    study = people.Study(found, task, None, texts, 1, Counts(), vocabulary, lambda line: None)
+    study = people.Study(found, task, None, texts, 1, Counts(), vocabulary)
     return people.compare(study)
 
 
