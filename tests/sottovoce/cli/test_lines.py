@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_a_folder_in_place_of_a_ledger_is_named(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(("arms", "said"), [(1, "1 arm"), (2, "2 arms")])
-def test_one_arm_is_one(arms: int, said: str, tmp_path: Path) -> None:
+def test_one_arm_is_one(arms: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     embedding = {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 2}
     table: dict[str, Any] = {
         "name": "s", "policy": {"embedding": 4.0, "accept-unprotected": ["label: test"]},
@@ -34,12 +35,20 @@ def test_one_arm_is_one(arms: int, said: str, tmp_path: Path) -> None:
     }  # fmt: skip
     lines: list[str] = []
 
-    def stop(line: str) -> None:
-        lines.append(line)
-        raise KeyboardInterrupt
+    class Stop(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        simulate._results(from_table(table), tmp_path, stop, None, None)
+    stop, engine = Stop(), cast(Any, None)
+    logger = logging.getLogger("simulations")
+    caplog.set_level(logging.INFO, logger.name)
+    logger.addHandler(stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            simulate._results(from_table(table), tmp_path, engine)
+    finally:
+        logger.removeHandler(stop)
     assert lines[0].endswith(f", {said}")
 
 
