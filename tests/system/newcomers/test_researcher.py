@@ -76,7 +76,7 @@ def runs_it(newcomer: Newcomer) -> None:
         "mine/study.toml: population.users: must be a whole number of at least 1, got 'many'",
     )
     errs(
-        f"simulate {out} --set arm.2.vector.epsilon=20",
+        f"simulate {out} --set arm.3.vector.epsilon=20",
         'mine/study.toml: arm "one vector, ε = 8": vector: worst-case ε 20 is above policy.vector = 8, so its '
         "users refuse; raise the limit or lower epsilon",
     )
