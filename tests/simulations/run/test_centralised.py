@@ -104,7 +104,7 @@ def test_a_label_that_is_a_number_has_its_correlation() -> None:
 def test_mistakes_are_one_line(arm: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         experiment(READS_ALL | arm)
-    with pytest.raises(UserError, match='protocol: "centralised" reads embeddings'):
+    with pytest.raises(UserError, match=r'"centralised" does not go with training\.protocol = "sanitized-text"'):
         experiment(READS_ALL, training={"protocol": "sanitized-text"})
 
 

@@ -259,7 +259,7 @@ def test_a_bug_that_comes_again_is_not_told_to_be_resumed(error: Exception, plac
 def test_before_anything_is_released_nothing_is_left(
     error: BaseException, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(study: Experiment) -> Any:
+    def failing(study: Experiment, **_: Any) -> Any:
         raise error
 
     monkeypatch.setattr("simulations.run.run.prepare", failing)

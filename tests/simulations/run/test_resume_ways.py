@@ -169,7 +169,7 @@ MOMENTS = [
     ("sanitized-text", "tests.support.studies.release", NODES + 3, ()),  # mid-stage: some have answered
     ("sanitized-text", "server.training.on_text.fit", 2, soak),
     ("sanitized-text", "simulations.run.run.write_answers", 1, soak),
-    ("text-then-embeddings", "server.protocols.text_then_embeddings.export_encoder", 1, slow),  # half of a model
+    ("text-then-embeddings", "server.export.export_encoder", 1, slow),  # half of a model
     ("text-then-embeddings", "tests.support.studies.release", 2 * NODES - 1, soak),
     ("text-then-embeddings", "simulations.run.journal.Journal.finish", 2, soak),
     ("paper", "server.training.paper.fit", 2, ()),  # the first arm is finished
@@ -201,7 +201,7 @@ def full(limit: int) -> None:
 
 FULL = [
     ("paper", "simulations.run.run.save_model", 2, 3000, ()),  # in the middle of the weights
-    *(("text-then-embeddings", "server.protocols.text_then_embeddings.export_encoder", n, at, soak)
+    *(("text-then-embeddings", "server.export.export_encoder", n, at, soak)
       for n in (1, 2) for at in (0, 3000)),
     *((way, where, 2, at, soak) for way in WAYS for where in ("simulations.run.run.save_model",
       "simulations.run.run.write_answers", "simulations.run.journal.Journal.finish") for at in (0, 100)),

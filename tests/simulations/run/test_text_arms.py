@@ -431,9 +431,9 @@ def test_labels_under_noise_are_corrected(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("arms", "sections", "words"),
     [
-        ({"text": SANTEXT, "embedding": {"mechanism": "identity"}}, {}, "embedding: none is released"),
+        ({"text": SANTEXT, "embedding": {"mechanism": "identity"}}, {}, "embedding: does not go with"),
         ({"text": SANTEXT}, {"training": {"protocol": "release-once"}}, "does not go with training.protocol"),
-        ({"embedding": {"mechanism": "identity"}}, {}, "text: is missing"),
+        ({"embedding": {"mechanism": "identity"}}, {}, "embedding: does not go with"),
         ({"text": SANTEXT | {"epsilom": 1.0}}, {}, "did you mean 'epsilon'"),
         ({"text": SANTEXT | {"dim": 4}}, {}, "text.dim"),
         ({"text": SANTEXT | {"length": "kept"}}, {}, "the number of tokens (length)"),

@@ -42,8 +42,8 @@ CASES = [
     Case(SANITIZE, "<&-", 2, "standard input is closed; name a file with --in"),
     Case("schema", "| true", 1),  # as click ends, without a word
     Case("schema", begins="{\n", environment=ASCII),
-    Case("schema --markdown", begins="# The", environment=ASCII),
-    Case("schema --markdown", begins="# The", environment=C),
+    Case("schema --markdown", begins="# Experiment file", environment=ASCII),
+    Case("schema --markdown", begins="# Experiment file", environment=C),
     Case("schema", code=2, complaint="the working folder is gone; change to one that is there"),
 ]
 

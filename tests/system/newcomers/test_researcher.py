@@ -83,7 +83,7 @@ def runs_it(newcomer: Newcomer) -> None:
     named = "arm.one vector, ε = 8.vector.epsilon=4"
     errs(
         f'simulate {out} --set "{named}"',
-        f"mine/study.toml: --set {named}: number the arm, from 0 to 5, as arm.0.embedding.epsilon=4",
+        f"mine/study.toml: --set {named}: number the arm, from 0 to 6, as arm.0.embedding.epsilon=4",
     )
     errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
     errs(
@@ -148,7 +148,9 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
     with open(out / "tidy.csv", encoding="utf-8", newline="") as opened:
         rows = [row for row in csv.DictReader(opened) if (row["metric"], row["split"]) == ("accuracy", "on_device")]
     assert {(row["arm"], row["seed"]) for row in rows if row["reference"] == "False"} == {
-        (f"one vector, ε = {epsilon}", seed) for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0) for seed in "123"
+        (name, seed)
+        for name in ("class names alone, no users", *(f"one vector, ε = {e}" for e in (0.5, 1.0, 2.0, 4.0, 8.0)))
+        for seed in "123"
     }
     page = (newcomer.home / "report.html").read_text(encoding="utf-8")
     assert "The study mine-sweep" in page and "&lt;p&gt;" not in page
