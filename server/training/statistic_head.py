@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.privunit import MAX_DIM
+from mechanisms.projection import project
 from server.training.principal import pca_maps
 
 FloatArray = NDArray[np.float64]
@@ -423,13 +424,14 @@ def covering_features(embeddings: NDArray[Any], likely: NDArray[Any], codes: NDA
         likely: Probabilities of classes (N, K) by the names.
         codes: Codes of labels.
     """
+    widest = wide_features(embeddings)
+    maps = pca_maps(embeddings, dim=widest, classes=len(codes))
 
     def decided(d: int) -> NDArray[np.int64]:
-        features = pca_maps(embeddings, dim=d, classes=len(codes)).project(embeddings)
+        features = project(embeddings, maps.mean, maps.m1[:, :d])
         weight, bias = linear_head(features, codes, labels=of_names(features, likely, codes))
         return (features @ weight + bias).argmax(axis=1)
 
-    widest = wide_features(embeddings)
     allowed = features_allowed(1, width=widest)
     whole = decided(widest)
     return next((d for d in allowed if (decided(d) == whole).mean() >= COVERED), widest)

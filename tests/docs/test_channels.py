@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mechanisms.messages.questions import LISTED
@@ -16,16 +16,17 @@ MOST = 25
 _BY_NAME = ("mechanism", "payload_form", "channel", "digest", "named")
 
 
-def compared(root: Path, packages: tuple[str, ...] = PACKAGES) -> list[str]:
-    """Lines of FILE:LINE that compare something with a channel's name, or look a channel up by it."""
+def places(root: Path, lines: Callable[[ast.AST], Iterator[int]], packages: tuple[str, ...] = PACKAGES) -> list[str]:
+    """Return FILE:LINE of every line that a search of syntax trees finds in the packages, each once."""
     found = []
     for path in sorted(file for package in packages for file in (root / package).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found += [f"{path.relative_to(root).as_posix()}:{line}" for line in sorted(set(_lines(tree)))]
+        found += [f"{path.relative_to(root).as_posix()}:{line}" for line in sorted(set(lines(tree)))]
     return found
 
 
-def _lines(tree: ast.AST) -> Iterator[int]:
+def compares(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that compare something with a channel's name, or look a channel up by it."""
     for node in ast.walk(tree):
         parts: list[ast.expr] = []
         if isinstance(node, ast.Compare):
@@ -48,7 +49,7 @@ def _names(node: ast.expr) -> set[str]:
 
 
 def test_few_lines_compare_a_channels_name() -> None:
-    found = compared(ROOT)
+    found = places(ROOT, compares)
     assert len(found) <= MOST, "\n".join(found)
 
 
@@ -59,4 +60,4 @@ def test_a_line_that_compares_one_is_found(tmp_path: Path) -> None:
         'd = {"label"} & names', 'e = channel != "vector"', 'f = {"text": 1}', 'g = request.question(TextQuestion)',
     )  # fmt: skip
     (tmp_path / "client" / "some.py").write_text("\n".join(lines))
-    assert compared(tmp_path, ("client",)) == [f"client/some.py:{i}" for i in (1, 2, 3, 4)]
+    assert places(tmp_path, compares, ("client",)) == [f"client/some.py:{i}" for i in (1, 2, 3, 4)]

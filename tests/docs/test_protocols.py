@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from server.protocols import PROTOCOLS
-from tests.docs.test_channels import PACKAGES
+from tests.docs.test_channels import places
 from tests.support.paths import ROOT
 
 MOST = 25
@@ -15,16 +15,8 @@ MOST = 25
 CONSTANTS = frozenset(name.upper().replace("-", "_") for name in PROTOCOLS)
 
 
-def compared(root: Path, packages: tuple[str, ...] = PACKAGES) -> list[str]:
-    """Lines of FILE:LINE that compare something with a protocol or its name."""
-    found = []
-    for path in sorted(file for package in packages for file in (root / package).rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        found += [f"{path.relative_to(root).as_posix()}:{line}" for line in sorted(set(_lines(tree)))]
-    return found
-
-
-def _lines(tree: ast.AST) -> Iterator[int]:
+def compares(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that compare something with a protocol or its name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]
@@ -50,7 +42,7 @@ def _names_protocol(node: ast.expr) -> bool:
 
 
 def test_few_lines_compare_a_protocols_name() -> None:
-    found = compared(ROOT)
+    found = places(ROOT, compares)
     assert len(found) <= MOST, "\n".join(found)
 
 
@@ -61,4 +53,4 @@ def test_a_line_that_compares_one_is_found(tmp_path: Path) -> None:
         "d = protocol is STATISTICS", 'e = mode == "paper"', 'f = {"statistics": 1}', "g = protocol.releases_text",
     )  # fmt: skip
     (tmp_path / "client" / "some.py").write_text("\n".join(lines))
-    assert compared(tmp_path, ("client",)) == [f"client/some.py:{i}" for i in (1, 2, 3, 4)]
+    assert places(tmp_path, compares, ("client",)) == [f"client/some.py:{i}" for i in (1, 2, 3, 4)]
