@@ -73,7 +73,7 @@ def test_a_study_that_is_not_finished_is_one_line(tmp_path: Path, capsys: pytest
     (place / "runs" / "users-60-seed-1" / "results.json").unlink()
     out = tmp_path / "report.html"
     assert cli.main(["report", str(place), "--out", str(out)]) == 2
-    said = f"sottovoce: {place}: holds no finished study; run it again to go on: sottovoce study FILE.toml\n"
+    said = f"sottovoce: {place}: holds no finished study; run it again to go on: sottovoce sweep FILE.toml\n"
     assert capsys.readouterr().err == said and not out.exists()
 
 
