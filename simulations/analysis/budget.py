@@ -18,6 +18,7 @@ from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import EMBEDDING, LABEL
 from mechanisms.facts import AboutWords, facts_of
 from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
 from mechanisms.words.text import KEPT, TextMechanism
 from simulations.artifacts.generator import generator_folder, public_sentences
@@ -27,7 +28,6 @@ from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import ANY_MODEL, Experiment, stand_in, text_mechanism
 from simulations.experiment.ladder import PAPER, of_experiment
-from simulations.experiment.mechanism_text import read_mechanism
 
 #: Methods of composition (`mechanisms.accounting.compose`).
 METHODS = ("basic", "advanced", "renyi", "pld")

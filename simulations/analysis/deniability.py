@@ -19,6 +19,7 @@ import numpy as np
 
 from client.models.vocabulary import load
 from mechanisms import catalogue
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
@@ -26,7 +27,6 @@ from mechanisms.words.diameter import diameter
 from simulations.analysis import deniability_figures
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
-from simulations.experiment.mechanism_text import read_mechanism
 from simulations.output.jsonable import json_ready
 
 log = logging.getLogger(__name__)

@@ -325,9 +325,9 @@ def plan_(
 
     Without --label-epsilon, show how the budget can be split.
     """
+    from mechanisms.mechanism_text import read_mechanism
     from simulations.analysis import plan
     from simulations.analysis.budget import TextToPlan
-    from simulations.experiment.mechanism_text import read_mechanism
     from simulations.output.atomic import whole
 
     check_delta(delta)

@@ -146,7 +146,7 @@ def _check_files(
 def _spec(text: str, *, sides: int) -> dict[str, Any]:
     """Return the description of the text mechanism in --mechanism; raise UserError if it contradicts the columns."""
     from mechanisms.catalogue import admit
-    from simulations.experiment.mechanism_text import read_mechanism
+    from mechanisms.mechanism_text import read_mechanism
 
     spec = read_mechanism(text)
     kind, mode = admit(spec["mechanism"]), spec.get("mode", "repaired")

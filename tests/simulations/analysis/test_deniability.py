@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from client.models import vocabulary as vocabularies
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
 from mechanisms.words.madlib import Madlib
@@ -20,8 +21,6 @@ from mechanisms.words.santext import SanText
 from mechanisms.words.verbatim import Verbatim
 from simulations.analysis import deniability as command
 from simulations.artifacts.pos_tags import tag
-from simulations.errors import UserError
-from simulations.experiment.mechanism_text import read_mechanism
 from sottovoce.cli.main import main
 from tests.support.words import streams
 
@@ -281,7 +280,7 @@ def test_specs_are_read_with_numbers_and_truths():
     assert read_mechanism("madlib-syntax:mode=paper, k=20,penalty=.5,x=true") == {
         "mechanism": "madlib-syntax", "mode": "paper", "k": 20, "penalty": 0.5, "x": True,
     }  # fmt: skip
-    with pytest.raises(UserError):
+    with pytest.raises(ValueError, match="k is given twice"):
         read_mechanism("madlib:k=1,k=2")
 
 

@@ -6,8 +6,6 @@ import re
 import tomllib
 from typing import Any
 
-from simulations.errors import UserError
-
 #: A name, and what follows the colon before the first parameter. The name of a plugin may contain a colon.
 _PARTS = re.compile(r"(?P<name>.*?)(?::(?P<rest>[^:=]*=.*))?", re.DOTALL)
 #: Between two parameters: a comma outside brackets, before a key.
@@ -22,12 +20,12 @@ def read_mechanism(text: str, option: str = "--mechanism") -> dict[str, Any]:
         option: Name of the option, for errors.
 
     Raises:
-        UserError: It has no name, or a parameter has no value or is given twice.
+        ValueError: It has no name, or a parameter has no value or is given twice.
     """
     found = _PARTS.fullmatch(text)
     name = (found["name"] if found else "").strip()
     if not found or not name:
-        raise UserError(f"{option} {text!r}: the mechanism has no name")
+        raise ValueError(f"{option} {text!r}: the mechanism has no name")
     spec: dict[str, Any] = {"mechanism": name}
     for pair in _BETWEEN.split(found["rest"] or ""):
         if not pair.strip() and found["rest"] is None:
@@ -35,9 +33,9 @@ def read_mechanism(text: str, option: str = "--mechanism") -> dict[str, Any]:
         key, equals, value = (part.strip() for part in pair.partition("="))
         key = key.replace("-", "_")
         if not equals or not key or not value:
-            raise UserError(f"{option} {text}: write NAME or NAME:key=value,key=value")
+            raise ValueError(f"{option} {text}: write NAME or NAME:key=value,key=value")
         if key in spec:
-            raise UserError(f"{option} {text}: {key} is given twice; leave one of them")
+            raise ValueError(f"{option} {text}: {key} is given twice; leave one of them")
         spec[key] = _value(value)
     return spec
 
