@@ -182,7 +182,7 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
 
 
 def _sweep(experiment: Experiment) -> str:
-    """Return the table [sweep] of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
+    """Return the table [sweep] of accuracy against ε: the references, and an arm at each of five ε, three seeds."""
     names = [arm.name for arm in experiment.arms]
     taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
     references = names[: names.index(taught)]

@@ -63,7 +63,6 @@ app = typer.Typer(
     help="Train text classifiers on users' devices under local differential privacy.",
     epilog="First: sottovoce demo | sottovoce explore | sottovoce init --from FILE.csv",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -268,7 +267,11 @@ def _terminate(number: int, frame: Any) -> None:
 @cache
 def _command() -> Any:
     """Return the click command, cached because typer builds it from all signatures in a tenth of a second."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name in ("install_completion", "show_completion"):
+            parameter.hidden = True  # --help fits one screen; the options work
+    return command
 
 
 def _run(arguments: list[str] | None) -> int:

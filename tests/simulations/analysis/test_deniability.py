@@ -261,7 +261,7 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     [
         (["--mechanism", "madlip"], "did you mean 'madlib'"),
         (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
-        (["--mechanism", "madlib:2"], "write NAME or NAME:key=value"),
+        (["--mechanism", "madlib:2"], "is no mechanism's place"),
         (["--mechanism", "madlib", "--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
         (["--mechanism", "madlib", "--draws", "1"], "--draws"),
         (["--mechanism", "madlib", "--target", "1.5"], "--target"),

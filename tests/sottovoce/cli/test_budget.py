@@ -122,7 +122,7 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "0"], "users"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "10", "--dropout", "1"], "--dropout"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--mechanism", "x"], "unknown mechanism"),
-        (["figures", "--out", "f", "--delta", "0"], "--delta: must be above 0"),
+        (["compare", *PURKAYASTHA, "--delta", "0"], "--delta: must be above 0"),
         (["figur"], "No such command"),
     ],
 )

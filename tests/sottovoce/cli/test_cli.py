@@ -407,8 +407,9 @@ def test_a_shell_completes_what_is_typed(
 @pytest.mark.parametrize(
     "line",
     [
-        "sanitize --mechanism santext --epsilon 1 --epsilon 2", "sanitize --mechanism santext --in a.tsv --in=b.tsv",
-        "budget ladder demo --ledger a --ledger b", "demo --json --json", "sanitize --explain --seed 1 --explain",
+        "text sanitize --mechanism santext --seed 1 --seed 2",
+        "text sanitize --mechanism santext --in a.tsv --in=b.tsv",
+        "budget ladder demo --ledger a --ledger b", "demo --json --json", "text sanitize --explain --seed 1 --explain",
     ],
 )  # fmt: skip
 def test_an_option_that_one_alone_would_count_of_is_not_given_twice(line, capsys):

@@ -65,7 +65,7 @@ def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["curator_noise"] == pytest.approx(0.0024, rel=0.05) and 0.98 < plan["central_epsilon"] <= 1
     people = printed(capsys, *asked)
     assert f"p = {plan['cap_probability']:g}" in people and f"ε = {plan['local_epsilon']:g}" in people
-    spec = ("--mechanism", "privunit", "--epsilon", str(plan["local_epsilon"]), "--dim", "32", "--users", "20000")
+    spec = ("--mechanism", f"privunit:epsilon={plan['local_epsilon']},dim=32", "--users", "20000")
     rungs = answer(capsys, "ladder", *spec)["ladder"]  # at the p of least error for ε0 alone
     assert rung(rungs, "statistic")["epsilon"] == pytest.approx(plan["local_epsilon"], abs=1e-9)
     assert rung(rungs, "shuffled")["epsilon"] == answer(capsys, "shuffle", *spec)["epsilon"]
@@ -141,7 +141,7 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
     words = word_vectors(place)
     why = {"length": "lengths are known", "group": "topics are known"}
     found = answer(
-        capsys, "plan", "--mechanism", mechanism, "--tokens", "16", "--length", length, "--words", "words",
+        capsys, "plan", "--mechanism", f"{mechanism}:tokens=16,length={length}", "--words", "words",
         "--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1",
         *([] if users is None else ["--users", str(users)]),
         *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
@@ -167,17 +167,17 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
 def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     word_vectors(place)
     budget = ["--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
-    text = ["--words", "words", "--tokens", "8"]
+    text = ["--words", "words"]
     for arguments, said in (
-        (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
-        (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
-        (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
-        (["--mechanism", "santext", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
-        (["--mechanism", "santext", *text, "--users", "9", "--crowd", "5"], "--crowd: the text exposes nothing"),
+        (["--mechanism", "custext:tokens=8", *text], "which group of the mapping a word belongs to"),
+        (["--mechanism", "santext:tokens=8,length=kept", *text], "the number of tokens"),
+        (["--mechanism", "santext:tokens=8,length=long", *text], "length: must be"),
+        (["--mechanism", "santext:tokens=8", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
+        (["--mechanism", "santext:tokens=8", *text, "--users", "9", "--crowd", "5"], "the text exposes nothing"),
         (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
-        (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
-        (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
-        (["--tokens", "8", "--users", "9"], "--tokens: is about texts"),
+        (["--mechanism", "santext:tokens=8", *text, "--accept-unprotected", "length"], "length"),
+        (["--mechanism", "santext:tokens=8", *text, "--out", "p.toml"], "--out: "),
+        (["--mechanism", "purkayastha:tokens=8", "--users", "9"], "tokens: is about texts"),
         ([], "--users: say how many"),
     ):
         assert cli.main(["budget", "plan", *budget, *arguments]) == 2
@@ -227,7 +227,7 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
-    assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
+    assert cli.main(["dev", "figures", "--out", "figures", "--users", "20000"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {p.name for p in paths} == {
         f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
@@ -252,7 +252,7 @@ def test_one_gaussian_draw_of_a_whole_text_is_planned_with_its_delta(capsys: pyt
         assert "depends on neither" in capsys.readouterr().err
 
 
-GENERATED = ("--tokens", "4", "--length", "0", "--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
+GENERATED = ("--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
 
 
 @pytest.mark.parametrize("mechanism", ["dp-prompt", "dp-paraphrase"])
@@ -266,7 +266,7 @@ def test_what_a_model_generates_is_planned_for_what_it_draws_among(
         Vocabulary(tuple("abcd"), np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)), place / "four"
     )
     model = str(tiny_generator(place / "model"))
-    asked = ("plan", "--mechanism", mechanism, *GENERATED)
+    asked = ("plan", "--mechanism", f"{mechanism}:tokens=4,length=0", *GENERATED)
 
     def cost(epsilon: float, size: int) -> float:
         """Of four tokens among so many, by the exact loss of a draw."""
@@ -295,7 +295,7 @@ def test_what_a_model_generates_is_planned_for_what_it_draws_among(
 
 def test_a_shuffler_promises_nothing_for_a_model_that_nobody_has_named(capsys: pytest.CaptureFixture[str]) -> None:
     plain, shuffled = (
-        answer(capsys, "plan", "--mechanism", "dp-prompt", *GENERATED, *more)["splits"][0]
+        answer(capsys, "plan", "--mechanism", "dp-prompt:tokens=4,length=0", *GENERATED, *more)["splits"][0]
         for more in ((), ("--users", "1000000"))
     )
     assert plain["text_epsilon"] == shuffled["text_epsilon"]
@@ -350,7 +350,7 @@ def test_dp_accounting_is_bounded_in_memory_and_kept_quiet(
     assert cli.main(spec) == 0
     out, err = capfd.readouterr()
     assert "GiB of memory" in out and "RdpAccountant                ε = " in out and err == ""
-    assert cli.main([*spec[:5], "500", "--dim", "4"]) == 0  # at whose order its accountant warns
+    assert cli.main([*spec[:5], "500"]) == 0  # at whose order its accountant warns
     assert capfd.readouterr().err == ""
     assert before == (resource.getrlimit(resource.RLIMIT_AS), logging.root.manager.disable)
 

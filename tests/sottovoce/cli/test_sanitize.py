@@ -301,9 +301,9 @@ def test_charges_in_words() -> None:
         ([*SANTEXT, "--in", "in.txt", "--out", "o.csv"], "o.csv: would be .csv, and the input is lines"),
         ([*SANTEXT, "--in", "in.txt", "--out", "no/o.txt"], "its folder does not exist"),
         ([*SANTEXT, "--in", "in.txt", "--out", "."], "is a folder"),
-        ([*SANTEXT, "--mode", "paperish"], "--mode: must be"),
-        ([*SANTEXT, "--set", "x"], 'write KEY=VALUE'),
-        ([*SANTEXT, "--set", "epsilon=3"], "epsilon is there already"),
+        (["--mechanism", "santext:epsilon=2,mode=paperish"], "mode must be"),
+        (["--mechanism", "santext:epsilon=2,x="], "write NAME or NAME:key=value"),
+        (["--mechanism", "santext:epsilon=2,epsilon=3"], "epsilon is given twice"),
         ([*SANTEXT, "--set", "stopwords=keep"], "unknown parameter 'stopwords'; did you mean 'stop_words'?"),
         ([*SANTEXT, "--length", "long"], "length must be an ε"),
         ([*SANTEXT, "--tokens", "0"], "tokens must be from 1"),
@@ -487,7 +487,7 @@ def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]
     assert "the two of a pair" in complaint(capsys, *options, "--column", "q", "--column", "q")
     assert "got q, id, s" in complaint(capsys, *options, "--column", "q", "--column", "id", "--column", "s")
     assert 'has no column "t"' in complaint(capsys, *options, "--column", "q", "--column", "t")
-    assert "sides is there already" in complaint(capsys, *options, "--column", "q", "--set", "sides=2")
+    assert "sides follows from the number" in complaint(capsys, *options, "--column", "q", "--set", "sides=2")
     Path("in.txt").write_text("the film\n")
     pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
     assert "has no columns" in complaint(capsys, *pair)

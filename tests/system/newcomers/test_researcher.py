@@ -87,14 +87,6 @@ def runs_it(newcomer: Newcomer) -> None:
     )
     errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
     errs(
-        "simulate mine/experiment.toml",
-        "mine/experiment.toml: is a study of mine/experiment.toml; run it with: sottovoce sweep mine/experiment.toml",
-    )
-    errs(
-        "sweep mine/experiment.toml",
-        "mine/experiment.toml: is an experiment, and no study of one; run it with: sottovoce simulate mine/experiment.toml",
-    )
-    errs(
         "summarize runs/seed-1",
         "runs/seed-1: holds no readable results.json; name the folder of a finished run",
     )
