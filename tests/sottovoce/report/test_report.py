@@ -155,6 +155,8 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert "at most 98.21 in 100 guesses" in text  # e^4/(1 + e^4) = 0.98201
     _, one, third = told["runs"][0]["arms"]
     assert one["users"]["teaching"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
+    loss = one["registry"]["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"]["epsilon"] == one["trust"]["nobody"]["epsilon"] == 4
     assert third["users"]["teaching"]["exposed"][-1] == "the number of tokens of each text, declared public"
     assert "the true labels" not in " ".join(third["stays_on_device"])
 
