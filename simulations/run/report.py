@@ -54,7 +54,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    accuracy = frontier_figure([results]) if trust.anybody(arms_of(results)) else accuracy_figure(results)
+    accuracy = frontier_figure({"": [results]}) if trust.anybody(arms_of(results)) else accuracy_figure(results)
     for name, figure in (("accuracy.png", accuracy), ("spent.png", spent_figure(results))):
         figure.savefig(folder / name)
         paths.append(folder / name)
