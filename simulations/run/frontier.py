@@ -131,7 +131,7 @@ def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
         axes.set_xlim(low / 2, 2 * low)
         axes.set_xticks([low], [f"{low:.3g}"])
         return
-    ticks = _TICKS[(_TICKS >= low / 2) & (_TICKS <= 2 * high)]
+    ticks = _TICKS[(low / 2 <= _TICKS) & (2 * high >= _TICKS)]
     ticks = ticks[:: -(-len(ticks) // 8)]
     axes.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
     axes.set_xlim(low / 1.25, high * 1.25)

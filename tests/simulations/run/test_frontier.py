@@ -58,7 +58,8 @@ def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
     assert local["as published: Laplace"] == [(21.0, pytest.approx(0.6))] and "DP-SGD" not in local
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     assert told == [
-        "one vector (central ε: trusts the shuffler)", "DP-SGD (central ε: trusts the server)", "gradients (central ε: trusts the shuffler)",
+        "one vector (central ε: trusts the shuffler)", "DP-SGD (central ε: trusts the server)",
+        "gradients (central ε: trusts the shuffler)",
         "as published: Laplace (local ε only)", "no noise (not private)", "next to no noise (not private)",
     ]  # fmt: skip
     assert "2 seeds" in figure.axes[0].get_title(loc="left")
@@ -132,7 +133,8 @@ def test_the_legend_says_whom_any_arm_of_a_line_trusts() -> None:
     alone = arm("one vector, ε = 0.1", 0.7, worst_case_epsilon=0.1)
     hidden = arm("one vector, ε = 4", 0.8, shuffled=4.0, worst_case_epsilon=10.0)
     figure = frontier_figure({"": [run(1) | {"arms": [alone, hidden]}]})
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one vector (central ε: trusts the shuffler)"]
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said == ["one vector (central ε: trusts the shuffler)"]
 
 
 def test_each_encoder_has_lines_of_its_own() -> None:
