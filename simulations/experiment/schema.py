@@ -27,13 +27,19 @@ _TOP: dict[str, dict[str, Any]] = {
 }
 
 
+#: The sweep of an experiment's file, which `simulations.sweep.definition.load_study` checks.
+_SWEEP: dict[str, Any] = {
+    "type": "object", "description": "Keys, values and seeds that `sottovoce sweep` combines; a run ignores them.",
+}  # fmt: skip
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of an experiment file. `load` alone checks conditions on several keys."""
     tables = {place: _table(section) for place, section in SECTIONS.items()}
     arms = {"type": "array", "items": _table(Arm), "description": "Lines of the results."}
     return {
-        "$schema": DIALECT, "title": "A study of Sottovoce", "type": "object", "required": ["name"],
-        "additionalProperties": False, "properties": _TOP | tables | {"arm": arms},
+        "$schema": DIALECT, "title": "An experiment of Sottovoce", "type": "object", "required": ["name"],
+        "additionalProperties": False, "properties": _TOP | tables | {"arm": arms, "sweep": _SWEEP},
     }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load, slug
 from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
-from simulations.experiment.toml import commented
+from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
 #: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST show no result.
@@ -39,7 +39,7 @@ TEST, PUBLIC, LEAST = 0.2, 0.2, 200
 CUTS, CUT = (32, 64, 128, 256), 0.05
 #: Largest number of classes that are listed with their rows.
 CLASSES = 30
-STUDY, SWEEP, TRAIN, TESTED = "study.toml", "sweep.toml", "train.csv", "test.csv"
+STUDY, TRAIN, TESTED = "experiment.toml", "train.csv", "test.csv"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Proposal:
 def propose(
     file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None, seed: int = 1
 ) -> Proposal:
-    """Write the folder `out` for a table: train.csv, test.csv, study.toml, and sweep.toml, a sweep of it over five ε.
+    """Write the folder `out` for a table: train.csv, test.csv, and experiment.toml with a sweep over five ε.
 
     Args:
         file: Table.
@@ -91,8 +91,8 @@ def propose(
         named = described(table.classes, "names", numbers=False, pairs=False) is not None
         experiment = _experiment(out, part, called, seed, cut, named=named)
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
-        (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
-        (part / SWEEP).write_text(_sweep(experiment, out), encoding="utf-8")
+        written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
+        (part / STUDY).write_text(written, encoding="utf-8")
     return Proposal(experiment, out / STUDY, table, found)
 
 
@@ -181,17 +181,17 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
     )  # fmt: skip
 
 
-def _sweep(experiment: Experiment, out: Path) -> str:
-    """Return a sweep of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
+def _sweep(experiment: Experiment) -> str:
+    """Return the table [sweep] of accuracy against ε: the references, and an arm at each of five ε, three seeds."""
     names = [arm.name for arm in experiment.arms]
     taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
     references = names[: names.index(taught)]
     about = {
-        "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
-        "arms": [*references, taught], "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
+        "seeds": [1, 2, 3], "arms": [*references, taught],
+        "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
     }  # fmt: skip
-    said = f"# Accuracy against ε: sottovoce study {out / SWEEP}"
-    return f"{said}\n{tomli_w.dumps(about)}"
+    said = "# Accuracy against ε, by `sottovoce sweep`: each value of the grid with each seed."
+    return f"\n{said}\n{tomli_w.dumps({SWEEP: about})}"
 
 
 def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64]) -> list[str]:

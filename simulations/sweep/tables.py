@@ -147,7 +147,7 @@ def read(out: Path) -> Finished:
         points = [_point(out, each["point"], each["runs"]) for each in about["points"]]
         return Finished(str(about["name"]), [str(axis) for axis in about["axes"]], points)
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce study FILE.toml") from None
+        raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce sweep FILE.toml") from None
 
 
 def _point(out: Path, point: Mapping[str, Any], names: Sequence[str]) -> Point:

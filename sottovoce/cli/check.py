@@ -19,7 +19,7 @@ def command(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast a run's cost in ε, time and memory, and its cuts, without running or releasing anything."""
+    """Forecast a run's ε, time and memory, without running it."""
     from simulations.experiment import load
     from simulations.run.forecast import forecast
 

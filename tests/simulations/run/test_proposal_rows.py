@@ -67,7 +67,7 @@ def test_a_file_without_a_header_goes_by_positions(capsys: pytest.CaptureFixture
     file = written("in.csv", None, rows)
     made = proposed(file, text="2", label="1")
     assert made.table.rows == 240 and made.found[1].startswith("Texts by column 2,")
-    data = load("mine/study.toml").data
+    data = load("mine/experiment.toml").data
     assert (data.text, data.label, data.user) == ("text", "label", None)
     kept = [str(text) for part in ("train", "test") for text in read(Path(f"mine/{part}.csv"), ["text"]).values["text"]]
     assert sorted(kept) == sorted(text for _, text in rows)
@@ -89,8 +89,8 @@ def test_the_copies_have_a_header_that_is_one(capsys: pytest.CaptureFixture[str]
     rows = [{"How did you like it, all in all?": text, "1": i % 2} for i, text in enumerate(said)]
     Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     proposed(Path("in.jsonl"), text="How did you like it, all in all?", label="1")
-    assert load("mine/study.toml").data.text == "text_"
-    assert cli.main(["check", "mine/study.toml"]) == 0
+    assert load("mine/experiment.toml").data.text == "text_"
+    assert cli.main(["check", "mine/experiment.toml"]) == 0
 
 
 # -- what is a text
@@ -169,7 +169,7 @@ def test_annotators_of_the_same_texts_keep_theirs() -> None:
     made = proposed(annotated(6, 10))
     assert len(made.table.texts) == 3000 and len(set(made.table.users or ())) == 60 and not made.table.left
     for seed in range(4):
-        split, about = split_of(load("mine/study.toml", [f"seed={seed}"]))
+        split, about = split_of(load("mine/experiment.toml", [f"seed={seed}"]))
         parts = (split.public, split.train, split.test)
         assert about["dropped"] == 0 and sum(map(len, parts)) == 3000
         said = [set(part.texts) for part in parts]
@@ -223,7 +223,7 @@ def test_one_label_in_two_forms_is_one_class(one: str, other: str) -> None:
     rows = [(text, "0" if i % 2 else (one if i % 4 else other)) for i, text in enumerate(texts(240))]
     made = proposed(written("in.csv", ("text", "label"), rows))
     assert len(made.table.classes) == 2 and any("is also spelled" in line for line in made.found)
-    assert cli.main(["check", "mine/study.toml"]) == 0
+    assert cli.main(["check", "mine/experiment.toml"]) == 0
 
 
 def test_many_classes_and_rare_ones() -> None:

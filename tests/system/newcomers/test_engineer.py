@@ -43,7 +43,7 @@ def engineer(newcomer: Newcomer) -> Newcomer:
     (newcomer.home / "study.toml").write_text(tomli_w.dumps(STUDY), encoding="utf-8")
     (newcomer.home / "notes.csv").write_text("said;mood\nthe film was good;good\na bad book;bad\n", encoding="utf-8")
     newcomer.types("simulate study.toml --out run")
-    newcomer.types("deploy keys keys --nodes 1")
+    newcomer.types("deploy keys make keys --nodes 1")
     return newcomer
 
 
@@ -66,7 +66,7 @@ def makes_a_device(engineer: Newcomer) -> None:
          "another one")  # fmt: skip
     assert "for embedding, label of vectors" in types(f"device bundle --run run --out bundle {keys}")
 
-    install = "device install --bundle bundle --node me"
+    install = "device install --bundle bundle --device me"
     errs(install, "bundle: nobody says whose bundles this device trusts; give the publisher's public key")
     errs(
         f"{install} --publisher notes.csv",

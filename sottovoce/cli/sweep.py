@@ -1,4 +1,4 @@
-"""Command `sottovoce study`: an experiment over a grid of its keys and seeds, side by side."""
+"""Command `sottovoce sweep`: runs of an experiment over a grid of its keys and seeds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,34 @@ from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, override
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or the name of a bundled one.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.toml", help="An experiment with [sweep], or the name of a bundled sweep.")
+    ],
     out: Annotated[
         str | None,
         typer.Option(
-            "--out", metavar="FOLDER_OR_URL", show_default=False,
-            help="Its folder, new or of the same study, or a URL as s3://BUCKET/NAME (default: studies/NAME).",
+            "--out",
+            metavar="FOLDER_OR_URL",
+            show_default=False,
+            help="Results folder, new or of the same sweep, or a URL as s3://BUCKET/NAME (default: studies/NAME).",
         ),
     ] = None,
     data: Data = None,
     set_: Set = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", min=1, help="Runs at once (default: by cores and memory).", show_default=False),
+        typer.Option(
+            "--jobs", min=1, help="Number of runs at once (default: by cores and memory).", show_default=False
+        ),
     ] = None,
     ray_address: RayAddress = None,
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a sweep of an experiment over keys and seeds, with tables and figures; a second call resumes it."""
+    """Run an experiment over a grid of keys and seeds.
+
+    Write tables and figures. A second call resumes the sweep.
+    """
     from simulations.experiment import slug
     from simulations.output.remote import is_url
     from simulations.run import track as tracking
