@@ -24,7 +24,8 @@ SPLITS = ("sanitized", "on_device")
 #: LaTeX, the report, the model card. Groups of a measure, named "measure: group", have a table of their own.
 SHOWN: dict[str, str] = {
     name: name for name in ("matthews", "macro-f1", "auroc", "auprc", "pearson", "spearman")
-}
+} | {"by-class": "accuracy by class", "by-group": "accuracy by group", "by-user": "accuracy over users",
+     "personal": "a head of one's own"}  # fmt: skip
 #: Keys under which "inf" is a number, not a name.
 _NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
 

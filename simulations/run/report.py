@@ -93,7 +93,8 @@ def print_table(results: Results, console: Console) -> None:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *found) in beside([results]):
-        _print_rows(console, heading or _BESIDE, names, found, [""] * len(found))
+        if not heading:  # tables of groups are in results.md
+            _print_rows(console, _BESIDE, names, found, [""] * len(found))
     for note in notes(results):
         console.print(Text(note))
 
