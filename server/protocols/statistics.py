@@ -31,7 +31,7 @@ from server.training.class_names import name_probabilities
 from server.training.descent import Descent
 from server.training.principal import pca_maps
 from server.training.rescale import factored, rescaled
-from server.training.self_training import EPOCHS, RATE, pseudo_labels
+from server.training.self_training import RATE, pseudo_labels
 from server.training.statistic_head import (
     SHARED,
     Evidence,
@@ -57,12 +57,19 @@ log = logging.getLogger(__name__)
 REST = 0.01
 #: Parts of the public labels, each left out once, to see whether labels or class names are better.
 FOLDS = 5
+#: Name of the student that is the experiment's own encoder.
+SAME = "same"
 #: Number of groups of users, and training of the encoder between them.
 ROUNDS = Option("rounds", 1, "Number of groups of disjoint users that release vectors, one after another.", least=1)
 SELF_TRAINING = Option(
     "self_training", False, "True if the model of one group labels public text, on which the encoder of the next group "
     "and of the final model is trained.",
 )  # fmt: skip
+STUDENT_ENCODER = Option(
+    "student", SAME, "Encoder that self-training fine-tunes, named as in encoder.model, so that a large encoder labels "
+    'public text for a small one that devices run; "same" for the experiment\'s.',
+)  # fmt: skip
+STUDENT_EPOCHS = Option("student_epochs", 3, "Number of epochs of self-training.", least=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +125,9 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
         believed = Belief(pseudo_labels(maps, embeddings, public.labels))
         place = folder if last else folder / f"round-{number + 1}"
         student = finetune(
-            public.checkpoint, public.texts, believed.values, place / STUDENT, classes=channels.classes, epochs=EPOCHS,
-            lr=RATE, batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
+            training.student or public.checkpoint, public.texts, believed.values, place / STUDENT,
+            classes=channels.classes, epochs=STUDENT_EPOCHS.of(training.options), lr=RATE,
+            batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
             max_length=training.max_length,
         )  # fmt: skip
         export_encoder(student, place / ENCODER, **training.export)
@@ -293,6 +301,9 @@ def _head(frame: Maps, embeddings: NDArray[Any], believed: Belief | None, users:
 def _check(options: Mapping[str, Any]) -> None:
     if ROUNDS.of(options) > 1 and not SELF_TRAINING.of(options):
         raise ValueError("rounds: must be 1 without self-training: with one encoder, all users in one round tell more")
+    for option in (STUDENT_ENCODER, STUDENT_EPOCHS):
+        if option.of(options) != option.default and not SELF_TRAINING.of(options):
+            raise ValueError(f"{option.name.replace('_', '-')}: goes with self-training = true; set it, or remove this")
 
 
 PROTOCOL = TrainingProtocol(
@@ -300,5 +311,5 @@ PROTOCOL = TrainingProtocol(
     "and the rest is post-processing",
     steps=statistics, trains_on=frozenset({VECTOR.name}), queried=frozenset({EMBEDDING.name, ANSWER.name}),
     public_text=True, some_labels=True, encoder=True, checkpoint=True, alone=Alone.DESCRIBED, deployable=True,
-    options=(ROUNDS, SELF_TRAINING), stages=ROUNDS.of, check=_check,
+    options=(ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS), stages=ROUNDS.of, check=_check,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from simulations.experiment.names import key
 
 #: Protocols that an experiment may name; others belong to single arms.
 WAYS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.whole)
-CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
+CHECKPOINT, NONE, BUNDLED_LM, AUTO = "checkpoint", "none", "bundled", "auto"
 #: Tasks of the built-in corpus, with their numbers of classes.
 CLASSES = {"sentiment": 2, "genre": 12}
 #: Public parts that are no part of the users' data.
@@ -292,7 +292,7 @@ class Encoder(Section):
         pooling: "published" is the pooling of the model's own files, and the mean for "minilm".
         max-length: Number of tokens after which a text is cut.
         layers: Layers, from 1, whose states are concatenated to an embedding without normalization; the last layer
-            where none are given.
+            where none are given. "auto": every second layer of the upper half, and the last (encoders.md).
         precision: "int8" is about twice as fast, "int4" has about a sixth of the size. Each is another public function
             with an identity of its own, which every release declares.
         fine-tune-on-public: True to fine-tune the encoder on public labelled text before users are queried.
@@ -307,7 +307,7 @@ class Encoder(Section):
         "published",
     )
     max_length: int = setting(values.whole(2), 128)
-    layers: tuple[int, ...] = setting(values.wholes(1), ())
+    layers: tuple[int, ...] | str = setting(values.auto_or_wholes, ())
     precision: str = setting(values.choice("fp32", "int8", "int4"), "fp32")
     fine_tune_on_public: bool = setting(values.flag, False)
     fine_tune_epochs: int = setting(values.whole(1), 4)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from server.protocols.protocol import Public
 from simulations.artifacts.cache import CachedEmbeddings
-from simulations.artifacts.encoder import width_of
+from simulations.artifacts.encoder import student_of, width_of
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.overlap import compared, normalized
@@ -109,7 +109,8 @@ def parts(experiment: Experiment, *, headline: str | None = None) -> tuple[Split
     _check_test_classes(split.test)
     _check_public(experiment.training, split.public)
     for setup in experiment.setups:
-        setup.check_requests(classes=len(split.train.classes), width=width_of(experiment.encoder))
+        for encoder in dict.fromkeys((experiment.encoder, student_of(experiment.encoder, experiment.training))):
+            setup.check_requests(classes=len(split.train.classes), width=width_of(encoder))
     if headline is not None:
         log.info(headline)
     log.info("looking for what public, train and test have in common")

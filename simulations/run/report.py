@@ -20,6 +20,7 @@ from rich.text import Text
 
 from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
+from server.protocols.statistics import SAME
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
@@ -195,6 +196,8 @@ def notes(results: Results) -> list[str]:
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
+    if (student := encoder.get("student", SAME)) != SAME:
+        lines.append(f"Encoder of the trained models: {student}, from public text that {encoder['model']} labelled.")
     if any(map(trust.unprotected, arms)):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     lines += remarks([results])

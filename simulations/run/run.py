@@ -193,6 +193,7 @@ def results(
             "model": experiment.encoder.model,
             "precision": experiment.encoder.precision,
             "sha256": None if public.encoder is None else public.encoder.identity,
+            "student": experiment.training.student,
         },
         "vocabulary": None if rewriter is None else {
             "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,
