@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.training.robust_mean import BatchTest
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
@@ -20,12 +21,18 @@ def remarks(runs: Sequence[Results]) -> list[str]:
     """Return warnings about arms, a line each. `runs` have the same arms, one run for each seed.
 
     A reference without noise is named if private arms are better on the device by more than the error of the
-    difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
+    difference, or if a centralised arm is. A batch is named if honest users would not have sent it. A model is named if it predicts one class for all texts, or is worse than
     that would be.
     """
     arms = arms_of(runs[0])
     each = zip(*map(arms_of, runs), strict=True)
-    return [*_of_references(runs, arms), *(line for same in each for line in _of_model(runs, same))]
+    found = [*_of_references(runs, arms), *(line for same in each for line in _of_model(runs, same))]
+    return found + [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
+
+
+def _of_batches(arm: ArmResult) -> list[str]:
+    tests = [BatchTest(**about) for about in arm.batch_tests]
+    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in tests if test.alarm]
 
 
 def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:
