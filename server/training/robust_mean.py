@@ -58,8 +58,8 @@ class BatchTest:
         """Return the finding in one sentence without a full stop."""
         left = f"{self.dropped:.1%} were left out" if self.dropped else "none was left out"
         return (
-            f"some of {self.users:,} user vectors are not of honest users (second moment {self.top:.2f}, honest at most "
-            f"{self.limit:.2f}); {left}"
+            f"some of {self.users:,} user vectors are not of honest users (second moment {self.top:.2f}, at most "
+            f"{self.limit:.2f} for honest ones); {left}"
         )
 
 

@@ -21,8 +21,8 @@ def remarks(runs: Sequence[Results]) -> list[str]:
     """Return warnings about arms, a line each. `runs` have the same arms, one run for each seed.
 
     A reference without noise is named if private arms are better on the device by more than the error of the
-    difference, or if a centralised arm is. A batch is named if honest users would not have sent it. A model is named if it predicts one class for all texts, or is worse than
-    that would be.
+    difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
+    that would be. A batch is named if honest users alone would hardly have sent it.
     """
     arms = arms_of(runs[0])
     each = zip(*map(arms_of, runs), strict=True)
