@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.training.robust_mean import BatchTest
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import groups, trust
@@ -21,12 +22,19 @@ def remarks(runs: Sequence[Results]) -> list[str]:
 
     A reference without noise is named if private arms are better on the device by more than the error of the
     difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
-    that would be. A class or a group is named if an arm's loss falls on it (`simulations.run.groups`).
+    that would be. A class or a group is named if an arm's loss falls on it (`simulations.run.groups`). A batch is named
+    if honest users alone would hardly have sent it.
     """
     arms = arms_of(runs[0])
     each = list(zip(*map(arms_of, runs), strict=True))
     lines = [line for same in each for line in (*_of_model(runs, same), *groups.warnings(runs, same))]
-    return [*_of_references(runs, arms), *lines]
+    batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
+    return [*_of_references(runs, arms), *lines, *batches]
+
+
+def _of_batches(arm: ArmResult) -> list[str]:
+    tests = [BatchTest(**about) for about in arm.batch_tests]
+    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in tests if test.alarm]
 
 
 def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:

@@ -207,6 +207,7 @@ def notes(results: Results) -> list[str]:
         for arm in statistics
         if arm.delivered and arm.accuracy_clean_test is None
     ]
+    lines += [f"{arm.name}: {arm.liars}." for arm in arms if arm.liars and not trust.unprotected(arm)]
     lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
