@@ -33,6 +33,7 @@ from sottovoce.cli import deniability as deniability_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
+from sottovoce.cli import guard as guard_command
 from sottovoce.cli import init as init_command
 from sottovoce.cli import paraphraser as paraphraser_command
 from sottovoce.cli import people as people_command
@@ -82,6 +83,7 @@ app.command("bench")(bench_command.command)
 app.command("report")(report_command.command)
 app.command("reproduce")(reproduce_command.command)
 app.command("explore")(explore_command.command)
+app.command("guard")(guard_command.command)
 
 Out = Annotated[
     str | None,
