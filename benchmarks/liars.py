@@ -112,7 +112,7 @@ class World:
 
     def robust(self, released: Array) -> RobustMean:
         """Return the robust mean of a batch."""
-        return robust_mean(self.mechanism, released, self.honest)
+        return robust_mean(self.mechanism, released, self.honest, 1)
 
     def accuracy(self, mean: Array, users: int) -> float:
         """Return the accuracy of the head of a mean of so many users."""
@@ -134,9 +134,9 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
     plain, robust = world.mechanism.decoded_mean(world.released), world.robust(world.released)
     yield {
         "goal": "none", "strategy": "honest", "share": 0.0, "plain": world.accuracy(plain, world.users),
-        "robust": world.accuracy(robust.mean, int(robust.kept.sum())), "alarm": robust.top > robust.limit,
-        "top": robust.top, "limit": robust.limit, "dropped": robust.dropped, "moved": 0.0, "moved_robust": 0.0,
-        "dim": world.mechanism.dim, "length": float(np.linalg.norm(world.vectors.mean(axis=0))),
+        "robust": world.accuracy(robust.mean, int(robust.kept.sum())), "excess": robust.excess,
+        "dropped": robust.dropped, "moved": 0.0, "moved_robust": 0.0, "dim": world.mechanism.dim,
+        "length": float(np.linalg.norm(world.vectors.mean(axis=0))),
     }  # fmt: skip
     for share in SHARES:
         count = round(share * world.users)
@@ -144,6 +144,7 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
         reference = world.mechanism.decoded_mean(others)
 
         for goal, direction in world.goals.items():
+
             def harm(lies: Array, direction: Array = direction, others: Array = others) -> float:
                 return float(world.robust(np.concatenate([lies, others])).mean @ direction)
 
@@ -159,8 +160,7 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
                 plain, robust = world.mechanism.decoded_mean(batch), world.robust(batch)
                 yield {
                     "goal": goal, "strategy": strategy, "share": share, "plain": world.accuracy(plain, world.users),
-                    "robust": world.accuracy(robust.mean, int(robust.kept.sum())),
-                    "alarm": bool(robust.top > robust.limit), "top": robust.top, "limit": robust.limit,
+                    "robust": world.accuracy(robust.mean, int(robust.kept.sum())), "excess": robust.excess,
                     "dropped": robust.dropped, "moved": float(np.linalg.norm(plain - reference)),
                     "moved_robust": float(np.linalg.norm(robust.mean - reference)),
                 }  # fmt: skip

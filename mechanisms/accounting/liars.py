@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from mechanisms import checks
 from mechanisms.identity import Identity
@@ -20,10 +21,10 @@ from mechanisms.randomized_response import RandomizedResponse
 
 FloatArray = NDArray[np.float64]
 
-#: Probability that the test alarms on a batch of honest users (`edge`).
+#: Probability that the test alarms on a batch of honest users, half of it in `edge` and half in `edge_along`.
 FALSE_ALARM = 1e-3
-#: Quantile of the Tracy-Widom law (β = 1) above which it has the mass FALSE_ALARM.
-_TRACY_WIDOM = 3.2724
+#: Quantile of the Tracy-Widom law (β = 1) above which it has the mass FALSE_ALARM/2 (by its Painlevé equation).
+_TRACY_WIDOM = 3.6129
 #: Shares of liars that ladders and reports show.
 SHARES = (0.01, 0.03, 0.1)
 
@@ -137,7 +138,7 @@ def edge(users: int, dim: int) -> float:
     """Return the largest eigenvalue that honest reports' second moment has, in units of its expectation.
 
     Of n independent rows of D coordinates and unit covariance it exceeds the limit of Johnstone 2001 (Ann. Statist. 29,
-    theorem 1) with probability FALSE_ALARM in the limit of many rows. Rows of a fixed length fluctuate less, so for
+    theorem 1) with probability FALSE_ALARM/2 in the limit of many rows. Rows of a fixed length fluctuate less, so for
     PrivUnit's reports the test alarms less often.
 
     Args:
@@ -146,6 +147,19 @@ def edge(users: int, dim: int) -> float:
     """
     a, b = math.sqrt(users - 1), math.sqrt(dim)
     return ((a + b) ** 2 + (a + b) * (1 / a + 1 / b) ** (1 / 3) * _TRACY_WIDOM) / users
+
+
+def edge_along(users: int, directions: int) -> float:
+    """Return the largest second moment of honest reports along few directions that are fixed beforehand.
+
+    The squares of n normal coordinates have the variance 2/n around their mean; one direction exceeds the result with
+    probability FALSE_ALARM/(2·directions) in the limit of many rows. Reports of a fixed length vary less.
+
+    Args:
+        users: n.
+        directions: Number of directions.
+    """
+    return 1 + float(ndtri(1 - FALSE_ALARM / 2 / directions)) * math.sqrt(2 / users)
 
 
 @dataclass(frozen=True)

@@ -108,11 +108,11 @@ class Batches:
 
     Args:
         robust: Whether reports that no honest user would have sent are left out.
-        elsewhere: Whether public text is of another domain than users' texts, so that it does not tell their law.
+        like_public: Whether a user's vector is of one text, of the domain of public text, so that this tells its law.
     """
 
     robust: bool
-    elsewhere: bool
+    like_public: bool
     tests: list[BatchTest] = field(default_factory=list)
 
     def mean(
@@ -128,9 +128,9 @@ class Batches:
         """
         if not isinstance(mechanism, PrivUnit) or mechanism.scale == 0 or len(release) < 2:
             return statistic_mean(mechanism, release)
-        honest = honest_moment(mechanism, None if self.elsewhere else features, codes.shape[1])
-        found = robust_mean(mechanism, release.values, honest)
-        test = BatchTest(release.stage, len(release), found.top, found.limit, found.dropped if self.robust else 0.0)
+        honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
+        found = robust_mean(mechanism, release.values, honest, codes.shape[1])
+        test = BatchTest(release.stage, len(release), found.excess, found.dropped if self.robust else 0.0)
         self.tests.append(test)
         if test.alarm:
             log.warning(f"stage {release.stage}: {test.told}")
@@ -153,7 +153,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     rounds, self_training = ROUNDS.of(training.options), SELF_TRAINING.of(training.options)
     codes = codes_asked(public, self_training)
     believed, maps, asked = first_belief(public, embeddings), None, None
-    batches = Batches(ROBUST.of(training.options), public.elsewhere)
+    batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere)
     for number in range(rounds):
         frame = _frame(embeddings, believed, channels, codes)
         release = yield from _asked(frame, encoder, channels, codes, (number, rounds))

@@ -236,11 +236,13 @@ class _Lies:
             return make(mechanism, direction, self.count, self._seed)
         public = self.attacked.ready.public
         assert public.embeddings is not None
-        features = None if public.elsewhere else question.projection.apply(public.embeddings)
-        honest = honest_moment(mechanism, features, question.codes.shape[1])
+        like_public = self.attacked.target.setup.records == 1 and not public.elsewhere
+        length = question.codes.shape[1]
+        features = question.projection.apply(public.embeddings) if like_public else None
+        honest = honest_moment(mechanism, features, length)
 
         def harm(lies: NDArray[Any]) -> float:
-            return float(robust_mean(mechanism, np.concatenate([lies, others]), honest).mean @ direction)
+            return float(robust_mean(mechanism, np.concatenate([lies, others]), honest, length).mean @ direction)
 
         users = len(self.honest[question])
         return poison.strongest(

@@ -17,7 +17,7 @@ from mechanisms.streams import SeededUniforms
 FloatArray = NDArray[np.float64]
 
 #: Coordinates of a user vector, in units of honest standard deviations, at which liars are tried.
-STEPS = (1.2, 1.5, 1.8, 2.2, 2.6, 3.0, 3.5)
+STEPS = (1.2, 1.35, 1.5, 1.8, 2.2, 2.5, 3.0)
 
 
 def points(mechanism: PrivUnit, direction: FloatArray, count: int, seed: int) -> NDArray[np.signedinteger]:
