@@ -139,7 +139,7 @@ class Guard:
             raise Refused("failed") from None
         if len(block) < size:
             log.warning(f"run {run}: the app gave no valid answer in time: a release of nothing stands for it")
-            return {record: {key: asked[record][key]} for record, key, shape in values if shape is not None}
+            return {out.name: asked.get(out.name, {}) for out in leaving if out.norm is not None}
         while len(self._states) >= _RUNS:
             self._states.pop(next(iter(self._states)))
         state = block[size:]
