@@ -142,7 +142,8 @@ class RecordingNode:
         run.fab_id, run.fab_version, run.fab_hash, run.series_id = "tests/quick", "1.0.0", named or digest, 1
         self.state.store_run(run)
         self.state.fab_store[named or digest] = Fab(named or digest, fab, dict(verifications or {}))
-        context = Context(RUN, NODE, dict(node_config), RecordDict(), {}, series_id=1)
+        settings = {"rounds": 3, "rate": 0.5, "name": "x", "on": True}
+        context = Context(RUN, NODE, dict(node_config), RecordDict(), settings, series_id=1)
         self.state.set_run_series_context(1, context)
         _insert_message(message, self.state, self.state.object_store)
         self.state.create_task(task_type=TaskType.CLIENT_APP, run_id=RUN, fab_hash=named or digest)

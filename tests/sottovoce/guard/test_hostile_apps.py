@@ -6,8 +6,6 @@ what it found. A SuperNode that records every byte is the only one that the guar
 
 from __future__ import annotations
 
-import math
-import os
 import socket
 import threading
 import time
@@ -28,7 +26,6 @@ from sottovoce.deployment.processes import free_port
 from sottovoce.guard.guard import Guard
 from tests.support.guarded import NODE, RUN, RecordingNode, guarding, hostile, readable, recording, sandboxed, sent
 from tests.support.guarded import write_policy as written
-from tests.support.quickstart import FEATURES
 
 pytestmark = [sandboxed, pytest.mark.slow, pytest.mark.xdist_group("guard")]
 
@@ -227,6 +224,8 @@ class Setting:
     heard: list[bytes]
 
     def rows(self) -> list[Any]:
+        if not (self.folder / "ledger.sqlite").exists():
+            return []
         with Ledger(self.folder / "ledger.sqlite") as ledger:
             return ledger.rows()
 
@@ -285,7 +284,7 @@ def expected(row: Any, asked: Message) -> dict[str, np.ndarray]:
     return part.vector(codes)
 
 
-def only_releases(setting: Setting, asked: Message, reply: Message, row: Any) -> None:
+def only_releases(asked: Message, reply: Message, row: Any) -> None:
     """A reply holds a release of the ledger and constants, and nothing else of it depends on the app."""
     assert reply.has_content(), reply.error
     content = reply.content
@@ -306,15 +305,17 @@ def only_releases(setting: Setting, asked: Message, reply: Message, row: Any) ->
 
 @pytest.mark.parametrize("name", APPS)
 def test_nothing_leaves_but_a_release_that_is_on_the_ledger(name: str, setting: Setting) -> None:
-    before, at = len(setting.rows()) if (setting.folder / "ledger.sqlite").exists() else 0, len(setting.node.received)
+    before, at = {row.digest for row in setting.rows()}, len(setting.node.received)
     setting.guard._states.clear()
     asked = sent()
     reply = setting.ask(APPS[name], asked)
-    time.sleep(0.2)
-    rows = setting.rows()
-    assert len(rows) == before + 1 and rows[-1].epsilon == pytest.approx(2.0)
-    only_releases(setting, asked, reply, rows[-1])
+    (row,) = [row for row in setting.rows() if row.digest not in before]
+    assert row.epsilon == pytest.approx(2.0)
+    only_releases(asked, reply, row)
     received = setting.node.received[at:]
+    while "push-task-output" not in [path for path, _ in received]:
+        time.sleep(0.02)
+        received = setting.node.received[at:]
     once = [path for path, _ in received if path not in ("acquire-task", "send-task-heartbeat", "pull-object")]
     assert once[:3] == ["pull-task-input", "pull-messages", "confirm-message-received"]
     assert once[3] == "push-messages" and once[-1] == "push-task-output" and set(once[4:-1]) == {"push-object"}
@@ -434,7 +435,6 @@ def test_the_folder_is_empty_and_the_state_is_there_at_the_next_message(setting:
     setting.guard._states.clear()
     setting.ask(fab, sent(round=1))
     first = setting.found()
-    assert first["up"] and os.path.exists("/proc")
+    assert first["up"]
     setting.ask(fab, sent(round=2))  # the links could be made again: the folder was empty
-    assert setting.found().keys() == first.keys() and math.isfinite(len(setting.guard._states[RUN]))
-    assert FEATURES == 6
+    assert setting.found() == first
