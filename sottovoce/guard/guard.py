@@ -101,6 +101,8 @@ class Guard:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             log.debug("a request was not answered", exc_info=True)
+            if not isinstance(error, Refused | Unusable):  # the kind of error alone: its text may be private
+                log.info(f"a request was not answered: {type(error).__name__}")
             refused = constant(Refused("malformed") if isinstance(error, Unusable) else error)
             return Error(refused.code, refused.text)
 
@@ -135,11 +137,11 @@ class Guard:
         try:
             block = sandbox.run(task.given.SerializeToString(), whole, self._states.get(run, b""), values)
         except Broken as error:
-            log.warning(f"no app has run: {error}")
+            log.info(f"no app has run: {error}")
             raise Refused("failed") from None
         if len(block) < size:
-            log.warning(f"run {run}: the app gave no valid answer in time: a release of nothing stands for it")
-            return {record: {key: asked[record][key]} for record, key, shape in values if shape is not None}
+            log.info(f"run {run}: the app gave no valid answer in time: a release of nothing stands for it")
+            return {out.name: asked.get(out.name, {}) for out in leaving if out.norm is not None}
         while len(self._states) >= _RUNS:
             self._states.pop(next(iter(self._states)))
         state = block[size:]

@@ -27,9 +27,11 @@ _INSIDE = Path(__file__).with_name("inside.py")
 #: Folders of the system that programs need.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _FILES = ("/etc/ld.so.cache", "/etc/localtime")
+#: Folders that an app may write to: they are in memory, and go with it.
+_SCRATCH = ("/tmp", "/dev/shm")
 #: Everything that an app finds in its environment.
 _ENVIRONMENT = {
-    "HOME": "/scratch", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": "/scratch", "FLWR_HOME": "/scratch/.flwr",
+    "HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "FLWR_HOME": "/tmp/.flwr",
     "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
 _READ = 2**16
@@ -51,7 +53,7 @@ class Limits:
         seconds: Seconds that an app may take.
         memory: Bytes of address space of each of its processes.
         processes: Number of its processes and threads.
-        scratch: Bytes that it may write to its folder, which is emptied, and as many to /dev/shm.
+        scratch: Bytes that it may write to /tmp, which is emptied, and as many to /dev/shm.
         state: Bytes that it may keep for its next message, which never leave the node.
     """
 
@@ -103,8 +105,10 @@ class Sandbox:
         else:
             names += ["--unshare-user", "--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY)]
         mounts: list[str] = []
+        for there in _SCRATCH:
+            mounts += ["--perms", "1777", "--size", str(self.limits.scratch), "--tmpfs", there]
         folders = {parent for path in (*self.visible, Path(_FILES[0])) for parent in path.parents}
-        for folder in sorted(folders - {Path("/")}):
+        for folder in sorted(folders - {Path("/"), *map(Path, _SCRATCH)}):
             mounts += ["--perms", "0755", "--dir", str(folder)]
         for path in self.visible:
             there = str(path)
@@ -112,14 +116,12 @@ class Sandbox:
             mounts += ["--symlink", os.readlink(path), there] if link else ["--ro-bind", there, there]
         for there in _FILES:
             mounts += ["--ro-bind-try", there, there]
-        for there in ("/scratch", "/dev/shm"):
-            mounts += ["--perms", "1777", "--size", str(self.limits.scratch), "--tmpfs", there]
         variables = [word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)]
         return [
             "bwrap", *names, "--hostname", "sandbox", "--die-with-parent", "--new-session", "--info-fd", str(info),
-            "--clearenv", *variables, "--proc", "/proc", "--dev", "/dev", *mounts, "--symlink", "scratch", "/tmp",
+            "--clearenv", *variables, "--proc", "/proc", "--dev", "/dev", *mounts,
             "--ro-bind", str(_INSIDE), "/inside.py", "--remount-ro", "/dev", "--remount-ro", "/",
-            "--chdir", "/scratch", "--", *program,
+            "--chdir", "/tmp", "--", *program,
         ]  # fmt: skip
 
     def check(self) -> None:
@@ -165,12 +167,15 @@ class Sandbox:
         return running.read(size_of(values) + limits.state + 1, time.monotonic() + limits.seconds)
 
     def _start(self, program: Sequence[str], given: bytes = b"") -> _Running:
+        found = shutil.which("bwrap")
+        if found is None:
+            raise Broken("bubblewrap is not installed")
         read, write = os.pipe()
         try:
             process = subprocess.Popen(
                 self.command(program, root=os.geteuid() == 0, info=write), stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(write,), env={}, cwd="/",
-                executable=shutil.which("bwrap"),
+                executable=found,
             )  # fmt: skip
         except OSError as error:
             os.close(read)

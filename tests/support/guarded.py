@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.cli.build import build_fab_from_files
 from flwr.supercore.constant import TaskType
@@ -130,29 +130,29 @@ class RecordingNode:
     address: str
     state: Any
     received: list[tuple[str, bytes]] = field(default_factory=list)
-    replies: list[Message] = field(default_factory=list)
+    failed: list[BaseException] = field(default_factory=list)
 
-    def put(self, fab: bytes, message: Message, node_config: Mapping[str, Any], *, named: str | None = None) -> str:
-        """Have a message answered; gives its name."""
-        digest = hashlib.sha256(fab).hexdigest() if named is None else named
+    def put(
+        self, fab: bytes, message: Message, node_config: Mapping[str, Any], *, named: str | None = None,
+        verifications: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Have a message answered by an app. named: the digest that the server says that the bundle has."""
+        digest = hashlib.sha256(fab).hexdigest()
         run = Run.create_empty(RUN)
-        run.fab_id, run.fab_version, run.fab_hash, run.series_id = "tests/quick", "1.0.0", digest, 1
+        run.fab_id, run.fab_version, run.fab_hash, run.series_id = "tests/quick", "1.0.0", named or digest, 1
         self.state.store_run(run)
-        self.state.store_fab(Fab(digest, fab, {})) if named is None else self.state.fab_store.__setitem__(
-            digest, Fab(digest, fab, {})
-        )
-        context = Context(run_id=RUN, node_id=NODE, node_config=dict(node_config), state=RecordDict(), run_config={},
-                          series_id=1)  # fmt: skip
+        self.state.fab_store[named or digest] = Fab(named or digest, fab, dict(verifications or {}))
+        settings = {"rounds": 3, "rate": 0.5, "name": "x", "on": True}
+        context = Context(RUN, NODE, dict(node_config), RecordDict(), settings, series_id=1)
         self.state.set_run_series_context(1, context)
         _insert_message(message, self.state, self.state.object_store)
-        self.state.create_task(task_type=TaskType.CLIENT_APP, run_id=RUN, fab_hash=digest)
-        return str(message.metadata.message_id)
+        self.state.create_task(task_type=TaskType.CLIENT_APP, run_id=RUN, fab_hash=named or digest)
 
     def reply(self, seconds: float = 60.0) -> Message:
         """The next reply, whole."""
         end = time.monotonic() + seconds
         while not (found := self.state.get_messages_legacy(is_reply=True)):
-            assert time.monotonic() < end, "no reply comes"
+            assert not self.failed and time.monotonic() < end, "no reply comes"
             time.sleep(0.02)
         (about,) = found
         store, name = self.state.object_store, about.metadata.message_id
@@ -168,10 +168,8 @@ class RecordingNode:
         whole = inflate_object_from_contents(name, contents)
         asked = about.metadata.reply_to_message_id
         self.state.delete_messages(message_ids=[name, asked])
-        made = make_message(about.metadata, None if whole.has_error() else whole.content,
-                            whole.error if whole.has_error() else None)  # fmt: skip
-        self.replies.append(made)
-        return made
+        failed = whole.has_error()
+        return make_message(about.metadata, None if failed else whole.content, whole.error if failed else None)
 
 
 @contextmanager
@@ -222,13 +220,12 @@ def guarding(policy: Path, node: RecordingNode) -> Iterator[Guard]:
     loaded, stop = load_policy(policy), threading.Event()
     client = SuperNode(node.address, policy.parent / "secret", loaded.sandbox.limits.request)
     guard = Guard(loaded, client, stop)
-    failed: list[BaseException] = []
 
     def serve() -> None:
         try:
             guard.serve()
         except BaseException as error:
-            failed.append(error)
+            node.failed.append(error)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -238,8 +235,8 @@ def guarding(policy: Path, node: RecordingNode) -> Iterator[Guard]:
         stop.set()
         thread.join()
         client.close()
-        if failed:
-            raise failed[0]
+        if node.failed:
+            raise node.failed[0]
 
 
 def sent(kind: str = "train", **config: Any) -> Message:
@@ -255,8 +252,3 @@ def readable(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / "data" / f"{name}.txt").write_text(text)
     os.chmod(folder / "data", 0o755)
-
-
-def array(values: Any) -> ArrayRecord:
-    """An array as a record."""
-    return ArrayRecord({"a": Array(values)})
