@@ -29,6 +29,7 @@ from sottovoce.cli import audit as audit_command
 from sottovoce.cli import bench as bench_command
 from sottovoce.cli import budget, encoders, sanitize
 from sottovoce.cli import check as check_command
+from sottovoce.cli import count as count_command
 from sottovoce.cli import deniability as deniability_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
@@ -71,6 +72,7 @@ app.add_typer(encoders.app, name="encoders")
 app.command("init")(init_command.command)
 app.command("check")(check_command.command)
 app.command("study")(study_command.command)
+app.command("count")(count_command.command)
 app.command("sanitize")(sanitize.command)
 app.command("paraphraser")(paraphraser_command.command)
 app.command("deniability")(deniability_command.command)
