@@ -47,7 +47,7 @@ def command(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Count the classes or topics of an experiment's users, with intervals."""
+    """Count the classes of users' texts, with intervals."""
     from simulations.counts.count import count
     from simulations.experiment import load, slug
 
