@@ -9,13 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from client.accounted import Accountant
 from client.charging import constant
 from client.consent import keep_question
+from client.flower_content import content_record, plain_content
 from client.node import Node, load_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
@@ -98,19 +99,15 @@ def accounted(
                 raise KeyboardInterrupt from None
             if answered.has_error():
                 raise Refused("failed")
-            return _content(answered.content)
+            return plain_content(answered.content)
 
         def make() -> RecordDict:
             try:
-                asked = _content(message.content)
+                asked = plain_content(message.content)
             except (TypeError, ValueError):
                 raise Refused("malformed") from None
             user = int(context.node_config.get("partition-id", 0))
-            arrays, numbers = accountant.answer(message.metadata.message_type, asked, user, run)
-            made: dict[str, Any] = {
-                name: ArrayRecord({key: Array(array) for key, array in of.items()}) for name, of in arrays.items()
-            }
-            return RecordDict(made | {name: MetricRecord({**values}) for name, values in numbers.items()})
+            return content_record(*accountant.answer(message.metadata.message_type, asked, user, run))
 
         return _reply(message, make)
 
@@ -121,17 +118,6 @@ def _short(spec: dict[str, Any], total: float, norm: float) -> tuple[Policy, dic
     """Return the policy and the releases of `accounted` with one update in each `train` answer."""
     policy = Policy(statistic=total, total=total)
     return policy, {"train": {"arrays": spec | {"norm": norm}}}
-
-
-def _content(record: RecordDict) -> dict[str, dict[str, Any]]:
-    """Return a message's records, with arrays as NumPy arrays. Raise ValueError if one cannot be read."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Array):
-            return value.numpy().copy()
-        return f"bytes {value.hex()}" if isinstance(value, bytes) else value
-
-    return {name: {key: plain(value) for key, value in values.items()} for name, values in record.items()}
 
 
 def _reply(message: Message, make: Callable[[], RecordDict]) -> Message:

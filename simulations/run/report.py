@@ -20,6 +20,7 @@ from rich.text import Text
 
 from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
+from server.protocols.statistics import SAME
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
@@ -54,7 +55,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    accuracy = frontier_figure([results]) if trust.anybody(arms_of(results)) else accuracy_figure(results)
+    accuracy = frontier_figure({"": [results]}) if trust.anybody(arms_of(results)) else accuracy_figure(results)
     for name, figure in (("accuracy.png", accuracy), ("spent.png", spent_figure(results))):
         figure.savefig(folder / name)
         paths.append(folder / name)
@@ -93,7 +94,8 @@ def print_table(results: Results, console: Console) -> None:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *found) in beside([results]):
-        _print_rows(console, heading or _BESIDE, names, found, [""] * len(found))
+        if not heading:  # tables of groups are in results.md
+            _print_rows(console, _BESIDE, names, found, [""] * len(found))
     for note in notes(results):
         console.print(Text(note))
 
@@ -194,6 +196,8 @@ def notes(results: Results) -> list[str]:
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
+    if (student := encoder.get("student", SAME)) != SAME:
+        lines.append(f"Encoder of the trained models: {student}, from public text that {encoder['model']} labelled.")
     if any(map(trust.unprotected, arms)):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     lines += remarks([results])
@@ -203,6 +207,7 @@ def notes(results: Results) -> list[str]:
         for arm in statistics
         if arm.delivered and arm.accuracy_clean_test is None
     ]
+    lines += [f"{arm.name}: {arm.liars}." for arm in arms if arm.liars and not trust.unprotected(arm)]
     lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]

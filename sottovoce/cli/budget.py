@@ -223,6 +223,7 @@ def _ladder_of_file(file: str, overrides: list[str], records: int | None, classe
             if arm[key] is not None:
                 lines += ["", f'arm "{arm["arm"]}"{mark}, {who}', *table(arm[key])]
                 notes |= dict.fromkeys(assumptions(arm[key]))
+        lines += [f"  {arm['liars']}"] if arm["liars"] else []
     _print([*lines, "", "What this rests on:", *notes, *LEGEND])
 
 

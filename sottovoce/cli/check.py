@@ -54,6 +54,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
                 rungs = [rung for rung in arm[key] if rung["epsilon"] is not None]
                 worst = next((number(rung["worst_case"]) for rung in rungs if rung["rung"] == "user"), "–")
                 said += [f" {who}, ε = {worst} at worst:", *table(rungs)]
+        said += [f" {arm['liars']}"] if arm["liars"] else []
     said += [*LEGEND, "", *_estimate(found["estimate"])]
     return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
+from typer.core import TyperGroup
 
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated, UserError
 from simulations.output import streams
@@ -28,9 +29,11 @@ from sottovoce.cli import attack as attack_command
 from sottovoce.cli import audit as audit_command
 from sottovoce.cli import budget, dev, encoders, old_names, text
 from sottovoce.cli import check as check_command
+from sottovoce.cli import count as count_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
+from sottovoce.cli import guard as guard_command
 from sottovoce.cli import init as init_command
 from sottovoce.cli import people as people_command
 from sottovoce.cli import report as report_command
@@ -59,9 +62,24 @@ if TYPE_CHECKING:
 START, EXPERIMENTS = "Start", "Experiments"
 PRIVACY, DEVICE = "Text, privacy, adversary and reports", "Device and deployment"
 
+
+class _Main(TyperGroup):
+    """Group whose help lists commands alone, so that it fits one screen. Its last line names the options."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options, hidden."""
+        found = super().get_params(ctx)
+        for parameter in found:
+            if isinstance(parameter, click.Option):
+                parameter.hidden = True
+        return found
+
+
 app = typer.Typer(
+    cls=_Main,
     help="Train text classifiers on users' devices under local differential privacy.",
-    epilog="First: sottovoce demo | sottovoce explore | sottovoce init --from FILE.csv",
+    epilog="First: sottovoce demo | sottovoce explore | sottovoce init --from FILE.csv\n\n"
+    "Options: -h, --help, --version, --install-completion",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -126,6 +144,7 @@ def simulate(
 
 
 app.command("sweep", rich_help_panel=EXPERIMENTS)(sweep_command.command)
+app.command("count", rich_help_panel=EXPERIMENTS)(count_command.command)
 app.command("study", hidden=True)(sweep_command.command)
 
 
@@ -173,6 +192,7 @@ app.command("report", rich_help_panel=PRIVACY)(report_command.command)
 app.command("audit", rich_help_panel=PRIVACY)(audit_command.command)
 app.command("attack", rich_help_panel=PRIVACY)(attack_command.command)
 app.command("people", rich_help_panel=PRIVACY)(people_command.command)
+app.command("guard", rich_help_panel=DEVICE)(guard_command.command)
 app.add_typer(device_command.app, name="device", rich_help_panel=DEVICE)
 app.add_typer(deploy_command.app, name="deploy", rich_help_panel=DEVICE)
 app.add_typer(dev.app, name="dev", hidden=True)
@@ -267,11 +287,7 @@ def _terminate(number: int, frame: Any) -> None:
 @cache
 def _command() -> Any:
     """Return the click command, cached because typer builds it from all signatures in a tenth of a second."""
-    command = typer.main.get_command(app)
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.name in ("install_completion", "show_completion"):
-            parameter.hidden = True  # --help fits one screen; the options work
-    return command
+    return typer.main.get_command(app)
 
 
 def _run(arguments: list[str] | None) -> int:

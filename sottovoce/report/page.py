@@ -197,7 +197,7 @@ def _attack_notes(entry: Mapping[str, Any]) -> str:
 def _figures(run: Finished) -> list[tuple[Markup, str]]:
     """Return figures as <svg>, with captions."""
     results: Any = run.results
-    accuracy = frontier_figure([results]) if trust.anybody(run.arms) else accuracy_figure(results)
+    accuracy = frontier_figure({"": [results]}) if trust.anybody(run.arms) else accuracy_figure(results)
     return [
         _figure(run, accuracy, "accuracy", "Accuracy against ε; numbers are in the table above."),
         _figure(run, spent_figure(results), "spent", "Worst-case ε of one release, arm by arm."),

@@ -248,12 +248,15 @@ def test_what_contradicts_itself_is_refused_in_one_line() -> None:
         refusal(arm | {"vector": CLEAR}),
         refusal(arm | {"text": {"mechanism": "santext", "epsilon": 1.0}}),
         refusal(arm, training=WAY | {"rounds": 7, "self-training": True}),
+        refusal(arm, training=WAY | {"student": "mpnet"}),
+        refusal(arm, training=WAY | {"student-epochs": 5}),
+        refusal(arm, training=WAY | {"self-training": True, "student": "mpnet"}, encoder={"layers": [4, 6]}),
     ]
     assert [line.split(": ")[1] if line.startswith("arm") else line.split(":")[0] for line in said] == [
         "vector", "label", "vector", "vector.dim", "vector", "vector", "vector", "protocol",
         "training.rounds", "training.self-training", "data.public.labelled", "its vectors are sent unprotected "
         "(worst-case ε = ∞); choose another mechanism, or give a reason in policy.accept-unprotected = [\"statistic",
-        "text", "shuffle.minimum-users",
+        "text", "shuffle.minimum-users", "training.student", "training.student-epochs", "encoder.layers",
     ]  # fmt: skip
     assert all("\n" not in line for line in said)
 
@@ -309,6 +312,41 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     assert len({row.user for row in rows}) == len(rows) == USERS
     assert model.encoder.folder == place / "client" and model.encoder.identity != encoder.identity
     assert model.classify(ready.held.test.texts).shape == (TEST,)
+
+
+@pytest.mark.slow
+def test_a_student_is_the_encoder_of_users_who_ask(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Training users answer under the first encoder. The student, half as wide, is published, named, saved and run."""
+    from server.sentence_layout import read
+    from simulations.artifacts.model_folder import classify, read_about
+    from simulations.artifacts.public import CachedEncoder
+    from tests.support.tiny_checkpoints import as_sentence_encoder
+    from tests.support.tiny_models import tiny_bert
+
+    teacher = tiny_bert(tmp_path_factory.mktemp("teacher"))
+    student = as_sentence_encoder(tiny_bert(tmp_path_factory.mktemp("student"), width=16), "cls", normalize=True)
+    made = study(
+        {"name": "a", "vector": PRIVUNIT, "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 2}},
+        training=WAY | {"self-training": True, "student": str(student), "student-epochs": 1},
+        encoder={"model": str(teacher), "max-length": 16},
+    )  # fmt: skip
+    training = trained(made)
+    assert training.student == str(student) and training.pooling == read(student).pooling == "cls-normalized"
+    ready = prepared(made)
+    first = tmp_path_factory.mktemp("first")
+    export_encoder(teacher, first, pooling="mean", max_length=16)
+    encoder = CachedEncoder(first)
+    public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=teacher)
+    ready, grid, models = ready._replace(public=public), LocalGrid(make_nodes(made, folder)), folder.parent / "models"
+    FlowerUsers(grid, made.population, seed=made.seed, tests=TEST, nodes=folder).publish(first, ("train",))
+    made_of = run_arms(made, grid, ready=ready, models=models, nodes=folder)["a"]
+    model, line = made_of.model, made_of.line
+    assert (line["delivered"], line["errors"]) == (USERS, {}) and line["accuracy"] is not None
+    assert (model.asked.m1.shape[0], model.maps.m1.shape[0]) == (32, 16)
+    assert model.encoder.folder == models / "a" / "client" and model.encoder.identity != encoder.identity
+    assert model.question().projection.encoder == model.encoder.identity == read_about(models / "a")[1]
+    texts = ready.held.test.texts
+    np.testing.assert_array_equal(classify(models / "a", ready.public, texts), model.classify(texts))
 
 
 def _training(made: Any) -> Any:

@@ -169,7 +169,7 @@ def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
 
 
-@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure, lambda results: frontier_figure([results])])
+@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure, lambda results: frontier_figure({"": [results]})])
 def test_long_names_leave_room_for_what_is_drawn(draw: Callable[..., Any]) -> None:
     results = demo()
     for arm in results["arms"]:
@@ -276,7 +276,12 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted(
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
     assert any("trusts nobody" in note for note in notes(trusted))
     drawn: list[int] = []
-    monkeypatch.setattr(report, "frontier_figure", lambda runs: drawn.append(len(runs)) or report.spent_figure(runs[0]))
+
+    def draw(encoders: Any) -> Any:
+        drawn.append(len(encoders[""]))
+        return report.spent_figure(encoders[""][0])
+
+    monkeypatch.setattr(report, "frontier_figure", draw)
     write(results, tmp_path)
     assert not drawn
     write(trusted, tmp_path)

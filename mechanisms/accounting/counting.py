@@ -1,0 +1,55 @@
+"""Choice of the mechanism that counts classes with the least variance, for a local ε or a central one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+
+from mechanisms.accounting.planner import Target, plan
+from mechanisms.mechanism import CountMechanism, share_variance
+from mechanisms.randomized_answer import RandomizedAnswer
+from mechanisms.subset_selection import SubsetSelection, prime
+
+#: Share of a central ε that a plan leaves unused, so that a ladder, which computes on another grid, never shows more.
+_MARGIN = 1e-3
+
+
+def variance(mechanism: CountMechanism) -> float:
+    """Return the mean variance of the classes' shares times the number of users, where all classes are as frequent."""
+    return float(share_variance(mechanism.hit, mechanism.miss, 1 / mechanism.classes))
+
+
+def of_local(classes: int, epsilon: float) -> CountMechanism:
+    """Return the mechanism of least variance at a local ε above 0; randomized response where two are equal."""
+    known: list[CountMechanism] = [RandomizedAnswer(epsilon, classes), SubsetSelection(epsilon, classes)]
+    return min(known, key=variance)
+
+
+@lru_cache(maxsize=64)
+def of_central(classes: int, target: Target) -> CountMechanism | None:
+    """Return the mechanism of least variance whose release fits a central budget, or None if none fits.
+
+    Randomized response is tried first, then sets of two, four and more classes as long as the variance falls: larger
+    sets have a larger local ε under the same central one, and hold fewer of the true classes.
+
+    Args:
+        classes: K.
+        target: The budget. Its users are those of one crowd, or None without a shuffler.
+    """
+    target = replace(target, epsilon=target.epsilon * (1 - _MARGIN))
+    if target.users is None and target.records * target.stages == 1:
+        return of_local(classes, target.epsilon)
+    best = _planned(partial(RandomizedAnswer, classes=classes), target)
+    size = 2
+    while size <= prime(classes) // 2:
+        found = _planned(partial(SubsetSelection, classes=classes, size=size), target)
+        if found is None or (best is not None and variance(found) >= variance(best)):
+            break
+        best, size = found, 2 * size
+    return best
+
+
+def _planned(build: Callable[[float], CountMechanism], target: Target) -> CountMechanism | None:
+    epsilon = plan(lambda each: [build(each)], target)
+    return None if epsilon is None else build(epsilon)
