@@ -119,7 +119,7 @@ class Rewriter:
         return min(bound, read * cost_of(self.text.word))
 
     @overload
-    def rewrite(self, texts: str, *, rng: Uniforms | None = None) -> str: ...
+    def rewrite(self, texts: str, *, rng: Uniforms | None = None) -> str: ...  # type: ignore[overload-overlap]
     @overload
     def rewrite(self, texts: Sequence[Text], *, rng: Uniforms | None = None) -> list[Any]: ...
     def rewrite(self, texts: str | Sequence[Text], *, rng: Uniforms | None = None) -> Any:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulations.experiment import Experiment, load, slug
+from simulations.experiment import load, slug
 from simulations.run import simulate as running
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Sweep:
 
 
 def simulate(
-    experiment: Experiment | Path | str, out: Path | str | None = None, *, seed: int | None = None,
+    experiment: Any, out: Path | str | None = None, *, seed: int | None = None,
     overrides: Iterable[str] = (), **how: Any,
 ) -> Run:  # fmt: skip
     """Run every arm of an experiment on Flower and Ray, and write results, figures, models and ledgers.
@@ -119,7 +119,7 @@ def simulate(
     Raises:
         UserError: The experiment, its data or `out` cannot be used.
     """
-    given = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
+    given = experiment if hasattr(experiment, "arms") else load(experiment, overrides)
     if seed is not None:
         given = replace(given, seed=seed)
     out = Path("runs") / f"{slug(given.name)}-{datetime.now():%Y%m%d-%H%M%S}" if out is None else out

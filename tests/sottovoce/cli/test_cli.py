@@ -389,7 +389,7 @@ def test_the_command_itself_exits_with_2() -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("sottovoce sim", ["similarity", "simulate"]), ("sottovoce budget l", ["ladder", "local"]),
+        ("sottovoce sim", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]),
         ("sottovoce init --fr", ["--from"]),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str],
         assert cli.main(["budget", "plan", *budget, *arguments]) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
-    shown = printed(capsys, "plan", "--mechanism", "santext", *text, *budget)
+    shown = printed(capsys, "plan", "--mechanism", "santext:tokens=8", *text, *budget)
     assert "no shuffler; texts of at most 8 tokens" in shown and "largest ε of santext" in shown
 
 

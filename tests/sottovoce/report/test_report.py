@@ -352,7 +352,7 @@ def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) 
 
 
 def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     found = re.findall(r"\*\*(.+?)\*\*\n:   (.+?)(?=\n\n\*\*|\Z)", text, re.S)
     assert {name: " ".join(said.split()) for name, said in found} == glossary.ENTRIES
     assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)

@@ -1,5 +1,5 @@
 """An analyst walks from a protocol of three embeddings and two texts a user to what it costs, and to an audit of a
-mechanism of her own, sound and at fault, by docs/analyst.md, and errs on the way."""
+mechanism of her own, sound and at fault, by docs/how-to/privacy-review.md, and errs on the way."""
 
 from __future__ import annotations
 

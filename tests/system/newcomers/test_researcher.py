@@ -1,4 +1,4 @@
-"""A researcher walks from a table of her own to a figure of several mechanisms and seeds, by docs/researcher.md, and
+"""A researcher walks from a table of her own to a figure of mechanisms and seeds, by docs/how-to/experiments.md, and
 errs on the way."""
 
 from __future__ import annotations
