@@ -86,6 +86,7 @@ class ArmResult:
         measures: Measures beside accuracy, by split: of each a value and its error, and of a group n.
         perturbed: Counts for released texts, by split: "words" that users wrote, and how many are "perturbed".
         guessed: Number of predictions of each class, in the order of the run's classes, by split.
+        queried: False if the protocol chose to query no training user, because users would add next to nothing.
     """
 
     name: str
@@ -114,6 +115,7 @@ class ArmResult:
     measures: Mapping[str, Any] = field(default_factory=dict)
     perturbed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    queried: bool = True
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """Return a copy with accuracies; None if there is nothing to score."""
@@ -223,6 +225,7 @@ def arm_result(
         way=setup.way,
         budget=promise(setup.policy, what),
         parameters=arm.parameters,
+        queried=bool(teaching.requests) or not channels.teaching,
     )
 
 

@@ -203,6 +203,12 @@ def notes(results: Results) -> list[str]:
         for arm in statistics
         if arm.delivered and arm.accuracy_clean_test is None
     ]
+    lines += [
+        f"{arm.name}: none of its {arm.users:,} users was queried: they would add next to nothing to class names "
+        "(training.least-gain)."
+        for arm in arms
+        if not arm.queried
+    ]
     lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
@@ -227,7 +233,7 @@ def undelivered(results: Mapping[str, Any]) -> list[str]:
 
 
 def _asked_in_vain(arm: ArmResult) -> bool:
-    return arm.users > 0 and arm.delivered == 0
+    return arm.users > 0 and arm.delivered == 0 and arm.queried
 
 
 def _lost(arm: ArmResult) -> str:
