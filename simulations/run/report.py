@@ -208,6 +208,12 @@ def notes(results: Results) -> list[str]:
         if arm.delivered and arm.accuracy_clean_test is None
     ]
     lines += [f"{arm.name}: {arm.liars}." for arm in arms if arm.liars and not trust.unprotected(arm)]
+    lines += [
+        f"{arm.name}: none of its {arm.users:,} users was queried: they would add next to nothing to class names "
+        "(training.least-gain)."
+        for arm in arms
+        if not arm.queried
+    ]
     lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
@@ -232,7 +238,7 @@ def undelivered(results: Mapping[str, Any]) -> list[str]:
 
 
 def _asked_in_vain(arm: ArmResult) -> bool:
-    return arm.users > 0 and arm.delivered == 0
+    return arm.users > 0 and arm.delivered == 0 and arm.queried
 
 
 def _lost(arm: ArmResult) -> str:
