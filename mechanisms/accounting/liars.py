@@ -146,7 +146,8 @@ def edge(users: int, dim: int) -> float:
         dim: D.
     """
     a, b = math.sqrt(users - 1), math.sqrt(dim)
-    return ((a + b) ** 2 + (a + b) * (1 / a + 1 / b) ** (1 / 3) * _TRACY_WIDOM) / users
+    spread: float = (1 / a + 1 / b) ** (1 / 3)
+    return ((a + b) ** 2 + (a + b) * spread * _TRACY_WIDOM) / users
 
 
 def edge_along(users: int, directions: int) -> float:
