@@ -46,12 +46,15 @@ class BatchTest:
         excess: Largest second moment of the reports along a tested direction, over the limit that honest users exceed
             with the probability `liars.FALSE_ALARM`.
         dropped: Share of the reports that were left out of the mean.
+        withstands: Share of liars below which they cannot turn the mean around, without and with the defence
+            (`liars.withstood`).
     """
 
     stage: str
     users: int
     excess: float
     dropped: float
+    withstands: tuple[float, float] = (0.0, 0.0)
 
     @property
     def alarm(self) -> bool:
@@ -65,6 +68,15 @@ class BatchTest:
         return (
             f"some of {self.users:,} user vectors are not of honest users: along one direction their second moment is "
             f"{self.excess:.2f} times what honest users' can be; {left}"
+        )
+
+    @property
+    def limits(self) -> str:
+        """Return the share of liars that the mean withstands, in one sentence without a full stop."""
+        plain, robust = self.withstands
+        return (
+            f"liars below {robust:.1%} of {self.users:,} users cannot turn the mean of user vectors around "
+            f"({plain:.1%} without the defence)"
         )
 
 
