@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.accounting.liars import HonestLaw, withstood
 from mechanisms.channels import ANSWER, EMBEDDING, VECTOR
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
@@ -137,13 +138,22 @@ class Batches:
             return statistic_mean(mechanism, release)
         honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
         found = robust_mean(mechanism, release.values, honest, codes.shape[1])
-        test = BatchTest(release.stage, len(release), found.excess, found.dropped if self.robust else 0.0)
+        kept = int(found.kept.sum())
+        noise = mean_noise(mechanism, users=kept)
+        length = float(np.sqrt(max(0.0, float(found.mean @ found.mean) - noise * len(found.mean))))
+        plain, most = withstood(
+            HonestLaw(mechanism), length, len(release), honest, exact=self.like_public and codes.shape == (2, 1)
+        )
+        test = BatchTest(
+            release.stage, len(release), found.excess, found.dropped if self.robust else 0.0,
+            (plain, most if self.robust else plain),
+        )  # fmt: skip
         self.tests.append(test)
         if test.alarm:
             log.warning(f"stage {release.stage}: {test.told}")
         if not self.robust:
             return statistic_mean(mechanism, release)
-        return found.mean, mean_noise(mechanism, users=int(found.kept.sum()))
+        return found.mean, noise
 
 
 def statistics(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
