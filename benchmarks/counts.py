@@ -55,8 +55,8 @@ def coverage(rounds: int, *, users: int = 20_000, classes: int = 12, labelled: i
                 shares = np.bincount(true, minlength=classes) / users
                 held += bool(((counts.low <= shares) & (shares <= counts.high)).all())
                 width += float((counts.high - counts.low).mean()) / rounds
-            name = type(mechanism).__name__
-            print(f"{name} {mechanism.epsilon:g}, {'confusion' if confused else 'none'}: {held} of {rounds}, {width:.4f}")
+            name, mixed = type(mechanism).__name__, "confusion" if confused else "none"
+            print(f"{name} {mechanism.epsilon:g}, {mixed}: {held} of {rounds}, {width:.4f}", flush=True)
 
 
 def theory(rounds: int, *, users: int = 20_000, classes: int = 12) -> None:

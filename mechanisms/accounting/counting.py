@@ -43,7 +43,7 @@ def of_central(classes: int, target: Target) -> CountMechanism | None:
     best = _planned(partial(RandomizedAnswer, classes=classes), target)
     size = 2
     while size <= prime(classes) // 2:
-        found = _planned(partial(SubsetSelection, classes=classes, size=size), target)
+        found = _planned(partial(SubsetSelection, classes=classes, subset=size), target)
         if found is None or (best is not None and variance(found) >= variance(best)):
             break
         best, size = found, 2 * size

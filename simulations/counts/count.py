@@ -26,6 +26,7 @@ from mechanisms.messages.request import Request
 from server.counts import MOST_CLASSES, Confusion, estimate
 from server.maps import Maps
 from server.protocols.models import ENCODER
+from server.protocols.protocol import Encoding
 from server.training.class_names import prototypes_of, sentences_of
 from server.training.counting import CountModel
 from server.validation import validate
@@ -142,7 +143,7 @@ def count(
     if setup is None:
         raise UserError("arm: all arms are references, whose users accept anything; add a private one")
     ready = prepare(experiment)
-    if not isinstance(ready.public.encoder, CachedEncoder):
+    if ready.public.encoder is None:
         way = experiment.training.way
         raise UserError(f'training.protocol: "{way}" has no encoder on devices, which a count needs; use another')
     asked = _asked(experiment, ready, topics=topics, model=model)
@@ -185,7 +186,7 @@ class _Asked:
     about: str
     names: tuple[str, ...]
     model: CountModel
-    encoder: CachedEncoder
+    encoder: Encoding
     embeddings: Any
     confusion: Confusion | None
     true: bool
@@ -196,7 +197,7 @@ def _asked(
 ) -> _Asked:  # fmt: skip
     """Return the model, its classes, and its confusion on public text that it was not trained on."""
     public, encoder = ready.public, ready.public.encoder
-    assert isinstance(encoder, CachedEncoder) and public.embeddings is not None
+    assert encoder is not None and public.embeddings is not None
     known = np.zeros(0, np.int64) if public.labels is None else np.flatnonzero(public.labels >= 0)
     table, classes, embeddings = np.asarray(public.embeddings), public.classes, ready.held.train_embeddings
     of_data, left = True, known
@@ -211,8 +212,8 @@ def _asked(
         elif model is not None:
             classes, identity = read_about(Path(model))
             if (Path(model) / ENCODER).is_dir():
-                encoder = CachedEncoder(Path(model) / ENCODER)
-                table, embeddings = encoder.embed(public.texts), encoder.embedded(ready.held.train.texts)
+                encoder = trained = CachedEncoder(Path(model) / ENCODER)
+                embeddings = trained.embedded(ready.held.train.texts)
             if encoder.identity != identity:
                 raise UserError(f"{model}: runs on another encoder; name the one of its experiment under [encoder]")
             made, about = CountModel.of_maps(identity, Maps.load(model)), "a trained model"

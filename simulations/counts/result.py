@@ -149,7 +149,7 @@ class CountResult:
             (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}", number(row.true))
             for row in largest
         ]
-        size = f", sets of {self.mechanism['size']}" if "size" in self.mechanism else ""
+        size = f", sets of {self.mechanism['subset']}" if "subset" in self.mechanism else ""
         chosen = ", chosen by its variance" if self.chosen else ""
         local, central = self.rung("answer")["epsilon"], self.rung("shuffled")
         why = f"none: {central['assumption']}"
