@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from mechanisms.accounting.counting import of_central, of_local, variance
+import pytest
+from scipy import stats
+
+from mechanisms.accounting.counting import of_central, of_change, of_local, variance
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import Target
 from mechanisms.randomized_answer import RandomizedAnswer
@@ -33,3 +36,14 @@ def test_at_a_central_epsilon_the_ladder_shows_no_more(users: int, classes: int)
 def test_without_a_crowd_the_local_epsilon_is_all() -> None:
     found = of_central(77, Target(1.0, 1e-6, None))
     assert isinstance(found, SubsetSelection) and found.epsilon <= 1.0
+
+
+def test_the_least_epsilon_for_a_change_has_the_stated_power() -> None:
+    found = of_change(12, users=20_000, change=0.02, power=0.8)
+    needed = 0.02 / (stats.norm.isf(0.04 / 24) + stats.norm.ppf(0.8))
+    error = math.sqrt(2 * variance(found) / 20_000)
+    assert 0.99 * needed < error <= needed
+    assert of_change(12, users=80_000, change=0.02, power=0.8).epsilon < found.epsilon
+    for wrong in ({"change": 0.0}, {"power": 1.0}):
+        with pytest.raises(ValueError, match="counts: "):
+            of_change(12, **({"users": 20_000, "change": 0.02, "power": 0.8} | wrong))  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ def test_users_are_charged_once_and_counted(counted: Counted, tmp_path: Path) ->
     node = load_node(tmp_path / "out" / "nodes" / "0")
     with node.ledger(slug("users")) as ledger:
         charges = ledger.rows()
-    assert len(charges) == 600 and {(c.channel, c.stage, c.epsilon) for c in charges} == {("answer", "count", 2.0)}
+    assert len(charges) == 600 and {(c.channel, c.stage, c.epsilon) for c in charges} == {("answer", "count-1", 2.0)}
     assert (result.labelled, result.accuracy) == (45, 1.0)
 
 
@@ -125,6 +125,41 @@ def test_a_saved_model_is_counted_with_its_own_classes(counted: Counted, tmp_pat
     (tmp_path / "model" / "model.json").write_text(json.dumps(about | {"encoder": "0" * 64}))
     with pytest.raises(UserError, match="another encoder"):
         counted(model=tmp_path / "model")
+
+
+def test_a_series_is_charged_week_by_week_and_shows_changes(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two weeks fit the policy, the third does not. Half of the users of one class have another text in the second."""
+    study = small(policy={"answer": 4.0})
+    first = counted(study)
+    (tmp_path / "out").rename(tmp_path / "first")
+    assert first.week == 1 and not first.moved
+    ready = prepared(study)
+    rows = np.asarray(ready.held.train_embeddings).copy()
+    labels = ready.held.train.labels.copy()
+    red = np.flatnonzero(labels == 0)[:100]
+    rows[red], labels[red] = rows[np.flatnonzero(labels == 1)[:100]], 1
+    train = replace(ready.held.train, labels=labels)
+    later = ready._replace(held=replace(ready.held, train=train, train_embeddings=rows))
+    monkeypatch.setattr(room, "prepare", lambda experiment: later)
+    second = count(study, tmp_path / "second", epsilon=2.0, since=tmp_path / "first")
+    assert second.week == 2 and [move.name for move in second.moved if move.found] == ["red", "green"]
+    assert all(move.low <= true <= move.high for move, true in zip(second.moved, (-1 / 6, 1 / 6, 0), strict=True))
+    with load_node(tmp_path / "second" / "nodes" / "0").ledger("users") as ledger:
+        charges = ledger.rows()
+    assert len(charges) == 1200 and {charge.stage for charge in charges} == {"count-1", "count-2"}
+    drawn = build(dict(second.mechanism), channel="answer", classes=3)
+    assert second.ladder == [
+        rung.to_dict() for rung in ladder(None, None, answer=drawn, stages=2, users=600, delta=1e-6)
+    ]
+    assert "change since week 1" in second.text()
+    with pytest.raises(UserError, match="policy: "):
+        count(study, tmp_path / "third", epsilon=2.0, since=tmp_path / "second")
+    with pytest.raises(UserError, match="--since: the last count drew by"):
+        count(study, tmp_path / "third", epsilon=1.0, since=tmp_path / "second")
+    with pytest.raises(UserError, match="is no count of this version"):
+        count(study, tmp_path / "third", epsilon=2.0, since=tmp_path)
 
 
 def test_what_cannot_be_counted_is_refused_in_one_line(counted: Counted, tmp_path: Path) -> None:
