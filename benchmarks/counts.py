@@ -2,7 +2,8 @@
 
 Parts: `coverage` simulates users' true classes, a model's confusion, labelled public text and releases, and counts the
 rounds in which all intervals hold; `theory` compares squared errors with the variance; `best` compares the chosen
-mechanism's variance with that of subset selection on exactly K classes, for all sizes; `speed` counts a million users.
+mechanism's variance with that of subset selection on exactly K classes; `weekly` looks for a change between two counts;
+`speed` counts a million users.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.counting import of_local
+from mechanisms.accounting.counting import of_change, of_local
+from mechanisms.accounting.ladder import ladder
 from mechanisms.mechanism import CountMechanism, share_variance
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.streams import SeededUniforms
 from mechanisms.subset_selection import SubsetSelection
-from server.counts import Confusion, estimate
+from server.counts import Confusion, change, estimate
 
 #: ε of a genre's release at central ε = 1, 20,000 users and δ = 1e-6 (`sottovoce count`).
 PLANNED = 6.177
@@ -55,8 +57,8 @@ def coverage(rounds: int, *, users: int = 20_000, classes: int = 12, labelled: i
                 shares = np.bincount(true, minlength=classes) / users
                 held += bool(((counts.low <= shares) & (shares <= counts.high)).all())
                 width += float((counts.high - counts.low).mean()) / rounds
-            name, how = type(mechanism).__name__, "confusion" if confused else "none"
-            print(f"{name} {mechanism.epsilon:g}, {how}: {held} of {rounds}, {width:.4f}")
+            name, mixed = type(mechanism).__name__, "confusion" if confused else "none"
+            print(f"{name} {mechanism.epsilon:g}, {mixed}: {held} of {rounds}, {width:.4f}", flush=True)
 
 
 def theory(rounds: int, *, users: int = 20_000, classes: int = 12) -> None:
@@ -75,6 +77,41 @@ def theory(rounds: int, *, users: int = 20_000, classes: int = 12) -> None:
             f"{type(mechanism).__name__} ε = {epsilon:g}: squared error over theory {np.mean(ratios):.3f} ± "
             f"{np.std(ratios) / math.sqrt(rounds):.3f}; of the likeliest shares {np.mean(likely):.3f}"
         )
+
+
+def weekly(rounds: int, *, users: int = 20_000, classes: int = 12, moved: float = 0.02) -> None:
+    """Print how often a change of one class is found, what it costs, and what repeated releases would show."""
+    mechanism = of_change(classes, users=users, change=moved, power=0.8)
+    found, false = 0, 0
+    for seed in range(rounds):
+        rng = np.random.default_rng([seed, 5])
+        before = rng.choice(classes, users)
+        after = before.copy()
+        after[rng.choice(np.flatnonzero(before != 0), int(users * moved), replace=False)] = 0
+        others = rng.permutation(np.flatnonzero(before != 0))[: users // 10]  # who change places, and no share
+        after[others] = after[rng.permutation(others)]
+        one, two = (estimate(mechanism, release(mechanism, each, seed + at)) for at, each in
+                    ((0, before), (10**6, after)))  # fmt: skip
+        change_of = change(one, two)
+        share = (np.bincount(after, minlength=classes) - np.bincount(before, minlength=classes)) / users
+        found += bool(change_of.low[0] > 0)
+        false += bool(((share < change_of.low) | (share > change_of.high)).any())
+    print(
+        f"{type(mechanism).__name__} ε = {mechanism.epsilon:.3f}: a change of {moved:g} found in {found} of {rounds} "
+        f"rounds; intervals failed in {false}"
+    )
+    for weeks in (1, 2, 4, 12, 52):
+        rungs = {
+            rung.name: rung.epsilon
+            for rung in ladder(None, None, answer=mechanism, stages=weeks, users=users, delta=1e-6)  # type: ignore[arg-type]
+        }
+        print(f"{weeks} weeks: a user's ε = {rungs['user']:.3f}, behind the shuffler {rungs['shuffled']:.3f}")
+    same = mechanism.hit**2 + (1 - mechanism.hit) ** 2 / (classes - 1)
+    twice = 2 * mechanism.hit * mechanism.miss + (classes - 2) * mechanism.miss**2
+    print(
+        f"who links two weeks: repeated releases differ for {1 - twice:.0%} of users who changed and for none who did "
+        f"not; fresh ones for {1 - twice:.0%} and {1 - same:.0%}"
+    )
 
 
 def best() -> None:
@@ -106,13 +143,13 @@ def speed(*, users: int = 1_000_000, classes: int = 1_000) -> None:
 def main() -> None:
     """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("coverage", "theory", "best", "speed"))
+    parser.add_argument("part", choices=("coverage", "theory", "weekly", "best", "speed"))
     parser.add_argument("--rounds", type=int, default=1_000)
     given = parser.parse_args()
     if given.part == "coverage":
         coverage(given.rounds)
-    elif given.part == "theory":
-        theory(given.rounds)
+    elif given.part in ("theory", "weekly"):
+        {"theory": theory, "weekly": weekly}[given.part](given.rounds)
     else:
         {"best": best, "speed": speed}[given.part]()
 

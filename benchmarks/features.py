@@ -121,7 +121,7 @@ def layers(
     for chosen in sets:
         for scaled in (False, True)[: 1 + (len(chosen) > 1)]:
             part = sample.of_layers(known, chosen, scaled)
-            frame, cells, codes = frame_of(part, CANDIDATES[-1]), [], simplex_codes(sample.classes)
+            frame, cells, codes = frame_of(part, CANDIDATES[-1]), list[str](), simplex_codes(sample.classes)
             for each in epsilons:
                 dim = best_features(part.public, codes, partial(noise_of, part, each), users=len(part.users))
                 cells.append(f"{accuracy(part, frame, dim, each, ridge=False, draws=draws):.3f} ({dim})")

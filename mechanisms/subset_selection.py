@@ -42,12 +42,12 @@ class SubsetSelection:
     Attributes:
         epsilon: 0..1000.
         classes: K, 2..10,000.
-        size: d, 1..v/2; 0 stands for the d of least variance at this ε, which is about v/(e^ε + 1).
+        subset: d, 1..v/2; 0 stands for the d of least variance at this ε, which is about v/(e^ε + 1).
     """
 
     epsilon: float
     classes: int
-    size: int = 0
+    subset: int = 0
 
     name: ClassVar[str] = "subset-selection"
     channel: ClassVar[str] = "answer"
@@ -60,10 +60,10 @@ class SubsetSelection:
     def __post_init__(self) -> None:
         epsilon = checks.epsilon(self.name, self.epsilon)
         classes = checks.integer(self.name, "classes", self.classes, 2, MAX_CLASSES)
-        size = checks.integer(self.name, "size", self.size, 0, prime(classes) // 2)
+        subset = checks.integer(self.name, "subset", self.subset, 0, prime(classes) // 2)
         object.__setattr__(self, "epsilon", epsilon)
         object.__setattr__(self, "classes", classes)
-        object.__setattr__(self, "size", size or _best(epsilon, classes))
+        object.__setattr__(self, "subset", subset or _best(epsilon, classes))
 
     @property
     def grid(self) -> None:
@@ -91,19 +91,19 @@ class SubsetSelection:
     @property
     def hit(self) -> float:
         """Return the probability that a release holds the true class."""
-        return float(_rates(self.epsilon, self.points, self.size)[0])
+        return float(_rates(self.epsilon, self.points, self.subset)[0])
 
     @property
     def miss(self) -> float:
         """Return the probability that a release holds a given other class."""
-        return float(_rates(self.epsilon, self.points, self.size)[1])
+        return float(_rates(self.epsilon, self.points, self.subset)[1])
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw once for each class, (n,) -> (n,) int64; one uniform a row.
 
         The uniform decides a and the place of the true class, whatever this class is. The place gives b.
         """
-        x, v, d = checks.labels(self.name, x, self.classes), self.points, self.size
+        x, v, d = checks.labels(self.name, x, self.classes), self.points, self.subset
         likely = d * (v - 1)
         drawn = categorical.two_levels(likely, self.outputs - likely, self.epsilon, Points.drawn(rng, x.shape, 1))
         inside = drawn < likely
@@ -115,14 +115,14 @@ class SubsetSelection:
     def holds(self, y: IntArray, x: IntArray) -> NDArray[np.bool_]:
         """Return whether the set of y holds x."""
         a, b = np.divmod(np.asarray(y), self.points)
-        held: NDArray[np.bool_] = ((a + 1) * np.asarray(x) + b) % self.points < self.size
+        held: NDArray[np.bool_] = ((a + 1) * np.asarray(x) + b) % self.points < self.subset
         return held
 
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         gain = np.where(self.holds(y, x), 0.0, -self.epsilon)
-        others = (self.points - self.size) * math.exp(-self.epsilon)
-        found: FloatArray = gain - math.log(self.points - 1) - math.log(self.size + others)
+        others = (self.points - self.subset) * math.exp(-self.epsilon)
+        found: FloatArray = gain - math.log(self.points - 1) - math.log(self.subset + others)
         return found
 
     def inside(self, shares: FloatArray) -> FloatArray:
@@ -130,13 +130,13 @@ class SubsetSelection:
         v = self.points
         values = np.zeros(v)
         values[: self.classes] = shares
-        sums = _windows(values[_places(v)[0]], self.size)
+        sums = _windows(values[_places(v)[0]], self.subset)
         return np.concatenate([sums[:, :1], sums[:, :0:-1]], axis=1).ravel()  # output b has the window from -b on
 
     def support(self, weights: FloatArray) -> FloatArray:
         """Return the sum of weights of the outputs whose set holds each class, (outputs,) -> (K,)."""
         v = self.points
-        sums = _windows(np.asarray(weights, np.float64).reshape(v - 1, v), self.size)
+        sums = _windows(np.asarray(weights, np.float64).reshape(v - 1, v), self.subset)
         found: FloatArray = sums.ravel()[_places(v)[1][:, : self.classes]].sum(axis=0)
         return found
 
@@ -144,7 +144,7 @@ class SubsetSelection:
         """Return the blanket and any two different classes, exact (mechanisms.losses.response_blanket)."""
         from mechanisms.losses import response_blanket
 
-        return response_blanket.two_design(self.epsilon, self.points, self.size)
+        return response_blanket.two_design(self.epsilon, self.points, self.subset)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the exact loss of any two classes; `distance` is 0 (the same class), 1 or None (they differ)."""

@@ -8,16 +8,14 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
+from mechanisms.accounting.counting import quantile
 from mechanisms.mechanism import CountMechanism
 
 FloatArray = NDArray[np.float64]
 
 #: Largest number of classes: the likelihood works on a table of its square.
 MOST_CLASSES = 2_000
-#: Share of the error probability of an interval that is left for the normal approximation and the estimated variance.
-_RESERVED = 0.2
 #: Log likelihood that the reported maximum may lack at most, in nats: a fiftieth of a standard error.
 _GAP = 1e-3
 _STEPS = 20_000
@@ -100,6 +98,37 @@ class Counts:
     confidence: float
 
 
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Changes of K shares between two counts.
+
+    Attributes:
+        shares: (K,), unbiased estimates of later minus earlier shares.
+        low: (K,), lower ends of intervals that hold the true changes together.
+        high: (K,), upper ends.
+    """
+
+    shares: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def change(earlier: Counts, later: Counts) -> Change:
+    """Return the changes between two counts whose noise is drawn independently, at the confidence of the later one.
+
+    Variances add up. If both counts are corrected by one confusion matrix, its errors partly cancel, and the intervals
+    are wider than they need be.
+
+    Raises:
+        ValueError: The counts have different classes.
+    """
+    if earlier.unbiased.shape != later.unbiased.shape:
+        raise ValueError("counts: a change is between counts of the same classes")
+    shares = later.unbiased - earlier.unbiased
+    width = quantile(later.confidence, len(shares)) * np.hypot(earlier.errors, later.errors)
+    return Change(shares, np.maximum(shares - width, -1.0), np.minimum(shares + width, 1.0))
+
+
 def estimate(
     mechanism: CountMechanism, released: NDArray[np.int64], *, confusion: Confusion | None = None,
     confidence: float = 0.95,
@@ -152,7 +181,7 @@ def estimate(
     mix = None if confusion is None else confusion.shares
     shares = likeliest(mechanism, seen, users=n, start=unbiased, mix=mix)
     errors = np.sqrt(spread)
-    width = -float(ndtri((1 - confidence) * (1 - _RESERVED) / (2 * classes))) * errors
+    width = quantile(confidence, classes) * errors
     low, high = (np.clip(unbiased + side * width, 0.0, 1.0) for side in (-1, 1))
     return Counts(n, shares, unbiased, errors, np.minimum(low, shares), np.maximum(high, shares), confidence)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 
+from scipy.special import ndtri
+
+from mechanisms import checks
 from mechanisms.accounting.planner import Target, plan
 from mechanisms.mechanism import CountMechanism, share_variance
 from mechanisms.randomized_answer import RandomizedAnswer
@@ -13,6 +17,13 @@ from mechanisms.subset_selection import SubsetSelection, prime
 
 #: Share of a central ε that a plan leaves unused, so that a ladder, which computes on another grid, never shows more.
 _MARGIN = 1e-3
+#: Share of the error probability of intervals that is left for the normal approximation and the estimated variance.
+_RESERVED = 0.2
+
+
+def quantile(confidence: float, classes: int) -> float:
+    """Return the half width, in standard errors, of K normal intervals that hold together (Bonferroni)."""
+    return -float(ndtri((1 - confidence) * (1 - _RESERVED) / (2 * classes)))
 
 
 def variance(mechanism: CountMechanism) -> float:
@@ -43,11 +54,39 @@ def of_central(classes: int, target: Target) -> CountMechanism | None:
     best = _planned(partial(RandomizedAnswer, classes=classes), target)
     size = 2
     while size <= prime(classes) // 2:
-        found = _planned(partial(SubsetSelection, classes=classes, size=size), target)
+        found = _planned(partial(SubsetSelection, classes=classes, subset=size), target)
         if found is None or (best is not None and variance(found) >= variance(best)):
             break
         best, size = found, 2 * size
     return best
+
+
+def of_change(classes: int, *, users: int, change: float, power: float, confidence: float = 0.95) -> CountMechanism:
+    """Return the mechanism of least ε by which a change of a class's share is found between two counts.
+
+    A change is found if its interval, one of K that hold together, excludes 0. Each count draws anew, so the variances
+    of both add up; they are taken where all classes are as frequent.
+
+    Args:
+        classes: K.
+        users: Users delivered in each count.
+        change: Change of the share.
+        power: Probability with which it is found.
+        confidence: Probability that all intervals hold together.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+    for name, value in (("change", change), ("power", power), ("confidence", confidence)):
+        if not 0 < checks.real("counts", name, value, 0, 1) < 1:
+            raise ValueError(f"counts: {name} must be above 0 and below 1, got {value:g}")
+    needed = change / (quantile(confidence, classes) + float(ndtri(power)))
+    low, high = 1e-3, 40.0  # where nothing is random any more
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        short = math.sqrt(2 * variance(of_local(classes, middle)) / users) > needed
+        low, high = (middle, high) if short else (low, middle)
+    return of_local(classes, high)
 
 
 def _planned(build: Callable[[float], CountMechanism], target: Target) -> CountMechanism | None:

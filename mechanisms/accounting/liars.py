@@ -146,7 +146,8 @@ def edge(users: int, dim: int) -> float:
         dim: D.
     """
     a, b = math.sqrt(users - 1), math.sqrt(dim)
-    return ((a + b) ** 2 + (a + b) * (1 / a + 1 / b) ** (1 / 3) * _TRACY_WIDOM) / users
+    spread: float = (1 / a + 1 / b) ** (1 / 3)
+    return ((a + b) ** 2 + (a + b) * spread * _TRACY_WIDOM) / users
 
 
 def edge_along(users: int, directions: int) -> float:
@@ -230,22 +231,45 @@ class Passed:
         return liars + share * mean + math.sqrt(dropped * self.high) + dropped * mean
 
 
-def hidden(law: HonestLaw, share: float, users: int, squares: float) -> float:
-    """Return how far liars move the mean without an alarm, of a batch whose honest users' second moment is typical.
+def hidden(law: HonestLaw, share: float, users: int, honest: FloatArray, *, exact: bool) -> float:
+    """Return how far liars move the mean of a batch that passes the test, if honest users' reports are typical.
 
-    That is `Passed` at the edge, without dropped reports, from the smallest eigenvalue of so many honest rows, in the
-    direction in which honest vectors vary most, and after debiasing.
+    That is the bound of `Passed` without dropped reports, in the direction in which honest reports vary most, with the
+    largest second moment that passes (`edge`) and the smallest that so many honest rows have, and after debiasing.
 
     Args:
         law: Law of honest reports.
         share: a, liars among the users.
         users: n.
-        squares: Largest eigenvalue of E[x x'] of the users' vectors.
+        honest: Second moment (D, D) of honest reports, or an upper bound (`HonestLaw.second_moment`).
+        exact: Whether it is no mere bound.
     """
-    share, dim, top = _share(share), law.mechanism.dim, edge(users, law.mechanism.dim)
-    low = max(0.0, 1.0 - math.sqrt(dim / users)) ** 2
-    unit = math.sqrt(law.other + law.extra * squares)
-    return unit / law.mechanism.scale * Passed(top, low, top).moved(share) + share
+    share, dim = _share(share), law.mechanism.dim
+    largest = float(np.linalg.eigvalsh(honest)[-1])
+    low = max(0.0, 1.0 - math.sqrt(dim / users)) ** 2 * (1.0 if exact else law.other / largest)
+    top = edge(users, dim)
+    return math.sqrt(largest) / law.mechanism.scale * Passed(top, low, top).moved(share) + share
+
+
+def withstood(law: HonestLaw, length: float, users: int, honest: FloatArray, *, exact: bool) -> tuple[float, float]:
+    """Return the share of liars below which they cannot turn a mean around, without and with the test of a batch.
+
+    Liars who move a mean by less than its own length leave a part of it in place, in every direction.
+
+    Args:
+        law: Law of honest reports.
+        length: Length of the mean of users' vectors.
+        users: n.
+        honest: As in `hidden`.
+        exact: As in `hidden`.
+    """
+    plain = length / (1 / law.mechanism.scale + length)
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        within = hidden(law, middle, users, honest, exact=exact) < length
+        low, high = (middle, high) if within else (low, middle)
+    return plain, max(plain, low)
 
 
 def _share(share: float) -> float:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.accounting.liars import HonestLaw, withstood
 from mechanisms.channels import ANSWER, EMBEDDING, VECTOR
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
@@ -40,6 +41,7 @@ from server.training.statistic_head import (
     Evidence,
     best_features,
     covering_features,
+    expected_gain,
     head_with_names,
     linear_head,
     mean_noise,
@@ -76,6 +78,12 @@ STUDENT_EPOCHS = Option("student_epochs", 3, "Number of epochs of self-training.
 #: Whether a few dishonest users are kept from moving the users' mean.
 ROBUST = Option(
     "robust", True, "True if user vectors that honest users would not have released are left out of their mean.",
+)  # fmt: skip
+#: Measured (MiniLM): 9,000 users of banking77 under ε = 6 have .003 and change nothing (.642, .641), 300 of AG News
+#: under ε = 3 have .01 (.833, .832), 300 of CR under ε = 3 have .026 and add .024.
+LEAST_GAIN = Option(
+    "least_gain", 0.01, "What users' vectors must be expected to explain of labels beyond class names, as a share of "
+    "what class names explain. Below it, no user is queried. 0 always queries.",
 )  # fmt: skip
 
 
@@ -130,13 +138,22 @@ class Batches:
             return statistic_mean(mechanism, release)
         honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
         found = robust_mean(mechanism, release.values, honest, codes.shape[1])
-        test = BatchTest(release.stage, len(release), found.excess, found.dropped if self.robust else 0.0)
+        kept = int(found.kept.sum())
+        noise = mean_noise(mechanism, users=kept)
+        length = float(np.sqrt(max(0.0, float(found.mean @ found.mean) - noise * len(found.mean))))
+        plain, most = withstood(
+            HonestLaw(mechanism), length, len(release), honest, exact=self.like_public and codes.shape == (2, 1)
+        )
+        test = BatchTest(
+            release.stage, len(release), found.excess, found.dropped if self.robust else 0.0,
+            (plain, most if self.robust else plain),
+        )  # fmt: skip
         self.tests.append(test)
         if test.alarm:
             log.warning(f"stage {release.stage}: {test.told}")
         if not self.robust:
             return statistic_mean(mechanism, release)
-        return found.mean, mean_noise(mechanism, users=int(found.kept.sum()))
+        return found.mean, noise
 
 
 def statistics(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
@@ -154,6 +171,8 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     codes = codes_asked(public, self_training)
     believed, maps, asked = first_belief(public, embeddings), None, None
     batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere)
+    if not _worth_querying(embeddings, believed, channels, codes, LEAST_GAIN.of(training.options)):
+        channels = replace(channels, teaching=False)
     for number in range(rounds):
         frame = _frame(embeddings, believed, channels, codes)
         release = yield from _asked(frame, encoder, channels, codes, (number, rounds))
@@ -255,6 +274,26 @@ def _frame(
     return pca_maps(embeddings, dim=features, classes=channels.classes)
 
 
+def _worth_querying(
+    embeddings: NDArray[np.float32], believed: Belief | None, channels: Channels, codes: NDArray[np.float32],
+    least: float,
+) -> bool:  # fmt: skip
+    """Return False, with a line of progress, if users are expected to add next to nothing to class names."""
+    if not channels.teaching or believed is None or not believed.by_names or least == 0:
+        return True
+    frame, own = _frame(embeddings, believed, channels, codes), simplex_codes(channels.classes)
+    noise = _noise(channels, max(channels.users, 1), codes.shape[1] * (frame.dim + 1))
+    if codes.shape[1] > own.shape[1]:
+        noise /= 1 - SHARED
+    gain = expected_gain(frame.project(embeddings), believed.values, own, noise, users=max(channels.users, 1))
+    if gain < least:
+        log.info(
+            f"{channels.arm}: no user is queried: beyond class names, {channels.users:,} user vectors are expected to "
+            f"explain {gain:.2%} of what the names explain, less than training.least-gain = {least:g}"
+        )
+    return gain >= least
+
+
 def _asked(
     frame: Maps,
     encoder: Encoding,
@@ -303,12 +342,10 @@ def _taught(
         return None
     if users is None or believed is None or not believed.by_names:
         return _head(frame, embeddings, believed, users)
-    wider = pca_maps(embeddings, dim=max(frame.dim, wide_features(embeddings)), classes=frame.classes)
-    whole, weight, bias = head_with_names(
-        frame.project(embeddings), wider.project(embeddings), believed.values, simplex_codes(frame.classes), users
-    )
-    chosen = wider if whole else frame
-    return factored(chosen.mean, chosen.m1, weight, bias)
+    if users.mean is None and (widest := wide_features(embeddings)) > frame.dim:
+        frame = pca_maps(embeddings, dim=widest, classes=frame.classes)
+    weight, bias = head_with_names(frame.project(embeddings), believed.values, simplex_codes(frame.classes), users)
+    return factored(frame.mean, frame.m1, weight, bias)
 
 
 def _descended(
@@ -357,5 +394,6 @@ PROTOCOL = TrainingProtocol(
     "and the rest is post-processing",
     steps=statistics, trains_on=frozenset({VECTOR.name}), queried=frozenset({EMBEDDING.name, ANSWER.name}),
     public_text=True, some_labels=True, encoder=True, checkpoint=True, alone=Alone.DESCRIBED, deployable=True,
-    options=(ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST), stages=ROUNDS.of, check=_check,
+    options=(ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST, LEAST_GAIN), stages=ROUNDS.of,
+    check=_check,
 )  # fmt: skip

@@ -24,10 +24,14 @@ NEAREST = 2.5
 #: Standard deviations at which reports along a suspicious direction are clipped. A share a of liars then moves the mean
 #: along it by 1.31·a standard deviations (the least possible is 1.25·a), and honest noise is 12 % larger.
 CLIP = 0.5
+#: Least excess of a suspicious direction: users' second moment is not quite that of public text.
+TOLERANCE = 0.05
 #: Part of a suspicious direction that earlier ones must not contain, for it to be one more.
 _NEW = 0.3
 #: Cuts that are tried along a direction.
 _CUTS = 256
+#: Newton's steps to the clipped reports' centre: each leaves a small part of the way.
+_STEPS = 20
 #: Rows multiplied at once.
 _AT_ONCE = 2**16
 
@@ -42,12 +46,15 @@ class BatchTest:
         excess: Largest second moment of the reports along a tested direction, over the limit that honest users exceed
             with the probability `liars.FALSE_ALARM`.
         dropped: Share of the reports that were left out of the mean.
+        withstands: Share of liars below which they cannot turn the mean around, without and with the defence
+            (`liars.withstood`).
     """
 
     stage: str
     users: int
     excess: float
     dropped: float
+    withstands: tuple[float, float] = (0.0, 0.0)
 
     @property
     def alarm(self) -> bool:
@@ -61,6 +68,15 @@ class BatchTest:
         return (
             f"some of {self.users:,} user vectors are not of honest users: along one direction their second moment is "
             f"{self.excess:.2f} times what honest users' can be; {left}"
+        )
+
+    @property
+    def limits(self) -> str:
+        """Return the share of liars that the mean withstands, in one sentence without a full stop."""
+        plain, robust = self.withstands
+        return (
+            f"liars below {robust:.1%} of {self.users:,} users cannot turn the mean of user vectors around "
+            f"({plain:.1%} without the defence)"
         )
 
 
@@ -92,9 +108,10 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
     A direction is suspicious if the reports' second moment along it is above the limit for honest users: of all
     directions (`edge`), or of the constants of a code alone (`edge_along`), by which liars move a model's threshold.
     Along a suspicious direction the farthest reports are dropped, up to the largest cut at which the others' second
-    moment is that of a normal law with the same cut. Then reports are clipped along it, and their mean is divided by
-    the factor at which clipping shrinks a small shift of a normal law. All other directions have the plain mean.
-    Without an alarm the result is the plain mean, to the last bit.
+    moment is that of a normal law with the same cut; their mean along it is divided by the factor at which such a cut
+    shrinks it. If there is no such cut, liars are among the others: the mean is Huber's (1964), the centre around which
+    reports, clipped at CLIP, have the mean 0. All other directions have the plain mean. Without an alarm the result is
+    the plain mean, to the last bit.
 
     Args:
         mechanism: PrivUnit.
@@ -103,31 +120,34 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
         length: c, the number of coordinates of a code; D is a multiple of it.
     """
     n, dim = codes.shape
-    root, limit, narrow = np.linalg.cholesky(honest), edge(n, dim), edge_along(n, length)
+    root, limit, narrow = np.linalg.cholesky(honest), max(edge(n, dim), 1 + TOLERANCE), edge_along(n, length)
     known = _units(root[dim // length - 1 :: dim // length].T)  # of constants, in the units of the honest law
     reports, kept = codes * np.float32(mechanism.grid.step), np.ones(n, np.bool_)
-    found, excess = np.zeros((dim, 0)), None
+    found, cuts, excess = np.zeros((dim, 0)), list[float](), None
     while True:
         moment = _whitened(_second_moment(reports, kept), root)
         values, vectors = np.linalg.eigh(_without(found, _without(found, moment).T))
         along = np.einsum("ij,ik,kj->j", known, moment, known)
         excess = max(values[-1] / limit, along.max() / narrow) if excess is None else excess
-        suspects = np.hstack([vectors[:, values > limit][:, ::-1], known[:, along > narrow]])
-        before = found.shape[1]
-        for suspect in suspects.T:
+        suspects = [(x, narrow) for x in known[:, along > narrow].T]
+        suspects += [(x, limit) for x in vectors[:, values > limit][:, ::-1].T]
+        before = len(cuts)
+        for suspect, most in suspects:
             rest = _without(found, suspect)
             if np.linalg.norm(rest) > _NEW:
                 found = np.hstack([found, _units(rest[:, None])])
-                kept &= _inside(reports, kept, np.linalg.solve(root.T, found[:, -1]), limit)
-        if found.shape[1] == before:
+                far = np.abs(reports @ np.linalg.solve(root.T, found[:, -1]).astype(np.float32))
+                cuts.append(_cut(np.sort(far[kept]), most))
+                inside = kept & (far <= (cuts[-1] or NEAREST))
+                kept = inside if 2 * int(inside.sum()) >= n else kept  # whatever is found, half of the reports stay
+        if len(cuts) == before:
             break
-    if not before:
+    if not cuts:
         return RobustMean(mechanism.decoded_mean(codes), kept, float(excess), 0)
     mean = np.linalg.solve(root, reports[kept].mean(axis=0, dtype=np.float64))
-    clipped = np.clip(reports[kept] @ np.linalg.solve(root.T, found).astype(np.float32), -CLIP, CLIP)
-    shrunk = clipped.mean(axis=0, dtype=np.float64) / (2 * ndtr(CLIP) - 1)
-    mean = root @ (_without(found, mean) + found @ shrunk)
-    return RobustMean(mean / mechanism.scale, kept, float(excess), before)
+    centre = _centre(reports[kept] @ np.linalg.solve(root.T, found).astype(np.float32), np.array(cuts))
+    mean = root @ (_without(found, mean) + found @ centre)
+    return RobustMean(mean / mechanism.scale, kept, float(excess), len(cuts))
 
 
 def vector_moments(features: FloatArray, length: int) -> FloatArray:
@@ -181,17 +201,30 @@ def _units(columns: FloatArray) -> FloatArray:
     return columns / np.linalg.norm(columns, axis=0)
 
 
-def _inside(
-    reports: NDArray[np.float32], kept: NDArray[np.bool_], x: FloatArray, limit: float
-) -> NDArray[np.bool_]:
-    """Return a mask (n,) of the reports that are not too far along a direction; it drops at most half of those kept."""
-    along = np.abs(reports @ x.astype(np.float32))
-    inside = along <= _cut(np.sort(along[kept]), limit)
-    return inside if 2 * int((inside & kept).sum()) >= int(kept.sum()) else np.ones(len(reports), np.bool_)
+def _centre(along: NDArray[np.float32], cuts: FloatArray) -> FloatArray:
+    """Return the mean (J,) of reports (n, J) along J directions, in standard deviations of honest reports.
+
+    Args:
+        along: Reports.
+        cuts: Cuts (J,) below which reports passed the test; 0 if there is none. Such a direction has Huber's mean.
+    """
+    centre = np.zeros(along.shape[1])
+    for _ in range(_STEPS):
+        off = np.clip(along - centre.astype(np.float32), -CLIP, CLIP)
+        centre += off.mean(axis=0, dtype=np.float64) / (2 * ndtr(CLIP) - 1)
+    plain = along.mean(axis=0, dtype=np.float64) / _variance(np.maximum(cuts, NEAREST))
+    return np.where(cuts > 0, plain, centre)
+
+
+def _variance(cuts: FloatArray) -> FloatArray:
+    """Return the variance of a standard normal law within ±T, by which its mean shrinks if it is shifted a little."""
+    density = np.exp(-0.5 * cuts**2) / np.sqrt(2 * np.pi)
+    shrunk: FloatArray = 1 - 2 * cuts * density / (2 * ndtr(cuts) - 1)
+    return shrunk
 
 
 def _cut(along: FloatArray, limit: float) -> float:
-    """Return the largest cut, NEAREST at least, at which the other reports' second moment is an honest one's.
+    """Return the largest cut, NEAREST at least, at which the other reports' second moment is an honest one's; else 0.
 
     Args:
         along: Distances (n,) from 0 along a direction, ascending, in standard deviations of honest reports.
@@ -200,7 +233,5 @@ def _cut(along: FloatArray, limit: float) -> float:
     cuts = np.linspace(NEAREST, max(float(along[-1]), NEAREST), _CUTS)
     inside = np.searchsorted(along, cuts, side="right")
     squares = np.cumsum(np.asarray(along, np.float64) ** 2)[np.maximum(inside, 1) - 1] / np.maximum(inside, 1)
-    density = np.exp(-0.5 * cuts**2) / np.sqrt(2 * np.pi)
-    variance = 1 - 2 * cuts * density / (2 * ndtr(cuts) - 1)  # of a standard normal law within the cut
-    honest = np.flatnonzero(squares <= limit * variance)
-    return float(cuts[honest[-1]]) if len(honest) else NEAREST
+    honest = np.flatnonzero(squares <= limit * _variance(cuts))
+    return float(cuts[honest[-1]]) if len(honest) else 0.0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,15 +25,16 @@ from mechanisms.channels import ANSWER
 from mechanisms.mechanism import parameters, share_variance
 from mechanisms.messages.questions import AnswerQuestion
 from mechanisms.messages.request import Request
-from server.counts import MOST_CLASSES, Confusion, estimate
+from server.counts import MOST_CLASSES, Confusion, change, estimate
 from server.maps import Maps
 from server.protocols.models import ENCODER
+from server.protocols.protocol import Encoding
 from server.training.class_names import prototypes_of, sentences_of
 from server.training.counting import CountModel
 from server.validation import validate
 from simulations.artifacts.model_folder import read_about
 from simulations.artifacts.public import CachedEncoder
-from simulations.counts.result import CountResult, rows_of
+from simulations.counts.result import CountResult, counts_of, moved, read, rows_of
 from simulations.errors import UserError, no_file
 from simulations.experiment import Experiment, slug
 from simulations.output.atomic import staged
@@ -42,8 +45,8 @@ from simulations.shuffler.shuffle import shuffle
 
 log = logging.getLogger(__name__)
 
-#: Stage and split of the request.
-_STAGE, _SPLIT = "count", "train"
+#: Split of the request.
+_SPLIT = "train"
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Budget:
 def count(
     experiment: Experiment, out: Path | str, *, epsilon: float | None = None, central: float | None = None,
     mechanism: str | None = None, topics: Path | str | None = None, model: Path | str | None = None,
-    confidence: float = 0.95,
+    confidence: float = 0.95, since: Path | str | None = None,
 ) -> CountResult:  # fmt: skip
     """Count the classes of an experiment's training users, write the results into a folder, and return them.
 
@@ -124,6 +127,9 @@ def count(
         topics: File with one topic a line, a name or a sentence, in place of the data's classes.
         model: Folder of a trained model.
         confidence: Probability that all intervals hold together.
+        since: Folder of the last count of the same users: this one is a stage more on their ledgers, and changes are
+            found. Every device draws anew, also where its text is the same: a repeated release would show anyone who
+            can link two of them which users did not change, and nothing would account for that.
 
     Raises:
         UserError: The experiment cannot be counted, or the users' policy refuses.
@@ -142,10 +148,12 @@ def count(
     if setup is None:
         raise UserError("arm: all arms are references, whose users accept anything; add a private one")
     ready = prepare(experiment)
-    if not isinstance(ready.public.encoder, CachedEncoder):
+    if ready.public.encoder is None:
         way = experiment.training.way
         raise UserError(f'training.protocol: "{way}" has no encoder on devices, which a count needs; use another')
     asked = _asked(experiment, ready, topics=topics, model=model)
+    last = None if since is None else read(Path(since))
+    week = 1 if last is None else last.week + 1
     if asked.model.classes > MOST_CLASSES:
         raise UserError(f"{asked.model.classes:,} classes: at most {MOST_CLASSES:,} can be counted")
     crowd, delta = (setup.answering if setup.shuffled else None), experiment.shuffle.delta
@@ -156,14 +164,17 @@ def count(
         public = replace(ready.public, encoder=asked.encoder)
         hand_out([setup], experiment.population, public, held, nodes, seed=experiment.seed, nodes=1)
         arm = slug(setup.arm.name)
+        if last is not None:
+            _check_series(last, drawn, asked.names)
+            _copy_ledger(Path(since or "") / "nodes" / "0", nodes / "0", arm)
         try:
             question = AnswerQuestion(parameters(drawn), projection=asked.model.projection, head=asked.model.head)
-            request = Request(arm, _STAGE, _SPLIT, experiment.shuffle.least, (question,))
+            request = Request(arm, f"count-{week}", _SPLIT, experiment.shuffle.least, (question,))
         except ValueError as error:
             raise UserError(str(error)) from error
         log.info(f"asking {setup.answering:,} users")
         released = _released(experiment, request, nodes / "0", arm, setup.policy)
-        result = _counted(experiment, ready, asked, drawn, released, setup.shuffled, budget, confidence)
+        result = _counted(experiment, ready, asked, drawn, released, setup.shuffled, budget, confidence, last)
         result.write(folder)
     return result
 
@@ -185,7 +196,7 @@ class _Asked:
     about: str
     names: tuple[str, ...]
     model: CountModel
-    encoder: CachedEncoder
+    encoder: Encoding
     embeddings: Any
     confusion: Confusion | None
     true: bool
@@ -196,7 +207,7 @@ def _asked(
 ) -> _Asked:  # fmt: skip
     """Return the model, its classes, and its confusion on public text that it was not trained on."""
     public, encoder = ready.public, ready.public.encoder
-    assert isinstance(encoder, CachedEncoder) and public.embeddings is not None
+    assert encoder is not None and public.embeddings is not None
     known = np.zeros(0, np.int64) if public.labels is None else np.flatnonzero(public.labels >= 0)
     table, classes, embeddings = np.asarray(public.embeddings), public.classes, ready.held.train_embeddings
     of_data, left = True, known
@@ -211,8 +222,8 @@ def _asked(
         elif model is not None:
             classes, identity = read_about(Path(model))
             if (Path(model) / ENCODER).is_dir():
-                encoder = CachedEncoder(Path(model) / ENCODER)
-                table, embeddings = encoder.embed(public.texts), encoder.embedded(ready.held.train.texts)
+                encoder = trained = CachedEncoder(Path(model) / ENCODER)
+                embeddings = trained.embedded(ready.held.train.texts)
             if encoder.identity != identity:
                 raise UserError(f"{model}: runs on another encoder; name the one of its experiment under [encoder]")
             made, about = CountModel.of_maps(identity, Maps.load(model)), "a trained model"
@@ -252,6 +263,26 @@ def _topics(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _check_series(last: CountResult, drawn: Any, names: tuple[str, ...]) -> None:
+    """Check that a count goes on with the series of the last one."""
+    if parameters(drawn) != dict(last.mechanism):
+        raise UserError(
+            f"--since: the last count drew by {last.mechanism['mechanism']} with ε = {last.mechanism['epsilon']:g}; "
+            "counts of one series have one mechanism, or no central ε is shown for them; give the same ε"
+        )
+    if tuple(row.name for row in last.found) != names:
+        raise UserError("--since: the last count had other classes; count those, or start a series without --since")
+
+
+def _copy_ledger(source: Path, target: Path, arm: str) -> None:
+    """Copy the ledger of the last count, on which this one is charged."""
+    place = source / f"ledger-{arm}.sqlite"
+    if not place.is_file():
+        raise UserError(f"--since: {place} is missing; name the folder of the last count of these users")
+    with closing(sqlite3.connect(place)) as there, closing(sqlite3.connect(target / place.name)) as copy:
+        there.backup(copy)
+
+
 @dataclass(frozen=True, eq=False)
 class _Released:
     """Batch of a count, and the users behind its rows, whom only the simulation knows."""
@@ -273,8 +304,9 @@ def _released(experiment: Experiment, request: Request, folder: Path, arm: str, 
             f"policy: {refused.text} (answer = {policy.answer:g}, total = {policy.total:g}); raise it, or ask for less"
         ) from None
     valid, dropped = validate(reply, request, enrolled=range(people.users))
-    rng = np.random.default_rng([experiment.seed, 2, *_STAGE.encode()])
-    clock = partial(late, probability=people.late, stage=_STAGE, seed=experiment.seed) if people.late else None
+    stage = request.stage
+    rng = np.random.default_rng([experiment.seed, 2, *stage.encode()])
+    clock = partial(late, probability=people.late, stage=stage, seed=experiment.seed) if people.late else None
     batch, origin, gone = shuffle([valid], minimum_users=request.minimum_users, rng=rng, late=clock)
     if (release := batch.of(AnswerQuestion)) is None:
         raise UserError(f"count: the batch was discarded: {batch.discarded}; the users stay charged")
@@ -284,7 +316,7 @@ def _released(experiment: Experiment, request: Request, folder: Path, arm: str, 
 
 def _counted(
     experiment: Experiment, ready: Prepared, asked: _Asked, drawn: Any, released: _Released, shuffled: bool,
-    budget: Budget, confidence: float,
+    budget: Budget, confidence: float, last: CountResult | None,
 ) -> CountResult:  # fmt: skip
     """Estimate the counts, and compare them with the truth and with a trusted curator."""
     users, classes, delta = len(released.values), len(asked.names), experiment.shuffle.delta
@@ -293,7 +325,8 @@ def _counted(
     rows = row[released.origin]
     there = np.bincount(asked.model.classify(np.asarray(asked.embeddings))[rows], minlength=classes) / users
     truth = np.bincount(ready.held.train.labels[rows], minlength=classes) / users if asked.true else None
-    rungs = ladder(None, None, answer=drawn, users=users if shuffled else None, delta=delta)
+    least, week = (users, 1) if last is None else (min(users, last.least), last.week + 1)
+    rungs = ladder(None, None, answer=drawn, stages=week, users=least if shuffled else None, delta=delta)
     central = rungs[-1].epsilon
     noise = None if central is None else _two_sided_geometric(central, classes, seed=experiment.seed)
     try:
@@ -307,6 +340,8 @@ def _counted(
     def published(true: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         return None if noise is None or true is None else true + noise / users
 
+    earlier = None if last is None else counts_of(last, last.corrected if corrected is not None else last.found)
+    changed = None if earlier is None else change(earlier, found if corrected is None else corrected)
     errors = np.sqrt(share_variance(drawn.hit, drawn.miss, there) / users)
     confusion = asked.confusion
     return CountResult(
@@ -316,6 +351,7 @@ def _counted(
         float(errors.sum() / math.sqrt(2 * math.pi)), [rung.to_dict() for rung in rungs], released.charged,
         0 if confusion is None else int(confusion.counts.sum()),
         None if confusion is None else float(np.trace(confusion.counts) / confusion.counts.sum()), released.dropped,
+        week, least, () if changed is None else moved(asked.names, changed),
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from server.counts import Counts
+from server.counts import Change, Counts
+from simulations.errors import UserError
 from simulations.output.figures import COLOURS, new_figure, save
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import number, table
@@ -35,6 +36,8 @@ class Row:
         low: Lower end of its interval.
         high: Upper end.
         count: Estimated number of users.
+        unbiased: Unbiased estimate of the share, for differences.
+        error: Its standard error.
         true: Share in truth, which only a simulation knows; None if nobody does.
         curator: Share that a trusted curator would publish at the same central ε; None if there is no central ε.
     """
@@ -44,8 +47,38 @@ class Row:
     low: float
     high: float
     count: float
+    unbiased: float
+    error: float
     true: float | None = None
     curator: float | None = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Change of one class since an earlier count.
+
+    Attributes:
+        name: Name of the class.
+        change: Unbiased estimate of the change of its share.
+        low: Lower end of its interval.
+        high: Upper end.
+        found: Whether the interval excludes 0.
+    """
+
+    name: str
+    change: float
+    low: float
+    high: float
+    found: bool
+
+
+def moved(names: tuple[str, ...], changed: Change) -> tuple[Moved, ...]:
+    """Return the rows of a change."""
+    columns = (column.tolist() for column in (changed.shares, changed.low, changed.high))
+    return tuple(
+        Moved(name, share, low, high, low > 0 or high < 0)
+        for name, share, low, high in zip(names, *columns, strict=True)
+    )
 
 
 def rows_of(
@@ -55,8 +88,8 @@ def rows_of(
     return tuple(
         Row(
             name, float(counts.shares[k]), float(counts.low[k]), float(counts.high[k]),
-            float(counts.users * counts.shares[k]), None if true is None else float(true[k]),
-            None if curator is None else float(curator[k]),
+            float(counts.users * counts.shares[k]), float(counts.unbiased[k]), float(counts.errors[k]),
+            None if true is None else float(true[k]), None if curator is None else float(curator[k]),
         )
         for k, name in enumerate(names)
     )  # fmt: skip
@@ -90,6 +123,9 @@ class CountResult:
         labelled: Number of labelled public texts of the confusion; 0 if there are none.
         accuracy: Accuracy of the model on them; None if there are none.
         dropped: Number of dropped rows by reason.
+        week: Number of the count in a series of the same users, from 1.
+        least: Smallest number of users delivered in any count of the series.
+        moved: Changes since the last count of the series, in what `rows` counts; none in the first.
     """
 
     name: str
@@ -107,6 +143,9 @@ class CountResult:
     labelled: int = 0
     accuracy: float | None = None
     dropped: Mapping[str, int] | None = None
+    week: int = 1
+    least: int = 0
+    moved: tuple[Moved, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form, with the total variations in place of what a reader would compute."""
@@ -149,7 +188,7 @@ class CountResult:
             (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}", number(row.true))
             for row in largest
         ]
-        size = f", sets of {self.mechanism['size']}" if "size" in self.mechanism else ""
+        size = f", sets of {self.mechanism['subset']}" if "subset" in self.mechanism else ""
         chosen = ", chosen by its variance" if self.chosen else ""
         local, central = self.rung("answer")["epsilon"], self.rung("shuffled")
         why = f"none: {central['assumption']}"
@@ -169,6 +208,13 @@ class CountResult:
             ("true classes, total variation", whole["total_variation_corrected"]),
         ):  # fmt: skip
             lines += [] if value is None else [f"{said}: {value:.4f}"]
+        if self.moved:
+            largest_moves = sorted(self.moved, key=lambda row: -abs(row.change))[:SHOWN]
+            moves = [
+                (row.name, f"{row.change:+.4f}", f"{row.low:+.4f} to {row.high:+.4f}", "yes" if row.found else "no")
+                for row in largest_moves
+            ]
+            lines += ["", table((f"change since week {self.week - 1}", "share", "interval", "found"), moves)]
         return "\n".join(lines)
 
 
@@ -187,3 +233,25 @@ def figure(result: CountResult) -> Figure:
     axes.set_xlabel(f"share of {result.users:,} users, with {result.confidence:.0%} intervals for all together")
     axes.legend(frameon=False)
     return drawn
+
+
+def read(folder: Path) -> CountResult:
+    """Read the result that `CountResult.write` wrote.
+
+    Raises:
+        UserError: The folder holds none of this version.
+    """
+    try:
+        whole = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        known = {name: whole[name] for name in CountResult.__dataclass_fields__}
+        known |= {of: tuple(Row(**row) for row in known[of]) for of in ("found", "corrected")}
+        return CountResult(**known | {"moved": tuple(Moved(**row) for row in known["moved"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        raise UserError(f"{folder / FILE}: is no count of this version; count again") from None
+
+
+def counts_of(result: CountResult, rows: tuple[Row, ...]) -> Counts:
+    """Return the estimate behind a result's rows."""
+    columns = ("share", "unbiased", "error", "low", "high")
+    shares, unbiased, errors, low, high = (np.array([getattr(row, name) for row in rows]) for name in columns)
+    return Counts(result.users, shares, unbiased, errors, low, high, result.confidence)

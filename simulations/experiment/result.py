@@ -90,6 +90,7 @@ class ArmResult:
         guessed: Number of predictions of each class, in the order of the run's classes, by split.
         liars: How far dishonest training users move the estimate, in a sentence; "" if no bound is known.
         batch_tests: Tests of batches for dishonest users (`server.training.robust_mean.BatchTest`).
+        queried: False if the protocol chose to query no training user, because users would add next to nothing.
     """
 
     name: str
@@ -120,6 +121,7 @@ class ArmResult:
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     liars: str = ""
     batch_tests: Sequence[Mapping[str, Any]] = ()
+    queried: bool = True
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """Return a copy with accuracies; None if there is nothing to score."""
@@ -231,6 +233,7 @@ def arm_result(
         parameters=arm.parameters,
         liars=_liars(driver),
         batch_tests=[asdict(test) for test in getattr(model, "tests", ())],
+        queried=bool(teaching.requests) or not channels.teaching,
     )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
-from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.figures import over_seeds
 from simulations.run.over_runs import accuracies, moments
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
-#: Largest ε of the runs, mean accuracy, its standard error over runs, and that with the error by test text.
+#: Largest ε of the runs, mean accuracy, its standard error over runs, and that by test text.
 Point = tuple[float, float, float, float]
+#: Least height of the axis of accuracy, so that small differences look small, and its ticks of ε.
+_HEIGHT, _TICKS = 0.1, tuple(float(f"{step}e{power}") for power in range(-3, 6) for step in (1, 2, 5))
 
 #: Factor between lines of equal ε, or one would hide the other.
 _APART = 1.025
@@ -30,10 +31,9 @@ _SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 
 
 def frontier_figure(encoders: Mapping[str, Sequence[Results]]) -> Figure:
-    """Draw mean accuracy on the device over runs of one experiment, against what users pay.
+    """Draw mean accuracy on the device over runs of one experiment, with both errors: over runs, and by test text.
 
-    Thick bars are the standard error over runs. Thin bars add that by test text, which more runs do not reduce. The
-    first panel has the central ε, with the trusted party in the legend. The second has the worst-case ε of all
+    The first panel has the central ε, with the trusted party in the legend. The second has the worst-case ε of all
     releases, labels included, of users who trust nobody. Arms whose names differ only in ε share a line. Horizontal
     lines are arms without any ε: references and public text alone. Of several encoders, each has its own lines, and
     the panels stand below each other.
@@ -48,8 +48,8 @@ def frontier_figure(encoders: Mapping[str, Sequence[Results]]) -> Figure:
 #: Price of an arm, factor between lines, and title of the axis.
 Panel = tuple[Callable[..., float | None], float, str]
 _PANELS: tuple[Panel, ...] = (
-    (lambda *same: trust.central(*same)[0], _APART, "central ε, if the party in the legend is honest"),
-    (trust.local, 1.0, "local ε of a training user, whoever is honest"),
+    (lambda *same: trust.central(*same)[0], _APART, "central ε, if the party in the legend is trusted"),
+    (trust.local, 1.0, "local ε of a training user, trusting nobody"),
 )
 _OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
 _FRONT = "Pareto front"
@@ -97,7 +97,10 @@ def priced_figure(
         axes.set_xlabel(label, fontsize=9)
     for axes in every if several else every[:1]:
         axes.set_ylabel("test accuracy, on the device", fontsize=9)
-    every[0].set_title(title, loc="left", fontsize=9)
+    low, high = every[0].get_ylim()
+    if high - low < _HEIGHT:
+        every[0].set_ylim((low + high - _HEIGHT) / 2, (low + high + _HEIGHT) / 2)
+    every[0].set_title(f"{title}; pale bars: by test text", loc="left", fontsize=9)
     shown = [axes.get_legend_handles_labels() for axes in every]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
@@ -109,7 +112,7 @@ def priced_figure(
         handles += [Line2D([], [], color="#333333", linestyle=_DASHES[i]) for i in range(len(encoders))]
         told += [f"encoder {name}" for name in encoders]
     figure.legend(
-        handles, [folded(each, 40 if several else 52) for each in told], loc="outside lower center",
+        handles, [folded(each, 50 if several else 62) for each in told], loc="outside lower center",
         ncols=1 if several else 2, fontsize=8, frameon=False,
     )  # fmt: skip
     return figure
@@ -117,24 +120,18 @@ def priced_figure(
 
 #: Line of each encoder.
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
-#: Candidates for ticks of ε.
-_TICKS = 2.0 ** np.arange(-20, 21)
-
-
 def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
-    """Set ticks at powers of two around the prices, at most eight."""
+    """Set ticks of `_TICKS` between the prices; the smallest and largest price if they would be fewer than two."""
     axes.minorticks_off()
     if not paid:
         return
-    low, high = min(paid), max(paid)
-    if low == high:  # a single value gives no axis
-        axes.set_xlim(low / 2, 2 * low)
-        axes.set_xticks([low], [f"{low:.3g}"])
-        return
-    ticks = _TICKS[(low / 2 <= _TICKS) & (2 * high >= _TICKS)]
-    ticks = ticks[:: -(-len(ticks) // 8)]
-    axes.set_xticks(ticks, [f"{tick:.4g}" for tick in ticks])
-    axes.set_xlim(low / 1.25, high * 1.25)
+    if min(paid) == max(paid):  # a single value gives no axis
+        axes.set_xlim(paid[0] / 2, 2 * paid[0])
+    low, high = axes.get_xlim()
+    shown = [tick for tick in _TICKS if low <= tick <= high]
+    if len(shown) < 2:
+        shown = sorted({float(f"{end(paid):.2g}") for end in (min, max)})
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
 
 
 def _draw(
@@ -150,18 +147,18 @@ def _draw(
     for same in arms:
         accuracy, paid = _accuracy(same), price(*same)
         if accuracy is not None and paid is not None and _paid(same):
-            points.setdefault(_series(same[0]), []).append((paid, *accuracy))
+            points.setdefault(_series(same[0]), []).append((paid, *accuracy, _error_by_text(same)))
     for name, line in points.items():
         i = names.index(name)
-        x, y, over_runs, whole = map(np.array, zip(*sorted(line), strict=True))
+        x, y, error, by_text = map(np.array, zip(*sorted(line), strict=True))
         colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
         style: dict[str, Any] = {
             "color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2,
             "linestyle": _DASHES[encoder % len(_DASHES)],
         }  # fmt: skip
         aside = apart ** (i - (len(points) - 1) / 2)
-        axes.errorbar(x * aside, y, yerr=over_runs, capsize=0, elinewidth=2.4, label=name, **style)
-        axes.errorbar(x * aside, y, yerr=whole, fmt="none", ecolor=style["color"], elinewidth=0.6, capsize=2)
+        axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
+        axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
         for epsilon, accuracy, *_ in line:
             tell(axes, [epsilon * aside], [accuracy], f"{name}: accuracy {accuracy:.3f}, ε = {epsilon:.4g}")
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
@@ -197,21 +194,24 @@ def _series(arm: ArmResult) -> str:
 
 
 def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
-    """Return the party behind the central ε of a line's arms; without one they have a local ε alone."""
+    """Return the trusted parties of the central ε of a line's arms."""
     said = [trust.central(*same) for same in arms if _series(same[0]) == name]
     whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
-    return f"central ε: trusts {' or '.join(whom)}" if whom else "local ε only"
+    return f"central ε: trusting {' or '.join(whom)}" if whom else "no central ε"
 
 
-def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float, float] | None:
-    """Return one arm's mean accuracy on the device, its standard error over runs, and that with the one by test text.
+def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
+    """Return mean and standard error of one arm's accuracy on the device; None if a run has none.
 
-    An unknown error is 0. The result is None if a run has no accuracy.
+    The error is 0 if it is unknown.
     """
-    found = moments(accuracies(same, "on_device"))
-    if found is None:
-        return None
-    scores = [arm.score("on_device") for arm in same]
-    texts = [score.error for score in scores if score is not None and is_finite(score.error)]
-    over_runs, by_text = found[1] or 0.0, float(np.mean(texts)) if len(texts) == len(same) else 0.0
-    return found[0], over_runs, math.hypot(over_runs, by_text)
+    score = same[0].score("on_device")
+    found = moments(accuracies(same, "on_device"), score and score.error)
+    return None if found is None else (found[0], found[1] or 0.0)
+
+
+def _error_by_text(same: Sequence[ArmResult]) -> float:
+    """Return the mean over runs of the error by test text; 0 if it is unknown."""
+    errors = [score.error for arm in same if (score := arm.score("on_device")) is not None]
+    known = [error for error in errors if error is not None]
+    return sum(known) / len(known) if known and len(known) == len(same) else 0.0

@@ -35,6 +35,13 @@ def command(
     model: Annotated[
         Path | None, typer.Option("--model", metavar="FOLDER", help="A run's trained model.", show_default=False)
     ] = None,
+    since: Annotated[
+        Path | None,
+        typer.Option(
+            "--since", metavar="FOLDER", show_default=False,
+            help="Last count of the same users: charge their ledgers, and show changes.",
+        ),
+    ] = None,
     confidence: Annotated[float, typer.Option("--confidence", help="Of all intervals together.")] = 0.95,
     out: Annotated[
         Path | None,
@@ -56,7 +63,7 @@ def command(
     show_progress()
     result = count(
         experiment, folder, epsilon=epsilon, central=central, mechanism=mechanism, topics=topics, model=model,
-        confidence=confidence,
+        confidence=confidence, since=since,
     )  # fmt: skip
     if as_json:
         print_json(result.to_dict())

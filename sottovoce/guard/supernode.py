@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from flwr.app import Message
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import message_to_proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node as FlowerNode
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -39,7 +40,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -54,6 +54,8 @@ from client.device.fleet import BoundedTransport, Unusable, assemble
 _NAME = "sottovoce-guard"
 _PROTECTED = {"/flwr.proto.Runtime/AcquireTask"}
 _TIMEOUT = 30.0
+#: Seconds that a message may take to reach the SuperNode after its task, and between two looks.
+_SENDING, _AGAIN = 60.0, 0.1
 #: Bytes of a task's input beside its app, and of any answer but an object.
 _BESIDE = 2**20
 
@@ -168,6 +170,10 @@ class Task:
             with _calling():
                 self.given: PullTaskInputResponse = self._client.PullTaskInput(PullTaskInputRequest())
                 messages = self._client.PullMessages(PullAppMessagesRequest())
+                end = time.monotonic() + _SENDING
+                while not messages.messages_list and time.monotonic() < end:
+                    time.sleep(_AGAIN)  # the SuperNode makes the task first
+                    messages = self._client.PullMessages(PullAppMessagesRequest())
             if len(messages.messages_list) != 1 or len(messages.message_object_trees) != 1:
                 raise Unusable("a task has no message")
             self._tree = messages.message_object_trees[0]
@@ -203,7 +209,17 @@ class Task:
             Unusable: The message cannot be read, or exceeds the limits.
         """
         run, node = self.given.run.run_id, FlowerNode(node_id=self.given.context.node_id)
-        pull = make_pull_object_fn_protobuf(self._client.PullObject, node, run)
+        end = time.monotonic() + _SENDING
+
+        def pull(name: str) -> bytes:
+            while True:
+                answer = self._client.PullObject(PullObjectRequest(node=node, run_id=run, object_id=name))
+                if answer.object_available:
+                    return bytes(answer.object_content)
+                if not answer.object_found or time.monotonic() > end:
+                    raise Unusable("an object of a message is missing")
+                time.sleep(_AGAIN)  # the SuperNode gives the task first, and is still receiving the message
+
         with _calling():
             whole = assemble(self._tree, pull, limit=limit, objects=objects)
             done = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=self._tree.object_id)

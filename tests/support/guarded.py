@@ -21,12 +21,16 @@ from flwr.app.message import make_message
 from flwr.cli.build import build_fab_from_files
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
-from flwr.supernode.start_client_internal import _insert_message
 
 from sottovoce.guard.guard import Guard
 from sottovoce.guard.policy import load_policy
@@ -134,9 +138,13 @@ class RecordingNode:
 
     def put(
         self, fab: bytes, message: Message, node_config: Mapping[str, Any], *, named: str | None = None,
-        verifications: Mapping[str, str] | None = None,
+        verifications: Mapping[str, str] | None = None, slow: float = 0.0,
     ) -> None:  # fmt: skip
-        """Have a message answered by an app. named: the digest that the server says that the bundle has."""
+        """Have a message answered by an app.
+
+        named: the digest that the server says that the bundle has. slow: seconds between the task, the message and its
+        content.
+        """
         digest = hashlib.sha256(fab).hexdigest()
         run = Run.create_empty(RUN)
         run.fab_id, run.fab_version, run.fab_hash, run.series_id = "tests/quick", "1.0.0", named or digest, 1
@@ -145,8 +153,15 @@ class RecordingNode:
         settings = {"rounds": 3, "rate": 0.5, "name": "x", "on": True}
         context = Context(RUN, NODE, dict(node_config), RecordDict(), settings, series_id=1)
         self.state.set_run_series_context(1, context)
-        _insert_message(message, self.state, self.state.object_store)
-        self.state.create_task(task_type=TaskType.CLIENT_APP, run_id=RUN, fab_hash=named or digest)
+        with no_object_id_recompute():  # in the order of Flower's SuperNode, which is slow
+            message.metadata.__dict__["_message_id"] = message.object_id
+            self.state.create_task(task_type=TaskType.CLIENT_APP, run_id=RUN, fab_hash=named or digest)
+            time.sleep(slow)
+            self.state.object_store.preregister(RUN, get_object_tree(message))
+            self.state.store_message(message)
+            time.sleep(slow)
+            for name, part in get_all_nested_objects(message).items():
+                self.state.object_store.put(name, part.deflate())
 
     def reply(self, seconds: float = 60.0) -> Message:
         """The next reply, whole."""

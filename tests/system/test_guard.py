@@ -111,7 +111,7 @@ class Federation:
             assert time.monotonic() < end, done.stdout + done.stderr
             time.sleep(1.0)
 
-    def seen(self, seconds: float = 300.0) -> list[Any]:
+    def seen(self, seconds: float = 240.0) -> list[Any]:
         """What the ServerApp saw, once it has ended."""
         path, end = self.folder / "seen.json", time.monotonic() + seconds
         while not path.exists():

@@ -6,7 +6,6 @@ allows. Accuracy is on the clear test texts, on the device. Only this module com
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,14 +28,11 @@ from server.training.robust_mean import honest_moment, robust_mean
 from simulations.artifacts.ways import protocol_of, training_of
 from simulations.experiment import slug
 from simulations.run.prepare import Prepared
-from sottovoce.adversary.attacks import releases
-from sottovoce.adversary.attacks.knowledge import prepared
+from sottovoce.adversary.attacks import knowledge, releases
 from sottovoce.adversary.attacks.releases import Row
 from sottovoce.adversary.attacks.scores import Rate
 from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.estimators import poison
-
-log = logging.getLogger(__name__)
 
 IntArray = NDArray[np.int64]
 
@@ -85,7 +81,7 @@ class _Attacked:
 
     @cached_property
     def ready(self) -> Prepared:
-        return prepared(self.target.run)
+        return knowledge.prepared(self.target.run)
 
     @cached_property
     def honest(self) -> Model:

@@ -19,6 +19,7 @@ from mechanisms.accounting.liars import (
     moved,
     told,
     unavoidable,
+    withstood,
 )
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
@@ -34,6 +35,10 @@ STEP = 1 / 32767
 def units(rng: np.random.Generator, n: int, dim: int) -> np.ndarray:
     x = rng.normal(size=(n, dim))
     return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def moved_by(mechanism: PrivUnit, share: float, length: float) -> float:
+    return share * (1 / mechanism.scale + length)
 
 
 def reports(mechanism: PrivUnit, x: np.ndarray, seed: int) -> np.ndarray:
@@ -181,7 +186,14 @@ def test_bounds_at_the_ends() -> None:
     assert told(Gaussian(8, 1.0)) == ""
     for share in SHARES:
         assert unavoidable(private, share) <= moved(private, share)
-        assert hidden(HonestLaw(private), share, 20_000, 0.2) < moved(private, share)
+        law = HonestLaw(private)
+        honest = law.second_moment(np.eye(49) / 49)
+        found = [hidden(law, share, 20_000, honest, exact=exact) for exact in (True, False)]
+        assert found[0] <= found[1] and found[0] < moved(private, share)
+    plain, robust = withstood(law, 0.17, 20_000, honest, exact=True)
+    assert moved_by(private, plain, 0.17) == pytest.approx(0.17)
+    assert hidden(law, robust, 20_000, honest, exact=True) == pytest.approx(0.17, abs=1e-6) and robust > 1.5 * plain
+    assert withstood(law, 0.0, 20_000, honest, exact=True)[0] == 0.0
     for bad in (-0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="liars: share"):
             moved(private, bad)

@@ -239,6 +239,13 @@ def test_an_app_that_writes_what_it_likes_is_charged_like_any_other(policy: Path
         assert node.reply().has_content()
 
 
+def test_a_message_that_comes_after_its_task_is_waited_for(policy: Path, made_up: Any) -> None:
+    made_up(lambda: b"")
+    with recording(free_port()) as node, guarding(policy, node):
+        node.put(APP, sent(), {}, slow=0.5)
+        assert node.reply().has_content()
+
+
 def test_another_app_or_other_settings_make_another_request(tmp_path: Path, made_up: Any) -> None:
     policy = write_policy(tmp_path, APP, OTHER)
     made_up(lambda: b"")
