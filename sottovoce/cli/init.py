@@ -24,6 +24,13 @@ def command(
     user: Annotated[
         str | None, typer.Option("--user", help="The column that says whose a row is.", show_default=False)
     ] = None,
+    second: Annotated[
+        str | None, typer.Option("--second", help="The column of the second texts of pairs.", show_default=False)
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="COLUMN", help="A further column to copy, as of groups.", show_default=False),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="By which the rows are divided.")] = 1,
 ) -> None:
     """Write a commented experiment on your own texts, cleaned and split, that runs without changes."""
@@ -31,7 +38,10 @@ def command(
     from simulations.run.proposal import propose
 
     out = Path(name or from_.stem)
-    made = propose(from_, out, text=text, label=label, user=user, seed=whole(0)(seed, "--seed"))
+    made = propose(
+        from_, out, text=text, label=label, user=user, second=second, kept=tuple(keep or ()),
+        seed=whole(0)(seed, "--seed"),
+    )  # fmt: skip
     study, sweep = shlex.quote(str(made.file)), shlex.quote(str(out / "sweep.toml"))
     print("\n".join(made.found))
     print(
