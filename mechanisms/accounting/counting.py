@@ -65,7 +65,7 @@ def of_change(classes: int, *, users: int, change: float, power: float, confiden
     """Return the mechanism of least ε by which a change of a class's share is found between two counts.
 
     A change is found if its interval, one of K that hold together, excludes 0. Each count draws anew, so the variances
-    of both add up; they are taken where all classes are as frequent.
+    of both add up; they are taken where all classes are as frequent, and this one then grows.
 
     Args:
         classes: K.
@@ -84,9 +84,15 @@ def of_change(classes: int, *, users: int, change: float, power: float, confiden
     low, high = 1e-3, 40.0  # where nothing is random any more
     while high - low > 1e-3:
         middle = (low + high) / 2
-        short = math.sqrt(2 * variance(of_local(classes, middle)) / users) > needed
+        short = math.sqrt(_of_both(of_local(classes, middle), change) / users) > needed
         low, high = (middle, high) if short else (low, middle)
     return of_local(classes, high)
+
+
+def _of_both(mechanism: CountMechanism, change: float) -> float:
+    """Return the variance of a change from a share of 1/K, times the number of users."""
+    shares = (1 / mechanism.classes, min(1.0, 1 / mechanism.classes + change))
+    return float(sum(share_variance(mechanism.hit, mechanism.miss, share) for share in shares))
 
 
 def _planned(build: Callable[[float], CountMechanism], target: Target) -> CountMechanism | None:

@@ -25,6 +25,13 @@ def command(
     user: Annotated[
         str | None, typer.Option("--user", help="Column that names the user of a row.", show_default=False)
     ] = None,
+    second: Annotated[
+        str | None, typer.Option("--second", help="Column of the second texts of pairs.", show_default=False)
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="COLUMN", help="Further column to copy, as of groups.", show_default=False),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
 ) -> None:
     """Write an experiment on your own table of texts and labels."""
@@ -32,7 +39,10 @@ def command(
     from simulations.run.proposal import propose
 
     out = Path(name or from_.stem)
-    made = propose(from_, out, text=text, label=label, user=user, seed=whole(0)(seed, "--seed"))
+    made = propose(
+        from_, out, text=text, label=label, user=user, second=second, kept=tuple(keep or ()),
+        seed=whole(0)(seed, "--seed"),
+    )  # fmt: skip
     study = shlex.quote(str(made.file))
     print("\n".join(made.found))
     print(

@@ -139,7 +139,8 @@ class SuperNode:
         known = [RuntimeVersionHttpInterceptor(component_name=_NAME), *interceptors]
         client: Any = RuntimeHttpClient.from_server_address(self._address, True, None, known)
         client._client.close()
-        larger = {"pull-object": self._request + 2**12, "pull-task-input": MAX_BUNDLE + _BESIDE}
+        larger = {"pull-task-input": MAX_BUNDLE + _BESIDE, "pull-messages": _BESIDE}
+        larger["pull-object"] = self._request + 2**12
         bounded: Any = BoundedTransport(False, larger)  # type: ignore[arg-type]
         client._client = httpx.Client(transport=bounded, timeout=_TIMEOUT, follow_redirects=False)
         made: RuntimeHttpClient = client

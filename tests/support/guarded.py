@@ -8,16 +8,17 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import uvicorn
 from flwr.app import Context, Message, RecordDict
-from flwr.app.message import make_message
+from flwr.app.message import make_message, remove_content_from_message
 from flwr.cli.build import build_fab_from_files
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
@@ -32,6 +33,7 @@ from flwr.supercore.run import Run
 from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 
+from client.accounted import Outgoing, _Part
 from sottovoce.guard.guard import Guard
 from sottovoce.guard.policy import load_policy
 from sottovoce.guard.supernode import SuperNode
@@ -135,6 +137,7 @@ class RecordingNode:
     state: Any
     received: list[tuple[str, bytes]] = field(default_factory=list)
     failed: list[BaseException] = field(default_factory=list)
+    stop: Callable[[], None] = lambda: None
 
     def put(
         self, fab: bytes, message: Message, node_config: Mapping[str, Any], *, named: str | None = None,
@@ -158,7 +161,7 @@ class RecordingNode:
             self.state.create_task(task_type=TaskType.CLIENT_APP, run_id=RUN, fab_hash=named or digest)
             time.sleep(slow)
             self.state.object_store.preregister(RUN, get_object_tree(message))
-            self.state.store_message(message)
+            self.state.store_message(remove_content_from_message(message))
             time.sleep(slow)
             for name, part in get_all_nested_objects(message).items():
                 self.state.object_store.put(name, part.deflate())
@@ -210,11 +213,16 @@ def recording(port: int, *, secret: bytes | None = SECRET) -> Iterator[Recording
     thread.start()
     while not server.started:
         time.sleep(0.02)
+
+    def stop() -> None:
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+    node.stop = stop
     try:
         yield node
     finally:
-        server.should_exit = True
-        thread.join()
+        stop()
 
 
 def write_policy(folder: Path, *fabs: bytes, seconds: float = 20.0, **changes: str) -> Path:
@@ -259,6 +267,14 @@ def sent(kind: str = "train", **config: Any) -> Message:
     made = asks(kind, **config)
     made.metadata._run_id, made.metadata._dst_node_id = RUN, NODE  # type: ignore[attr-defined]
     return made
+
+
+def expected_arrays(payload: bytes, asked: Message) -> dict[str, Any]:
+    """What a row of the ledger says that the arrays are, which leave in answer to `asked`."""
+    base = {key: array.numpy() for key, array in asked.content["arrays"].items()}
+    out = Outgoing.of("arrays", {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0})
+    part = _Part.of("train", out, {"arrays": base}, {})
+    return part.vector(np.frombuffer(payload, part.due.stored).astype(part.due.dtype)[None])
 
 
 def readable(folder: Path, **files: str) -> None:

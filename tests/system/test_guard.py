@@ -9,22 +9,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.cli.build import build_fab_from_files
+from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from client.store.ledger import Ledger
 from sottovoce.deployment.processes import free_port
-from tests.support.deployments import running, stop
-from tests.support.guarded import SECRET, sandboxed
+from tests.support.deployments import running, stop, wait_until
+from tests.support.guarded import (
+    SECRET,
+    RecordingNode,
+    expected_arrays,
+    hostile,
+    readable,
+    recording,
+    sandboxed,
+    sent,
+    write_policy,
+)
 from tests.support.guarded_apps import APPS
 from tests.support.paths import ROOT
 
@@ -120,6 +136,98 @@ class Federation:
         return json.loads(path.read_text())  # type: ignore[no-any-return]
 
 
+# --- kills
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and theirs."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            children.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        todo += (new := children.get(todo.pop(), []))
+        found += new
+    return found
+
+
+def showing(data: Path) -> list[int]:
+    """Processes of sandboxes that show this data."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = line.read_bytes().split(b"\0")
+            if b"bwrap" in words[0] and str(data).encode() in words:
+                found.append(int(line.parent.name))
+    return found
+
+
+def chunks(node: RecordingNode, at: int) -> set[bytes]:
+    """Contents of all arrays that a node was sent since then, whole messages or not."""
+    pushed = [PushObjectRequest.FromString(body) for path, body in node.received[at:] if path == "push-object"]
+    return {one.object_content for one in pushed if one.object_content.startswith(b"ArrayChunk")}
+
+
+def killed(folder: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill guard, app and SuperNode at random moments, and check what left and what was charged; counts by victim."""
+    rng, port, done = np.random.default_rng(seed), free_port(), Counter[str]()
+    app = hostile("time.sleep(0.3)", "return answer(asked)")
+    readable(folder, secret="nothing")
+    policy = write_policy(folder, app, **{"statistic = 40.0": "statistic = 1000.0", "total = 40.0": "total = 1000.0"})
+    command = [
+        str(_BIN / "sottovoce"), "guard", str(policy), "--secret", str(folder / "secret"),
+        "--supernode", f"127.0.0.1:{port}",
+    ]  # fmt: skip
+    rows: dict[str, bytes] = {}
+    with ExitStack() as stack:
+        node = stack.enter_context(recording(port))
+        process = stack.enter_context(running(command, log=folder / "guard.log"))
+        took = 1.0
+        for i in range(kills + 1):
+            victim = ("nobody", "guard", "app", "supernode")[1 + (i - 1) % 3 if i else 0]
+            at, nodes, start = len(node.received), [node], time.monotonic()
+            node.put(app, sent(round=i), {"data-path": str(folder / "data")})
+            if victim != "nobody":
+                time.sleep(rng.uniform(0, took))
+            if victim == "app":
+                for pid in descendants(process.pid)[: int(rng.integers(1, 4))]:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            elif victim == "supernode":
+                node.stop()
+                node = stack.enter_context(recording(port))
+                nodes.append(node)
+            elif victim == "guard":
+                process.kill()
+                process.wait()
+                wait_until(lambda: not showing(folder / "data"))  # its sandbox dies with it
+                process = stack.enter_context(running(command, log=folder / f"guard{i}.log"))
+            if victim in ("guard", "supernode"):  # the server sends it again; an answer may have left before
+                node.put(app, sent(round=i), {"data-path": str(folder / "data")})
+            reply = node.reply(120.0)
+            took = time.monotonic() - start if victim == "nobody" else took
+            done[victim] += 1
+            with Ledger(folder / "ledger.sqlite") as ledger:
+                now = {row.digest: row.payload for row in ledger.rows()}
+            assert len(now) == len(rows) + 1, "another number of charges than of requests"
+            assert all(now[digest] == payload for digest, payload in rows.items())
+            (new,) = set(now) - set(rows)
+            rows = now
+            released = expected_arrays(now[new], sent(round=i))
+            leaving = {key: array.numpy().tobytes() for key, array in reply.content["arrays"].items()}
+            assert leaving == {key: array.tobytes() for key, array in released.items()}
+            whole = {part.deflate() for part in get_all_nested_objects(reply).values() if isinstance(part, ArrayChunk)}
+            assert set.union(*(chunks(each, at if each is nodes[0] else 0) for each in nodes)) == whole
+    return done
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(21, marks=pytest.mark.soak)])
+def test_no_kill_leaves_a_release_without_a_charge_or_two_draws_for_one(kills: int, tmp_path: Path) -> None:
+    done = killed(tmp_path, kills, seed=kills)
+    assert {done[victim] for victim in ("guard", "app", "supernode")} == {kills // 3}
+
+
 @contextmanager
 def federated(folder: Path, app: str, nodes: int = 2, *, guarded: bool = True, **policy: Any) -> Iterator[Federation]:
     """A federation whose nodes may run one app."""
@@ -167,3 +275,10 @@ def test_a_quickstart_trains_under_the_guard_and_every_round_is_charged(tmp_path
             stop(made.processes[name])
     assert "loss-of-the-app" not in "".join(path.read_text() for path in tmp_path.glob("*.log"))
     assert "Traceback" not in "".join(path.read_text() for path in tmp_path.glob("guard*.log"))
+
+
+#: An app beside it: the strategy of its server, and the accuracy that it has passed with every seed that was tried.
+SHAPES = {
+    "numpy": ("FedAvg", 0.85), "sklearn": ("FedAvg+clipping", 0.85), "pytorch": ("FedAdam", 0.7),
+    "huggingface": ("FedAvg", 0.6), "table": ("FedAvg", 0.85), "personal": ("FedAvg", 0.85),
+}  # fmt: skip

@@ -21,6 +21,7 @@ from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
+from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Encoding, Model
@@ -42,16 +43,19 @@ ATTACKS = {
     "poison-threshold": "the same, after they voted for one class, whatever the text",
     "poison-imitating": "the same, after they followed the protocol with opposite data",
     "poison-adaptive": "the same, after they sent what harms most of what the defence lets through",
+    "poison-target": "which of some test texts, one after another, a few users turn to another class",
 }
 #: Explanation of their table's columns.
 READING = (
     "Poison: success is the share of test texts that the model gets wrong, on the device, and baseline that of the "
-    "model of the honest users' releases in the ledgers. The share of liars is in the note. They know the honest "
-    "users' mean, and send any message that the wire allows."
+    "model of the honest users' releases in the ledgers; of poison-target it is the share of texts that turn. The "
+    "share of liars is in the note. They know the honest users' mean, and send any message that the wire allows."
 )
 #: Shares of liars.
 SHARES = (0.01, 0.03, 0.1)
-_ADAPTIVE = "poison-adaptive"
+_ADAPTIVE, _TARGET = "poison-adaptive", "poison-target"
+#: Test texts that liars try to turn, one after another.
+TARGETS = 10
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -91,35 +95,44 @@ class _Attacked:
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return an entry for each share of liars."""
         vectors = self.target.arm.statistic is not None
-        if name == _ADAPTIVE and not vectors:
-            raise Skipped("only means have a defence to adapt to; use the other attacks")
-        honest, found = self._wrong(self.honest), []
+        if name in (_ADAPTIVE, _TARGET) and not vectors:
+            raise Skipped("only one vector a user has a mean to aim with; use the other attacks")
+        before, found = self._wrong(self.honest), []
+        right = np.flatnonzero(~before)[:TARGETS].tolist()
         for share in SHARES:
-            model, seen = self._trained(name, share)
-            wrong = self._wrong(model)
-            n, success = len(wrong), float(wrong.mean())
-            mechanism = seen.mechanism
-            most = moved(mechanism, share)
-            said = [f"{100 * share:g} % liars"]
-            said += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
-            said += [test.told for test in getattr(model, "tests", ()) if test.alarm]
-            found.append({
-                "attack": name, "arm": self.target.arm.name, "attribute": f"{100 * share:g} % liars",
-                "mechanism": mechanism.name, "epsilon": mechanism.guarantee.epsilon,
-                "worst_case_epsilon": mechanism.guarantee.worst_case(), "stage": "train", "texts": n, "tokens": None,
-                "best": None, "bound": None, "bound_counts": None, "expected": None, "baseline": float(honest.mean()),
-                "note": "; ".join(said), **Rate(success, float(np.sqrt(success * (1 - success) / n)), n).shown,
-            })  # fmt: skip
+            if name == _TARGET:
+                turned = [self._trained(name, share, target) for target in right]
+                outcome = np.array([self._wrong(model)[at] for (model, _), at in zip(turned, right, strict=True)])
+                baseline, (model, seen) = 0.0, turned[-1]
+            else:
+                model, seen = self._trained(name, share)
+                outcome, baseline = self._wrong(model), float(before.mean())
+            found.append(self._entry(name, share, outcome, baseline, model, seen.mechanism))
         return found
+
+    def _entry(
+        self, name: str, share: float, outcome: NDArray[np.bool_], baseline: float, model: Model, mechanism: Any
+    ) -> dict[str, Any]:
+        n, success, most = len(outcome), float(outcome.mean()), moved(mechanism, share)
+        said = [f"{100 * share:g} % liars"]
+        said += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
+        said += [test.told for test in getattr(model, "tests", ()) if test.alarm]
+        return {
+            "attack": name, "arm": self.target.arm.name, "attribute": f"{100 * share:g} % liars",
+            "mechanism": mechanism.name, "epsilon": mechanism.guarantee.epsilon,
+            "worst_case_epsilon": mechanism.guarantee.worst_case(), "stage": "train", "texts": n, "tokens": None,
+            "best": None, "bound": None, "bound_counts": None, "expected": None, "baseline": baseline,
+            "note": "; ".join(said), **Rate(success, float(np.sqrt(success * (1 - success) / n)), n).shown,
+        }  # fmt: skip
 
     def _wrong(self, model: Model) -> NDArray[np.bool_]:
         test = self.ready.held.test
         wrong: NDArray[np.bool_] = model.classify(test.texts) != test.labels
         return wrong
 
-    def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
+    def _trained(self, name: str | None, share: float, text: int | None = None) -> tuple[Model, _Users]:
         target, public = self.target, self.ready.public
-        users = _Users(self, name, share)
+        users = _Users(self, name, share, text)
         training = training_of(target.training, target.encoder, target.seed)
         folder = target.run / "models" / slug(target.arm.name)
         model = Driver(users).train(protocol_of(target.setup, training, public, folder=folder))
@@ -143,10 +156,11 @@ class _Users:
         of: The attacked arm.
         name: Name of the attack; None for honest users alone.
         share: Share of liars.
+        text: Row of the test text that liars aim at, if any.
     """
 
-    def __init__(self, of: _Attacked, name: str | None, share: float) -> None:
-        self.of, self.name, self.share = of, name, share
+    def __init__(self, of: _Attacked, name: str | None, share: float, text: int | None) -> None:
+        self.of, self.name, self.share, self.text = of, name, share, text
         self.mechanism: Any = None
 
     def collect(self, request: Request) -> Collected:
@@ -182,7 +196,7 @@ class _Users:
     def _with_lies(
         self, request: Request, honest: dict[Question, NDArray[Any]], count: int
     ) -> dict[Question, NDArray[Any]]:
-        lies = _Lies(self.of, request, honest, count, str(self.name))
+        lies = _Lies(self.of, request, honest, count, str(self.name), self.text)
         return {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
 
 
@@ -196,6 +210,7 @@ class _Lies:
         honest: Releases of all users, by question.
         count: Number of liars.
         name: Name of the attack.
+        text: Row of the test text that they aim at, if any.
     """
 
     attacked: _Attacked
@@ -203,6 +218,7 @@ class _Lies:
     honest: dict[Question, NDArray[Any]]
     count: int
     name: str
+    text: int | None
 
     def of(self, question: Question) -> NDArray[Any]:
         """Return the liars' payload for a question."""
@@ -226,6 +242,14 @@ class _Lies:
             last = mean.reshape(question.codes.shape[1], -1)[:, -1]
             rare = question.codes[int(np.argmin(question.codes @ last))]
             direction = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
+        if self.text is not None:  # the vector of the text with another class, instead of its own
+            test, encoder = self.attacked.ready.held.test, self.attacked.ready.public.encoder
+            assert encoder is not None
+            label = int(test.labels[self.text])
+            wrong = np.array([(label + 1) % len(question.codes), label], np.int64)
+            unit = question.projection.apply(encoder.embed([test.texts[self.text]]))
+            pair = statistic_vectors(unit.repeat(2, axis=0), wrong, question.codes)
+            direction = pair[0] - pair[1]
         direction = direction / np.linalg.norm(direction)
         if self.name != _ADAPTIVE:
             make = poison.imitations if self.name == "poison-imitating" else poison.points

@@ -70,19 +70,19 @@ def test_false_alarms_of_honest_batches() -> None:
 
 @pytest.mark.parametrize("goal", ["flip", "threshold"])
 def test_one_percent_of_liars_with_one_point_are_found_and_left_out(goal: str) -> None:
-    """Power 1 at 1 %: 20 of 20 batches. The mean is then as near to the honest one as noise is."""
+    """12,000 users and 1 %: 10 of 10 batches alarm. The mean is then that of the honest users."""
     rng = np.random.default_rng(3)
-    for seed in range(20):
-        vectors, mechanism = users(rng, USERS)
+    for seed in range(10):
+        vectors, mechanism = users(rng, 2 * USERS)
         mean = vectors.mean(axis=0)
         direction = -mean / np.linalg.norm(mean) if goal == "flip" else np.eye(len(mean))[-1]
-        count = USERS // 100
+        count = USERS // 50
         others = released(mechanism, vectors[count:], seed)
         batch = np.concatenate([points(mechanism, direction, count, seed), others])
         found, honest = robust_mean(mechanism, batch, law(mechanism, 3), 1), mechanism.decoded_mean(others)
         moved = np.linalg.norm(mechanism.decoded_mean(batch) - honest)
         assert found.excess > 1
-        assert np.linalg.norm(found.mean - honest) < moved / 2
+        assert np.linalg.norm(found.mean - honest) < moved / 4
         assert found.kept[count:].mean() > 0.97
 
 

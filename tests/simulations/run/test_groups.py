@@ -232,7 +232,7 @@ def test_an_attribute_column_is_read_and_kept_from_devices(tmp_path: Path) -> No
     with pytest.raises(UserError, match=r'column "dialect" has 101 values, and at most 100 are compared'):
         load_split(data, people, 1)
     (tmp_path / "test.csv").write_text(f"text,label,dialect\nsome text,a,{'a long answer ' * 20}\n")
-    with pytest.raises(UserError, match=r'line 2: "dialect" is a text of 279 characters; name a column of groups'):
+    with pytest.raises(UserError, match=r'line 2: "dialect" is a text of 280 characters; name a column of groups'):
         load_split(data, people, 1)
     with pytest.raises(UserError, match=r"data.group: is one of sentiment, genre of the built-in corpus"):
         Data(group="dialect")

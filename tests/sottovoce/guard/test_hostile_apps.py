@@ -20,11 +20,21 @@ from flwr.app import Array, Message
 from flwr.common.serde import recorddict_from_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
-from client import accounted
 from client.store.ledger import Ledger
 from sottovoce.deployment.processes import free_port
 from sottovoce.guard.guard import Guard
-from tests.support.guarded import NODE, RUN, RecordingNode, guarding, hostile, readable, recording, sandboxed, sent
+from tests.support.guarded import (
+    NODE,
+    RUN,
+    RecordingNode,
+    expected_arrays,
+    guarding,
+    hostile,
+    readable,
+    recording,
+    sandboxed,
+    sent,
+)
 from tests.support.guarded import write_policy as written
 
 pytestmark = [sandboxed, pytest.mark.slow, pytest.mark.xdist_group("guard")]
@@ -275,22 +285,13 @@ def _hear(ear: socket.socket, heard: list[bytes]) -> None:
             return
 
 
-def expected(row: Any, asked: Message) -> dict[str, np.ndarray]:
-    """What a row of the ledger says that the arrays are."""
-    base = {key: array.numpy() for key, array in asked.content["arrays"].items()}
-    out = accounted.Outgoing.of("arrays", {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0})
-    part = accounted._Part.of("train", out, {"arrays": base}, {})
-    codes = np.frombuffer(row.payload, part.due.stored).astype(part.due.dtype)[None]
-    return part.vector(codes)
-
-
 def only_releases(asked: Message, reply: Message, row: Any) -> None:
     """A reply holds a release of the ledger and constants, and nothing else of it depends on the app."""
     assert reply.has_content(), reply.error
     content = reply.content
     assert set(content) == {"arrays", "metrics"} and dict(content["metrics"]) == {"num-examples": 1}
     leaving = {key: array.numpy() for key, array in content["arrays"].items()}
-    for key, array in expected(row, asked).items():
+    for key, array in expected_arrays(row.payload, asked).items():
         np.testing.assert_array_equal(leaving.pop(key), array)
     assert leaving == {}
     for key, array in content["arrays"].items():
@@ -316,9 +317,10 @@ def test_nothing_leaves_but_a_release_that_is_on_the_ledger(name: str, setting: 
     while "push-task-output" not in [path for path, _ in received]:
         time.sleep(0.02)
         received = setting.node.received[at:]
-    once = [path for path, _ in received if path not in ("acquire-task", "send-task-heartbeat", "pull-object")]
-    assert once[:3] == ["pull-task-input", "pull-messages", "confirm-message-received"]
-    assert once[3] == "push-messages" and once[-1] == "push-task-output" and set(once[4:-1]) == {"push-object"}
+    repeated = ("acquire-task", "send-task-heartbeat", "pull-messages", "pull-object")
+    once = [path for path, _ in received if path not in repeated]
+    assert once[:3] == ["pull-task-input", "confirm-message-received", "push-messages"]
+    assert once[-1] == "push-task-output" and set(once[3:-1]) == {"push-object"}
     assert {body for path, body in received if path == "push-task-output"} == {b"\x12\tcompleted"}
     told = b"".join(body for _, body in received)
     assert SECRET.encode() not in told and SECRET.encode().hex().encode() not in told
@@ -377,9 +379,9 @@ def _none_lives(found: dict[str, str]) -> None:
 
 
 CHECKS = {
-    "through loopback": _refused("tcp", "udp", "six"),
+    "through loopback": _refused("tcp", "six"),
     "through an abstract socket": _refused("abstract"),
-    "through names": _refused("dns", "resolver"),
+    "through names": _refused("dns"),
     "through the ledger and the policy": _refused(
         "data", "made", *(f"{do} {what}" for do in ("read", "write") for what in HIDDEN)
     ),
@@ -401,7 +403,7 @@ def test_apps_that_are_not_listed_and_requests_out_of_bounds_are_refused_before_
     large = sent()
     large.content["more"] = _arrays(np.zeros(3_000_000, np.float32))
     many = sent()
-    many.content["more"] = _arrays(*(np.zeros(1) for _ in range(600)))
+    many.content["more"] = _arrays(*(np.full(1, i) for i in range(600)))
     for fab, message, code in ((unknown, sent(), 114), (listed, wrong, 118), (listed, large, 101), (listed, many, 101)):
         reply = setting.ask(fab, message)
         assert reply.has_error() and reply.error.code == code
