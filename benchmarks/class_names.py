@@ -193,7 +193,7 @@ def table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
         added, share = both - names, float(expected.mean())
         error = added.std(ddof=1) / len(added) ** 0.5 if len(added) > 1 else math.nan
         means = {"names": names.mean(), "users": alone.mean(), "both": both.mean()}
-        best = "names: not queried" if share < LEAST_GAIN.default else max(means, key=lambda name: means[name])
+        best = "not queried" if share < LEAST_GAIN.default else max(means, key=lambda name: means[name])
         yield (
             f"| {corpus} | {group[0]['classes']} | {users:,} | {float(epsilon):g} | {names.mean():.3f} | "
             f"{alone.mean():.3f} | {both.mean():.3f} | {added.mean():+.3f} ± {error:.3f} | {bound:.3f} | {share:.3f} | "

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import project, statistic_vectors
+from mechanisms.projection import statistic_vectors
 from server.training.principal import pca_maps
 from server.training.statistic_head import (
     CANDIDATES,
@@ -42,7 +42,7 @@ RIDGE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Embeddings of public text, of users' and of test sentences, with the labels of the latter two."""
+    """Embeddings, or principal components, of public, users' and test texts, with the labels of the latter two."""
 
     public: Array
     users: Array
@@ -58,7 +58,13 @@ class Sample:
         variances = self.public[:, columns].var(axis=0).reshape(len(chosen), width).mean(axis=1)
         by = np.repeat(variances**-0.5 if scaled else np.ones(len(chosen)), width).astype(np.float32)
         public, users, test = (part[:, columns] * by for part in (self.public, self.users, self.test))
-        return Sample(public, users, self.labels, test, self.truth, self.classes)
+        return replace(self, public=public, users=users, test=test)
+
+    def components(self, most: int) -> Sample:
+        """Return the sample with principal components of public text, `most` or as many as there are."""
+        maps = pca_maps(self.public, dim=min(most, *self.public.shape), classes=self.classes)
+        public, users, test = ((part - maps.mean) @ maps.m1 for part in (self.public, self.users, self.test))
+        return replace(self, public=public, users=users, test=test)
 
 
 def noise_of(sample: Sample, epsilon: float, size: int) -> float:
@@ -66,20 +72,19 @@ def noise_of(sample: Sample, epsilon: float, size: int) -> float:
     return 0.0 if np.isinf(epsilon) else mean_noise(PrivUnit(size, epsilon), users=len(sample.users))
 
 
-def accuracy(sample: Sample, frame: tuple[Array, Array], dim: int, epsilon: float, *, ridge: bool, draws: int) -> float:
+def accuracy(sample: Sample, dim: int, epsilon: float, *, ridge: bool, draws: int) -> float:
     """Return the mean accuracy on test sentences over draws of the noise.
 
     Args:
-        sample: Embeddings.
-        frame: Mean and principal components of public text, `dim` or more.
+        sample: Principal components, `dim` or more.
         dim: Number of features.
         epsilon: Local ε of a user vector; inf for none.
         ridge: Whether the head is plain ridge regression on the noisy mean.
         draws: Number of draws of the noise.
     """
     codes = simplex_codes(sample.classes)
-    parts = (sample.public, sample.users, sample.test)
-    public, users, test = (project(part, frame[0], frame[1][:, :dim]) for part in parts)
+    parts = (part[:, :dim].astype(np.float64) for part in (sample.public, sample.users, sample.test))
+    public, users, test = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts)
     mean = statistic_vectors(users, sample.labels, codes).mean(axis=0)
     noise, right = noise_of(sample, epsilon, len(mean)), []
     for draw in range(draws if noise else 1):
@@ -96,19 +101,13 @@ def accuracy(sample: Sample, frame: tuple[Array, Array], dim: int, epsilon: floa
     return float(np.mean(right))
 
 
-def frame_of(sample: Sample, dim: int) -> tuple[Array, Array]:
-    """Return the mean of public text and its first principal components (m, dim)."""
-    maps = pca_maps(sample.public, dim=min(dim, *sample.public.shape), classes=sample.classes)
-    return maps.mean, maps.m1
-
-
 def dims(sample: Sample, epsilons: Sequence[float], *, most: int, draws: int) -> Iterator[list[str]]:
     """Yield the rows of the table of numbers of features."""
-    frame = frame_of(sample, most)
+    sample = sample.components(most)
     yield ["features", *(f"{how}, {named(each)}" for how in ("shrunk", "ridge") for each in epsilons)]
-    for dim in [d for d in CANDIDATES if d <= frame[1].shape[1]]:
+    for dim in [d for d in CANDIDATES if d <= sample.public.shape[1]]:
         yield [str(dim), *(
-            f"{accuracy(sample, frame, dim, each, ridge=ridge, draws=draws):.3f}"
+            f"{accuracy(sample, dim, each, ridge=ridge, draws=draws):.3f}"
             for ridge in (False, True) for each in epsilons
         )]  # fmt: skip
 
@@ -120,11 +119,11 @@ def layers(
     yield ["layers", "scaled", *map(named, epsilons)]
     for chosen in sets:
         for scaled in (False, True)[: 1 + (len(chosen) > 1)]:
-            part = sample.of_layers(known, chosen, scaled)
-            frame, cells, codes = frame_of(part, CANDIDATES[-1]), list[str](), simplex_codes(sample.classes)
+            part = sample.of_layers(known, chosen, scaled).components(CANDIDATES[-1])
+            cells, codes = list[str](), simplex_codes(sample.classes)
             for each in epsilons:
                 dim = best_features(part.public, codes, partial(noise_of, part, each), users=len(part.users))
-                cells.append(f"{accuracy(part, frame, dim, each, ridge=False, draws=draws):.3f} ({dim})")
+                cells.append(f"{accuracy(part, dim, each, ridge=False, draws=draws):.3f} ({dim})")
             yield [", ".join(map(str, chosen)), "yes" if scaled else "no", *cells]
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
 
-#: Candidate factors of the global logits, and candidate ridges of the correction in records.
-FACTORS, RIDGES = (1.0, 3.0, 10.0), (1.0, 3.0, 10.0, 30.0)
+#: Candidate factors of the global logits, candidate ridges of the correction, and most records to learn from.
+FACTORS, RIDGES, MOST = (1.0, 3.0, 10.0), (1.0, 3.0, 10.0, 30.0), 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class PersonalHead:
 
 
 def fit(h: NDArray[np.floating], logits: FloatArray, labels: NDArray[np.int64]) -> PersonalHead:
-    """Return the head that combines a global model with a user's own records.
+    """Return the head that combines a global model with a user's own records, the last MOST of them.
 
     α solves kernel ridge regression of the residuals e = onehot(y) - p: α = (K + λ1)^-1 e. Without record i its value
     at i is e_i - (e_i - ê_i)/(1 - H_ii), H = K(K + λ1)^-1, exactly. By these, λ and the factor of the logits have the
@@ -62,7 +62,7 @@ def fit(h: NDArray[np.floating], logits: FloatArray, labels: NDArray[np.int64]) 
     the standard error of their difference over the records, there is no correction. With few records that is usual.
 
     Args:
-        h: Embeddings (n, m) of the user's records, less the mean of public ones.
+        h: Embeddings (n, m) of the user's records, oldest first, less the mean of public ones.
         logits: Logits (n, K) of the global model for them.
         labels: Labels (n,) of 0..K-1.
 
@@ -74,7 +74,8 @@ def fit(h: NDArray[np.floating], logits: FloatArray, labels: NDArray[np.int64]) 
     n, classes = logits.shape
     if len(h) != n or labels.shape != (n,) or (n and not 0 <= labels.min() <= labels.max() < classes):
         raise ValueError(f"personal head: {len(h)} embeddings, {n} logits and {len(labels)} labels do not fit")
-    rows, truth = _unit(h), np.eye(classes)[labels]
+    h, logits, labels = h[-MOST:], logits[-MOST:], labels[-MOST:]
+    n, rows, truth = len(h), _unit(h), np.eye(classes)[labels]
     kernel = 1 + rows @ rows.T
     plain = {factor: ((truth - _softmax(factor * logits)) ** 2).sum(axis=1) for factor in FACTORS}
     factor = min(plain, key=lambda each: float(plain[each].sum()))

@@ -172,7 +172,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     believed, maps, asked = first_belief(public, embeddings), None, None
     batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere)
     if not _worth_querying(embeddings, believed, channels, codes, LEAST_GAIN.of(training.options)):
-        channels = replace(channels, teaching=False)
+        channels = replace(channels, teaching=False, statistic=None, curator=None)
     for number in range(rounds):
         frame = _frame(embeddings, believed, channels, codes)
         release = yield from _asked(frame, encoder, channels, codes, (number, rounds))

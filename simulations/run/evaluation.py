@@ -89,11 +89,11 @@ def _guesses(data: Data, seed: int, held: Held, scored: Scored, clear: bool) -> 
         holder = np.full(len(held.test), -1)
         holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
         users = holder[sentences]
-    groups = held.groups(data.group)
+    groups, lent = held.groups(data.group), clear and held.owners is not None and held.test_embeddings is not None
     return Guesses(
         scored.scores[known], held.test.labels[sentences], held.test_texts[sentences], users, held.test.classes,
         data.numbers, seed, None if groups is None else groups[sentences], held.owners is not None,
-        held.test_embeddings[sentences] - held.centre if clear and held.test_embeddings is not None else None,
+        held.test_embeddings[sentences] - held.centre if lent else None,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from sklearn.kernel_ridge import KernelRidge
 
 from client import personal
-from client.personal import FACTORS, RIDGES, fit
+from client.personal import FACTORS, MOST, RIDGES, fit
 from tests.support.paths import ROOT
 
 
@@ -82,6 +82,7 @@ def test_a_user_of_few_records_keeps_the_global_head() -> None:
         head = fit(np.eye(2)[:n], logits[:n], np.arange(n))
         assert not head.corrects
         assert (head.scores(np.ones((4, 2)), np.tile(logits, (2, 1))).argmax(axis=1) == [0, 1, 0, 1]).all()
+    assert fit(np.ones((MOST + 9, 2)), np.zeros((MOST + 9, 2)), np.zeros(MOST + 9, np.int64)).rows.shape == (MOST, 2)
     with pytest.raises(ValueError, match="2 embeddings, 2 logits and 1 labels do not fit"):
         fit(np.eye(2), logits, np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="do not fit"):

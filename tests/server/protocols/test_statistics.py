@@ -198,9 +198,24 @@ def test_class_names_stand_in_for_labels_and_users_correct_them(folder: Path) ->
     with_names = ready._replace(public=replace(ready.public, names=names))
     alone = run_arms(made, LocalGrid(0), ready=with_names)["alone"].line
     assert alone["accuracy_clean_test"] > 0.9 and alone["users"] == 0 and alone["ladder"] is None
-    noisy = ran(study({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}), folder, with_names)["a"]
+    arm = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}
+    noisy = ran(study(arm, training=WAY | {"least-gain": 0.0}), folder, with_names)["a"]
     assert noisy.line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
-    assert noisy.model.maps.dim >= noisy.model.asked.dim
+    assert noisy.line["queried"] and noisy.model.maps.dim >= noisy.model.asked.dim
+
+
+def test_users_who_would_add_next_to_nothing_are_not_queried(caplog: pytest.LogCaptureFixture) -> None:
+    """No request is sent and nothing is charged: the model is that of class names alone."""
+    noisy = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}
+    made = study({"name": "alone", "protocol": "public-only"}, noisy)
+    ready = prepared(made)
+    names = np.stack([ready.held.train_embeddings[ready.held.train.labels == k].mean(axis=0) for k in range(CLASSES)])
+    with caplog.at_level("INFO"):
+        arms = run_arms(made, LocalGrid(0), ready=ready._replace(public=replace(ready.public, names=names)))
+    line = arms["a"].line
+    assert not line["queried"] and line["delivered"] == 0 and line["ladder"] is None and arms["alone"].line["queried"]
+    assert "a: no user is queried" in caplog.text
+    np.testing.assert_array_equal(arms["a"].model.maps.head_w, arms["alone"].model.maps.head_w)
 
 
 def test_users_correct_wrong_names(folder: Path) -> None:

@@ -5,25 +5,42 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
 import pytest
 
+from server.protocols.public_maps import PublicMaps
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
+from simulations.experiment import Experiment
 from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data, Population
+from simulations.run import report
 from simulations.run.counts import Counts, contrast, score
 from simulations.run.evaluation import Answers
 from simulations.run.groups import FALSE_ALARM, MARGIN, warnings, with_losses
+from simulations.run.journal import UNFINISHED
 from simulations.run.measures import Guesses, by_class, by_group, by_user, measures_of
-from simulations.run.prepare import Held, Holders, owners
+from simulations.run.prepare import Held, Holders, Prepared, owners
 from simulations.run.references import remarks
 from simulations.run.report import markdown
+from simulations.run.run import run
 from simulations.run.table import MOST_GROUPS, beside, tidy
+from sottovoce.report.write import report as write_report
 from tests.support.results import line
+from tests.support.studies import (
+    PURKAYASTHA,
+    RANDOMIZED,
+    WIDTH,
+    KnownEncoder,
+    experiment,
+    in_process,
+    prepared,
+    without_work,
+)
 
 NOBODY = Holders(np.zeros(1, np.int64), np.zeros(1, np.int64))
 
@@ -260,3 +277,63 @@ def test_which_measures_a_run_has_of_itself() -> None:
 
 
 COLUMN = Data(source="files", path="p", train="a.csv", test="b.csv", text="text", label="label", group="dialect")
+
+
+# --- a whole run
+
+
+def planted(study: Experiment) -> Prepared:
+    """As `prepared`, with more test texts, and a third class of 8 % that lies near the first."""
+    ready = prepared(study)
+    rng = np.random.default_rng(6)
+    centres = 2 * np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0][:3]
+    centres[2] = 0.6 * centres[0] + 0.8 * centres[2]
+    names = ready.held.train.classes
+
+    def part(name: str, n: int) -> tuple[Corpus, np.ndarray]:
+        labels = np.where(np.arange(n) % 12 == 11, 2, np.arange(n) % 2)
+        h = (centres[labels] + 0.25 * rng.normal(size=(n, WIDTH))).astype(np.float32)
+        return Corpus([f"{name} secret {i}" for i in range(n)], labels, names), h
+
+    people = study.population.users
+    (public, h_public), (train, h_train), (test, h_test) = part("public", 90), part("train", people), part("test", 480)
+    maps = PublicMaps(h_public, None, classes=3, learned=False, seed=study.seed)
+    known = zip([*public.texts, *train.texts, *test.texts], [*h_public, *h_train, *h_test], strict=True)
+    rows = np.arange(480)
+    held_ = replace(
+        ready.held, train=train, test=test, test_holders=Holders(people + rows, np.zeros(480, np.int64)),
+        test_rows=rows, train_embeddings=h_train, test_embeddings=h_test,
+    )  # fmt: skip
+    public_ = replace(
+        ready.public, texts=public.texts, labels=None, encoder=KnownEncoder(dict(known)), embeddings=h_public, maps=maps
+    )
+    return Prepared(public_, held_, {})
+
+
+def test_a_run_whose_noise_destroys_a_class_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, in results.json and results.md, and in the report; nothing is said of an arm of little noise."""
+    study = experiment(
+        {"name": "no noise", "reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
+        {"name": "faint", "embedding": PURKAYASTHA | {"epsilon": 60.0}, "label": RANDOMIZED | {"epsilon": 8.0}},
+        {"name": "loud", "embedding": PURKAYASTHA | {"epsilon": 6.0}, "label": RANDOMIZED | {"epsilon": 1.0}},
+        data={"public": {"labels": False}}, training={"maps": "principal-components"}, population={"users": 300},
+        policy={"embedding": 200.0, "label": 9.0},
+    )  # fmt: skip
+    without_work(monkeypatch, made=planted)
+    out = tmp_path / "run"
+    out.mkdir()
+    with caplog.at_level("WARNING"):
+        found = run(study, out, engine=in_process)
+    report.write(found, out)
+    rmtree(out / UNFINISHED)  # as a finished run is left
+    device = {arm["name"]: arm["measures"]["on_device"] for arm in found["arms"]}
+    lost = device["loud"]["loss-by-class: blue"]
+    assert device["no noise"]["by-class: blue"]["value"] > 0.5 and lost["value"] > 0.3 and lost["falls"]
+    said = 'loud: on the device the loss falls on class "blue": '
+    assert [record for record in caplog.records if record.getMessage().startswith(said)]
+    assert said in (out / "results.md").read_text(encoding="utf-8")
+    html = write_report([out], tmp_path / "report.html")[0].read_text(encoding="utf-8")
+    assert '<p class="warn">loud: on the device the loss falls on class &#34;blue&#34;' in html
+    assert "accuracy by class, on device" in html and "faint: on the device the loss falls" not in html
