@@ -21,7 +21,7 @@ from simulations.output.jsonable import json_ready
 from simulations.run import report, trust
 from simulations.run.figures import accuracy_figure, spent_figure
 from simulations.run.frontier import frontier_figure
-from simulations.run.report import cells, markdown, notes, print_table, table, write
+from simulations.run.report import cells, markdown, notes, print_table, table, undelivered, write
 from tests.support.results import curve, demo, genre
 
 CASES = (demo, genre, curve)
@@ -309,6 +309,16 @@ def test_users_who_release_nothing_but_noise_are_said_to_teach_nothing() -> None
     for change, said in (({}, 1), *((other, 0) for other in others)):
         lines = [each for each in notes(results | {"arms": [first | none | change, *rest]}) if "no model" in each]
         assert len(lines) == said and all("1,924 users" in line for line in lines)
+
+
+def test_users_who_were_not_queried_are_no_loss() -> None:
+    results = demo()
+    first, *rest = results["arms"]
+    silent = {"users": 2000, "delivered": 0, "queried": False}
+    lines = notes(results | {"arms": [first | silent, *rest]})
+    assert len([line for line in lines if "none of its 2,000 users was queried" in line]) == 1
+    assert undelivered(results | {"arms": [first | silent, *rest]}) == []
+    assert len(undelivered(results | {"arms": [first | silent | {"queried": True}, *rest]})) == 1
 
 
 def rungs(epsilon: float, records: int) -> list[dict[str, Any]]:
