@@ -133,5 +133,5 @@ def _said(kind: str, worst: Sequence[tuple[str, Mapping[str, Any]]], others: set
     also = f", and on {more} more" if (more := len(others - {name})) else ""
     return (
         f'the loss falls on {kind} "{name}"{also}{often}: {loss:.3f} ± {error:.3f} less accuracy than '
-        f"{entries[0]['against']}, and {rest:.3f} less in all other texts."
+        f"{entries[0]['against']}, and {abs(rest):.3f} {'less' if rest >= 0 else 'more'} in all other texts."
     )

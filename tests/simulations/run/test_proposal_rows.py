@@ -261,9 +261,9 @@ def test_pairs_are_found_by_their_names_or_named(names: tuple[str, str]) -> None
     made = proposed(file, **named)
     assert len(made.table.texts) == 241  # one pair repeats another, and one has no second text
     assert made.found[1].startswith(f"Pairs by {names[0]} and {names[1]}, ")
-    data = load("mine/study.toml").data
+    data = load("mine/experiment.toml").data
     assert (data.text, data.second_text, data.label) == (*names, "label")
-    split, _ = split_of(load("mine/study.toml"))
+    split, _ = split_of(load("mine/experiment.toml"))
     assert all(isinstance(text, tuple) and text in {row[:2] for row in rows} for text in split.test.texts)
     assert not any(arm.public_only for arm in made.experiment.arms)  # a name describes no pair
 
@@ -271,11 +271,11 @@ def test_pairs_are_found_by_their_names_or_named(names: tuple[str, str]) -> None
 def test_labels_that_are_numbers_have_levels_and_whole_ones_are_classes() -> None:
     numbers = np.random.default_rng(1).random(240).round(2) * 4 + 0.5
     made = proposed(written("in.csv", ["text", "score"], [*zip(texts(240), numbers, strict=True)]))
-    data = load("mine/study.toml").data
+    data = load("mine/experiment.toml").data
     assert data.label_range == (0.0, 5.0) and data.levels == 21 and data.measures == ("pearson", "spearman")
     assert "labels by score: 0 to 5." in made.found[1] and not any(arm.public_only for arm in made.experiment.arms)
     assert "labels are numbers: each is rounded to the nearest of 21 levels" in made.found
-    split, _ = split_of(load("mine/study.toml"))
+    split, _ = split_of(load("mine/experiment.toml"))
     assert split.test.classes[1] == "0.25" and len(split.test) == 48
     rows = [*zip(texts(300), np.arange(300) % 30, strict=True)]
     assert propose(written("b.csv", ["text", "score"], rows), Path("b")).experiment.data.label_range is None
@@ -304,14 +304,14 @@ def test_a_column_to_keep_is_copied_and_its_groups_are_compared(capsys: pytest.C
     made = proposed(file, kept=("remark", "region"))
     assert "Kept: remark, region; results are by the groups of region." in made.found
     assert len(made.table.texts) == 240  # an empty cell of it leaves no row out
-    study = load("mine/study.toml")
+    study = load("mine/experiment.toml")
     split, _ = split_of(study)
     kept = dict(zip(map(str, split.test.texts), split.test.extra["region"], strict=True))
     assert kept == {text: region or "not given" for text, _, region, _ in rows if text in kept}
     copied = read(Path("mine/test.csv"), ["text", "remark"]).values
     assert set(zip(*copied.values(), strict=True)) <= {(row[0], row[3]) for row in rows}
     bare = propose(written("b.csv", None, rows), Path("b"), text="1", label="2", kept=("4", "3"))
-    assert load("b/study.toml").data.group == "kept2" and "results are by the groups of column 3." in bare.found[2]
+    assert load("b/experiment.toml").data.group == "kept2" and "results are by the groups of column 3." in bare.found[2]
     assert 'has no column "area"' in complaint_of_another(capsys, "--keep", "area")
     assert "two are one column" in complaint_of_another(capsys, "--keep", "label", "--label", "label")
 
