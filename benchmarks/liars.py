@@ -228,20 +228,17 @@ def counts(seeds: Sequence[int], users: int = 20_000, share: float = 0.01) -> It
         mechanism, gained = RandomizedResponse(epsilon, len(true)), []
         for seed in seeds:
             labels = np.random.default_rng(seed).choice(len(true), size=users, p=true)
-            released = np.bincount(mechanism.sample(labels, rng=SeededUniforms(seed)), minlength=len(true))
-            lied = np.bincount(
-                mechanism.sample(labels[round(share * users) :], rng=SeededUniforms(seed + 100)), minlength=len(true)
-            )
-            lied[-1] += round(share * users)
+            lies = round(share * users)
+            others = np.bincount(mechanism.sample(labels[lies:], rng=SeededUniforms(seed)), minlength=len(true))
+            lied = others + lies * np.eye(len(true), dtype=np.int64)[-1]
             contrast = (1 - np.exp(-epsilon)) / (1 + (len(true) - 1) * np.exp(-epsilon))
-            plain = [(each[-1] / users - (1 - contrast) / len(true)) / contrast for each in (released, lied)]
-            likely = [most_likely(each, mechanism)[-1] for each in (released, lied)]
-            gained.append((plain[1] - true[-1], likely[1] - true[-1], likely[0] - true[-1]))
-        means = np.mean(gained, axis=0)
+            plain = [(each[-1] / each.sum() - (1 - contrast) / len(true)) / contrast for each in (others, lied)]
+            likely = [most_likely(each, mechanism)[-1] for each in (others, lied)]
+            gained.append((plain[1] - plain[0], likely[1] - likely[0]))
+        means, spread = np.mean(gained, axis=0), np.std(gained, axis=0, ddof=1) / np.sqrt(len(seeds))
         yield {
-            "epsilon": epsilon, "shares": list(true), "plain": means[0], "likeliest": means[1],
-            "likeliest without liars": means[2], "error": float(np.std(gained, axis=0)[0] / np.sqrt(len(seeds))),
-            "theorem": moved(mechanism, share) - share * true[-1],
+            "epsilon": epsilon, "shares": list(true), "plain": means[0], "plain error": spread[0],
+            "likeliest": means[1], "likeliest error": spread[1], "theorem": moved(mechanism, share) - share * true[-1],
         }  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def told(mechanism: Mechanism) -> str:
         return ""
     if math.isinf(each):
         return "liars: a release says nothing, whoever sends it"
-    what = "a class's share" if isinstance(mechanism, RandomizedResponse) else "the mean of vectors of length 1"
+    what = "a class's share" if isinstance(mechanism, RandomizedResponse) else "the plain mean of vectors of length 1"
     far = ", ".join(f"{moved(mechanism, share):.2g}" for share in SHARES)
     least = ", ".join(f"{unavoidable(mechanism, share):.2g}" for share in SHARES)
     return (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from mechanisms.accounting.liars import HonestLaw
+from mechanisms.accounting.liars import HonestLaw, moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SeededUniforms
@@ -80,9 +80,9 @@ def test_one_percent_of_liars_with_one_point_are_found_and_left_out(goal: str) -
         others = released(mechanism, vectors[count:], seed)
         batch = np.concatenate([points(mechanism, direction, count, seed), others])
         found, honest = robust_mean(mechanism, batch, law(mechanism, 3), 1), mechanism.decoded_mean(others)
-        moved = np.linalg.norm(mechanism.decoded_mean(batch) - honest)
+        apart = np.linalg.norm(mechanism.decoded_mean(batch) - honest)
         assert found.excess > 1
-        assert np.linalg.norm(found.mean - honest) < moved / 4
+        assert np.linalg.norm(found.mean - honest) < apart / 4
         assert found.kept[count:].mean() > 0.97
 
 
@@ -114,7 +114,10 @@ def test_liars_who_know_the_defence_stay_below_what_it_lets_through(share: float
     reference, unit = mechanism.decoded_mean(others), np.sqrt(direction @ honest @ direction)
     for step in (1.0, NEAREST, unseen(share, USERS, mechanism.dim), 2.5, 3.0, 4.0, 1 / unit):
         lies = leaning(mechanism, direction, count, 5, step=min(step * unit, 1.0))
-        found = robust_mean(mechanism, np.concatenate([lies, others]), honest, 1)
+        batch = np.concatenate([lies, others])
+        found = robust_mean(mechanism, batch, honest, 1)
+        for estimate in (found.mean, mechanism.decoded_mean(batch)):
+            assert np.linalg.norm(estimate - reference) <= moved(mechanism, share)
         assert np.linalg.norm(found.mean - reference) < share / mechanism.scale / 2 + 0.05
 
 
