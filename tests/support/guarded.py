@@ -20,11 +20,13 @@ import uvicorn
 from flwr.app import Context, Message, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import Status
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -165,6 +167,22 @@ class RecordingNode:
             time.sleep(slow)
             for name, part in get_all_nested_objects(message).items():
                 self.state.object_store.put(name, part.deflate())
+
+    def lost(self) -> bool:
+        """Whether the message has to be sent again, once its guard is dead: no task waits, and no reply is whole.
+
+        A reply that was cut short is dropped, as the SuperLink drops it in time.
+        """
+        waiting = any(task.status.status == Status.PENDING for task in self.state.get_tasks())
+        store = self.state.object_store
+        whole = False
+        for name in [n for n, entry in self.state.msg_store.items() if entry.message.metadata.reply_to_message_id]:
+            parts = list(iterate_object_tree(store.get_object_tree(name)))
+            if all(store.get(part.object_id) for part in parts):
+                whole = True
+            else:
+                self.state.delete_messages(message_ids=[name])
+        return not waiting and not whole
 
     def reply(self, seconds: float = 60.0) -> Message:
         """The next reply, whole."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import re
 import socket
 import subprocess
 import sys
@@ -27,7 +27,8 @@ from sottovoce.guard import sandbox as sandboxes
 from sottovoce.guard.policy import hidden, load_policy
 from sottovoce.guard.sandbox import Broken, Limits, Sandbox, size_of
 from sottovoce.guard.supernode import SuperNode
-from tests.support.guarded import SECRET, bundle, guarding, readable, recording, sandboxed, sent, write_policy
+from tests.support.guarded import bundle, guarding, readable, recording, sandboxed, sent, write_policy
+from tests.support.paths import ROOT
 
 APP = bundle("app = None\n")
 OTHER = bundle("app = 1\n")
@@ -50,6 +51,24 @@ def test_a_policy_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
     assert read.accountant.ledger == tmp_path / "ledger.sqlite" and read.sandbox.data == (tmp_path / "data",)
     assert read.apps == (hashlib.sha256(APP).hexdigest(),) and read.window == 0 and read.publishers == {}
     assert set(read.accountant.releases) == {"train", "query", "evaluate"}
+
+
+def test_the_page_shows_a_policy_that_is_read_and_the_limits_as_they_are(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "guard.md").read_text(encoding="utf-8")
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    readable(tmp_path)
+    text = text.replace("…64 hexadecimal digits…", "ab" * 32).replace("/srv/data", "data")
+    (tmp_path / "guard.toml").write_text(text)
+    read = load_policy(tmp_path / "guard.toml")
+    assert [out.norm for out in read.accountant.releases["train"]] == [1.0]
+    limits = read.sandbox.limits
+    shown = dict(re.findall(r"\| `limits\.(\w+)`[^|]*\|[^|]*\| ([\d,]+)", page))
+    units = {"memory": 2**30, "scratch": 2**20, "state": 2**20}
+    assert {name: int(shown[name]) * units.get(name, 1) for name in shown if name != "request"} == {
+        name: value for name, value in vars(limits).items() if name in shown and name != "request"
+    }
+    assert set(vars(limits)) == set(shown) | {"objects"} and "64 MiB, 1,024" in page
+    assert (limits.request, limits.objects) == (64 * 2**20, 1024) and len(page.split()) <= 1000
 
 
 @pytest.mark.parametrize(
@@ -370,8 +389,3 @@ def test_the_command_says_in_one_line_what_it_lacks(policy: Path, capsys: pytest
         assert main(["guard", *arguments]) == 2
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
-
-
-def test_what_the_tests_need_is_there_or_said() -> None:
-    assert shutil.which("bwrap") or sandboxed.args == (True,)
-    assert len(SECRET) == 64

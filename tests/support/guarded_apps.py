@@ -3,6 +3,8 @@ knows nothing of Sottovoce."""
 
 from __future__ import annotations
 
+from typing import Any
+
 _PROJECT = """[project]
 name = "quick"
 version = "1.0.0"
@@ -178,8 +180,8 @@ def tokens(x):
 
 def model():
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=2 * FEATURES, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                        intermediate_size=16, max_position_embeddings=FEATURES, num_labels=2,
+    config = BertConfig(vocab_size=2 * FEATURES, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+                        intermediate_size=8, max_position_embeddings=FEATURES, num_labels=2,
                         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return BertForSequenceClassification(config)
 
@@ -220,6 +222,15 @@ _STATE_CLIENT = _CLIENT.replace(
     context.state["head"] = ConfigRecord({"rounds": before + 1})
     print(''',
 )
+
+
+def table(seed: int) -> str:
+    """The table of a node, as CSV: the same examples that other apps make up."""
+    given: dict[str, Any] = {}
+    exec(_DATA, given)
+    x, y = given["world"](seed, 200)
+    head = ",".join([f"x{i}" for i in range(x.shape[1])] + ["y"])
+    return "\n".join([head, *(",".join(map(str, [*row, label])) for row, label in zip(x, y, strict=True))]) + "\n"
 
 
 def _app(model: str, client: str = _CLIENT) -> dict[str, str]:
