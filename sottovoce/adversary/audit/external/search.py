@@ -88,7 +88,7 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
         seen: set[str] = set()
         queue = iter([pair for _, pair in best[: most // 2]]) if best else candidates
         for pair in _followed(queue, ranked, moved, drawer.rng):
-            if ranked and (len(seen) >= most or drawer.drawn - start + 2 * n > share * budget):
+            if (ranked or best) and (len(seen) >= most or drawer.drawn - start + 2 * n > share * budget):
                 break
             key = key_of(pair)
             if key in seen or not claim.distance(*pair):

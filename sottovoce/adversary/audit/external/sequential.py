@@ -101,16 +101,21 @@ def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Sear
     kept, left, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had
     for rounds, portion, most, times in _SHORT if only is None else ():
         draws = min(most, int(portion * budget))
-        pair = worst_pair(pool, draws, rounds)
+        pair = _searched(pool, draws, rounds, pair)
         until = min(end, drawer.drawn + times * draws)
         stopped, won = _bets(drawer, pool, pair, until, alpha, (kept + left / 2, left / 2), process)
         if stopped is not None:
             return Searched(pair, stopped)
         kept, left = kept + won * left / 2, left / 2
     if only is None:
-        pair = worst_pair(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG)
+        pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
     assert pair is not None
     return Searched(pair, _bets(drawer, pool, pair, end, alpha, (kept, left), process)[0])
+
+
+def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
+    """Return the worst pair of a pass, or that of the pass before if the draws are too few to compare two."""
+    return worst_pair(pool, draws, rounds) if pair is None or draws >= 4 * rounds[0][0] else pair
 
 
 def _bets(
