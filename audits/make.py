@@ -60,7 +60,7 @@ def audited(row: dict[str, Any], seed: int) -> dict[str, Any]:
     """One row's entry in the JSON; its certificate is written beside it where there is one."""
     command = f"audits/.envs/{row['environment']}/bin/python -W ignore audits/adapters/{row['adapter']}"
     began = time.monotonic()
-    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, timeout=TIMEOUT)
+    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, fixed=True, timeout=TIMEOUT)
     kept = CERTIFICATES / f"{row['name']}.json"
     kept.unlink(missing_ok=True)
     confirmed = None

@@ -142,6 +142,19 @@ def test_the_encoder_beside_plain_transformers() -> None:
 
 
 @pytest.mark.slow
+def test_named_encoders_and_their_share_of_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    bench_encoder.main(["minilm", "--texts", "32", "--repeats", "1"])
+    head, fp32, int8 = capsys.readouterr().out.splitlines()
+    assert head.startswith("32 texts (built-in)") and "GFLOPS" in fp32 and "minilm      int8" in int8
+    assert "cosine 1.0000, least 1.0000" in fp32
+    assert float(int8.split("cosine ")[1].split(",")[0]) > 0.98
+    texts, _ = bench_encoder.phrases(None, 2, seed=1)  # by hand: six layers of 4·384² + 8·384² weights, two operations
+    folder = bench_encoder.exported("fp32")
+    tokens = sum(rows.size * len(each[0]) for rows, each in bench_encoder.Encoder(folder)._batches(texts))
+    assert bench_encoder.operations(folder, texts) == 2 * tokens * 6 * 12 * 384**2
+
+
+@pytest.mark.slow
 @pytest.mark.soak  # a round without an encoder: test_round.py
 def test_a_round_whose_users_encode(tmp_path: Path) -> None:
     texts, _ = bench_encoder.phrases(None, 200, seed=1)
