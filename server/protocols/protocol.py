@@ -139,6 +139,7 @@ class Channels:
         teaching: Whether training users receive requests at all.
         asking: Whether users may query the trained model by a sanitized embedding or text.
         minimum_users: Smallest batch that a shuffler may hand on.
+        one_record: Whether every training user is known to hold one record.
     """
 
     arm: str
@@ -155,6 +156,7 @@ class Channels:
     teaching: bool = True
     asking: bool = True
     minimum_users: int = 0
+    one_record: bool = False
 
     @property
     def embedded(self) -> bool:

@@ -78,6 +78,7 @@ def channels_of(setup: ArmSetup, public: Public) -> Channels:
         teaching=not arm.public_only,
         asking=texts or (arm.embedding is not None and arm.answer is None),
         minimum_users=setup.shuffle.least,
+        one_record=setup.records == 1,
     )
 
 

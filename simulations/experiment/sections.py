@@ -110,6 +110,8 @@ class Data(Section):
         label-range: Lowest and highest label, if labels are numbers. Each is rounded to the nearest of the levels.
         levels: Number of equally spaced levels of a numeric label, which are its classes; 21 where it is not given.
         user: Column of the user, in both files. Each user has one budget and belongs to one part.
+        group: Column of an attribute, in both files, such as a dialect or an age group. Results show accuracy by its
+            values. Neither devices nor the server receive it. Of the built-in corpus: its other task.
         overlap: Reason why parts may share texts, near duplicates or users.
         task: Task of the built-in corpus.
         public-size: Number of public texts of the built-in corpus, or of another source.
@@ -135,6 +137,7 @@ class Data(Section):
     label_range: tuple[float, float] | None = setting(values.interval)
     levels: int | None = setting(values.whole(2))
     user: str | int | None = setting(values.column)
+    group: str | int | None = setting(values.column)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
     public_size: int | None = setting(values.whole(2))
@@ -168,6 +171,8 @@ class Data(Section):
             for name in described:
                 if getattr(self, name) is not None:
                     raise UserError(f'{self._where(name)}: does not apply to source = "built-in"; remove it')
+            if self.group not in (None, *CLASSES):
+                raise UserError(f'data.group: is one of {", ".join(CLASSES)} of the built-in corpus; or remove it')
         else:
             needed = (
                 ("path", "train", "test", "text", "label")
@@ -177,7 +182,7 @@ class Data(Section):
             for name in needed:
                 if getattr(self, name) is None:
                     raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
-            columns = [v for v in (self.text, self.second_text, self.label, self.user) if v is not None]
+            columns = [v for v in (self.text, self.second_text, self.label, self.user, self.group) if v is not None]
             by_name = sum(isinstance(value, str) for value in columns)
             if by_name < len(columns) and (by_name or self.source == "hub"):
                 raise UserError("data.text: columns have names, or, in files without a header, all of them positions")

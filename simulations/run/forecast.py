@@ -30,9 +30,10 @@ from simulations.run.prepare import check_asked, parts
 log = logging.getLogger(__name__)
 
 #: Rates of two AMD EPYC cores. FLOPS: floating-point operations a second and core of the encoder in ONNX Runtime; INT8:
-#: speedup by int8 (docs/scale.md). TORCH: slowdown of a pass in training, 1.4 to 2.4 for short and long texts,
-#: fine-tuning and pretraining (a soak test measures it). USERS: users a second in an arm's round. START, EXPORT, ARM:
-#: seconds of a start of Ray, of a model's export, of an arm beside its users. DRAW: operations of a draw for each word.
+#: speedup by int8 (docs/results/systems.md). TORCH: slowdown of a pass in training, 1.4 to 2.4 for short and long
+#: texts, fine-tuning and pretraining (a soak test measures it). USERS: users a second in an arm's round. START, EXPORT,
+#: ARM: seconds of a start of Ray, of a model's export, of an arm beside its users. DRAW: operations of a draw for each
+#: word.
 FLOPS, INT8, TORCH, USERS, START, EXPORT, ARM, DRAW = 91e9, 2.3, 1.9, 150_000, 12.0, 6.0, 1.0, 350
 #: Bytes of Python, Ray, Flower and torch in a small run, of a further user, and of a weight in training (float32,
 #: with its gradient and Adam's two moments).
