@@ -115,9 +115,9 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
 
 INTRODUCTION = """# A gallery of audits
 
-Other people's software under [the auditor](auditor.md): {rows} audits of {software} packages and published algorithms,
-each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only NAME` makes one
-row anew), from the adapters in `audits/adapters`. {violated} claims fell.
+Other people's software under [the audit](how-to/audit-package.md): {rows} audits of {software} packages and published
+algorithms, each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only
+NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
 
 A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from

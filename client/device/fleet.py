@@ -258,20 +258,21 @@ class Fleet:
             raise Unusable(f"an answer of the SuperLink cannot be read ({type(error).__name__})") from None
 
 
-def assemble(tree: Any, pull: Callable[[str], bytes], *, limit: int) -> Any:
+def assemble(tree: Any, pull: Callable[[str], bytes], *, limit: int, objects: int = MAX_OBJECTS) -> Any:
     """Return a message of Flower's, assembled from its objects.
 
     Args:
         tree: Tree of the objects.
         pull: Function that returns an object by its name.
         limit: Bytes of all objects together, and of their assembled size: an array may name the same chunk many times.
+        objects: Number of objects.
 
     Raises:
         Unusable: The objects are no message, or exceed the limit. Exceptions of `pull` pass through.
     """
     with _reading():
-        names = [part.object_id for part in islice(iterate_object_tree(tree), MAX_OBJECTS + 1)]
-    if len(names) > MAX_OBJECTS:
+        names = [part.object_id for part in islice(iterate_object_tree(tree), objects + 1)]
+    if len(names) > objects:
         raise Unusable("a message has too many objects")
     contents: dict[str, bytes] = {}
     size = parts = 0

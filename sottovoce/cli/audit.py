@@ -42,7 +42,10 @@ def command(
         typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure lower bounds of ε beside the claimed ε; exit with code 1 if a claim is violated.
+    """Test claimed ε by sampling.
+
+    Exit with code 1 if a claim is violated.
+    The table has a lower bound of ε beside each claimed ε.
 
     NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or an external mechanism, by
     its package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:

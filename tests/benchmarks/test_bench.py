@@ -44,7 +44,7 @@ def test_sizes_grow_tenfold_up_to_the_largest() -> None:
 
 def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench"
-    assert cli.main(["bench", "mechanisms", "--quick", "--json", "--out", str(out)]) == 0
+    assert cli.main(["dev", "bench", "mechanisms", "--quick", "--json", "--out", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((out / "bench.json").read_text())
     assert set(found["machine"]) >= {"cores", "processor", "versions"} and found["seed"] == 1
@@ -55,7 +55,7 @@ def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "rounds"]) == 2
+    assert cli.main(["dev", "bench", "rounds"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and '"round"' in said.replace("'", '"')
 

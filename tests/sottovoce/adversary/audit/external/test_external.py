@@ -221,7 +221,7 @@ def test_the_adapter_of_the_page_is_audited_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ten lines; the coin's ε is 2 and not 1."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "auditor.md").read_text("utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/audit-package.md").read_text("utf-8"), re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
     Path("adapter.py").write_text(code, encoding="utf-8")
