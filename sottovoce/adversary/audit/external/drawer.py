@@ -71,12 +71,10 @@ class Drawer:
         sides = self.rng.integers(0, 2, n)
         if self.source.claim.time:
             return np.concatenate([self._request((x, other)[side], 1, ratio=(x, other)) for side in sides]), sides
-        found: list[FloatArray] = [np.zeros(0), np.zeros(0)]
-        for side in self.rng.permutation(2):
-            if (sides == side).any():
-                found[side] = self._request((x, other)[side], int((sides == side).sum()), ratio=(x, other))
-        rows = np.empty((n, max(part.shape[-1] for part in found)))
-        for side, part in enumerate(found):
+        there = [int(side) for side in self.rng.permutation(2) if (sides == side).any()]
+        found = {side: self._request((x, other)[side], int((sides == side).sum()), ratio=(x, other)) for side in there}
+        rows = np.empty((n, found[there[0]].shape[1]))
+        for side, part in found.items():
             rows[sides == side] = part
         return rows, sides
 

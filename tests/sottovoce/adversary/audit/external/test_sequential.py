@@ -175,3 +175,9 @@ def test_few_draws_are_all_for_the_search_and_many_are_measured_too() -> None:
 def test_the_time_of_an_answer_is_bet_on_one_answer_at_a_time() -> None:
     assert stopped(planted.FAULTS["time"], 2000, 1) < 1000
     assert math.isinf(stopped(planted.SOUND["time"], 1000, 1))
+
+
+def test_a_batch_may_be_of_one_input_alone() -> None:
+    drawer = Drawer(Function(planted.SOUND["Laplace"][0], Claim.of(planted.SOUND["Laplace"][1])), 1)
+    tossed = [drawer.tossed(0.0, 1.0, 1) for _ in range(12)]
+    assert {int(sides[0]) for _, sides in tossed} == {0, 1} and all(rows.shape == (1, 5) for rows, _ in tossed)
