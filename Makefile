@@ -95,7 +95,7 @@ results: env
 head: env
 	$(BIN)/python -m simulations.artifacts.bundled_head
 
-# The map in docs/architecture.md, from the imports.
+# The map in docs/explanation/architecture.md, from the imports.
 house: env
 	$(BIN)/python docs/house.py
 

@@ -60,7 +60,7 @@ def audited(row: dict[str, Any], seed: int) -> dict[str, Any]:
     """One row's entry in the JSON; its certificate is written beside it where there is one."""
     command = f"audits/.envs/{row['environment']}/bin/python -W ignore audits/adapters/{row['adapter']}"
     began = time.monotonic()
-    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, timeout=TIMEOUT)
+    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, fixed=True, timeout=TIMEOUT)
     kept = CERTIFICATES / f"{row['name']}.json"
     kept.unlink(missing_ok=True)
     confirmed = None
@@ -115,9 +115,9 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
 
 INTRODUCTION = """# A gallery of audits
 
-Other people's software under [the auditor](auditor.md): {rows} audits of {software} packages and published algorithms,
-each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only NAME` makes one
-row anew), from the adapters in `audits/adapters`. {violated} claims fell.
+Other people's software under [the audit](how-to/audit-package.md): {rows} audits of {software} packages and published
+algorithms, each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only
+NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
 
 A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from

@@ -1,11 +1,13 @@
 """Sentences a second of the encoder, and of a round whose users encode their own texts.
 
 The encoder runs in float32 and int8, beside plain transformers on the same cores in one run. The round runs beside the
-encoder alone.
+encoder alone. `python -m benchmarks.encoder [MODEL ...] --data FOLDER_WITH_SST2` measures named encoders in float32 and int8
+beside a product of matrices, on the same cores in the same run.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import statistics
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from benchmarks import round as bench_round
@@ -56,10 +59,10 @@ def phrases(data: Path | None, n: int, *, seed: int) -> tuple[list[str], str]:
     return [known[i] for i in np.random.default_rng([seed, 1]).permutation(len(known))[:n].tolist()], source
 
 
-def exported(precision: str) -> Path:
-    """Return the bundled model in client form, from the cache."""
+def exported(precision: str, model: str = MODEL) -> Path:
+    """Return a model in client form, from the cache."""
     experiment = from_table({
-        "name": "bench", "encoder": {"model": MODEL, "max-length": MAX_LENGTH, "precision": precision},
+        "name": "bench", "encoder": {"model": model, "max-length": MAX_LENGTH, "precision": precision},
         "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
     })  # fmt: skip
     nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # data for fine-tuning, which is off
@@ -128,6 +131,68 @@ def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path) -> dic
     }  # fmt: skip
 
 
+def operations(folder: Path, texts: Sequence[str]) -> float:
+    """Return the floating-point operations of the products by constant matrices, for texts without padding.
+
+    Products of two states, in attention, are left out: less than a hundredth for texts of a sentence.
+
+    Args:
+        folder: Folder of a float32 encoder.
+        texts: Texts to encode.
+    """
+    graph = onnx.load(str(folder / "model.onnx")).graph
+    weights = {w.name: w.dims for w in graph.initializer}
+    products = [weights[n.input[1]] for n in graph.node if n.op_type == "MatMul" and n.input[1] in weights]
+    tokens = sum(rows.size * len(each[0]) for rows, each in Encoder(folder)._batches(texts))
+    return 2.0 * tokens * sum(int(np.prod(dims)) for dims in products)
+
+
+def limit() -> float:
+    """Return the floating-point operations a second of a float32 product of two matrices, on all threads of NumPy."""
+    a = np.random.default_rng(0).normal(size=(1536, 1536)).astype(np.float32)
+    spent = []
+    for _ in range(5):
+        start = time.perf_counter()
+        _ = a @ a
+        spent.append(time.perf_counter() - start)
+    return 2.0 * len(a) ** 3 / min(spent)
+
+
+def named(models: Sequence[str], texts: Sequence[str], *, repeats: int = REPEATS) -> list[dict[str, Any]]:
+    """Measure encoders in float32 and int8; the precisions of one encoder take turns.
+
+    Args:
+        models: Names of encoders, as in an experiment file.
+        texts: Texts to encode.
+        repeats: Number of repeats.
+
+    Returns:
+        For each encoder and precision {"model", "precision", "per_second", "flops" (operations a second), "share" of
+        `limit` in the same run, "cosine", "least_cosine" to float32}; medians of the repeats.
+    """
+    rows = []
+    for model in models:
+        folders = {p: exported(p, model) for p in ("fp32", "int8")}
+        encoders = {p: Encoder(folder) for p, folder in folders.items()}
+        work = operations(folders["fp32"], texts)
+        spent: dict[str, list[float]] = {p: [] for p in encoders}
+        limits, found = [], {}
+        for _ in range(repeats):
+            limits.append(limit())
+            for precision, encoder in encoders.items():
+                start = time.perf_counter()
+                found[precision] = encoder.encode(texts)
+                spent[precision].append(time.perf_counter() - start)
+        for precision, seconds in spent.items():
+            cosine, flops = _cosine(found[precision], found["fp32"]), work / statistics.median(seconds)
+            rows.append({
+                "model": model, "precision": precision, "per_second": len(texts) / statistics.median(seconds),
+                "flops": flops, "share": flops / statistics.median(limits), "cosine": float(cosine.mean()),
+                "least_cosine": float(cosine.min()),
+            })  # fmt: skip
+    return rows
+
+
 def _rate(folder: Path, texts: Sequence[str]) -> float:
     encoder = Encoder(folder)
     start = time.perf_counter()
@@ -171,3 +236,25 @@ def _plain(texts: Sequence[str], *, seed: int) -> Callable[[], Embeddings]:
 def _cosine(a: Embeddings, b: Embeddings) -> NDArray[np.float64]:
     a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a.astype(np.float64), b.astype(np.float64)))
     return (a * b).sum(axis=1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the figures of named encoders."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.encoder", description=__doc__)
+    parser.add_argument("models", nargs="*", default=[MODEL], help="names of encoders, as in an experiment file")
+    parser.add_argument("--data", type=Path, help="folder with SST-2 (default: built-in texts)")
+    parser.add_argument("--texts", type=int, default=TEXTS, help="texts to encode (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="repeats (default: %(default)s)")
+    asked = parser.parse_args(arguments)
+    texts, source = phrases(asked.data, asked.texts, seed=1)
+    print(f"{len(texts):,} texts ({source}), {cores()} threads")
+    for row in named(asked.models, texts, repeats=asked.repeats):
+        print(
+            f"{row['model']:<12}{row['precision']:<6}{row['per_second']:>9,.0f} texts/s{row['flops'] / 1e9:>8,.0f} "
+            f"GFLOPS{row['share']:>8.0%} of a product of matrices   cosine {row['cosine']:.4f}, least "
+            f"{row['least_cosine']:.4f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

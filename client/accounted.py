@@ -108,8 +108,8 @@ class Accountant:
         ledger: File of the ledger.
         policy: Policy of the user. Its total must be finite, and it must declare nothing public.
         releases: By the type of a message ("train", "query.mine"), the parts of the answer that leave.
-        instead: "record.key" -> the constant that replaces the app's value, or None to send nothing. Any other content
-            of an answer is refused.
+        instead: "record.key" -> the constant that replaces the app's value, or None to send nothing; "record.*" -> None
+            for its other keys. Any other content of an answer is refused.
 
     Raises:
         ValueError: The arguments do not fit together, or the policy would refuse every release. The message is one
@@ -138,7 +138,7 @@ class Accountant:
             raise ValueError("accounted: who can pay no more is refused here; remove stand_ins from the policy")
         for name, value in self.instead.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if "." not in name or not (value is None or number):
+            if "." not in name or not (value is None or (number and not name.endswith(".*"))):
                 raise ValueError(f'accounted: instead: write "record.key" and a finite number or None, got {name!r}')
         for kind, leaving in self.releases.items():
             for out in leaving:
@@ -192,7 +192,7 @@ class Accountant:
         known = {out.name for out in self.releases[kind]} | set(self.instead)
         for record, values in answered.items():
             for key in values:
-                if record not in known and f"{record}.{key}" not in known:
+                if not {record, f"{record}.{key}", f"{record}.*"} & known:
                     _log.warning("nothing accounts for %s.%s of the app's answer, so it is not sent", record, key)
                     raise Refused("unaccounted")
 

@@ -21,6 +21,7 @@ from client.node import Node, load_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.store.ledger import LedgerError
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.messages.sealed import seal
 from mechanisms.messages.wire import reply_to_record, request_from_record, sealed_to_record
 
@@ -48,10 +49,17 @@ def respond(message: Message, folder: Path, *, load: Callable[[Path], Node] = lo
 
 
 def accounted(
-    ledger: Path | str, policy: Policy, releases: Mapping[str, Mapping[str, Mapping[str, Any]]], *,
-    instead: Mapping[str, float | None] | None = None,
+    ledger: Path | str, policy: Policy | None = None,
+    releases: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None, *,
+    instead: Mapping[str, float | None] | None = None, total: float | None = None, update: str | None = None,
+    norm: float = 1.0,
 ) -> Mod:  # fmt: skip
     """Return a mod that lets another ClientApp's answers leave only through mechanisms, each charged before it is sent.
+
+        ClientApp(mods=[accounted("ledger.sqlite", total=8.0, update="privunit:epsilon=2.0")])
+
+    In this short form the arrays of each `train` answer leave as one update, and no metric does: num-examples is 1.
+    `policy` and `releases` state anything else.
 
     Any other content of the app's answer makes the mod refuse the whole answer with a constant text. So does any
     exception of the app. Message types without an entry in `releases` are refused.
@@ -63,11 +71,22 @@ def accounted(
         releases: Parts that leave, by message type: all arrays of a record as one update, {"train": {"arrays":
             {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}}}, or a label, {"query": {"metrics.label":
             {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 2}}}.
-        instead: "record.key" -> the constant that replaces the app's value, or None to send nothing.
+        instead: "record.key" -> the constant that replaces the app's value, or None to send nothing. "record.*" -> None
+            for all other keys of the record.
+        total: ε that a user may spend in all; the short form's policy.
+        update: Mechanism of the update and its parameters, as "privunit:epsilon=2.0"; without its size.
+        norm: Length to which the update is clipped.
 
     Raises:
         ValueError: The arguments do not fit together. The message is one line.
     """
+    if (update is None) != (total is None) or (update is None) != (policy is not None and releases is not None):
+        raise ValueError("accounted: give total and update, or a policy and releases")
+    if update is not None and total is not None:
+        spec = read_mechanism(update, "accounted: update")
+        policy, releases = _short(spec, total, norm)
+        instead = {"metrics.num-examples": 1, "metrics.*": None} | dict(instead or {})
+    assert policy is not None and releases is not None
     accountant = Accountant.of(ledger, policy, releases, instead or {})
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -93,6 +112,12 @@ def accounted(
         return _reply(message, make)
 
     return mod
+
+
+def _short(spec: dict[str, Any], total: float, norm: float) -> tuple[Policy, dict[str, Any]]:
+    """Return the policy and the releases of `accounted` with one update in each `train` answer."""
+    policy = Policy(statistic=total, total=total)
+    return policy, {"train": {"arrays": spec | {"norm": norm}}}
 
 
 def _reply(message: Message, make: Callable[[], RecordDict]) -> Message:

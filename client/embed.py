@@ -1,7 +1,7 @@
 """Sanitized embeddings of texts for your own programs: the same draws as the releases of a device.
 
     from sottovoce import Purkayastha, SanitizedEncoder
-    vectors = SanitizedEncoder(encoder, Purkayastha(dim=384, epsilon=300.0)).encode(["a fine film", "a dull one"])
+    vectors = SanitizedEncoder(encoder, Purkayastha(dim=384, epsilon=300.0)).encode("a fine film")
 
 Each call draws anew, and has a new privacy cost: these draws are charged on no ledger. `client.sanitizer` charges.
 """
@@ -65,17 +65,23 @@ class SanitizedEncoder:
         """Return the guarantee of one vector; k vectors of one text, or of k texts of a user, cost k times as much."""
         return self.mechanism.guarantee
 
-    def encode(self, texts: Sequence[str], *, rng: Uniforms | None = None) -> NDArray[np.float64]:
+    def encode(self, texts: str | Sequence[str], *, rng: Uniforms | None = None) -> NDArray[np.float64]:
         """Return one draw for each text, (n, m'), in their order, on the mechanism's public quantizer.
 
         Args:
-            texts: The texts.
+            texts: A sequence of texts; or one text, which returns one vector (m',).
             rng: Uniforms of as many rows, for reproducible results that are not private. None takes the operating
                 system's secure generator.
 
         Raises:
+            TypeError: Something is no text.
             ValueError: The encoder's embeddings have another width.
         """
+        if isinstance(texts, str):
+            vector: NDArray[np.float64] = self.encode([texts], rng=rng)[0]
+            return vector
+        if isinstance(texts, bytes) or not all(isinstance(text, str) for text in texts):
+            raise TypeError("sanitized encoder: texts must be a text or a sequence of texts")
         width = self.dim if self._m1 is None else len(self._m1)
         embeddings = np.asarray(self._encoder.encode(list(texts)) if len(texts) else np.empty((0, width)), np.float32)
         if embeddings.shape != (len(texts), width):

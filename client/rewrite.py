@@ -1,7 +1,7 @@
-"""Sanitized texts for your own programs: the command `sottovoce sanitize` in two lines of Python.
+"""Sanitized texts for your own programs: the command `sottovoce text sanitize` in two lines of Python.
 
     from sottovoce import Rewriter
-    print(Rewriter({"mechanism": "santext", "epsilon": 10.0}, "my-vocabulary").rewrite(["a fine film", "a dull one"]))
+    print(Rewriter("santext", "my-vocabulary", epsilon=10.0).rewrite("a fine film"))
 
 "my-vocabulary" is a folder that client.models.vocabulary.save wrote; sottovoce.vocabulary_folder() returns that of the
 default checkpoint. Each call draws anew, and has a new privacy cost: these draws are charged on no ledger.
@@ -10,10 +10,10 @@ default checkpoint. Each call draws anew, and has a new privacy cost: these draw
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +59,13 @@ class Rewriter:
     """Text mechanism with the vocabulary of its output.
 
     Args:
-        mechanism: A `TextMechanism`, or its description, as {"mechanism": "santext", "epsilon": 10.0, "length":
-            "kept"}.
+        mechanism: Name of a text mechanism; its description, as {"mechanism": "santext", "epsilon": 10.0}; or a
+            `TextMechanism`.
         vocabulary: Vocabulary, or the folder of one, if `mechanism` is a description.
         model: Folder of the language model by which the mechanism reads the whole text, if it does
             (`client.models.language_models`). With a generating model, a description without a vocabulary writes in the
             model's own tokens. Bounds and widths that the description does not state are the model's.
+        parameters: Parameters of the mechanism, with a name or a description: epsilon=10.0, length="kept".
 
     Raises:
         ValueError: The arguments do not fit together. The message is one line.
@@ -72,14 +73,18 @@ class Rewriter:
 
     def __init__(
         self,
-        mechanism: TextMechanism | Mapping[str, Any],
+        mechanism: TextMechanism | Mapping[str, Any] | str,
         vocabulary: Vocabulary | Path | str | None = None,
         *,
         model: Path | str | None = None,
+        **parameters: Any,
     ) -> None:
         if isinstance(mechanism, TextMechanism):
+            if parameters:
+                raise ValueError(f"rewriter: the mechanism has its parameters; leave {next(iter(parameters))} out")
             self.text = mechanism
         else:
+            mechanism = ({"mechanism": mechanism} if isinstance(mechanism, str) else dict(mechanism)) | parameters
             if isinstance(vocabulary, str | Path):
                 vocabulary = vocabularies.load_cached(vocabulary)
             if model is not None:
@@ -94,16 +99,45 @@ class Rewriter:
         #: Recommended number of texts for one call, by memory.
         self.batch_size = batch_size(self.text)
 
-    def rewrite(self, texts: Sequence[Text], *, rng: Uniforms | None = None) -> list[Any]:
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return the guarantee of one rewritten text; k texts of a user cost k times as much."""
+        return self.text.guarantee
+
+    def worst_case(self, text: Text | None = None) -> float:
+        """Return ε between a text and any other that agrees with it in what the guarantee exposes.
+
+        Args:
+            text: A text whose length is exposed (length="kept"), to count its tokens. None takes the longest text. The
+                value for a text says how long it is: keep it on the device.
+        """
+        whole = self.guarantee
+        bound = whole.worst_case(delta_of(self.text.word), declared=whole.exposes)
+        if text is None or "length" not in whole.exposes or self.text.whole:
+            return bound
+        read = int((tokens.padded_word_ids([text], self.text) != NOTHING).sum())
+        return min(bound, read * cost_of(self.text.word))
+
+    @overload
+    def rewrite(self, texts: str, *, rng: Uniforms | None = None) -> str: ...  # type: ignore[overload-overlap]
+    @overload
+    def rewrite(self, texts: Sequence[Text], *, rng: Uniforms | None = None) -> list[Any]: ...
+    def rewrite(self, texts: str | Sequence[Text], *, rng: Uniforms | None = None) -> Any:
         """Return one draw for each text, in their order; none holds a line break or a tab.
 
         A mechanism of two sides returns one pair for each pair of texts, with both sides drawn independently.
 
         Args:
-            texts: The texts, or pairs.
+            texts: One text, which returns one text; or a sequence of texts or pairs, which returns a list.
             rng: Uniforms of as many rows, for reproducible results that are not private. None takes the operating
                 system's secure generator.
+
+        Raises:
+            TypeError: Something is no text.
         """
+        if isinstance(texts, str):
+            return self.rewrite([texts], rng=rng)[0]
+        texts = texts_of(texts)
         if rng is not None:
             return self.decoded(self.draw(texts, rng=rng)[0])
         starts = range(0, len(texts), self.batch_size)
@@ -211,6 +245,22 @@ def _completed(
         vocabulary = found.vocabulary
         given |= {"end": found.end} if "end" in known else {}
     return given | dict(spec), vocabulary
+
+
+def texts_of(texts: Any) -> list[Any]:
+    """Return a sequence of texts, or of pairs, as a list.
+
+    Raises:
+        TypeError: It is no sequence of texts.
+    """
+    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+        raise TypeError(f"texts must be a text or a sequence of texts, got {type(texts).__name__}")
+    found = list(texts)
+    for text in found:
+        pair = isinstance(text, tuple | list) and all(isinstance(side, str) for side in text)
+        if not isinstance(text, str) and not pair:
+            raise TypeError(f"texts must be texts, got one of type {type(text).__name__}")
+    return found
 
 
 def describe_cost(text: TextMechanism) -> str:

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/explore.md, as a person sees the page: `python docs/explore_picture.py [NAME...]`.
+"""Draws the pictures of docs/how-to/explore.md, as a person sees the page: `python docs/explore_picture.py [NAME...]`.
 
 Headless Chromium is needed. What leaves is drawn anew each time, so a picture differs a little from the last one.
 """

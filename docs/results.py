@@ -157,7 +157,7 @@ def job(folder: Path, words: Sequence[str], data: Path | None, runner: Runner) -
             full = ["simulate", "--resume", str(run)]
         elif run.is_dir():  # finished, and this was stopped before it had said so
             full = []
-    if words[0] == "study":  # which goes on by itself where it is run again
+    if words[0] == "sweep":  # which goes on by itself where it is run again
         full += ["--out", str(folder / "study")]
     start = time.monotonic()
     if full and (code := runner(full, folder / "output.txt")) != 0:

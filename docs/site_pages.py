@@ -2,31 +2,35 @@
 
 MkDocs reads the pages of docs/ as they are. What it cannot know is added here: README.md is the first page and leads
 through `docs/`, CONTRIBUTING.md, CHANGELOG.md and the notebooks are pages, the bundled experiments are one page, the
-reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and the keys of an experiment file
-are there as a JSON Schema that editors read. A link that leads nowhere fails the build.
+reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and every command; the keys of an
+experiment file are there as a JSON Schema that editors read. A link that leads nowhere fails the build.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import posixpath
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 #: Pages that lie beside docs/, and what they are called on the site.
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-EXPERIMENTS = "experiments.md"
-#: Where else a page's links lead, as they are written there.
+EXPERIMENTS, COMMANDS, REFERENCE = "experiments.md", "reference/commands.md", "reference/python.md"
+#: Other places of the repository to which pages lead, and the page of the site that shows them.
 ELSEWHERE = {
-    "../simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md", "docs/notebooks": "first-study.md"
+    "simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md", "docs/notebooks": "first-study.md",
 }  # fmt: skip
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -43,7 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     from notebooks import NOTEBOOKS, page
 
     made |= {f"{path.stem}.md": "\n".join(page(path)) for path in NOTEBOOKS.glob("*.ipynb")}
-    made["reference.md"] = "\n".join(reference())
+    made[REFERENCE] = "\n".join(reference())
+    made[COMMANDS] = "\n".join(commands())
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     keys = json.dumps(schema(), indent=1, ensure_ascii=False)
@@ -51,19 +56,27 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Links between pages as the site has them: those of the repository work where the repository is read."""
-    return _LINK.sub(lambda found: found[1] + moved(found[2]) + found[3], markdown)
+    return _LINK.sub(lambda found: found[1] + moved(found[2], page.file.src_uri) + found[3], markdown)
 
 
-def moved(link: str) -> str:
-    """Where a link of a page leads on the site, whose pages all lie in one folder."""
+def moved(link: str, page: str) -> str:
+    """Return where a link of a page of the site leads.
+
+    Args:
+        link: The link, as the repository has it.
+        page: Path of the page on the site.
+    """
     if "://" in link or link.startswith("#"):
         return link
     file, mark, place = link.partition("#")
-    file = ELSEWHERE.get(file, file)
-    file = file.removeprefix("../").removeprefix("docs/").removeprefix("notebooks/").replace(".ipynb", ".md")
-    return OUTSIDE.get(file, file) + mark + place
+    source = next((name for name, to in OUTSIDE.items() if to == page), f"docs/{page}")
+    there = posixpath.normpath(posixpath.join(posixpath.dirname(source), file))
+    there = ELSEWHERE.get(there, OUTSIDE.get(there, there)).removeprefix("docs/")
+    if there.startswith("notebooks/"):
+        there = there.removeprefix("notebooks/").replace(".ipynb", ".md")
+    return posixpath.relpath(there, posixpath.dirname(page) or ".") + mark + place
 
 
 def experiments() -> Iterator[str]:
@@ -76,14 +89,36 @@ def experiments() -> Iterator[str]:
 def reference() -> Iterator[str]:
     """Every public name, under the module that it lives in."""
     stub = ast.parse((ROOT / "sottovoce" / "__init__.pyi").read_text(encoding="utf-8"))
-    yield "# Reference\n"
-    yield "Every public name with its signature and docstring; [the public names](api.md) has an example of each.\n"
-    home = ""
+    yield "# Python reference\n"
+    yield "Every public name with its signature and docstring. [Python](../api.md) has an example of each.\n"
     for statement in stub.body:
         if not isinstance(statement, ast.ImportFrom):
             continue
-        if statement.module != home:
-            home = str(statement.module)
-            yield f"## `{home}`\n"
+        home = str(statement.module)
         for alias in statement.names:
-            yield f"::: {home}.{alias.name}\n"
+            yield f"## {alias.name}\n\n::: {home}.{alias.name}\n    options:\n      show_root_heading: false\n"
+
+
+def commands() -> Iterator[str]:
+    """Every command with its options, from its help."""
+    import typer
+
+    from sottovoce.cli.main import app
+
+    yield "# Commands\n"
+    yield "Generated from the commands themselves; `sottovoce COMMAND -h` prints the same.\n"
+    yield from _command(typer.main.get_command(app), "sottovoce")
+
+
+def _command(command: Any, name: str) -> Iterator[str]:
+    inner = {key: each for key, each in getattr(command, "commands", {}).items() if not each.hidden}
+    if not inner:
+        yield f"## {name}\n\n{command.help or ''}\n"
+        yield "| option | meaning |\n| --- | --- |"
+        for each in command.params:
+            called = ", ".join(f"`{text}`" for text in each.opts) if each.param_type_name == "option" else None
+            said = " ".join((getattr(each, "help", None) or "").split()).replace("|", "\\|")
+            yield f"| {called or f'`{each.make_metavar(click.Context(command))}`'} | {said} |"
+        yield ""
+    for key, each in inner.items():
+        yield from _command(each, f"{name} {key}")

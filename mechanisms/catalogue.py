@@ -21,6 +21,7 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
+from mechanisms.subset_selection import SubsetSelection
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
@@ -43,7 +44,7 @@ CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
         Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
-        Piecewise,
+        Piecewise, SubsetSelection,
         RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
         Madlib, MadlibSyntax,
         Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,

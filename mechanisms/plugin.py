@@ -16,13 +16,17 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mechanisms import categorical, checks
 from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT
 from mechanisms.guarantee import METRICS, Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss
-from mechanisms.mechanism import parameters
+from mechanisms.mechanism import Uniforms, parameters
 from mechanisms.quantizer import SPACE, Quantizer
+from mechanisms.streams import Points
 
 #: Group of entry points in which packages name their mechanisms.
 GROUP = "sottovoce.mechanisms"
@@ -68,6 +72,15 @@ class OwnMechanism:
             found = [channel for field, channel in _BY_FIELD.items() if field in named]
             if found:
                 cls.channel = found[0]
+
+    def draw(self, weights: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+        """Draw one column of each row: (n, K) log-weights, not normalized -> (n,) numbers from 0 to K - 1.
+
+        Args:
+            weights: Logarithms of the weights, (n, K).
+            rng: Randomness that `sample` was given.
+        """
+        return categorical.sample(weights, Points.drawn(rng, (len(weights),), 1))
 
     @property
     def grid(self) -> Quantizer | None:

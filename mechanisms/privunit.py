@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, betaln, expit
+from scipy.special import betainc, betaincinv, betaln, expit
 
 from mechanisms import checks
 from mechanisms.certified import UNIT, certify, further
@@ -112,6 +112,16 @@ class PrivUnit:
     def scale(self) -> float:
         """Return E<x, y>, the divisor of a mean of draws."""
         return _expected_cosine(self.dim, self.epsilon, self._p)
+
+    @property
+    def squared_cosine(self) -> float:
+        """Return E<x, y>²: with it, E[y y'] = (1 - E<x, y>²)/(D - 1)·(I - x x') + E<x, y>²·x x'."""
+        half, c = (self.dim - 1) / 2, math.exp(self.log_mass)
+        quantile = float(betaincinv(half, half, c))  # (1 - γ)/2
+        # 1 - <x, y>² of a uniform y is Beta((D-1)/2, 1/2), and half of what lies below 1 - γ² lies in the cap
+        sine = half / self.dim * float(betainc(half + 1, 0.5, 4 * quantile * (1 - quantile)))  # ∫ 1 - t² over the cap
+        inside = 1 - sine / c
+        return self._p * inside + (1 - self._p) / (1 - c) * (1 / self.dim - c * inside)
 
     @property
     def _p(self) -> float:

@@ -250,16 +250,38 @@ class SecureStreams:
         return SecureUniforms(len(rows)).further(rows, k)
 
 
+class _GeneratorUniforms:
+    """Source of uniforms by a generator of NumPy, for tests and simulations by hand: not private."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+
+    def uniform(self, rows: int, k: int) -> FloatArray:
+        return _midpoints(self._generator.integers(0, 2**64, size=(rows, k), dtype=np.uint64))
+
+    def further(self, rows: IntArray, k: int) -> FloatArray:
+        return self.uniform(len(rows), k)
+
+
+def source(rng: Any) -> Any:
+    """Return a source of uniforms by row: `rng` itself, or one that draws from a generator of NumPy.
+
+    A device draws from `SecureStreams` alone, which its code names; no request and no bundle names a generator.
+    """
+    return _GeneratorUniforms(rng) if isinstance(rng, np.random.Generator) else rng
+
+
 def drawn(rng: Any, rows: int, k: int) -> FloatArray:
     """Draw k uniforms for each of `rows` rows, (rows, k), from any source that a mechanism was given.
 
     Raises:
-        TypeError: `rng` is no source of rows. The `uniform` of a NumPy generator would take the numbers for bounds.
+        TypeError: `rng` is neither a source of rows nor a generator of NumPy.
     """
+    rng = source(rng)
     if not (hasattr(rng, "uniform") and hasattr(rng, "further")):
         raise TypeError(
-            f"rng must be a source of uniforms, row by row: SecureStreams(), or SeededUniforms(seed) for draws that "
-            f"repeat; got {type(rng).__name__}"
+            f"rng must be a source of uniforms, row by row: SecureStreams(), or SeededUniforms(seed) or a generator of "
+            f"NumPy for draws that repeat; got {type(rng).__name__}"
         )
     uniforms: FloatArray = rng.uniform(rows, k)
     return uniforms
@@ -285,6 +307,7 @@ class Points:
         Use the points before anything else is drawn from `rng`.
         """
         each = math.prod(shape[1:])
+        rng = source(rng)
         u = drawn(rng, shape[0], each * k).reshape(-1, k)
         return cls(u, np.arange(len(u)), _Cells(rng, each, k))
 

@@ -5,6 +5,10 @@ round(W/s_j) within ±64. States have 8 bits per tensor. Their scale and zero po
 the states on public text. Embedding tables have 8 bits a number, with a scale for each row. Everything else stays
 float32.
 
+- Some models have a few channels of states that are many times larger than the others, and one scale for all leaves
+  the others few levels. The excess is moved into the weights: states are divided, and the rows of W multiplied, by a
+  constant for each channel (SmoothQuant, Xiao et al. 2023, here for outliers alone). The product stays the same.
+
 - Dynamic quantization would take the range of each batch, so a whole batch would share a scale. A text's embedding
   would then depend on its neighbours, who may be other users. Constants avoid that.
 - Processors without VNNI add two 8-bit products in 16 bits with saturation. With 7 bits, 2·255·64 = 32,640 fits. So the
@@ -34,11 +38,14 @@ import onnxruntime
 onnxruntime.disable_telemetry_events()
 
 WEIGHT_LEVELS, STATE_LEVELS, TABLE_LEVELS = 64, 255, 127
+#: A channel of states whose range is more than this many times the median channel's is divided down to it.
+_OUTLIER = 4.0
 #: Weights of a block in int4, and rows above which a table is one of words; smaller ones stay float32.
 BLOCK, WORDS = 32, 4096
 
 Feeds = Mapping[str, NDArray[np.int64]]
-Range = tuple[float, float]
+#: Least and largest number of each channel of a state, (k,) each.
+Ranges = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
@@ -59,16 +66,26 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         raise ValueError(f"encoder: {graph} has no product by a constant matrix to quantize")
     states = dict.fromkeys(node.input[0] for node in products)
     constants: list[Any] = []
-    # for each state: names of its integers, scale and zero point, and the node that makes them
-    steps: dict[str, tuple[list[str], Any]] = {}
-    for i, (state, (low, high)) in enumerate(zip(states, _ranges(model, list(states), feeds), strict=True)):
+    # for each state: names of its integers, scale and zero point, and the nodes that make them
+    steps: dict[str, tuple[list[str], list[Any]]] = {}
+    divided: dict[str, NDArray[np.float32]] = {}
+    for i, (state, ranges) in enumerate(zip(states, _ranges(model, list(states), feeds), strict=True)):
+        factors = divided[state] = _factors(ranges)
+        low, high = min(float((ranges[0] / factors).min()), 0.0), max(float((ranges[1] / factors).max()), 0.0)
         scale = max((high - low) / STATE_LEVELS, float(np.finfo(np.float32).tiny))
         names = [f"state_{i}", f"state_{i}_scale", f"state_{i}_zero"]
         constants += [
             numpy_helper.from_array(np.array(scale, np.float32), names[1]),
             numpy_helper.from_array(np.array(round(-low / scale), np.uint8), names[2]),
         ]
-        steps[state] = names, helper.make_node("QuantizeLinear", [state, *names[1:]], names[:1], f"quantize_{i}")
+        made = []
+        if (factors > 1).any():
+            constants.append(numpy_helper.from_array(np.float32(1) / factors, f"state_{i}_factors"))
+            even = f"state_{i}_even"
+            made.append(helper.make_node("Mul", [state, f"state_{i}_factors"], [even], f"even_{i}"))
+        read = made[-1].output[0] if made else state
+        made.append(helper.make_node("QuantizeLinear", [read, *names[1:]], names[:1], f"quantize_{i}"))
+        steps[state] = names, made
     biases = _biases(model, weights)
     nodes: list[Any] = []
     merged = set()
@@ -84,13 +101,12 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
             nodes.append(node)
             continue
         (state, scale, zero), before = steps[node.input[0]]
-        if before is not None:
-            nodes.append(before)
-            steps[node.input[0]] = [state, scale, zero], None
+        nodes += before
+        steps[node.input[0]] = [state, scale, zero], []
         bias, output = biases.get(node.output[0], ("", node.output[0]))
         if bias:
             merged.add(output)
-        values, scales = _columns(weights[node.input[1]], WEIGHT_LEVELS)
+        values, scales = _columns(divided[node.input[0]][:, None] * weights[node.input[1]], WEIGHT_LEVELS)
         names = [f"weight_{i}", f"weight_{i}_scale", f"weight_{i}_zero"]
         zeros = np.zeros(len(scales), np.int8)
         constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales, zeros), names, strict=True)]
@@ -165,21 +181,33 @@ def _replace(model: Any, nodes: list[Any], constants: list[Any]) -> None:
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
 
 
-def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Range]:
-    """Return the range of each state over the texts. It includes 0, which needs an exact integer."""
+def _ranges(model: Any, states: list[str], feeds: Iterable[Feeds]) -> list[Ranges]:
+    """Return the range of each channel of each state over the texts."""
     shown = onnx.ModelProto()
     shown.CopyFrom(model)
     shown.graph.output.extend(helper.make_tensor_value_info(s, onnx.TensorProto.FLOAT, None) for s in states)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     run = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"]).run
-    found = [[(float(v.min()), float(v.max())) for v in run(states, dict(f))] for f in feeds]
+    found: list[Ranges] = []
+    for f in feeds:
+        rows = [v.reshape(-1, v.shape[-1]) for v in run(states, dict(f))]
+        seen = [(v.min(axis=0), v.max(axis=0)) for v in rows]
+        pairs = zip(found or seen, seen, strict=True)
+        found = [(np.minimum(low, least), np.maximum(high, most)) for (low, high), (least, most) in pairs]
     if not found:
         raise ValueError("encoder: int8 needs public texts to take its ranges from")
-    seen = np.array(found)
-    return list(
-        zip(np.minimum(seen[..., 0].min(0), 0.0).tolist(), np.maximum(seen[..., 1].max(0), 0.0).tolist(), strict=True)
-    )
+    return found
+
+
+def _factors(ranges: Ranges) -> NDArray[np.float32]:
+    """Return what each channel of a state is divided by, (k,): 1, or more for a channel that is far larger than others.
+
+    Only outliers are divided. Their rows of W grow in turn, and with them the steps of whole columns.
+    """
+    largest = np.maximum(np.abs(ranges[0]), np.abs(ranges[1]))
+    most = _OUTLIER * float(np.median(largest))
+    return np.maximum(largest / most, 1.0).astype(np.float32) if most > 0 else np.ones_like(largest)
 
 
 def _looked_up(node: Any, table: NDArray[np.float32], name: str) -> tuple[list[Any], list[Any]]:

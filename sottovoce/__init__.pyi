@@ -5,13 +5,11 @@ from client.app import accounted as accounted
 from client.embed import SanitizedEncoder as SanitizedEncoder
 from client.policy import Policy as Policy
 from client.policy import Refused as Refused
-from client.rewrite import Rewriter as Rewriter
 from client.sanitizer import Sanitizer as Sanitizer
 from client.shard import Shard as Shard
 from client.store.ledger import Ledger as Ledger
 from client.store.ledger import LedgerError as LedgerError
 from mechanisms.accounting.compose import compose as compose
-from mechanisms.accounting.ladder import ladder as ladder
 from mechanisms.accounting.planner import Target as Target
 from mechanisms.accounting.planner import plan as plan
 from mechanisms.accounting.planner import users_needed as users_needed
@@ -41,6 +39,7 @@ from mechanisms.spherical import Purkayastha as Purkayastha
 from mechanisms.streams import SecureStreams as SecureStreams
 from mechanisms.streams import SeededUniforms as SeededUniforms
 from mechanisms.streams import SimulationStreams as SimulationStreams
+from mechanisms.subset_selection import SubsetSelection as SubsetSelection
 from mechanisms.vocabulary import Vocabulary as Vocabulary
 from mechanisms.words.clusant import CluSanT as CluSanT
 from mechanisms.words.custext import CusText as CusText
@@ -63,15 +62,19 @@ from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
 from mechanisms.words.vickrey import Vickrey as Vickrey
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
+from simulations.counts.count import count as count
 from simulations.errors import UserError as UserError
 from simulations.experiment import Experiment as Experiment
 from simulations.experiment import load as load
-from simulations.run.simulate import resume as resume
-from simulations.run.simulate import simulate as simulate
 from simulations.run.summary import summarize as summarize
 from sottovoce.adversary.attacks.run import attack as attack
 from sottovoce.adversary.audit.external.claim import Claim as Claim
 from sottovoce.adversary.audit.run import audit as audit
 from sottovoce.adversary.audit.run import verify as verify
+from sottovoce.ladders import ladder as ladder
+from sottovoce.rewriter import Rewriter as Rewriter
+from sottovoce.runs import resume as resume
+from sottovoce.runs import simulate as simulate
+from sottovoce.runs import sweep as sweep
 
 __version__: str

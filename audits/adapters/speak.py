@@ -9,7 +9,7 @@ import sys
 
 
 def speak(claim, draws):
-    """claim: a dict, as docs/auditor.md has it. draws(x, n): n draws at the input x, as JSON can hold them."""
+    """claim: a dict (docs/how-to/audit-package.md). draws(x, n): n draws at the input x, as JSON can hold them."""
     answers = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
         print(json.dumps(claim), file=answers, flush=True)

@@ -17,6 +17,7 @@ from mechanisms.messages.request import Request
 from server.maps import Maps
 from server.protocols.decoding import decoded
 from server.protocols.protocol import Channels, Encoding, PublicRewriter, Text
+from server.training.robust_mean import BatchTest
 
 if TYPE_CHECKING:
     from server.model import Pipeline
@@ -61,6 +62,7 @@ class EmbeddingModel(_Classifier):
         mechanism: Mechanism of the released embeddings at the chosen m'; None if users release none.
         maps: Maps and head.
         asked: Maps that training users received; None if they received none.
+        tests: Tests of the training users' batches for dishonest users.
     """
 
     channels: Channels
@@ -68,6 +70,7 @@ class EmbeddingModel(_Classifier):
     mechanism: Mechanism | None
     maps: Maps
     asked: Maps | None = None
+    tests: tuple[BatchTest, ...] = ()
 
     @property
     def embedding(self) -> Mechanism | None:

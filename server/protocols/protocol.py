@@ -139,6 +139,7 @@ class Channels:
         teaching: Whether training users receive requests at all.
         asking: Whether users may query the trained model by a sanitized embedding or text.
         minimum_users: Smallest batch that a shuffler may hand on.
+        one_record: Whether every training user is known to hold one record.
     """
 
     arm: str
@@ -155,6 +156,7 @@ class Channels:
     teaching: bool = True
     asking: bool = True
     minimum_users: int = 0
+    one_record: bool = False
 
     @property
     def embedded(self) -> bool:
@@ -254,11 +256,12 @@ class Training:
         seed: Seed of all random choices.
         epochs: Epochs of an end-to-end training on texts.
         batch_size: Texts of its batches.
-        pooling: Pooling of its encoder.
+        pooling: Pooling of the encoder that is trained.
         max_length: Tokens of its texts, at most.
         descent: Its lr, warm_up, schedule and weight_decay, if they differ from the defaults of
             `server.training.end_to_end`.
         export: Arguments of `server.export.export_encoder` for an encoder that was trained so.
+        student: Checkpoint that self-training fine-tunes; "" for that of `Public`.
         options: Values of the protocol's own options; an option that is missing has its default.
     """
 
@@ -269,6 +272,7 @@ class Training:
     max_length: int = 128
     descent: Mapping[str, Any] = field(default_factory=dict)
     export: Mapping[str, Any] = field(default_factory=dict)
+    student: str | Path = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -56,14 +56,26 @@ def name_probabilities(
         embeddings: Embeddings (n, m) of public texts.
         labels: Known labels (n,), -1 where there is none. A known label has probability 1 throughout.
     """
+    mean, centres = refined(prototypes, embeddings, labels)
+    return _likely(_unit(_unit(np.asarray(embeddings, np.float64)) - mean), centres, labels)
+
+
+def refined(
+    prototypes: NDArray[Any], embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return the mean (m,) of the texts' unit embeddings, and refined unit prototypes (K, m) around it.
+
+    The likeliest class of a text is the prototype of largest cosine with its unit embedding, less the mean. Arguments
+    are those of `name_probabilities`.
+    """
     h = _unit(np.asarray(embeddings, np.float64))
-    mean = h.mean(axis=0)
+    mean: FloatArray = h.mean(axis=0)
     x, names = _unit(h - mean), _unit(_unit(np.asarray(prototypes, np.float64)) - mean)
     centres = names
     for _ in range(STEPS):
         likely = _likely(x, centres, labels)
         centres = _unit(NAME_WEIGHT * names + likely.T @ x * (len(names) / len(x)))
-    return _likely(x, centres, labels)
+    return mean, centres
 
 
 def _likely(x: FloatArray, centres: FloatArray, labels: NDArray[np.int64] | None) -> FloatArray:

@@ -10,8 +10,8 @@ from scipy.special import softmax
 
 from server.maps import Maps
 
-#: Epochs and learning rate of the encoder on such labels.
-EPOCHS, RATE = 3, 3e-5
+#: Learning rate of the encoder on such labels.
+RATE = 3e-5
 
 
 def pseudo_labels(

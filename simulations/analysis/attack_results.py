@@ -21,6 +21,7 @@ GROUPS = {
     "vectors": (("vector",), "share of vectors guessed right (membership: balanced accuracy)"),
     "linkage": (("linkage",), "share of releases matched"),
     "membership": (("membership",), "balanced accuracy"),
+    "poison": (("poison",), "share of test texts that the model gets wrong"),
 }
 _LINES = 0.16
 

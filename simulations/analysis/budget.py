@@ -18,6 +18,7 @@ from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import EMBEDDING, LABEL
 from mechanisms.facts import AboutWords, facts_of
 from mechanisms.mechanism import Mechanism, parameters
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.words.language_model import FromLogits, OfAnyVocabulary
 from mechanisms.words.text import KEPT, TextMechanism
 from simulations.artifacts.generator import generator_folder, public_sentences
@@ -34,27 +35,21 @@ METHODS = ("basic", "advanced", "renyi", "pld")
 
 @dataclass(frozen=True)
 class Release:
-    """One linked release of a record: a mechanism by its name in experiment files, and an optional label.
+    """One linked release of a record: a mechanism with its parameters, and an optional label.
 
     Attributes:
-        mechanism: Name of the mechanism.
-        epsilon: ε of the mechanism, or None.
-        sigma: Standard deviation of Gaussian noise, or None.
-        dim: Number of coordinates, or None.
+        mechanism: Name and parameters, as purkayastha:epsilon=4,dim=16 (`read_mechanism`).
         classes: Number of classes of a label.
-        raw: True for planar Laplace without its normalization.
         label_epsilon: ε of the label by randomized response; None if no label is released.
-        delta: δ at which `sigma` follows from `epsilon`.
+        delta: δ at which `sigma` of Gaussian noise follows from `epsilon`.
+        dim: Number of coordinates, if the parameters do not give it.
     """
 
     mechanism: str
-    epsilon: float | None = None
-    sigma: float | None = None
-    dim: int | None = None
     classes: int = 2
-    raw: bool = False
     label_epsilon: float | None = None
     delta: float = 1e-6
+    dim: int | None = None
 
     def mechanisms(self) -> list[Mechanism]:
         """Return the mechanism of the release, then the mechanism of its label.
@@ -63,14 +58,11 @@ class Release:
             UserError: Two labels are released.
             ValueError: The parameters are invalid (`catalogue.build`).
         """
-        name = self.mechanism
+        spec = read_mechanism(self.mechanism)
+        name = spec["mechanism"]
         channel = EMBEDDING.name if name == "identity" else catalogue.admit(name).channel
-        spec: dict[str, Any] = {"mechanism": name}
-        spec |= {k: v for k, v in (("epsilon", self.epsilon), ("sigma", self.sigma)) if v is not None}
-        if self.raw:
-            spec["normalize"] = False
-        if name == "gaussian" and self.sigma is None and self.epsilon is not None:
-            spec["delta"] = self.delta
+        if name == "gaussian" and "epsilon" in spec and "sigma" not in spec:
+            spec = {"delta": self.delta} | spec
         released = [catalogue.build(spec, channel=channel, dim=self.dim, classes=self.classes)]
         if self.label_epsilon is not None:
             if channel == LABEL.name:
@@ -85,7 +77,7 @@ class Release:
         Raises:
             UserError: A mechanism has none.
         """
-        if self.mechanism == "identity":
+        if read_mechanism(self.mechanism)["mechanism"] == "identity":
             raise UserError(
                 "identity: has no privacy loss distribution: it passes values through, so ε = ∞ at every δ"
             )
@@ -236,7 +228,7 @@ class TextToPlan:
             try:
                 spec["length"] = self.length if self.length == KEPT else float(self.length)
             except ValueError:
-                raise UserError(f"--length: must be an ε from 0 to 1000, or {KEPT}, got {self.length!r}") from None
+                raise UserError(f"length: must be an ε from 0 to 1000, or {KEPT}, got {self.length!r}") from None
         kind: Any = catalogue.admit(mechanism)
         if "delta" in (field.name for field in fields(kind)):
             spec["delta"] = delta

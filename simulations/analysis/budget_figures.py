@@ -1,7 +1,7 @@
 """Figures of a budget for print: ε against δ, users, crowds and rounds, all bounds, and the split of a budget.
 
 Every figure shows the worst case. A bound without amplification has no mark there. All are of one mechanism,
-Purkayastha, and one release a user. The command in docs/ladder.md makes the figures of that page and of docs/crowds.md.
+Purkayastha, and one release a user. `sottovoce dev figures` makes the figures of docs/explanation/ladder.md.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import numpy as np
 
 from client.models.vocabulary import load
 from mechanisms import catalogue
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
@@ -71,7 +72,7 @@ def check(study: Study) -> None:
     if not study.mechanisms:
         raise UserError("--mechanism: name at least one, as madlib or madlib-syntax:mode=paper,k=20")
     for text in study.mechanisms:
-        spec_of(text)
+        read_mechanism(text)
     for name, value, low, high in (
         ("--sample", study.sample, 1, 10**6), ("--draws", study.draws, 2, 10**5),
         ("--quantile", study.quantile, 0, 1), ("--target", study.target, 0, 1),
@@ -81,31 +82,6 @@ def check(study: Study) -> None:
     for epsilon in study.epsilons:
         if not 0 <= epsilon <= 1000:  # also true for not-a-number
             raise UserError(f"--epsilon: must be from 0 to 1000, got {epsilon:g}")
-
-
-def spec_of(text: str) -> dict[str, Any]:
-    """Return {"mechanism": NAME, key: value, ...} of NAME[:key=value,...]. Numbers and true/false are parsed."""
-    name, _, rest = text.partition(":")
-    spec: dict[str, Any] = {"mechanism": name.strip()}
-    for pair in filter(None, rest.split(",")):
-        key, sign, value = (part.strip() for part in pair.partition("="))
-        if not sign or not key or not value or key in spec:
-            raise UserError(f"--mechanism {text}: write NAME or NAME:key=value,key=value, each key once")
-        spec[key] = _value(value)
-    if not spec["mechanism"]:
-        raise UserError(f"--mechanism {text!r}: the mechanism has no name")
-    return spec
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def load_words(source: str) -> Vocabulary:
@@ -141,7 +117,7 @@ def run(study: Study, vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray) -> list[Any]:
     """Return the word mechanisms to measure: at each ε, at the calibrated ε, or once if there is no ε."""
-    spec = spec_of(text)
+    spec = read_mechanism(text)
     takes = "epsilon" in catalogue.admit(spec["mechanism"]).__dataclass_fields__
 
     def build(epsilon: float | None) -> Any:

@@ -6,10 +6,12 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from server.checkpoint_files import resolve
+from server.protocols.statistics import SAME
 from server.sentence_layout import read
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.provenance import made_by
@@ -18,7 +20,7 @@ from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import DEFAULT_DIM, Arm
 from simulations.experiment import Encoder as EncoderSettings
-from simulations.experiment.sections import Training
+from simulations.experiment.sections import AUTO, Training
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int
             list(public.texts), public.labels.tolist(), device().type,
         ]  # fmt: skip
     if settings.layers:
-        made_from += [["layers", *settings.layers]]
+        made_from += [["layers", *layers_of(settings)]]
     if settings.precision != "fp32":
         made_from += [settings.precision, list(_calibration_texts())]
     code = ("server.export", *(["server.training.finetune"] if settings.fine_tune_on_public else []))
@@ -100,7 +102,28 @@ def _config(model: str) -> dict[str, Any]:
 def width_of(settings: EncoderSettings) -> int | None:
     """Return the width of an embedding by the checkpoint's own configuration; None for a checkpoint on a hub."""
     width = _config(settings.model).get("hidden_size")
-    return width * max(1, len(settings.layers)) if isinstance(width, int) else None
+    return width * max(1, len(layers_of(settings))) if isinstance(width, int) else None
+
+
+def layers_of(settings: EncoderSettings) -> tuple[int, ...]:
+    """Return the layers whose states are an encoder's embedding, from 1; () for the last one alone.
+
+    "auto" stands for every second layer of the upper half and the last one; of an encoder of more than 17 layers for
+    every third or fewer, so that there are five at most.
+
+    Raises:
+        UserError: "auto" stands for nothing, because the checkpoint's configuration is not on this machine or names no
+            number of layers.
+    """
+    if settings.layers != AUTO:
+        return tuple(map(int, settings.layers))
+    depth = _config(settings.model).get("num_hidden_layers")
+    if not isinstance(depth, int) or depth < 1:
+        raise UserError(
+            f'encoder.layers: "auto" needs the number of layers of {settings.model}, which no config.json on this '
+            f"machine states; name layers, or run: sottovoce encoders get {settings.model}"
+        )
+    return tuple(sorted({*range(depth // 2 + 1, depth, max(2, depth // 6)), depth}))
 
 
 def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[Arm]) -> None:
@@ -112,6 +135,9 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
     Raises:
         UserError: It has no room. The message names the key.
     """
+    student = student_of(settings, training)
+    if student != settings:
+        check_trained(student, replace(training, student=SAME), arms)
     said = _config(settings.model)
     width, places, depth = (
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
@@ -133,10 +159,17 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
             f"encoder.max-length: {settings.max_length} is above the {longest} tokens that "
             f"{settings.model} was published for"
         )
-    if isinstance(depth, int) and max(settings.layers, default=0) > depth:
+    if isinstance(depth, int) and max(layers_of(settings), default=0) > depth:
         raise UserError(
-            f"encoder.layers: {max(settings.layers)} is above the encoder's {depth} layers; choose from these"
+            f"encoder.layers: {max(layers_of(settings))} is above the encoder's {depth} layers; choose from these"
         )
+
+
+def student_of(settings: EncoderSettings, training: Training) -> EncoderSettings:
+    """Return the encoder that training trains: that of the experiment, or the student of self-training."""
+    if training.student == SAME:
+        return settings
+    return replace(settings, model=training.student, fine_tune_on_public=False)
 
 
 def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:
@@ -148,7 +181,7 @@ def export_settings(settings: EncoderSettings) -> dict[str, Any]:
     """Return the arguments of `server.export.export_encoder` for the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
-        "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": settings.layers,
+        "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": layers_of(settings),
         "precision": settings.precision, "calibration": calibration,
     }  # fmt: skip
 

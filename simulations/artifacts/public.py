@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.encoder import Encoder
+from server.checkpoint_files import fingerprint
 from server.protocols.protocol import Public, Text
 from server.protocols.public_maps import PublicMaps
 from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.cache import CachedEmbeddings, embed
-from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_folder
+from simulations.artifacts.encoder import check_trained, checkpoint_of, encoder_folder, student_of
 from simulations.artifacts.text_channel import prepare_rewriter, saved_rewriter
 from simulations.corpora.classes import described, listed
 from simulations.corpora.corpus import Corpus
@@ -70,6 +71,9 @@ def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
         ValueError: The encoder cannot be made.
     """
     check_trained(experiment.encoder, experiment.training, experiment.arms)
+    student = student_of(experiment.encoder, experiment.training)
+    if student != experiment.encoder:
+        fingerprint(student.model)  # whether there is one, before any user is queried
     encoder = None
     if not experiment.training.protocol.releases_text:
         place = encoder_folder(

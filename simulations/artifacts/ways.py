@@ -7,7 +7,7 @@ from pathlib import Path
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from server.protocols.protocol import Channels, Conversation, Encoding, Model, Public, Training
-from simulations.artifacts.encoder import export_settings, pooling_of
+from simulations.artifacts.encoder import export_settings, pooling_of, student_of
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
@@ -78,6 +78,7 @@ def channels_of(setup: ArmSetup, public: Public) -> Channels:
         teaching=not arm.public_only,
         asking=texts or (arm.embedding is not None and arm.answer is None),
         minimum_users=setup.shuffle.least,
+        one_record=setup.records == 1,
     )
 
 
@@ -106,8 +107,9 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
 
 def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
     """Return the settings of a training server, from the tables [training] and [encoder]."""
+    student = student_of(settings, training)
     return Training(
         seed=seed, epochs=training.epochs, batch_size=training.batch_size, descent=training.descent,
-        pooling=pooling_of(settings), max_length=settings.max_length, export=export_settings(settings),
-        options=training.options,
+        pooling=pooling_of(student), max_length=student.max_length, export=export_settings(student),
+        student="" if student == settings else student.model, options=training.options,
     )  # fmt: skip

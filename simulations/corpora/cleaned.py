@@ -6,10 +6,11 @@ No guess is silent: `Cleaned.notes` counts everything that was changed or left o
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,12 @@ from simulations.corpora.columns import (
 from simulations.corpora.names import folded
 from simulations.corpora.overlap import near_another, normalized
 from simulations.errors import UserError
+from simulations.experiment.sections import LEVELS
 
 #: Least rows of a class, because fewer cannot be divided into three parts; and number of rare classes listed by name.
 LEAST, _NAMED = 5, 5
+#: Marks between several labels of one row.
+_SEPARATORS = ("|", ";", ",", "/")
 #: Placeholders that programs and sites write in place of a missing text; and of a user or a class.
 _NO_TEXT = frozenset(("[deleted]", "[removed]", "null", "none", "na", "n/a", "nil", "undefined"))
 _NOBODY = _NO_TEXT | {"unknown", "anonymous", "-", "?"}
@@ -52,17 +56,38 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Chosen:
-    """Columns of the texts, of the labels and, if there is one, of the users: names, or positions from 1."""
+    """Columns of a table: names, or positions from 1.
+
+    Attributes:
+        text: Column of the texts.
+        label: Column of the labels.
+        user: Column of the users; None without one.
+        second: Column of the second texts of pairs; None if texts are single.
+        kept: Further columns, which are copied as they are.
+        named: False if columns are positions.
+    """
 
     text: str
     label: str
     user: str | None
+    second: str | None = None
+    kept: tuple[str, ...] = ()
     named: bool = True
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the columns of texts."""
+        return [name for name in (self.text, self.second) if name is not None]
+
+    @property
+    def needed(self) -> list[str]:
+        """Return the columns that no row may lack."""
+        return [*self.texts, self.label, *([] if self.user is None else [self.user])]
 
     @property
     def all(self) -> list[str]:
         """Return the columns that exist."""
-        return [name for name in (self.text, self.label, self.user) if name is not None]
+        return [*self.needed, *self.kept]
 
 
 @dataclass(frozen=True)
@@ -70,19 +95,25 @@ class Cleaned:
     """n rows that a run can use.
 
     Attributes:
-        texts: n texts.
+        texts: n texts, or pairs.
         labels: (n,) indices into classes.
-        classes: Names of the labels.
+        classes: Names of the labels; of numbers, the levels that occur.
         users: n names; None without such a column.
+        written: n labels as a copy has them.
+        kept: n cells of each kept column.
+        between: Lowest and highest label if labels are numbers; None if they are classes.
         rows: Number of rows of the file.
         notes: Changes and omissions, a line each.
         left: Number of rows left out, by these lines. With the n, they are all of the file's.
     """
 
-    texts: Sequence[str]
+    texts: Sequence[Text]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     users: Sequence[str] | None
+    written: Sequence[str]
+    kept: Mapping[str, Sequence[str]]
+    between: tuple[float, float] | None
     rows: int
     notes: tuple[str, ...]
     left: Mapping[str, int]
@@ -93,30 +124,45 @@ class Cleaned:
             return self
         kept, said = np.flatnonzero(~gone), _counted(why, int(gone.sum()))
         there = np.unique(self.labels[kept])
-        return Cleaned(
-            [self.texts[row] for row in kept], np.searchsorted(there, self.labels[kept]).astype(np.int64),
-            tuple(self.classes[i] for i in there), None if self.users is None else [self.users[row] for row in kept],
-            self.rows, (*self.notes, said), {**self.left, said: int(gone.sum())},
+        return replace(
+            self, texts=[self.texts[row] for row in kept],
+            labels=np.searchsorted(there, self.labels[kept]).astype(np.int64),
+            classes=tuple(self.classes[i] for i in there),
+            users=None if self.users is None else [self.users[row] for row in kept],
+            written=[self.written[row] for row in kept],
+            kept={name: [cells[row] for row in kept] for name, cells in self.kept.items()},
+            notes=(*self.notes, said), left={**self.left, said: int(gone.sum())},
         )  # fmt: skip
 
 
-def chosen(file: Path, *, text: str | None, label: str | None, user: str | None) -> Chosen:
+def chosen(
+    file: Path, *, text: str | None, label: str | None, user: str | None, second: str | None = None,
+    kept: Sequence[str] = (),
+) -> Chosen:  # fmt: skip
     """Return the given columns, and the others by their names.
+
+    The usual names of two texts of a pair are found if no column has a usual name of single texts.
 
     Raises:
         UserError: A column does not exist, or the names do not identify one.
     """
     names = files.column_names(file)
-    if files.positional(file, (text, label, user)):
+    given = (text, label, user, second, *kept)
+    if len(there := [column for column in given if column is not None]) > len(set(there)):
+        raise UserError(f"{file}: --text, --second, --label, --user, --keep: two are one column; give each its own")
+    if files.positional(file, given):
         for option, position in (("text", text), ("label", label)):
             if position is None:
                 raise UserError(f"{file}: say where the {option}s stand too, as --{option} 1: columns have no names")
-        if len({text, label, user}) < 3:
-            raise UserError(f"{file}: --text, --label and --user are one column; give each its own")
-        return Chosen(str(text), str(label), user, named=False)
+        return Chosen(str(text), str(label), user, second, tuple(kept), named=False)
     declared = files.declares(file)
-    require_columns(str(file), (text, label, user), names, declared=declared)
-    free = [name for name in names if name not in (text, label, user)]
+    require_columns(str(file), given, names, declared=declared)
+    free = [name for name in names if name not in given]
+    if text is None and second is None:
+        for pair in headers.PAIRS:
+            if set(pair) <= set(free) and _named([name for name in free if name not in pair], headers.TEXTS) is None:
+                text, second = pair
+                break
     found = {
         "text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS),
         "user": user or _named(free, headers.USERS),
@@ -127,7 +173,7 @@ def chosen(file: Path, *, text: str | None, label: str | None, user: str | None)
             raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {there}")
     if found["text"] == found["label"]:
         raise UserError(f"{file}: --text and --label are one column; name two")
-    return Chosen(str(found["text"]), str(found["label"]), found["user"])
+    return Chosen(str(found["text"]), str(found["label"]), found["user"], second, tuple(kept))
 
 
 def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -176,6 +222,7 @@ def cleaned(file: Path, columns: Chosen) -> Cleaned:
 
     They have a text and a label, of a class with enough rows, and no text is nearly the same as another. Without users,
     no two texts are the same either. Tags of HTML become spaces. Spellings of a label become the most frequent one.
+    Labels are numbers, not classes, if they have more than LEVELS values that are not all whole.
 
     Raises:
         UserError: The rest is no table of texts and classes.
@@ -186,37 +233,89 @@ def cleaned(file: Path, columns: Chosen) -> Cleaned:
     _take_out_missing(file, columns, table)
     _check_kinds(columns, table)
     _as_plain(columns, table)
-    labels, said = _one_spelling(label_names(table.columns, columns.label))
-    table.put(columns.label, labels)
-    table.notes += said
-    _leave_out_rare(file, columns, table)
+    _refuse_several_labels(columns, table)
+    between = _range(table.columns.values[columns.label])
+    if between is None:
+        labels, said = _one_spelling(label_names(table.columns, columns.label))
+        table.put(columns.label, labels)
+        table.notes += said
+        _leave_out_rare(file, columns, table)
+    else:
+        table.notes.append(f"labels are numbers: each is rounded to the nearest of {LEVELS} levels")
     _leave_out_repeated(columns, table)
-    labels = [str(value) for value in table.columns.values[columns.label]]
-    classes = _ordered(set(labels))
+    labels = [str(value).strip() for value in table.columns.values[columns.label]]
+    levels = labels if between is None else [_level(float(label), between) for label in labels]
+    classes = _ordered(set(levels))
     if len(classes) < 2:
         raise UserError(f'{file}: column "{columns.label}" has one usable class; name another column with --label')
     number = {name: i for i, name in enumerate(classes)}
+    texts: list[Sequence[str]] = [[str(text) for text in table.columns.values[column]] for column in columns.texts]
     return Cleaned(
-        [str(text) for text in table.columns.values[columns.text]],
-        np.array([number[name] for name in labels], np.int64), classes,
+        texts[0] if columns.second is None else list(zip(*texts, strict=True)),
+        np.array([number[name] for name in levels], np.int64), classes,
         None if columns.user is None else [str(name) for name in table.columns.values[columns.user]],
+        labels, {name: [_cell(value) for value in table.columns.values[name]] for name in columns.kept}, between,
         rows, (*table.notes, *table.left), table.left,
     )  # fmt: skip
+
+
+def _cell(value: object) -> str:
+    """Return a kept value as a cell; nothing for one that is missing."""
+    return "" if is_missing(value) else str(value)
+
+
+def _range(labels: Sequence[object]) -> tuple[float, float] | None:
+    """Return whole numbers around the labels if these are numbers and no classes; otherwise None."""
+    values = {str(value).strip() for value in labels if not isinstance(value, bool)}
+    if len(values) <= LEVELS or not all(map(is_number, values)):
+        return None
+    numbers = sorted(map(float, values))
+    if all(number.is_integer() for number in numbers):
+        return None
+    return float(math.floor(numbers[0])), float(math.ceil(numbers[-1]))
+
+
+def _level(number: float, between: tuple[float, float]) -> str:
+    low, high = between
+    return str(round((number - low) / (high - low) * (LEVELS - 1)))
+
+
+def _refuse_several_labels(columns: Chosen, table: _Table) -> None:
+    """Raise UserError if a row has several labels: a list, or labels of other rows with a separator between."""
+    values = table.columns.values[columns.label]
+    mend = "make a row for each, or name a column of one label"
+
+    def refused(row: int) -> UserError:
+        where = f"{table.columns.source}: {table.columns.row_names[row]}"
+        return UserError(f'{where}: "{columns.label}" holds several labels; {mend}')
+
+    for row, value in enumerate(values):
+        written = value.strip() if isinstance(value, str) else ""
+        if isinstance(value, list | tuple) or (written[:1], written[-1:]) == ("[", "]"):
+            raise refused(row)
+    alone = {str(value).strip() for value in values}
+    for separator in _SEPARATORS:
+        found = [row for row, value in enumerate(values) if separator in str(value).strip(separator)]
+        parts = [[part.strip() for part in str(values[row]).split(separator)] for row in found]
+        joined = sum(all(part in alone for part in each) for each in parts)
+        if found and joined >= len(found) / 2:
+            raise refused(found[0])
 
 
 def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
     """Take out rows without a text, a label or a user. Note placeholders that remain as classes."""
     rows, values = table.rows, table.columns.values
-    gone = [any(is_missing(column[row]) for column in values.values()) for row in range(rows)]
+    gone = [any(is_missing(values[name][row]) for name in columns.needed) for row in range(rows)]
     if all(gone):
-        empty = [name for name, column in values.items() if all(map(is_missing, column))]
+        empty = [name for name in columns.needed if all(map(is_missing, values[name]))]
         raise UserError(f"{file}: " + (
             f'column "{empty[0]}" is empty in every row; name another one' if rows and empty
-            else "no row has something in each of these columns: " + ", ".join(columns.all) if rows
+            else "no row has something in each of these columns: " + ", ".join(columns.needed) if rows
             else "has no rows below its header"
         ))  # fmt: skip
     table.leave_out(gone, f"N of {rows:,} rows lack something in one of these columns: left out")
-    for column, nothing, what in ((columns.text, _NO_TEXT, "text"), (columns.user, _NOBODY, "user")):
+    texts = [(column, _NO_TEXT, "text") for column in columns.texts]
+    for column, nothing, what in (*texts, (columns.user, _NOBODY, "user")):
         if column is None:
             continue
         held = [_folded(value) for value in table.columns.values[column]]
@@ -247,9 +346,10 @@ def _decode(columns: Chosen, table: _Table) -> None:
 
 def _check_kinds(columns: Chosen, table: _Table) -> None:
     """Raise UserError for a value that is no text, or names no user. An integer names one."""
-    table.refuse(columns.text, lambda value: not isinstance(value, str), ", not a text; name a column of texts")
-    if all(is_number(str(value)) for value in table.columns.values[columns.text]):
-        raise UserError(f'{table.columns.source}: column "{columns.text}" holds numbers alone; name a column of texts')
+    for column in columns.texts:
+        table.refuse(column, lambda value: not isinstance(value, str), ", not a text; name a column of texts")
+        if all(is_number(str(value)) for value in table.columns.values[column]):
+            raise UserError(f'{table.columns.source}: column "{column}" holds numbers alone; name a column of texts')
     if columns.user is not None:
         users = [
             int(value) if isinstance(value, float) and value.is_integer() else value
@@ -267,16 +367,17 @@ def _check_kinds(columns: Chosen, table: _Table) -> None:
 
 def _as_plain(columns: Chosen, table: _Table) -> None:
     """Put texts on one line without markup, and leave out rows of markup alone."""
-    texts = [str(text) for text in table.columns.values[columns.text]]
-    plain = [without_html(text) for text in texts]
-    empty = [not normalized(text) for text in plain]
-    pairs = list(zip(texts, plain, empty, strict=True))
-    if changed := sum(new != _on_one_line(old) and not none for old, new, none in pairs):
-        table.notes.append(f"{changed:,} texts hold HTML: tags became spaces, entities their characters")
-    if broken := sum(not is_text(old) and not none for old, _, none in pairs):
-        table.notes.append(f"{broken:,} texts hold NUL or half of a surrogate pair: replaced")
-    table.put(columns.text, plain)
-    table.leave_out(empty, "ROWS with no text but markup, or what nobody sees: left out")
+    for column in columns.texts:
+        texts = [str(text) for text in table.columns.values[column]]
+        plain = [without_html(text) for text in texts]
+        empty = [not normalized(text) for text in plain]
+        pairs = list(zip(texts, plain, empty, strict=True))
+        if changed := sum(new != _on_one_line(old) and not none for old, new, none in pairs):
+            table.notes.append(f"{changed:,} texts hold HTML: tags became spaces, entities their characters")
+        if broken := sum(not is_text(old) and not none for old, _, none in pairs):
+            table.notes.append(f"{broken:,} texts hold NUL or half of a surrogate pair: replaced")
+        table.put(column, plain)
+        table.leave_out(empty, "ROWS with no text but markup, or what nobody sees: left out")
 
 
 def _folded(value: object) -> str:
@@ -382,8 +483,7 @@ def _leave_out_repeated(columns: Chosen, table: _Table) -> None:
 
     If users are known, rows of people are divided such that shared texts stay in one part.
     """
-    texts, labels = table.columns.values[columns.text], table.columns.values[columns.label]
-    plain = [normalized(text) for text in map(str, texts)]
+    labels, plain = table.columns.values[columns.label], _normalized(columns, table)
     first: dict[Text, int] = {}
     for row, text in enumerate(plain):
         first.setdefault(text, row)
@@ -394,10 +494,15 @@ def _leave_out_repeated(columns: Chosen, table: _Table) -> None:
             same, f"N texts are repeated, but for case and marks ({clash:,} with another label): the first is kept"
         )
     near = near_another(list(map(str, first)))
-    plain = [normalized(text) for text in map(str, table.columns.values[columns.text])]
+    plain = _normalized(columns, table)
     table.leave_out(
         [text in near for text in plain], "N more texts are nearly another: left out, or they would stand in two parts"
     )
+
+
+def _normalized(columns: Chosen, table: _Table) -> list[str]:
+    texts = [map(str, table.columns.values[column]) for column in columns.texts]
+    return [normalized(each[0] if len(each) == 1 else each) for each in zip(*texts, strict=True)]
 
 
 def _ordered(names: set[str]) -> tuple[str, ...]:

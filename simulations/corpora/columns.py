@@ -21,6 +21,8 @@ from simulations.errors import UserError
 
 #: Most distinct labels of a column, and longest label. Beyond these, the column holds something else.
 MOST_CLASSES, LONGEST_NAME = 1_000, 200
+#: Most groups of an attribute, and the name of those without one.
+MOST_GROUPS, NO_GROUP = 100, "not given"
 #: Integer, and placeholders of programs for a missing value.
 _REAL = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 _NUMBER, _MISSING = re.compile(r"-?[0-9]+(\.0*)?"), frozenset(("nan", "nat", "<na>", "#n/a"))
@@ -88,7 +90,7 @@ def require_columns(
 
 def make_corpora(
     train: Columns, test: Columns, *, text: str, label: str, user: str | None, second_text: str | None,
-    numbers: Sequence[float] | None = None,
+    group: str | None = None, numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:  # fmt: skip
     """Return train and test corpora of the same classes: the source's, or those that occur in train.
 
@@ -101,13 +103,14 @@ def make_corpora(
         label: Column of the labels.
         user: Column of the users, or None.
         second_text: Column of the second texts of pairs, or None.
+        group: Column of an attribute, or None. It becomes a further column of the corpora.
         numbers: Rising and equally spaced values of numeric labels. The class of a label is the nearest of them.
 
     Raises:
         UserError: A column is missing, or a value is invalid.
     """
     for part in (train, test):
-        require_columns(part.source, (text, label, user, second_text), part.values)
+        require_columns(part.source, (text, label, user, second_text, group), part.values)
         if not part.row_names:
             raise UserError(f"{part.source}: holds no records; give it at least one")
     users = [None if user is None else _users(part, user) for part in (train, test)]
@@ -133,6 +136,7 @@ def make_corpora(
                 labels=labels,
                 classes=classes,
                 users=users[i],
+                extra={} if group is None else {group: group_names(part, group)},
             )
         )
     return made[0], made[1]
@@ -317,6 +321,30 @@ def _users(part: Columns, user: str) -> list[str]:
         if not names_user(value):
             raise UserError(_refused(part, row, f'"{user}" is {kind(value)}; name the user of the record'))
     return [sys.intern(str(value).strip()) for value in part.values[user]]
+
+
+def group_names(part: Columns, group: str) -> list[str]:
+    """Return the groups in a column of an attribute, by their names; NO_GROUP where the cell is empty.
+
+    Raises:
+        UserError: A value names no group, or there are too many.
+    """
+    names = []
+    for row, value in enumerate(part.values[group]):
+        if is_missing(value):
+            names.append(NO_GROUP)
+            continue
+        whole = isinstance(value, float) and value.is_integer()
+        name = str(int(value) if whole else value).strip()  # type: ignore[call-overload]
+        if not isinstance(value, str | int | float) or not is_name(name):
+            raise UserError(_refused(part, row, f'"{group}" is {kind(value)}; name a column of groups'))
+        names.append(name)
+    if (number := len(set(names))) > MOST_GROUPS:
+        raise UserError(
+            f'{part.source}: column "{group}" has {number:,} values, and at most {MOST_GROUPS} are compared; name a '
+            "column of groups, such as tens of years"
+        )
+    return names
 
 
 def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[str]) -> None:

@@ -29,6 +29,7 @@ def read_files(
     label: Column,
     user: Column | None = None,
     second_text: Column | None = None,
+    group: Column | None = None,
     numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
     """Return train and test corpora from two files of the folder `path`, read by the ends of their names.
@@ -47,21 +48,24 @@ def read_files(
         label: Column of the labels.
         user: Column of the users, or None.
         second_text: Column of the second texts. With it, each text is a pair.
+        group: Column of an attribute, or None.
         numbers: Values of numeric labels (`make_corpora`).
 
     Raises:
         UserError: A file or column is missing, a text is empty, a label is outside the classes, or a file is not UTF-8
             or not in its format; the message has the line.
     """
-    wanted, named = column_list(text, label, user, second_text)
+    wanted, named = column_list(text, label, user, second_text, group)
     text, label = wanted[0], wanted[1]
-    user, second_text = (None if column is None else str(column) for column in (user, second_text))
+    user, second_text, group = (None if column is None else str(column) for column in (user, second_text, group))
     train_file, test_file = (_existing(Path(path), name) for name in (train, test))
     called = _renamed(_header(train_file), _header(test_file), text) if named else {}
     first = read(train_file, wanted, named=named)
     second = read(test_file, [called.get(name, name) for name in wanted], named=named)
     second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
-    return make_corpora(first, second, text=text, label=label, user=user, second_text=second_text, numbers=numbers)
+    return make_corpora(
+        first, second, text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
+    )
 
 
 def column_list(*columns: Column | None) -> tuple[list[str], bool]:

@@ -19,6 +19,11 @@ from simulations.errors import UserError
 TEXTS = ("text", "review", "sentence", "comment", "content", "message", "tweet", "body", "post", "review_text")
 LABELS = ("label", "sentiment", "class", "category", "rating", "stars", "score", "target", "polarity", "topic")
 USERS = ("user", "user_id", "userid", "username", "author", "author_id", "reviewer", "reviewer_id", "reviewerid")
+#: Usual names of the columns of pairs.
+PAIRS = (
+    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("text1", "text2"),
+    ("question", "sentence"), ("question", "answer"), ("query", "document"),
+)  # fmt: skip
 #: Words that may be shown: they identify no record.
 USUAL = frozenset((
     *TEXTS, *LABELS, *USERS, "texts", "sentences", "sentence1", "sentence2", "question", "question1", "question2",

@@ -20,6 +20,7 @@ def read_hub(
     label: str,
     user: str | None = None,
     second_text: str | None = None,
+    group: str | None = None,
     numbers: Sequence[float] | None = None,
 ) -> tuple[Corpus, Corpus]:
     """Return train and test corpora from two splits of "glue/sst2", "imdb", or any "owner/name[/configuration]".
@@ -34,14 +35,17 @@ def read_hub(
         label: Column of the labels.
         user: Column of the users, or None.
         second_text: Column of the second texts. With it, each text is a pair (in "glue/qnli": question and sentence).
+        group: Column of an attribute, or None.
         numbers: Values of numeric labels (`make_corpora`).
 
     Raises:
         UserError: The hub cannot be reached, a name or split is unknown, or as for `read_files`.
     """
-    wanted = [column for column in (text, label, user, second_text) if column]
+    wanted = [column for column in (text, label, user, second_text, group) if column]
     parts = [read_part(path, split, wanted, label=label) for split in (train, test)]
-    return make_corpora(*parts, text=text, label=label, user=user, second_text=second_text, numbers=numbers)
+    return make_corpora(
+        *parts, text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
+    )
 
 
 def read_part(path: str, split: str, wanted: list[str], *, label: str | None = None) -> Columns:

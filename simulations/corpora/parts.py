@@ -59,13 +59,13 @@ def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[s
     if data.source == "files":
         train, test = files.read_files(
             data.path, data.train, data.test,
-            text=data.text, label=data.label, user=data.user, second_text=data.second_text,
+            text=data.text, label=data.label, user=data.user, second_text=data.second_text, group=data.group,
             numbers=data.numbers,
         )  # fmt: skip
     else:
         train, test = hub.read_hub(
             data.path, train=data.train, test=data.test,
-            text=data.text, label=data.label, user=data.user, second_text=data.second_text,
+            text=data.text, label=data.label, user=data.user, second_text=data.second_text, group=data.group,
             numbers=data.numbers,
         )  # fmt: skip
     about: dict[str, object] = {"source": data.source, "split": data.public.split}

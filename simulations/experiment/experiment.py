@@ -12,12 +12,14 @@ from mechanisms.catalogue import CATALOGUE, admit
 from mechanisms.channels import CHANNELS, LABEL, TEXT
 from server.protocols import PROTOCOLS
 from server.protocols.declaration import Alone, TrainingProtocol
+from server.protocols.statistics import SAME
 from server.training.descent import Descent
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
 from simulations.experiment.names import either, key, slug
 from simulations.experiment.sections import (
+    AUTO,
     WAYS,
     Data,
     Encoder,
@@ -108,6 +110,11 @@ class Experiment:
             raise UserError(
                 f'encoder.layers: does not go with training.protocol = "{protocol}", which trains the last one\'s '
                 "states; remove it"
+            )
+        if self.training.student != SAME and self.encoder.layers not in ((), AUTO):
+            raise UserError(
+                f'encoder.layers: {list(self.encoder.layers)} are not of {self.training.student}, the student that '
+                'training.student names; use "auto"'
             )
         encode = protocol.private and (protocol.releases_embedding or protocol.releases_vector)
         if not encode and self.encoder.precision != "fp32":

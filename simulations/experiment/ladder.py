@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechanisms.accounting import liars
 from mechanisms.accounting.ladder import Rung, ladder, widest
 from mechanisms.channels import EMBEDDING, TEXT
 from mechanisms.identity import Identity
@@ -131,7 +132,8 @@ def of_experiment(
         classes: Number of classes, if no task names them.
 
     Returns:
-        For each arm {"arm", "reference", "way", "ladder", "test_ladder"}, with rungs as dicts.
+        For each arm {"arm", "reference", "way", "ladder", "test_ladder", "liars"}, with rungs as dicts. liars says how
+        far dishonest users move what training users tell (`mechanisms.accounting.liars`); "" if no bound is known.
 
     Raises:
         UserError: An arm's parameters do not fit a mechanism.
@@ -145,7 +147,7 @@ def of_experiment(
     assumed += f" × (1 - late {people.late:g})" if people.late else ""
     lines = []
     for setup in experiment.setups:
-        train, test, arm = None, None, setup.arm
+        train, test, arm, said = None, None, setup.arm, ""
         users = setup.answering if setup.shuffled else None
         split = f" / {setup.stages} stages of disjoint users" if setup.stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
@@ -155,14 +157,17 @@ def of_experiment(
         if not (arm.public_only or arm.centralised):
             train = _train(
                 setup, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
-                _statistics(setup, classes, public),
+                (vectors := _statistics(setup, classes, public)),
             )
+            counted = label_of(arm, classes) if arm.label is not None else None
+            teller = max(vectors, key=lambda mechanism: liars.amplification(mechanism) or 0.0, default=counted)
+            said = "" if teller is None else liars.told(teller)
         answer = answer_of(arm, classes)
         if any((arm.embedding, asked, answer)) and setup.protocol.private:
             test = _test(setup, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records)
         lines.append({
             "arm": arm.name, "reference": arm.reference, "way": setup.way,
-            "ladder": _plain(train), "test_ladder": _plain(test),
+            "ladder": _plain(train), "test_ladder": _plain(test), "liars": said,
         })  # fmt: skip
     return lines
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, NamedTuple
 
+from mechanisms.accounting import liars
 from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
@@ -24,7 +25,8 @@ SPLITS = ("sanitized", "on_device")
 #: LaTeX, the report, the model card. Groups of a measure, named "measure: group", have a table of their own.
 SHOWN: dict[str, str] = {
     name: name for name in ("matthews", "macro-f1", "auroc", "auprc", "pearson", "spearman")
-}
+} | {"by-class": "accuracy by class", "by-group": "accuracy by group", "by-user": "accuracy over users",
+     "personal": "a head of one's own"}  # fmt: skip
 #: Keys under which "inf" is a number, not a name.
 _NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
 
@@ -86,6 +88,9 @@ class ArmResult:
         measures: Measures beside accuracy, by split: of each a value and its error, and of a group n.
         perturbed: Counts for released texts, by split: "words" that users wrote, and how many are "perturbed".
         guessed: Number of predictions of each class, in the order of the run's classes, by split.
+        liars: How far dishonest training users move the estimate, in a sentence; "" if no bound is known.
+        batch_tests: Tests of batches for dishonest users (`server.training.robust_mean.BatchTest`).
+        queried: False if the protocol chose to query no training user, because users would add next to nothing.
     """
 
     name: str
@@ -114,6 +119,9 @@ class ArmResult:
     measures: Mapping[str, Any] = field(default_factory=dict)
     perturbed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    liars: str = ""
+    batch_tests: Sequence[Mapping[str, Any]] = ()
+    queried: bool = True
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """Return a copy with accuracies; None if there is nothing to score."""
@@ -223,7 +231,17 @@ def arm_result(
         way=setup.way,
         budget=promise(setup.policy, what),
         parameters=arm.parameters,
+        liars=_liars(driver),
+        batch_tests=[asdict(test) for test in getattr(model, "tests", ())],
+        queried=bool(teaching.requests) or not channels.teaching,
     )
+
+
+def _liars(driver: Driver) -> str:
+    """Return how far dishonest training users move what is estimated from the last stage's vectors or labels."""
+    asked = [question for request in driver.teaching.requests.values() for question in request.questions]
+    said = [liars.told(question.mechanism) for question in asked if question.reads_labels]
+    return said[-1] if said else ""
 
 
 def _dim(what: Released, channels: Channels, model: Model | None) -> int:

@@ -16,7 +16,7 @@ from simulations.experiment.names import key
 
 #: Protocols that an experiment may name; others belong to single arms.
 WAYS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.whole)
-CHECKPOINT, NONE, BUNDLED_LM = "checkpoint", "none", "bundled"
+CHECKPOINT, NONE, BUNDLED_LM, AUTO = "checkpoint", "none", "bundled", "auto"
 #: Tasks of the built-in corpus, with their numbers of classes.
 CLASSES = {"sentiment": 2, "genre": 12}
 #: Public parts that are no part of the users' data.
@@ -110,6 +110,8 @@ class Data(Section):
         label-range: Lowest and highest label, if labels are numbers. Each is rounded to the nearest of the levels.
         levels: Number of equally spaced levels of a numeric label, which are its classes; 21 where it is not given.
         user: Column of the user, in both files. Each user has one budget and belongs to one part.
+        group: Column of an attribute, in both files, such as a dialect or an age group. Results show accuracy by its
+            values. Neither devices nor the server receive it. Of the built-in corpus: its other task.
         overlap: Reason why parts may share texts, near duplicates or users.
         task: Task of the built-in corpus.
         public-size: Number of public texts of the built-in corpus, or of another source.
@@ -135,6 +137,7 @@ class Data(Section):
     label_range: tuple[float, float] | None = setting(values.interval)
     levels: int | None = setting(values.whole(2))
     user: str | int | None = setting(values.column)
+    group: str | int | None = setting(values.column)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
     public_size: int | None = setting(values.whole(2))
@@ -168,6 +171,8 @@ class Data(Section):
             for name in described:
                 if getattr(self, name) is not None:
                     raise UserError(f'{self._where(name)}: does not apply to source = "built-in"; remove it')
+            if self.group not in (None, *CLASSES):
+                raise UserError(f'data.group: is one of {", ".join(CLASSES)} of the built-in corpus; or remove it')
         else:
             needed = (
                 ("path", "train", "test", "text", "label")
@@ -177,7 +182,7 @@ class Data(Section):
             for name in needed:
                 if getattr(self, name) is None:
                     raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
-            columns = [v for v in (self.text, self.second_text, self.label, self.user) if v is not None]
+            columns = [v for v in (self.text, self.second_text, self.label, self.user, self.group) if v is not None]
             by_name = sum(isinstance(value, str) for value in columns)
             if by_name < len(columns) and (by_name or self.source == "hub"):
                 raise UserError("data.text: columns have names, or, in files without a header, all of them positions")
@@ -287,7 +292,7 @@ class Encoder(Section):
         pooling: "published" is the pooling of the model's own files, and the mean for "minilm".
         max-length: Number of tokens after which a text is cut.
         layers: Layers, from 1, whose states are concatenated to an embedding without normalization; the last layer
-            where none are given.
+            where none are given. "auto": every second layer of the upper half, and the last (encoders.md).
         precision: "int8" is about twice as fast, "int4" has about a sixth of the size. Each is another public function
             with an identity of its own, which every release declares.
         fine-tune-on-public: True to fine-tune the encoder on public labelled text before users are queried.
@@ -302,7 +307,7 @@ class Encoder(Section):
         "published",
     )
     max_length: int = setting(values.whole(2), 128)
-    layers: tuple[int, ...] = setting(values.wholes(1), ())
+    layers: tuple[int, ...] | str = setting(values.auto_or_wholes, ())
     precision: str = setting(values.choice("fp32", "int8", "int4"), "fp32")
     fine_tune_on_public: bool = setting(values.flag, False)
     fine_tune_epochs: int = setting(values.whole(1), 4)

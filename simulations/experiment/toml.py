@@ -22,6 +22,8 @@ from simulations.experiment.names import RENAMED, key, nearest
 from simulations.experiment.schema import about, keys
 from simulations.experiment.sections import SECTIONS, Data, Public, Section
 
+#: Table of an experiment's file that says how `sottovoce sweep` varies it (`simulations.sweep.definition`).
+SWEEP = "sweep"
 #: Width of comments.
 _WIDTH = 116
 BUNDLED = Path(__file__).parents[1] / "experiments"
@@ -48,7 +50,8 @@ def load(
     """
     table = document(path)
     if "experiment" in table:
-        raise UserError(f"{path}: is a study of {table['experiment']}; run it with: sottovoce study {path}")
+        raise UserError(f"{path}: is a sweep of {table['experiment']}; run it with: sottovoce sweep {path}")
+    table.pop(SWEEP, None)  # of `sottovoce sweep`; a run is one experiment
     if arms is not None:
         table["arm"] = copy.deepcopy(list(arms))
     try:

@@ -68,16 +68,13 @@ def whole(least: int, *, none: bool = False) -> Check:
     return Check(check, {"anyOf": [{"const": "none"}, schema]} if none else schema)
 
 
-def wholes(least: int) -> Check:
-    """Return a check for a list of different whole numbers of at least `least`; it may be empty."""
-
-    def check(value: Any, where: str) -> tuple[int, ...]:
-        good = isinstance(value, list | tuple) and all(_is_whole(v) and v >= least for v in value)
-        if not good or len(set(value)) < len(value):
-            raise UserError(f"{where}: must be a list of different whole numbers of at least {least}, got {value!r}")
-        return tuple(value)
-
-    return Check(check, {"type": "array", "items": {"type": "integer", "minimum": least}, "uniqueItems": True})
+def _auto_or_wholes(value: Any, where: str) -> tuple[int, ...] | str:
+    if value == "auto":
+        return "auto"
+    good = isinstance(value, list | tuple) and all(_is_whole(v) and v >= 1 for v in value)
+    if not good or len(set(value)) < len(value):
+        raise UserError(f'{where}: must be "auto" or a list of different whole numbers of at least 1, got {value!r}')
+    return tuple(value)
 
 
 def _interval(value: Any, where: str) -> tuple[float, float]:
@@ -198,6 +195,9 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
 text = Check(_text, {"type": "string", "pattern": r"\S"})
 flag = Check(_flag, {"type": "boolean"})
 auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
+auto_or_wholes = Check(_auto_or_wholes, {"anyOf": [{"const": "auto"}, {
+    "type": "array", "items": {"type": "integer", "minimum": 1}, "uniqueItems": True,
+}]})  # fmt: skip
 reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
 column = Check(
     _column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]}

@@ -1,12 +1,7 @@
-"""Score predictions against true labels. No other module does so.
-
-Counts are kept by distinct test text, so that errors and differences can be computed later. A text that several users
-hold, or that occurs twice in the test part, is one draw from the population of texts, however often it is answered.
-"""
+"""Count predictions that agree with the true labels. No other module does so."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
-from simulations.experiment.result import Score
 from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
+from simulations.run.counts import Counts
 from simulations.run.measures import Guesses, measured, measures_of
 from simulations.run.prepare import Held
 from simulations.shuffler.shuffle import Origin
@@ -29,27 +24,11 @@ _HEADINGS = ("text", "class", "sentences", "right on device", "answers", "right"
 
 
 @dataclass(frozen=True, eq=False)
-class Counts:
-    """Number of predictions and number of right ones for each of g distinct texts, (g,) each."""
-
-    guesses: IntArray
-    right: IntArray
-
-
-@dataclass(frozen=True, eq=False)
 class Answers:
     """Predictions of an arm's model: of sanitized test texts as they arrived, and of clean ones on the device."""
 
     sanitized: Counts
     device: Counts
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Difference of two accuracies, paired by distinct text, and its standard error."""
-
-    difference: float
-    error: float
 
 
 def sanitized(held: Held, guesses: IntArray | None, origin: Origin | None) -> tuple[Counts, int]:
@@ -90,23 +69,31 @@ def measures(
     data: Data, held: Held, *, seed: int, sanitized: Scored | None, on_device: Scored | None
 ) -> dict[str, dict[str, Any]]:
     """Return the measures beside accuracy, by split (`simulations.run.measures`). None stands for no model."""
-    names = measures_of(data, held.test)
+    names = measures_of(data, held)
     found = {"sanitized": sanitized, "on_device": on_device}
     return {
-        split: measured(names, None if scored is None else _guesses(data, seed, held, scored))
+        split: measured(names, None if scored is None else _guesses(data, seed, held, scored, split == "on_device"))
         for split, scored in found.items()
     }
 
 
-def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
+def _guesses(data: Data, seed: int, held: Held, scored: Scored, clear: bool) -> Guesses:
+    """Return guesses; with embeddings if the texts were clear, on the device."""
     known = scored.sentences >= 0
     sentences = scored.sentences[known]
-    holder = np.full(len(held.test), -1)
-    holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
-    users = holder[sentences] if scored.users is None else scored.users[known]
+    if held.owners is not None:
+        users = held.owners[sentences]
+    elif scored.users is not None:
+        users = scored.users[known]
+    else:
+        holder = np.full(len(held.test), -1)
+        holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
+        users = holder[sentences]
+    groups, lent = held.groups(data.group), clear and held.owners is not None and held.test_embeddings is not None
     return Guesses(
         scored.scores[known], held.test.labels[sentences], held.test_texts[sentences], users, held.test.classes,
-        data.numbers, seed,
+        data.numbers, seed, None if groups is None else groups[sentences], held.owners is not None,
+        held.test_embeddings[sentences] - held.centre if lent else None,
     )  # fmt: skip
 
 
@@ -132,59 +119,6 @@ def _counts(held: Held, guesses: IntArray, sentences: IntArray) -> Counts:
     texts, right = held.test_texts[sentences], guesses == held.test.labels[sentences]
     size = int(held.test_texts.max(initial=-1)) + 1
     return Counts(np.bincount(texts, minlength=size), np.bincount(texts[right], minlength=size))
-
-
-def score(counts: Counts) -> Score | None:
-    """Return the accuracy with its standard error over texts; None if there are no predictions.
-
-    Predictions of one text are a cluster: their residuals are added before they are squared. The error is NaN for a
-    single text. It is that of these texts and four more, two of them right (Agresti and Coull 1998), each predicted as
-    often as the others on average. So an accuracy of 1 has an error too. With one prediction for each of g texts it is
-    sqrt(p'(1 - p')/(g + 3)), p' = (right + 2)/(g + 4).
-    """
-    if not counts.guesses.sum():
-        return None
-    more = np.array([1.0, 1.0, 0.0, 0.0])
-    return Score(_accuracy(counts), _error(_residuals(counts, more), counts.guesses > 0))
-
-
-def difference(one: Counts, other: Counts) -> Difference | None:
-    """Return the first accuracy less the second, paired by text; None if either has no prediction.
-
-    The contributions of a text to both are subtracted before they are squared, so a text that is hard for both adds
-    nothing. The error is that of these texts and two more, of which each arm alone has one right (Bonett and Price
-    2012): arms that agree on every text need not be equal.
-    """
-    if not one.guesses.sum() or not other.guesses.sum():
-        return None
-    more = np.array([1.0, 0.0])
-    residuals = _residuals(one, more) - _residuals(other, 1 - more)
-    return Difference(_accuracy(one) - _accuracy(other), _error(residuals, (one.guesses > 0) | (other.guesses > 0)))
-
-
-def _accuracy(counts: Counts) -> float:
-    return float(counts.right.sum() / counts.guesses.sum())
-
-
-def _residuals(counts: Counts, more: FloatArray) -> FloatArray:
-    """Return the contribution of each text to the deviation of the accuracy, to first order in the counts, (g + k,).
-
-    `more` (k,) is the share of right predictions of each added text.
-    """
-    often = float(counts.guesses[counts.guesses > 0].mean())
-    guesses = np.concatenate([counts.guesses, np.full(len(more), often)])
-    right = np.concatenate([counts.right, often * more])
-    found: FloatArray = (right - right.sum() / guesses.sum() * guesses) / guesses.sum()
-    return found
-
-
-def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:
-    """Return the standard error; `there` (g,) tells which texts were predicted. All added texts count."""
-    texts = int(there.sum())
-    if texts < 2:
-        return math.nan
-    texts += len(residuals) - len(there)
-    return math.sqrt(texts / (texts - 1) * float(np.sum(residuals**2)))
 
 
 def write_answers(path: Path, held: Held, answers: Answers) -> None:

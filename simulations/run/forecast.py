@@ -17,12 +17,11 @@ from client.models.onnx import cores
 from client.models.tokens import sides_of, word_ids
 from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
-from server.training.self_training import EPOCHS
-from simulations.artifacts.encoder import check_trained
+from simulations.artifacts.encoder import check_trained, layers_of, student_of
 from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
 from simulations.artifacts.text_channel import MINILM, rewriter_to_price
 from simulations.corpora.corpus import Corpus, Split
-from simulations.experiment import BUNDLED_LM, Arm, Experiment
+from simulations.experiment import BUNDLED_LM, Arm, Encoder, Experiment
 from simulations.experiment.ladder import of_experiment
 from simulations.run.centralised import PENALTIES, STEPS
 from simulations.run.data_warnings import data_warnings, unknown_words
@@ -31,9 +30,10 @@ from simulations.run.prepare import check_asked, parts
 log = logging.getLogger(__name__)
 
 #: Rates of two AMD EPYC cores. FLOPS: floating-point operations a second and core of the encoder in ONNX Runtime; INT8:
-#: speedup by int8 (docs/scale.md). TORCH: slowdown of a pass in training, 1.4 to 2.4 for short and long texts,
-#: fine-tuning and pretraining (a soak test measures it). USERS: users a second in an arm's round. START, EXPORT, ARM:
-#: seconds of a start of Ray, of a model's export, of an arm beside its users. DRAW: operations of a draw for each word.
+#: speedup by int8 (docs/results/systems.md). TORCH: slowdown of a pass in training, 1.4 to 2.4 for short and long
+#: texts, fine-tuning and pretraining (a soak test measures it). USERS: users a second in an arm's round. START, EXPORT,
+#: ARM: seconds of a start of Ray, of a model's export, of an arm beside its users. DRAW: operations of a draw for each
+#: word.
 FLOPS, INT8, TORCH, USERS, START, EXPORT, ARM, DRAW = 91e9, 2.3, 1.9, 150_000, 12.0, 6.0, 1.0, 350
 #: Bytes of Python, Ray, Flower and torch in a small run, of a further user, and of a weight in training (float32,
 #: with its gradient and Adam's two moments).
@@ -159,18 +159,19 @@ def _estimate(
     parts = Parts(known[:public], known[public : len(known) - tests], known[len(known) - tests :])
     rate = FLOPS * cores()
     in_int8 = INT8 if experiment.encoder.precision == "int8" else 1
-    encode = _encoded(experiment, parts, model) / (rate * in_int8)
+    encode = _encoded(experiment, parts) / (rate * in_int8)
     rewrite = sum(_rewritten(experiment, arm, parts, texts[arm.name]) for arm in experiment.arms if arm.name in texts)
     trained = _trained(experiment, parts, model, texts)
     train = _BACKWARDS * TORCH * trained / rate + _regressed(experiment, parts, model, classes) / rate
     made = (not experiment.training.protocol.releases_text) + any(text.word.reads for text in texts.values())
     asked = sum(experiment.population.users + tests for _ in experiment.arms)
-    columns = model.width * max(1, len(experiment.encoder.layers))
+    columns = model.width * max(1, len(layers_of(experiment.encoder)))
+    student = Transformer.of(student_of(experiment.encoder, experiment.training).model)
     return {
         "seconds": START + EXPORT * made + ARM * len(experiment.arms) + asked / USERS + encode + rewrite / rate + train,
         "encoding": encode, "rewriting": rewrite / rate, "training": train,
         "memory": BASE + USER * experiment.population.users + 12 * columns * (public + tests)
-        + (WEIGHT * model.weights if trained else 0),
+        + (WEIGHT * max(model.weights, student.weights) if trained else 0),
         "disk": 0 if experiment.training.protocol.releases_text else 4 * columns * len(lengths),
         "how": HOW.format(flops=FLOPS / 1e9, cores="one core" if cores() == 1 else f"{cores()} cores"),
     }  # fmt: skip
@@ -238,15 +239,21 @@ def operations(tokens: NDArray[np.float64], layers: int, width: int, inner: int)
     return layers * (tokens * (8 * width**2 + 4 * width * inner) + 4 * tokens**2 * width)
 
 
-def _encoded(experiment: Experiment, parts: Parts, model: Transformer) -> float:
+def _encoded(experiment: Experiment, parts: Parts) -> float:
     """Return the operations of the encoder on clients: each text once under every encoder of the run."""
     training = experiment.training
-    layers = replace(model, layers=max(experiment.encoder.layers, default=model.layers))
-    public, train, test = (float(layers.operations(part).sum()) for part in (parts.public, parts.train, parts.test))
+
+    def passes(settings: Encoder) -> tuple[float, ...]:
+        model = Transformer.of(settings.model)
+        model = replace(model, layers=max(layers_of(settings), default=model.layers))
+        return tuple(float(model.operations(part).sum()) for part in (parts.public, parts.train, parts.test))
+
+    public, train, test = passes(experiment.encoder)
     total = 0.0 if training.protocol.releases_text else public + train + test
     if training.protocol.in_halves:
         total += len(experiment.arms) * (public + train + test)
     if training.self_training:  # the next group runs each round's encoder, and test users run the last
+        public, train, test = passes(student_of(experiment.encoder, training))
         total += _self_taught(experiment) * (training.rounds * public + train * (1 - 1 / training.rounds) + test)
     return total
 
@@ -288,7 +295,9 @@ def _trained(experiment: Experiment, parts: Parts, model: Transformer, texts: di
         for arm in experiment.arms:
             total += training.epochs * (beside + (0.0 if arm.public_only else share * train))
     if training.self_training:
-        total += _self_taught(experiment) * training.rounds * EPOCHS * public
+        student = Transformer.of(student_of(experiment.encoder, training).model)
+        public = float(student.operations(parts.public).sum())
+        total += _self_taught(experiment) * training.rounds * training.student_epochs * public
     reading = [text for text in texts.values() if text.word.reads]
     kinds = {language_models.kind_of(text.word) for text in reading}
     if language_models.MASKED_LM in kinds:
@@ -316,7 +325,7 @@ def _regressed(experiment: Experiment, parts: Parts, model: Transformer, classes
     """Return the operations of the centralised arms' logistic regressions, two products with the embeddings each."""
     arms = sum(arm.centralised for arm in experiment.arms)
     rows = len(parts.train) + (len(parts.public) if experiment.data.public.any_labels else 0)
-    columns = model.width * max(1, len(experiment.encoder.layers)) * classes
+    columns = model.width * max(1, len(layers_of(experiment.encoder))) * classes
     return arms * (1 + len(PENALTIES)) * STEPS / 3 * 4 * rows * columns
 
 

@@ -20,29 +20,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Mapping[str, Any]
-#: Largest ε of the runs, mean accuracy, and its standard error over runs (for one run, by test text).
-Point = tuple[float, float, float]
+#: Largest ε of the runs, mean accuracy, its standard error over runs, and that by test text.
+Point = tuple[float, float, float, float]
+#: Least height of the axis of accuracy, so that small differences look small, and its ticks of ε.
+_HEIGHT, _TICKS = 0.1, tuple(float(f"{step}e{power}") for power in range(-3, 6) for step in (1, 2, 5))
 
 #: Factor between lines of equal ε, or one would hide the other.
 _APART = 1.025
 _SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 
 
-def frontier_figure(runs: Sequence[Results]) -> Figure:
-    """Draw mean accuracy on the device ± standard error over runs of one experiment; for one run, by test text.
+def frontier_figure(encoders: Mapping[str, Sequence[Results]]) -> Figure:
+    """Draw mean accuracy on the device over runs of one experiment, with both errors: over runs, and by test text.
 
-    The left panel has the central ε, with the trusted party in the legend. The right panel has the worst-case ε of all
+    The first panel has the central ε, with the trusted party in the legend. The second has the worst-case ε of all
     releases, labels included, of users who trust nobody. Arms whose names differ only in ε share a line. Horizontal
-    lines are arms without any ε: references and public text alone.
+    lines are arms without any ε: references and public text alone. Of several encoders, each has its own lines, and
+    the panels stand below each other.
+
+    Args:
+        encoders: Runs of one experiment by the name of their encoder; a single name is not shown.
     """
-    arms = list(zip(*map(arms_of, runs), strict=True))
-    return priced_figure(arms, over_seeds(runs), _PANELS)
+    drawn = {name: list(zip(*map(arms_of, runs), strict=True)) for name, runs in encoders.items()}
+    return priced_figure(drawn, over_seeds(next(iter(encoders.values()))), _PANELS)
 
 
 #: Price of an arm, factor between lines, and title of the axis.
 Panel = tuple[Callable[..., float | None], float, str]
 _PANELS: tuple[Panel, ...] = (
-    (lambda *same: trust.central(*same)[0], _APART, "central ε (whom users trust, is said below)"),
+    (lambda *same: trust.central(*same)[0], _APART, "central ε, if the party in the legend is trusted"),
     (trust.local, 1.0, "local ε of a training user, trusting nobody"),
 )
 _OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
@@ -55,7 +61,7 @@ def study_figure(arms: Sequence[Sequence[ArmResult]], title: str) -> Figure:
     Each arm has its results over seeds. Over the private arms of each panel lies the Pareto front.
     """
     panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # rarely share an ε
-    return priced_figure(arms, title, panels, front=True)
+    return priced_figure({"": arms}, title, panels, front=True)
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -72,34 +78,65 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def priced_figure(
-    arms: Sequence[Sequence[ArmResult]], title: str, panels: Sequence[Panel], *, front: bool = False
+    encoders: Mapping[str, Sequence[Sequence[ArmResult]]], title: str, panels: Sequence[Panel], *, front: bool = False
 ) -> Figure:
-    """Draw one panel for each price (`frontier_figure`)."""
-    figure, _ = new_figure(3.6 * len(panels), 3.9)
+    """Draw one panel for each price (`frontier_figure`): beside each other, or below with several encoders."""
+    several = len(encoders) > 1
+    figure, _ = new_figure(*((4.8, 3.1 * len(panels) + 1.2) if several else (3.6 * len(panels), 3.9)))
     figure.clear()
-    every = list(figure.subplots(1, len(panels), sharey=True))
+    shape = (len(panels), 1) if several else (1, len(panels))
+    every = list(figure.subplots(*shape, sharey=True))
+    arms = [same for each in encoders.values() for same in each]
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
     for axes, (price, apart, label) in zip(every, panels, strict=True):
-        _draw(axes, arms, names, price, apart)
+        for number, each in enumerate(encoders.values()):
+            _draw(axes, each, names, price, apart, number)
+        _set_ticks(axes, [paid for same in arms if (paid := price(*same)) is not None and _paid(same)])
         if front:
             _draw_front(axes, arms, price)
         axes.set_xlabel(label, fontsize=9)
-    every[0].set_ylabel("test accuracy, on the device", fontsize=9)
-    every[0].set_title(title, loc="left", fontsize=9)
+    for axes in every if several else every[:1]:
+        axes.set_ylabel("test accuracy, on the device", fontsize=9)
+    low, high = every[0].get_ylim()
+    if high - low < _HEIGHT:
+        every[0].set_ylim((low + high - _HEIGHT) / 2, (low + high + _HEIGHT) / 2)
+    every[0].set_title(f"{title}; pale bars: by test text", loc="left", fontsize=9)
     shown = [axes.get_legend_handles_labels() for axes in every]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
     told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
+    handles = [marks[label] for label in order]
+    if several:
+        from matplotlib.lines import Line2D
+
+        handles += [Line2D([], [], color="#333333", linestyle=_DASHES[i]) for i in range(len(encoders))]
+        told += [f"encoder {name}" for name in encoders]
     figure.legend(
-        [marks[label] for label in order], [folded(each, 52) for each in told], loc="outside lower center", ncols=2,
-        fontsize=8, frameon=False,
-    )
+        handles, [folded(each, 50 if several else 62) for each in told], loc="outside lower center",
+        ncols=1 if several else 2, fontsize=8, frameon=False,
+    )  # fmt: skip
     return figure
+
+
+#: Line of each encoder.
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
+    """Set ticks of `_TICKS` between the prices; the smallest and largest price if they would be fewer than two."""
+    axes.minorticks_off()
+    if not paid:
+        return
+    if min(paid) == max(paid):  # a single value gives no axis
+        axes.set_xlim(paid[0] / 2, 2 * paid[0])
+    low, high = axes.get_xlim()
+    shown = [tick for tick in _TICKS if low <= tick <= high]
+    if len(shown) < 2:
+        shown = sorted({float(f"{end(paid):.2g}") for end in (min, max)})
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
 
 
 def _draw(
     axes: Axes, arms: Sequence[Sequence[ArmResult]], names: Sequence[str], price: Callable[..., float | None],
-    apart: float,
+    apart: float, encoder: int,
 ) -> None:  # fmt: skip
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -110,25 +147,20 @@ def _draw(
     for same in arms:
         accuracy, paid = _accuracy(same), price(*same)
         if accuracy is not None and paid is not None and _paid(same):
-            points.setdefault(_series(same[0]), []).append((paid, *accuracy))
-    if len(prices := {x for line in points.values() for x, *_ in line}) == 1:  # a single value gives no axis
-        axes.set_xlim(min(prices) / 2, 2 * min(prices))
+            points.setdefault(_series(same[0]), []).append((paid, *accuracy, _error_by_text(same)))
     for name, line in points.items():
         i = names.index(name)
-        x, y, error = map(np.array, zip(*sorted(line), strict=True))
+        x, y, error, by_text = map(np.array, zip(*sorted(line), strict=True))
         colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
-        style: dict[str, Any] = {"color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2}
+        style: dict[str, Any] = {
+            "color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2,
+            "linestyle": _DASHES[encoder % len(_DASHES)],
+        }  # fmt: skip
         aside = apart ** (i - (len(points) - 1) / 2)
+        axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
-        for epsilon, accuracy, _ in line:
+        for epsilon, accuracy, *_ in line:
             tell(axes, [epsilon * aside], [accuracy], f"{name}: accuracy {accuracy:.3f}, ε = {epsilon:.4g}")
-    ticks = sorted({float(f"{x:.2g}") for line in points.values() for x, *_ in line})
-    shown: list[float] = []
-    for tick in ticks:  # labels that would overlap are left out
-        if not shown or tick > 1.35 * shown[-1]:
-            shown.append(tick)
-    axes.set_xticks(shown, [f"{tick:.2g}" for tick in shown])
-    axes.minorticks_off()
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
         if not _paid(same) and (accuracy := _accuracy(same)) is not None:
@@ -162,10 +194,10 @@ def _series(arm: ArmResult) -> str:
 
 
 def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
-    """Return the trusted parties of the central ε of a line's arms, or nobody."""
+    """Return the trusted parties of the central ε of a line's arms."""
     said = [trust.central(*same) for same in arms if _series(same[0]) == name]
     whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
-    return f"trusting {' or '.join(whom) or 'nobody'}"
+    return f"central ε: trusting {' or '.join(whom)}" if whom else "no central ε"
 
 
 def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
@@ -176,3 +208,10 @@ def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
     score = same[0].score("on_device")
     found = moments(accuracies(same, "on_device"), score and score.error)
     return None if found is None else (found[0], found[1] or 0.0)
+
+
+def _error_by_text(same: Sequence[ArmResult]) -> float:
+    """Return the mean over runs of the error by test text; 0 if it is unknown."""
+    errors = [score.error for arm in same if (score := arm.score("on_device")) is not None]
+    known = [error for error in errors if error is not None]
+    return sum(known) / len(known) if known and len(known) == len(same) else 0.0

@@ -11,26 +11,33 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from simulations.corpora.corpus import Corpus
+from client.personal import fit
 from simulations.experiment.sections import Data
+from simulations.run.counts import Counts, score
+
+if TYPE_CHECKING:
+    from simulations.run.prepare import Held
 
 # scikit-learn is imported where it is called: it takes a second.
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: Number of bootstrap samples of the texts: the error of an error is 5 %.
+#: Number of bootstrap samples of texts or users: the error of an error is 5 %.
 _SAMPLES = 200
+#: Least number of predictions of a user, and of such users, for measures over users: two users are the worst decile.
+#: OWN is that number for a personal head: two records to learn from, and two to score.
+RECORDS, OWN, USERS = 2, 4, 20
 
 
 class Value(NamedTuple):
-    """Measure, its standard error over distinct texts, and its number of predictions."""
+    """Measure, its standard error over distinct texts or users, and its number of predictions or users."""
 
     value: float
     error: float
@@ -45,11 +52,14 @@ class Guesses:
         scores: Scores (n, K), a larger one for a likelier class.
         labels: True classes (n,).
         texts: Number of the distinct text of each guess, (n,).
-        users: User who asked, (n,); on the device, the first user who holds the text.
+        users: User who holds the text, (n,); the user who asked if each record is a user's own.
         classes: Names of the K classes.
         numbers: Numbers (K,) that the classes stand for; None if they stand for none. A model then expects their mean
             under the probabilities that its scores give.
         seed: Seed of the samples by which errors are estimated.
+        groups: Group of the user or record, (n,), by the column `data.group`; None without one.
+        owned: True if users hold several texts. Their texts are then no independent draws.
+        embeddings: Centred embeddings (n, m) that the users' devices have of the texts; None if they have none.
     """
 
     scores: FloatArray
@@ -59,6 +69,9 @@ class Guesses:
     classes: Sequence[str]
     numbers: Sequence[float] | None
     seed: int
+    groups: NDArray[np.str_] | None = None
+    owned: bool = False
+    embeddings: FloatArray | None = None
 
     @property
     def guessed(self) -> IntArray:
@@ -69,7 +82,16 @@ class Guesses:
     def of(self, rows: NDArray[np.bool_]) -> Guesses:
         """Return the guesses of a group, given as a mask (n,)."""
         arrays = {name: getattr(self, name)[rows] for name in ("scores", "labels", "texts", "users")}
-        return replace(self, **arrays)
+        more = {"groups": self.groups, "embeddings": self.embeddings}
+        return replace(self, **arrays, **{name: None if it is None else it[rows] for name, it in more.items()})
+
+    def accuracy(self) -> Value:
+        """Return the accuracy, with its error over users if they hold several texts, and over texts otherwise."""
+        cluster = np.unique(self.users if self.owned else self.texts, return_inverse=True)[1]
+        right = np.bincount(cluster, self.guessed == self.labels).astype(np.int64)
+        found = score(Counts(np.bincount(cluster), right))
+        assert found is not None
+        return Value(found.accuracy, math.nan if found.error is None else found.error, len(self.labels))
 
     def value(self, measure: Callable[[FloatArray], float]) -> Value:
         """Return a measure, a function of weights (n,), with its error over distinct texts (bootstrap)."""
@@ -93,11 +115,11 @@ class Measure:
 
     Attributes:
         compute: Function that returns the measure of guesses, or its values by group.
-        wanted: Function that says whether data and test texts need it although the experiment does not request it.
+        wanted: Function that says whether data and held test texts need it although the experiment does not request it.
     """
 
     compute: Callable[[Guesses], Value | Mapping[str, Value]]
-    wanted: Callable[[Data, Corpus], bool] = lambda data, test: False
+    wanted: Callable[[Data, Held], bool] = lambda data, held: False
 
 
 def measured(names: Sequence[str], guesses: Guesses | None) -> dict[str, dict[str, float] | None]:
@@ -228,6 +250,95 @@ def _numeric(of: Callable[[FloatArray, FloatArray, FloatArray], float]) -> Calla
     return compute
 
 
+# --- of groups of texts or users
+
+
+def by_class(guesses: Guesses) -> dict[str, Value]:
+    """Return the accuracy of the texts of each class (its recall)."""
+    return {guesses.classes[k]: guesses.of(guesses.labels == k).accuracy() for k in np.unique(guesses.labels)}
+
+
+def by_group(guesses: Guesses) -> dict[str, Value]:
+    """Return the accuracy of the texts of each group of the column `data.group`."""
+    if guesses.groups is None:
+        return {}
+    return {str(name): guesses.of(guesses.groups == name).accuracy() for name in np.unique(guesses.groups)}
+
+
+def by_user(guesses: Guesses) -> dict[str, Value]:
+    """Return measures of the accuracies of users with `RECORDS` predictions or more, each user counted once.
+
+    "mean" is their mean. "worst decile" is the mean of the lowest tenth of them. It is low by selection alone, so
+    "worst decile by chance" is its mean, ± its standard deviation, if every prediction were right with the same
+    probability, whoever the user. "variance" is that between users, without what chance adds to each accuracy (analysis
+    of variance); it may be negative. Other errors are by bootstrap over users.
+    """
+    people = np.unique(guesses.users, return_inverse=True)[1]
+    often = np.bincount(people)
+    right = np.bincount(people, guesses.guessed == guesses.labels)[often >= RECORDS]
+    often = often[often >= RECORDS]
+    if len(often) < USERS:
+        return {}
+    rng = np.random.default_rng([guesses.seed, 13])
+    drawn = rng.integers(len(often), size=(_SAMPLES, len(often)))
+    alike = rng.binomial(often, right.sum() / often.sum(), size=(_SAMPLES, len(often))) / often
+    tenths = np.sort(alike, axis=1)[:, : _tenth(often)].mean(axis=1)
+    found = {"worst decile by chance": Value(float(tenths.mean()), float(tenths.std(ddof=1)), len(often))}
+    for name, of in {"mean": _mean, "worst decile": _worst_decile, "variance": _variance}.items():
+        again = [of(right[rows] / often[rows], often[rows]) for rows in drawn]
+        found[name] = Value(of(right / often, often), float(np.std(again, ddof=1)), len(often))
+    return {name: found[name] for name in ("mean", "worst decile", "worst decile by chance", "variance")}
+
+
+def personal(guesses: Guesses) -> dict[str, Value]:
+    """Return what users gain by a head of their own (`client.personal`), each user counted once.
+
+    Each user with `OWN` records or more learns from the first half of them, with labels, and is scored on the others.
+    "global head" and "personal head" are mean accuracies on these, "gain" is their difference, paired by user. The
+    worst decile are the tenth of users whose accuracy is lowest, by either head. Errors are by bootstrap over users.
+    """
+    if guesses.embeddings is None:
+        return {}
+    people, often = np.unique(guesses.users, return_counts=True)
+    found = []
+    for user in people[often >= OWN]:
+        rows = np.flatnonzero(guesses.users == user)
+        own, rest = np.split(rows, [len(rows) // 2])
+        head = fit(guesses.embeddings[own], guesses.scores[own], guesses.labels[own])
+        corrected = head.scores(guesses.embeddings[rest], guesses.scores[rest]).argmax(axis=1)
+        found.append([np.mean(said == guesses.labels[rest]) for said in (guesses.guessed[rest], corrected)])
+    if len(found) < USERS:
+        return {}
+    accuracies = np.array(found)
+    measures: dict[str, Callable[[FloatArray], float]] = {
+        "global head": lambda each: float(each[:, 0].mean()),
+        "personal head": lambda each: float(each[:, 1].mean()),
+        "gain": lambda each: float((each[:, 1] - each[:, 0]).mean()),
+        "worst decile, global head": lambda each: _worst_decile(each[:, 0], each[:, 0]),
+        "worst decile, personal head": lambda each: _worst_decile(each[:, 1], each[:, 1]),
+    }
+    drawn = np.random.default_rng([guesses.seed, 14]).integers(len(found), size=(_SAMPLES, len(found)))
+    errors = {name: np.std([of(accuracies[rows]) for rows in drawn], ddof=1) for name, of in measures.items()}
+    return {name: Value(of(accuracies), float(errors[name]), len(found)) for name, of in measures.items()}
+
+
+def _tenth(often: IntArray) -> int:
+    return -(-len(often) // 10)
+
+
+def _mean(accuracies: FloatArray, often: IntArray) -> float:
+    return float(accuracies.mean())
+
+
+def _worst_decile(accuracies: FloatArray, often: IntArray) -> float:
+    return float(np.sort(accuracies)[: _tenth(often)].mean())
+
+
+def _variance(accuracies: FloatArray, often: IntArray) -> float:
+    within = accuracies * (1 - accuracies) / (often - 1)  # unbiased for the variance of one user's accuracy
+    return float(accuracies.var(ddof=1) - within.mean())
+
+
 def dominates(share: float, classes: int) -> bool:
     """Return True if a class with this share makes accuracy uninformative: more than halfway from an equal share to 1.
 
@@ -241,18 +352,31 @@ def chance(labels: IntArray) -> float:
     return float(np.bincount(labels).max() / len(labels))
 
 
-def _one_dominates(data: Data, test: Corpus) -> bool:
-    return data.numbers is None and dominates(chance(test.labels), len(test.classes))
+def _one_dominates(data: Data, held: Held) -> bool:
+    return data.numbers is None and dominates(chance(held.test.labels), len(held.test.classes))
+
+
+def _users_have(least: int) -> Callable[[Data, Held], bool]:
+    """Return whether enough users have so many test records, of classes."""
+
+    def wanted(data: Data, held: Held) -> bool:
+        often = np.zeros(0) if held.owners is None or data.numbers is not None else np.bincount(held.owners)
+        return int((often >= least).sum()) >= USERS
+
+    return wanted
 
 
 MEASURES: dict[str, Measure] = {
     "matthews": Measure(_by_weights(matthews)), "macro-f1": Measure(_by_weights(macro_f1), _one_dominates),
     "auroc": Measure(_by_weights(auroc)), "auprc": Measure(_by_weights(auprc)),
     "pearson": Measure(_numeric(pearson)), "spearman": Measure(_numeric(spearman)),
+    "by-class": Measure(by_class, lambda data, held: data.numbers is None),
+    "by-group": Measure(by_group, lambda data, held: data.group is not None),
+    "by-user": Measure(by_user, _users_have(RECORDS)), "personal": Measure(personal, _users_have(OWN)),
 }  # fmt: skip
 
 
-def measures_of(data: Data, test: Corpus) -> tuple[str, ...]:
+def measures_of(data: Data, held: Held) -> tuple[str, ...]:
     """Return the names of the measures that the experiment requests, and of those that data and test texts need."""
-    wanted = [name for name, measure in MEASURES.items() if measure.wanted(data, test)]
+    wanted = [name for name, measure in MEASURES.items() if measure.wanted(data, held)]
     return tuple(dict.fromkeys([*data.measures, *wanted]))

@@ -31,7 +31,8 @@ from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data, Training
 from simulations.progress import prefixed
 from simulations.run.arm import Finished
-from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device, score
+from simulations.run.counts import score
+from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device
 from simulations.run.prepare import Held
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from server.protocols.protocol import Public
 from simulations.artifacts.cache import CachedEmbeddings
-from simulations.artifacts.encoder import width_of
+from simulations.artifacts.encoder import student_of, width_of
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.corpora.corpus import Corpus, Split
 from simulations.corpora.overlap import compared, normalized
@@ -56,6 +56,8 @@ class Held:
         test_rows: Test sentence of each row of the test users.
         train_embeddings: Embeddings by the users' first encoder, on the disk; None without an encoder.
         test_embeddings: Embeddings of the test sentences; None without an encoder.
+        centre: Mean (m,) of the public embeddings, which devices receive with the maps; 0 without an encoder.
+        owners: User, from 0, of each test sentence, (n,), for measures by user; None if each is a user's own.
     """
 
     train: Corpus
@@ -65,6 +67,12 @@ class Held:
     test_rows: NDArray[np.int64]
     train_embeddings: CachedEmbeddings | None = None
     test_embeddings: NDArray[np.float32] | None = None
+    centre: NDArray[np.float32] | float = 0.0
+    owners: NDArray[np.int64] | None = None
+
+    def groups(self, column: str | int | None) -> NDArray[np.str_] | None:
+        """Return the group of each test sentence, (n,), in a column of the test part; None without a column."""
+        return None if column is None else np.asarray(self.test.extra[str(column)], dtype=np.str_)
 
     @cached_property
     def test_texts(self) -> NDArray[np.int64]:
@@ -101,7 +109,8 @@ def parts(experiment: Experiment, *, headline: str | None = None) -> tuple[Split
     _check_test_classes(split.test)
     _check_public(experiment.training, split.public)
     for setup in experiment.setups:
-        setup.check_requests(classes=len(split.train.classes), width=width_of(experiment.encoder))
+        for encoder in dict.fromkeys((experiment.encoder, student_of(experiment.encoder, experiment.training))):
+            setup.check_requests(classes=len(split.train.classes), width=width_of(encoder))
     if headline is not None:
         log.info(headline)
     log.info("looking for what public, train and test have in common")
@@ -126,8 +135,29 @@ def prepare(experiment: Experiment, *, headline: str | None = None) -> Prepared:
         test_rows=test_rows,
         train_embeddings=train_embeddings,
         test_embeddings=None if test_embeddings is None else np.asarray(test_embeddings),
+        centre=0.0 if public.embeddings is None else public.embeddings.mean(axis=0),
+        owners=owners(experiment.population, split, experiment.seed),
     )
     return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})
+
+
+def owners(people: Population, split: Split, seed: int) -> NDArray[np.int64] | None:
+    """Return the user of each test sentence for measures by user, (n,), from 0; None if each is a user's own.
+
+    They are the users that the data name, if records of training users are assigned by them. "dirichlet" deals test
+    sentences out as it does training rows, to users of as many records. Only measures know these users: who asks the
+    model, and pays, is as `data.user` says.
+    """
+    test = split.test
+    if people.assignment == "column" and test.users is not None:
+        return population.numbered(test.users)[0]
+    if people.assignment != "dirichlet":
+        return None
+    users = max(1, round(len(test) * people.users / len(split.train)))
+    rows, held, _ = population.assign(test, users=users, assignment="dirichlet", alpha=people.alpha, seed=seed)
+    found = np.empty(len(test), np.int64)
+    found[rows] = held
+    return found
 
 
 def check_asked(

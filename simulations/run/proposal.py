@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
@@ -23,14 +23,16 @@ from server.protocols.centralised import PROTOCOL as CENTRALISED
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora.classes import described
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
+from simulations.corpora.columns import MOST_GROUPS
+from simulations.corpora.columns import is_name as is_group
 from simulations.corpora.headers import USERS, is_name, is_position
 from simulations.corpora.overlap import normalized
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load, slug
-from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
-from simulations.experiment.toml import commented
+from simulations.experiment.sections import NUMERIC, Data, Encoder, Population, Public, Shuffle
+from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
 #: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST show no result.
@@ -39,7 +41,7 @@ TEST, PUBLIC, LEAST = 0.2, 0.2, 200
 CUTS, CUT = (32, 64, 128, 256), 0.05
 #: Largest number of classes that are listed with their rows.
 CLASSES = 30
-STUDY, SWEEP, TRAIN, TESTED = "study.toml", "sweep.toml", "train.csv", "test.csv"
+STUDY, TRAIN, TESTED = "experiment.toml", "train.csv", "test.csv"
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,10 @@ class Proposal:
 
 
 def propose(
-    file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None, seed: int = 1
-) -> Proposal:
-    """Write the folder `out` for a table: train.csv, test.csv, study.toml, and sweep.toml, a sweep of it over five ε.
+    file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None,
+    second: str | None = None, kept: Sequence[str] = (), seed: int = 1,
+) -> Proposal:  # fmt: skip
+    """Write the folder `out` for a table: train.csv, test.csv, and experiment.toml with a sweep over five ε.
 
     Args:
         file: Table.
@@ -70,29 +73,41 @@ def propose(
         text: Column of the text; None to find it by its name.
         label: Column of the label; None to find it by its name.
         user: Column of the user; None to find it by its name.
+        second: Column of the second text of a pair; None to find it by its name.
+        kept: Columns to copy. The first of them that has groups becomes `data.group`.
         seed: Seed of the split and of the experiment.
 
     Raises:
         UserError: `out` exists, a column cannot be found, or too few rows can be used.
     """
-    columns = chosen(file, text=text, label=label, user=user)
+    columns = chosen(file, text=text, label=label, user=user, second=second, kept=kept)
     if out.exists():
         raise UserError(f"{out}: is there already; name another: sottovoce init NAME")
     if not slug(out.name):
         raise UserError(f"{out}: its name must have a letter or a digit; name another: sottovoce init NAME")
     table, tested = _divided(file, columns, seed)
     called = _called(columns, table)
+    group = next((name for name in columns.kept if _has_groups(table.kept[name])), None)
     lengths = token_lengths(Encoder().model, table.texts)
     cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
-    found = (*_seen(file, columns, table, lengths), *table.notes)
+    found = (*_seen(file, columns, table, lengths, group), *table.notes)
     with staged(out, private=True) as part:
         _write(part / TESTED, called, table, np.flatnonzero(tested))
         _write(part / TRAIN, called, table, np.flatnonzero(~tested))
-        named = described(table.classes, "names", numbers=False, pairs=False) is not None
-        experiment = _experiment(out, part, called, seed, cut, named=named)
+        numbers, pairs = table.between is not None, columns.second is not None
+        named = described(table.classes, "names", numbers=numbers, pairs=pairs) is not None
+        data = Data(
+            source="files", path=str(part), train=TRAIN, test=TESTED, text=called[columns.text],
+            second_text=None if columns.second is None else called[columns.second], label=called[columns.label],
+            user=None if columns.user is None else called[columns.user], label_range=table.between,
+            group=None if group is None else called[group],
+            public=Public(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
+            measures=NUMERIC if numbers else (),
+        )  # fmt: skip
+        experiment = _experiment(out, data, seed, cut, named=named)
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
-        (part / STUDY).write_text(commented(experiment, why, first="\n".join(found)), encoding="utf-8")
-        (part / SWEEP).write_text(_sweep(experiment, out), encoding="utf-8")
+        written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
+        (part / STUDY).write_text(written, encoding="utf-8")
     return Proposal(experiment, out / STUDY, table, found)
 
 
@@ -117,54 +132,51 @@ def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[n
         table = table.without(twice, "ROWS with texts of users of the other part, test or train: left out")
         tested = tested[~twice]
     both = set(table.labels[tested].tolist()) & set(table.labels[~tested].tolist())
-    gone = ~np.isin(table.labels, list(both))
+    gone = ~np.isin(table.labels, list(both)) if table.between is None else np.zeros(len(tested), np.bool_)
     number = len(table.classes) - len(both)
     some = "a class" if number == 1 else f"{number} classes"
     table = table.without(gone, f"ROWS of {some} that only test or only train would have: left out")
     tested = tested[~gone]
     if len(table.texts) < LEAST:
         raise UserError(f"{file}: {len(table.texts)} of {table.rows} rows can be used, and a study needs {LEAST}")
-    if len(table.classes) < 2:
+    if len(both) < 2:
         raise UserError(f"{file}: no two classes are in both test and train; give more rows")
     return table, tested
 
 
-def _called(columns: Chosen, table: Cleaned) -> list[str]:
-    """Return the names of the columns in the copies: as in the file, or their role if that is no name.
+def _called(columns: Chosen, table: Cleaned) -> dict[str, str]:
+    """Return the name of each column in the copies: as in the file, or its role if some are no names.
 
     No name equals a value, so that the first line does not look like a record.
     """
-    names, usual = columns.all, ("text", "label", "user")
-    if not all(is_name(name) and name.strip() and not is_position(name) for name in names):
-        names = list(usual[: len(names)])
-    values = {*table.texts, *table.classes, *(table.users or ())}
-    made: list[str] = []
-    for name in names:
-        while name in values or name in made:
+    usual = [*("text", "second")[: len(columns.texts)], "label", *([] if columns.user is None else ["user"])]
+    usual += [f"kept{number}" for number in range(1, len(columns.kept) + 1)]
+    same = all(is_name(name) and name.strip() and not is_position(name) for name in columns.all)
+    texts = (each for text in table.texts for each in ((text,) if isinstance(text, str) else text))
+    values = {*texts, *table.written, *(table.users or ())}.union(*table.kept.values())
+    made: dict[str, str] = {}
+    for column, name in zip(columns.all, columns.all if same else usual, strict=True):
+        while name in values or name in made.values():
             name += "_"
-        made.append(name)
+        made[column] = name
     return made
 
 
-def _write(path: Path, called: Sequence[str], table: Cleaned, rows: NDArray[np.int64]) -> None:
+def _write(path: Path, called: Mapping[str, str], table: Cleaned, rows: NDArray[np.int64]) -> None:
     with whole(path, private=True) as file, TextIOWrapper(file, encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened, lineterminator="\n")
-        writer.writerow(called)
+        writer.writerow(called.values())
         for row in rows.tolist():
-            owner = [] if table.users is None else [table.users[row]]
-            writer.writerow([table.texts[row], table.classes[table.labels[row]], *owner])
+            text, owner = table.texts[row], [] if table.users is None else [table.users[row]]
+            texts = (text,) if isinstance(text, str) else text
+            writer.writerow([*texts, table.written[row], *owner, *(cells[row] for cells in table.kept.values())])
 
 
-def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: int, *, named: bool) -> Experiment:
-    """Return the demo's arms and policy, with a centralised arm, on the rows in `part`, which becomes `out`."""
-    demo, owned = load("demo"), len(called) == 3
+def _experiment(out: Path, data: Data, seed: int, cut: int, *, named: bool) -> Experiment:
+    """Return the demo's arms and policy, with a centralised arm, on the rows in `data.path`, which becomes `out`."""
+    demo, part = load("demo"), data.path
     known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
     arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
-    data = Data(
-        source="files", path=str(part), train=TRAIN, test=TESTED, text=called[0], label=called[1],
-        user=called[2] if owned else None,
-        public=Public(fraction=PUBLIC, labels=False, split="by-text" if owned else None),
-    )  # fmt: skip
     experiment = replace(
         demo, name=slug(out.name), seed=seed, data=data, arms=arms, encoder=Encoder(max_length=cut),
         population=Population(users=1), shuffle=Shuffle(minimum_users=1),
@@ -181,37 +193,49 @@ def _experiment(out: Path, part: Path, called: Sequence[str], seed: int, cut: in
     )  # fmt: skip
 
 
-def _sweep(experiment: Experiment, out: Path) -> str:
-    """Return a sweep of accuracy against ε: the references, and an arm at each of five ε, with three seeds."""
+def _sweep(experiment: Experiment) -> str:
+    """Return the table [sweep] of accuracy against ε: the references, and an arm at each of five ε, three seeds."""
     names = [arm.name for arm in experiment.arms]
     taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
     references = names[: names.index(taught)]
     about = {
-        "name": f"{experiment.name}-sweep", "experiment": str(out / STUDY), "seeds": [1, 2, 3],
-        "arms": [*references, taught], "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
+        "seeds": [1, 2, 3], "arms": [*references, taught],
+        "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
     }  # fmt: skip
-    said = f"# Accuracy against ε: sottovoce study {out / SWEEP}"
-    return f"{said}\n{tomli_w.dumps(about)}"
+    said = "# Accuracy against ε, by `sottovoce sweep`: each value of the grid with each seed."
+    return f"\n{said}\n{tomli_w.dumps({SWEEP: about})}"
 
 
-def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64]) -> list[str]:
+def _has_groups(cells: Sequence[str]) -> bool:
+    """Return whether a kept column may be `data.group`: few names, and more than one."""
+    groups = set(cells)
+    return 2 <= len(groups) <= MOST_GROUPS and all(not name or is_group(name) for name in groups)
+
+
+def _seen(
+    file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64], group: str | None
+) -> list[str]:
     """Return the findings about the table."""
     counts = Counter(table.labels.tolist())
     most_of = sorted(counts, key=lambda i: (-counts[i], i))[:CLASSES]
     shown = ", ".join(f"{table.classes[i]} {counts[i]:,}" for i in sorted(most_of))
-    if len(counts) > CLASSES:
+    if table.between is not None:
+        shown = "{:g} to {:g}".format(*table.between)
+    elif len(counts) > CLASSES:
         shown += f" and {len(counts) - CLASSES} more of {min(counts.values()):,} to {counts[most_of[-1]]:,}"
     by = {name: name if columns.named else f"column {name}" for name in columns.all}
     users = "" if table.users is None else f"of {len(set(table.users)):,} users by {by[str(columns.user)]}"
     whose = users or "each row a user's own"
-    median, most = np.median(lengths), lengths.max()
+    median, most, texts = np.median(lengths), lengths.max(), "Texts" if columns.second is None else "Pairs"
+    groups = "none has groups" if group is None else f"results are by the groups of {by[group]}"
     people = table.users is None and columns.label.casefold() in USERS
     warn = [f'Labels are by "{columns.label}", and no user is named: who has several rows has a budget for each.']
     return [
         f"From {json.dumps(file.name, ensure_ascii=False)}: {len(table.texts):,} of {table.rows:,} rows, {whose}.",
-        f"Texts by {by[columns.text]}, {median:,.0f} tokens in the median and {most:,} at most; labels by "
-        f"{by[columns.label]}: {shown}.",
+        f"{texts} by {' and '.join(by[name] for name in columns.texts)}, {median:,.0f} tokens in the median and "
+        f"{most:,} at most; labels by {by[columns.label]}: {shown}.",
         *(warn if people else []),
+        *([f"Kept: {', '.join(by[name] for name in columns.kept)}; {groups}."] if columns.kept else []),
     ]
 
 

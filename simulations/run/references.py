@@ -1,4 +1,4 @@
-"""Warnings about arms: references that do not show the cost of noise, and models that have learned nothing."""
+"""Warnings about arms: references that are no upper line, models that have learned nothing, and uneven losses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from statistics import fmean
 from typing import Any
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.training.robust_mean import BatchTest
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
-from simulations.run import trust
+from simulations.run import groups, trust
 from simulations.run.comparison import gap, shown
 from simulations.run.over_runs import standard_error
 
@@ -21,18 +22,26 @@ def remarks(runs: Sequence[Results]) -> list[str]:
 
     A reference without noise is named if private arms are better on the device by more than the error of the
     difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
-    that would be.
+    that would be. A class or a group is named if an arm's loss falls on it (`simulations.run.groups`). A batch is named
+    if honest users alone would hardly have sent it.
     """
     arms = arms_of(runs[0])
-    each = zip(*map(arms_of, runs), strict=True)
-    return [*_of_references(runs, arms), *(line for same in each for line in _of_model(runs, same))]
+    each = list(zip(*map(arms_of, runs), strict=True))
+    lines = [line for same in each for line in (*_of_model(runs, same), *groups.warnings(runs, same))]
+    batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
+    return [*_of_references(runs, arms), *lines, *batches]
+
+
+def _of_batches(arm: ArmResult) -> list[str]:
+    tests = [BatchTest(**about) for about in arm.batch_tests]
+    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in tests if test.alarm]
 
 
 def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:
     private = [arm.name for arm in arms if not trust.unprotected(arm)]
     centralised = [arm.name for arm in arms if arm.way == CENTRALISED.name]
     lines = []
-    for arm in filter(_without_noise, arms):
+    for arm in filter(groups.without_noise, arms):
         name, other = arm.name, arm.way != CENTRALISED.name
         if above := [each for each in private if _below(runs, name, each)]:
             why = _MAPS if other else _HEAD
@@ -51,10 +60,6 @@ _MAPS = (
     "costs"
 )
 _HEAD = "its head is the limit, so it is no upper line for these data"
-
-
-def _without_noise(arm: ArmResult) -> bool:
-    return arm.reference and arm.budget.central_epsilon is None
 
 
 def _below(runs: Sequence[Results], name: str, other: str) -> dict[str, float] | None:

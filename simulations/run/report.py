@@ -20,6 +20,8 @@ from rich.text import Text
 
 from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
+from server.protocols.statistics import SAME
+from server.training.robust_mean import BatchTest
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
@@ -54,7 +56,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    accuracy = frontier_figure([results]) if trust.anybody(arms_of(results)) else accuracy_figure(results)
+    accuracy = frontier_figure({"": [results]}) if trust.anybody(arms_of(results)) else accuracy_figure(results)
     for name, figure in (("accuracy.png", accuracy), ("spent.png", spent_figure(results))):
         figure.savefig(folder / name)
         paths.append(folder / name)
@@ -93,7 +95,8 @@ def print_table(results: Results, console: Console) -> None:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *found) in beside([results]):
-        _print_rows(console, heading or _BESIDE, names, found, [""] * len(found))
+        if not heading:  # tables of groups are in results.md
+            _print_rows(console, _BESIDE, names, found, [""] * len(found))
     for note in notes(results):
         console.print(Text(note))
 
@@ -194,6 +197,8 @@ def notes(results: Results) -> list[str]:
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
         lines.append(f"Encoder: {encoder['model']} in {encoder['precision']}, another public function than in fp32.")
+    if (student := encoder.get("student", SAME)) != SAME:
+        lines.append(f"Encoder of the trained models: {student}, from public text that {encoder['model']} labelled.")
     if any(map(trust.unprotected, arms)):
         lines.append(f"{REFERENCE_MARK} {trust.UNPROTECTED}")
     lines += remarks([results])
@@ -203,6 +208,16 @@ def notes(results: Results) -> list[str]:
         for arm in statistics
         if arm.delivered and arm.accuracy_clean_test is None
     ]
+    lines += [
+        f"{arm.name}: none of its {arm.users:,} users was queried: they would add next to nothing to class names "
+        "(training.least-gain)."
+        for arm in arms
+        if not arm.queried
+    ]
+    for arm in arms:
+        tests = [BatchTest(**about) for about in arm.batch_tests]
+        told = [arm.liars, *(test.limits for test in tests)] if arm.liars and not trust.unprotected(arm) else []
+        lines += [f"{arm.name}: {said}." for said in told]
     lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
@@ -227,7 +242,7 @@ def undelivered(results: Mapping[str, Any]) -> list[str]:
 
 
 def _asked_in_vain(arm: ArmResult) -> bool:
-    return arm.users > 0 and arm.delivered == 0
+    return arm.users > 0 and arm.delivered == 0 and arm.queried
 
 
 def _lost(arm: ArmResult) -> str:

@@ -16,11 +16,13 @@ from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import embeddings_of, training_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
+from simulations.experiment.result import arms_of
 from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
 from simulations.run.evaluation import Answers, read_answers, write_answers
+from simulations.run.groups import warnings, with_losses
 from simulations.run.journal import Journal, trained_on, versions
 from simulations.run.measures import chance, measures_of
 from simulations.run.partition import hand_out
@@ -68,6 +70,9 @@ def run(
     answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
     seconds = time.perf_counter() - start
     told = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
+    for arm in arms_of(told):
+        for line in warnings([told], [arm]):
+            log.warning(line)
     return told | {"trained_on": processor}
 
 
@@ -178,16 +183,17 @@ def results(
         "way_sentence": sentence,
         "chance": chance(held.test.labels),
         "classes": list(public.classes),
-        "arms": lines,
+        "arms": with_losses(lines, answers, held, experiment.data),
         "differences": differences(experiment.arms, answers),
         "label_range": experiment.data.label_range,
-        "measures": list(measures_of(experiment.data, held.test)),
+        "measures": list(measures_of(experiment.data, held)),
         "seconds": seconds,
         "corpus": prepared.about,
         "encoder": {
             "model": experiment.encoder.model,
             "precision": experiment.encoder.precision,
             "sha256": None if public.encoder is None else public.encoder.identity,
+            "student": experiment.training.student,
         },
         "vocabulary": None if rewriter is None else {
             "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,

@@ -42,7 +42,7 @@ def summarize(folders: Sequence[Path | str]) -> str:
 
     "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run.
     The differences of all arms follow. Runs may also differ in the number of public labels
-    (`simulations.run.public_labels.labels_table`).
+    (`simulations.run.public_labels.labels_table`), or in the encoder: one table for each.
 
     Raises:
         UserError: A folder holds no results, the runs are of several experiments, or seeds are repeated or missing.
@@ -50,6 +50,20 @@ def summarize(folders: Sequence[Path | str]) -> str:
     runs = read(folders)
     if len(groups := by_labels(runs)) > 1:
         return labels_table(groups)
+    encoders = by_encoder(runs)
+    if len(encoders) == 1:
+        return _summary(runs)
+    return "\n\n".join(f"Encoder {name}. {_summary(same)}" for name, same in encoders.items())
+
+
+def by_encoder(runs: Sequence[Results]) -> dict[str, list[Results]]:
+    """Return runs by the name of their encoder, in the order given."""
+    names = dict.fromkeys(run["encoder"] for run in runs)
+    return {name: [run for run in runs if run["encoder"] == name] for name in names}
+
+
+def _summary(runs: Sequence[Results]) -> str:
+    """Return the summary of runs that differ in their seed alone."""
     seeds = ", ".join(str(run["seed"]) for run in runs)
     one = len(runs) == 1
     every = list(zip(*map(arms_of, runs), strict=True))
@@ -86,41 +100,53 @@ def summarize(folders: Sequence[Path | str]) -> str:
 
 
 def read(folders: Sequence[Path | str]) -> list[Results]:
-    """Return the results of runs of one experiment, with the number of public labels as "labelled", None for all.
+    """Return the results of runs of one experiment, with two more keys of each.
+
+    "labelled" is the number of public labels, None for all, and "encoder" the encoder in words.
 
     Raises:
         UserError: `summarize` would raise it.
     """
     runs = [_results(Path(folder)) for folder in folders]
-    first, labelled = _experiment(Path(folders[0]))
-    runs[0]["labelled"] = labelled
+    first, varied = _experiment(Path(folders[0]))
+    runs[0] |= varied
     for folder, run in zip(folders[1:], runs[1:], strict=True):
-        experiment, run["labelled"] = _experiment(Path(folder))
+        experiment, varied = _experiment(Path(folder))
+        run |= varied
         if (other := _other(first, experiment)) is not None:
             raise UserError(
                 f"{folder}: is not a run of the experiment of {folders[0]}: {other}; runs to be summarized differ in "
-                "their seed alone, or in data.public.labelled"
+                "their seed alone, and either in data.public.labelled or in the encoder"
             )
-    groups = by_labels(runs)
-    seeds = [sorted(run["seed"] for run in group) for group in groups.values()]
+    groups, encoders = by_labels(runs), by_encoder(runs)
+    if len(groups) > 1 and len(encoders) > 1:
+        raise UserError(
+            f"{folders[0]} and the others: differ in data.public.labelled and in the encoder; summarize the runs of "
+            "one encoder at a time"
+        )
+    same = [*groups.values()] if len(groups) > 1 else [*encoders.values()]
+    seeds = [sorted(run["seed"] for run in group) for group in same]
     if any(len(set(group)) < len(group) for group in seeds):
         raise UserError(f"{folders[0]} and the others: two runs have the same seed; a mean needs different ones")
     if any(group != seeds[0] for group in seeds):
-        raise UserError(
-            f"{folders[0]} and the others: data.public.labelled: runs of each number need the same seeds"
-        )
+        key = "data.public.labelled: runs of each number" if len(groups) > 1 else "encoder: runs of each"
+        raise UserError(f"{folders[0]} and the others: {key} need the same seeds")
     return runs
 
 
-def _experiment(folder: Path) -> tuple[dict[str, Any], int | None]:
-    """Return the experiment without seed and number of public labels, and that number."""
+def _experiment(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the experiment without what runs may differ in, and the number of public labels and the encoder."""
     try:
         place = folder / "experiment.toml"
         table = renamed(tomllib.loads(place.read_text(encoding="utf-8")), place)
         labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
+        said = ", ".join(
+            f"{value}" if key == "model" else f"{key} {value}" for key, value in table.pop("encoder", {}).items()
+        )
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None
-    return {key: value for key, value in table.items() if key != "seed"}, labelled
+    rest = {key: value for key, value in table.items() if key != "seed"}
+    return rest, {"labelled": labelled, "encoder": said}
 
 
 def _other(one: Any, other: Any, place: str = "") -> str | None:
@@ -145,15 +171,21 @@ def figure(folders: Sequence[Path]) -> Figure:
 
     If users of some arm trust the server, draw accuracy against ε instead (`simulations.run.frontier`). If runs differ
     in the number of public labels, draw accuracy against that.
+
+    Raises:
+        UserError: `read` raises it, or runs of several encoders have no central ε.
     """
     from simulations.output.figures import COLOURS, new_figure
 
     runs = read(folders)
     if len(groups := by_labels(runs)) > 1:
         return labels_figure(groups)
+    encoders = by_encoder(runs)
     every = list(zip(*map(arms_of, runs), strict=True))
     if trust.anybody(arms_of(runs[0])):
-        return frontier_figure(runs)
+        return frontier_figure(encoders)
+    if len(encoders) > 1:
+        raise UserError(f"{folders[0]} and the others: a figure of several encoders needs arms with a central ε")
     drawn, axes = new_figure(7.2, 0.9 + 0.32 * len(every))
     # points of one arm are drawn apart, or one would hide the other
     for split, aside, colour, marker, face in zip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulations.experiment.result import SHOWN, SPLITS, ArmResult, Estimate, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
-from simulations.run.over_runs import NONE, mean_said, standard_error
+from simulations.run.over_runs import mean_said, standard_error
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 COLUMNS = ("run", "arm", *Estimate._fields)
 #: Splits in words.
 SAID = {split: split.replace("_", " ") for split in SPLITS}
+#: Most groups of a measure that a table shows.
+MOST_GROUPS = 12
 #: Headings, and a row for each arm.
 Rows = list[list[str]]
 
@@ -68,26 +71,33 @@ def records(table: DataFrame) -> list[dict[Hashable, Any]]:
 def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     """Return titles and tables of the measures in SHOWN: one of all that have no groups, titled "", one for each other.
 
-    A cell is the mean over runs ± its standard error: over seeds, and of one run by test text. `runs` have the same
-    arms, one run for each seed.
+    A cell is the mean over runs ± its standard error: over seeds, and of one run by test text or by user. `runs` have
+    the same arms, one run for each seed. Of more than MOST_GROUPS groups, a table has those in which some arm is
+    lowest, by its mean and two errors, so that small groups do not come first by chance.
     """
     names = [name for name in runs[0].get("measures") or () if name in SHOWN]
     if not names:
         return []
     table = tidy({str(number): run for number, run in enumerate(runs)})
     found, errors = means(table), "error_by_text" if len(runs) == 1 else "error"
-    cells = {(row["arm"], row["metric"], row["split"]): mean_said((row["mean"], row[errors])) for row in records(found)}
+    rows = {(row["arm"], row["metric"], row["split"]): (row["mean"], row[errors]) for row in records(found)}
     metrics = table["metric"].unique()
     groups = {name: [metric for metric in metrics if metric.startswith(f"{name}: ")] for name in names}
     single = [(name, split, f"{SHOWN[name]}, {SAID[split]}") for name in names if not groups[name] for split in SPLITS]
     tables = [("", single)] if single else []
     for name in (name for name in names if groups[name]):
         for split in SPLITS:
-            columns = [(metric, split, metric.removeprefix(f"{name}: ")) for metric in groups[name]]
-            tables.append((f"{SHOWN[name]}, {SAID[split]}", columns))
+            known: dict[str, float] = {}
+            for (_, metric, where), (value, error) in rows.items():
+                if metric in groups[name] and where == split:
+                    known[metric] = min(known.get(metric, math.inf), value + 2 * (error or 0.0))
+            lowest = sorted(known, key=known.__getitem__)[:MOST_GROUPS]
+            columns = [(metric, split, metric.removeprefix(f"{name}: ")) for metric in groups[name] if metric in lowest]
+            some = f": the lowest {len(lowest)} of {len(known)}" if len(lowest) < len(known) else ""
+            tables += [(f"{SHOWN[name]}, {SAID[split]}{some}", columns)] if columns else []
     arms = [arm.name for arm in arms_of(runs[0])]
     return [
         (title, [["arm", *(heading for *_, heading in columns)],
-                 *([arm, *(cells.get((arm, *of), NONE) for *of, _ in columns)] for arm in arms)])
+                 *([arm, *(mean_said(rows.get((arm, *of))) for *of, _ in columns)] for arm in arms)])
         for title, columns in tables
     ]  # fmt: skip

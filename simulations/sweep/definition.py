@@ -15,10 +15,11 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
 from simulations.experiment.sections import SECTIONS
-from simulations.experiment.toml import document, new_path, parsed, renamed
+from simulations.experiment.toml import SWEEP, document, new_path, parsed, renamed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
+_OWN = tuple(key for key in _KEYS if key not in ("name", "experiment"))
 #: Maximum number of runs: more are a mistake.
 MOST = 10_000
 
@@ -64,7 +65,7 @@ def bundled() -> tuple[str, ...]:
 def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """Return the sweep in a TOML file, or the bundled one of that name.
 
-    Keys of the file:
+    An experiment's file holds its sweep as the table [sweep], with the keys from seeds on. Keys of another file:
 
     - experiment: a file, relative to the working directory, or a bundled name.
     - seeds: whole numbers; the default is [1].
@@ -83,8 +84,8 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> Study:
         UserError: One line, which names the file and, if a single point is wrong, the point.
     """
     table = _read(path)
-    if "experiment" not in table and not SECTIONS.keys().isdisjoint(table):
-        raise UserError(f"{path}: is an experiment, and no study of one; run it with: sottovoce simulate {path}")
+    if "experiment" not in table and (SWEEP in table or not SECTIONS.keys().isdisjoint(table)):
+        table = _of_experiment(table, path)
     try:
         return _study(table, overrides)
     except UserError as error:
@@ -96,8 +97,22 @@ def _read(path: str | Path) -> dict[str, Any]:
     if not file.is_file() and not file.suffix and len(file.parts) == 1:
         file = BUNDLED / f"{path}.toml"
     if not file.is_file():
-        raise UserError(f"{path}: neither a file nor a bundled study ({', '.join(bundled())})")
+        raise UserError(f"{path}: neither a file nor a bundled sweep ({', '.join(bundled())})")
     return parsed(file, path)
+
+
+def _of_experiment(table: Mapping[str, Any], path: str | Path) -> dict[str, Any]:
+    """Return the sweep in the table [sweep] of an experiment's file."""
+    own = table.get(SWEEP)
+    if not isinstance(own, dict):
+        raise UserError(
+            f"{path}: is an experiment without [sweep]; add seeds = [1, 2, 3] and [sweep.grid], or run it once with: "
+            f"sottovoce simulate {path}"
+        )
+    for key in own:
+        if key not in _OWN:
+            raise UserError(f"{path}: sweep.{key}: unknown key{nearest(key, _OWN) or f'; known are {either(_OWN)}'}")
+    return {"name": f"{table.get('name', '')}-sweep", "experiment": str(path)} | own
 
 
 def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:

@@ -107,8 +107,9 @@ def write(study: Study, out: Path) -> list[Path]:
     paths = [_csv(out / f"{name}.csv", table) for name, table in tables.items()]
     paths.append(_parquet(out / "tidy.parquet", tables["tidy"]))
     headings, *cells = overview(found)
+    page = [f"# {found.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
     text = {
-        "study.md": "\n".join([f"# {found.title}", "", markdown(headings, cells), "", *_notes(points)]) + "\n",
+        "study.md": "\n".join(page) + "\n",
         "study.tex": latex.table(headings, cells, caption=found.title),
     }
     for name, said in text.items():
@@ -147,7 +148,7 @@ def read(out: Path) -> Finished:
         points = [_point(out, each["point"], each["runs"]) for each in about["points"]]
         return Finished(str(about["name"]), [str(axis) for axis in about["axes"]], points)
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce study FILE.toml") from None
+        raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce sweep FILE.toml") from None
 
 
 def _point(out: Path, point: Mapping[str, Any], names: Sequence[str]) -> Point:
@@ -258,6 +259,17 @@ def _notes(points: Sequence[Point]) -> list[str]:
     local = "Local ε: what a training user, or a test user, who asks, releases at worst, trusting nobody."
     lines += ["", f"{local} {trust.NOTE}"]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
+
+
+def _by_group(points: Sequence[Point]) -> list[str]:
+    """Return the tables of measures by class, group and user, of each point."""
+    lines = []
+    for point in points:
+        for title, (headings, *rows) in beside(point.results):
+            if title:
+                where = f"{point.said}: {title}" if point.said else title
+                lines += ["", f"## {where}", "", markdown(headings, rows)]
+    return lines
 
 
 def _chance(points: Sequence[Point]) -> str:

@@ -46,7 +46,10 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:  # fmt: skip
-    """Attack a run's releases as the server would, and write attacks.json and attacks.md into its folder."""
+    """Attack a run's releases as the server would.
+
+    Write attacks.json and attacks.md into its folder.
+    """
     from simulations.output.remote import Remote, is_url
     from simulations.run.published import finished
     from sottovoce.adversary.attacks import run as attacks

@@ -28,6 +28,9 @@ def command(
         float | None, typer.Option("--delta", help="δ at which ε is compared beside the pure one: 1e-3.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed: 1; to verify, one more.")] = None,
+    fixed: Annotated[
+        bool, typer.Option("--fixed", help="Measure a program with all draws; do not stop at a violation.")
+    ] = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds that an answer of a program may take.")] = 60.0,
     certificate: Annotated[
         Path | None,
@@ -39,7 +42,10 @@ def command(
         typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure lower bounds of ε beside the claimed ε; exit with code 1 if a claim is violated.
+    """Test claimed ε by sampling.
+
+    Exit with code 1 if a claim is violated.
+    The table has a lower bound of ε beside each claimed ε.
 
     NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or an external mechanism, by
     its package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:
@@ -48,7 +54,7 @@ def command(
     from sottovoce.adversary.audit.run import audit, audit_command
 
     if certificate is not None:
-        if mechanism or out is not None or delta is not None:
+        if mechanism or out is not None or delta is not None or fixed:
             raise click.UsageError("--verify takes --command, --seed, --timeout and --json alone")
         _verify(certificate, program, seed, timeout, as_json)
         return
@@ -57,8 +63,10 @@ def command(
     if program is not None:
         if mechanism or delta is not None:
             raise click.UsageError("--command takes no --mechanism, and its δ from the program's claim")
-        results = audit_command(program, draws=draws, seed=root, timeout=timeout, out=out)
+        results = audit_command(program, draws=draws, seed=root, fixed=fixed, timeout=timeout, out=out)
     else:
+        if fixed:
+            raise click.UsageError("--fixed is of --command: mechanisms are always measured with all draws")
         results = audit(*(mechanism or ()), draws=draws, delta=1e-3 if delta is None else delta, seed=root, out=out)
     _print(results, as_json, out)
     if results["violated"]:
@@ -84,10 +92,17 @@ def _verify(path: Path, program: str | None, seed: int | None, timeout: float, a
         print_json(found)
     else:
         said = "confirmed" if found["confirmed"] else "not confirmed"
-        print(
-            f"{said}: on {found['draws']:,} new draws of each input the event came {found['hits']:,} and "
-            f"{found['misses']:,} times; at ε = {found['epsilon']:.4g} δ is at least {found['measured']:.3g}, claimed "
-            f"{found['claimed']:.3g} (confidence {found['confidence']:g}, seed {found['seed']})"
-        )
+        if "log10_wealth" in found:
+            print(
+                f"{said}: {found['draws']:,} new draws multiply a bet against ε = {found['epsilon']:.4g}, δ = "
+                f"{found['claimed']:.3g} by 10^{found['log10_wealth']:.1f} (confidence {found['confidence']:g}, seed "
+                f"{found['seed']})"
+            )
+        else:
+            print(
+                f"{said}: on {found['draws']:,} new draws of each input the event came {found['hits']:,} and "
+                f"{found['misses']:,} times; at ε = {found['epsilon']:.4g} δ is at least {found['measured']:.3g}, "
+                f"claimed {found['claimed']:.3g} (confidence {found['confidence']:g}, seed {found['seed']})"
+            )
     if not found["confirmed"]:
         raise typer.Exit(1)

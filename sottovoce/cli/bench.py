@@ -1,4 +1,4 @@
-"""Command `sottovoce bench`: its options. The measurements are in benchmarks.run."""
+"""Command `sottovoce dev bench`: its options. The measurements are in benchmarks.run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def command(
         typer.Option("--out", help="Folder for bench.json, bench.md and bench.png; new or empty.", show_default=False),
     ] = None,
 ) -> None:  # fmt: skip
-    """Measure the speed on this machine: mechanisms, encoder, rounds, and peers beside them."""
+    """Measure the speed of mechanisms, encoder, rounds and peers."""
     _find_benchmarks()
     from benchmarks import run as bench
     from simulations.output.atomic import staged

@@ -1,4 +1,4 @@
-"""Commands `sottovoce budget`: current ε, amplification by shuffling, and parameters within a budget."""
+"""Commands `sottovoce budget`: ε of releases, amplification by shuffling, and parameters within a budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from simulations.errors import UserError
 from sottovoce.cli.ladder_table import LEGEND, assumptions, number, table
-from sottovoce.cli.options import AsJson, Set, print_json, show_progress
+from sottovoce.cli.options import AsJson, print_json, show_progress
 from sottovoce.cli.options import overrides as once
 from sottovoce.cli.plan_table import lines as plan_lines
 
@@ -23,44 +23,51 @@ if TYPE_CHECKING:
 
 # This file must not import SciPy, matplotlib or the accounting before a command runs, because `--help` must start fast.
 
-app = typer.Typer(help="What ε do I have, and what does a budget buy?", no_args_is_help=True)
+app = typer.Typer(help="Compute ε of mechanisms, experiments and ledgers; plan a budget.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as purkayastha.")]
-Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Its ε, in its own metric.", show_default=False)]
-Sigma = Annotated[float | None, typer.Option("--sigma", help="Of gaussian, instead of --epsilon.", show_default=False)]
-Dim = Annotated[int | None, typer.Option("--dim", help="m', coordinates of an embedding.", show_default=False)]
-Classes = Annotated[int, typer.Option("--classes", help="Of a label.")]
-Raw = Annotated[bool, typer.Option("--raw", help="planar-laplace without its normalization.")]
+Mechanism = Annotated[
+    str,
+    typer.Option(
+        "--mechanism", metavar="NAME:KEY=VALUE,...",
+        help="Mechanism and its parameters, for example purkayastha:epsilon=4,dim=16.",
+    ),
+]  # fmt: skip
+Classes = Annotated[int, typer.Option("--classes", help="Number of classes of a label.")]
 LabelEpsilon = Annotated[
     float | None,
-    typer.Option("--label-epsilon", help="A label under randomized response beside the embedding.", show_default=False),
+    typer.Option(
+        "--label-epsilon", help="ε of a label that is released too, by randomized response.", show_default=False
+    ),
 ]
-Users = Annotated[int | None, typer.Option("--users", help="Users delivered by the shuffler.", show_default=False)]
-Delta = Annotated[float, typer.Option("--delta", help="δ, of every figure.")]
-Records = Annotated[int | None, typer.Option("--records", help="Most records of one user.", show_default=False)]
-Stages = Annotated[int, typer.Option("--stages", help="Stages in which one user releases anew.")]
+Users = Annotated[
+    int | None, typer.Option("--users", help="Number of users delivered by the shuffler.", show_default=False)
+]
+Delta = Annotated[float, typer.Option("--delta", help="δ at which ε is computed.")]
+Records = Annotated[
+    int | None, typer.Option("--records", help="Maximum number of records of a user.", show_default=False)
+]
+Stages = Annotated[int, typer.Option("--stages", help="Number of stages in which a user releases anew.")]
 
 
 @app.command("local")
 def local_(
-    mechanism: Name,
-    epsilon: Epsilon = None,
-    sigma: Sigma = None,
-    dim: Dim = None,
+    mechanism: Mechanism,
     classes: Classes = 2,
-    raw: Raw = False,
     label_epsilon: LabelEpsilon = None,
-    times: Annotated[int, typer.Option("--times", help="How many releases of one user.")] = 1,
+    times: Annotated[int, typer.Option("--times", help="Number of releases of a user.")] = 1,
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """Print the worst case, the exact ε at δ, and compositions of several releases, without a shuffler."""
+    """Print ε of one or several releases, without a shuffler.
+
+    The worst case, the exact ε at δ, and compositions of several releases.
+    """
     from mechanisms import checks
     from simulations.analysis import budget
 
-    _check_delta(delta)
+    check_delta(delta)
     times = checks.integer("budget local", "--times", times, 1, 10**6)
-    release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    release = budget.Release(mechanism, classes, label_epsilon, delta)
     answer = budget.local(release.with_losses(), times=times, delta=delta)
     if as_json:
         return print_json(answer)
@@ -75,13 +82,9 @@ def local_(
 
 @app.command("compare")
 def compare_(
-    mechanism: Name,
-    epsilon: Epsilon = None,
-    sigma: Sigma = None,
-    dim: Dim = None,
+    mechanism: Mechanism,
     classes: Classes = 2,
-    raw: Raw = False,
-    times: Annotated[int, typer.Option("--times", help="How many releases of one user.")] = 1,
+    times: Annotated[int, typer.Option("--times", help="Number of releases of a user.")] = 1,
     sampling: Annotated[
         float | None,
         typer.Option("--sampling", help="Of gaussian: the chance to be in a Poisson sample.", show_default=False),
@@ -93,8 +96,8 @@ def compare_(
     from simulations.analysis import budget
     from simulations.analysis.compare import compare
 
-    _check_delta(delta)
-    release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, None, delta)
+    check_delta(delta)
+    release = budget.Release(mechanism, classes, None, delta)
     answer = compare(release.with_losses(), times=times, delta=delta, sampling=sampling)
     if as_json:
         return print_json(answer)
@@ -108,13 +111,9 @@ def compare_(
 
 @app.command("shuffle")
 def shuffle_(
-    mechanism: Name,
-    users: Annotated[int, typer.Option("--users", help="Users delivered by the shuffler.")],
-    epsilon: Epsilon = None,
-    sigma: Sigma = None,
-    dim: Dim = None,
+    mechanism: Mechanism,
+    users: Annotated[int, typer.Option("--users", help="Number of users delivered by the shuffler.")],
     classes: Classes = 2,
-    raw: Raw = False,
     label_epsilon: LabelEpsilon = None,
     honest: Annotated[
         float, typer.Option("--honest", help="Share of them who follow the protocol; the others hide nobody.")
@@ -122,11 +121,11 @@ def shuffle_(
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """Print a user's central ε in a shuffled crowd: every valid bound, under its published name."""
+    """Print a user's central ε in a shuffled crowd, by every valid bound."""
     from simulations.analysis import budget
 
-    _check_delta(delta)
-    release = budget.Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    check_delta(delta)
+    release = budget.Release(mechanism, classes, label_epsilon, delta)
     released = release.with_losses()
     answer = budget.shuffled(released, users=users, honest=honest, delta=delta)
     if as_json:
@@ -162,13 +161,17 @@ def ladder_(
         typer.Option("--user", help="With --ledger: this user, not the one who spent most.", show_default=False),
     ] = None,
     mechanism: Annotated[
-        str | None, typer.Option("--mechanism", help="Without a file: the mechanism.", show_default=False)
+        str | None,
+        typer.Option(
+            "--mechanism",
+            metavar="NAME:KEY=VALUE,...",
+            show_default=False,
+            help="Mechanism and its parameters, instead of a file.",
+        ),
     ] = None,
-    epsilon: Epsilon = None,
-    sigma: Sigma = None,
-    dim: Dim = None,
-    classes: Annotated[int | None, typer.Option("--classes", help="Of a label.", show_default=False)] = None,
-    raw: Raw = False,
+    classes: Annotated[
+        int | None, typer.Option("--classes", help="Number of classes of a label.", show_default=False)
+    ] = None,
     label_epsilon: LabelEpsilon = None,
     users: Users = None,
     records: Records = None,
@@ -176,15 +179,15 @@ def ladder_(
     delta: Annotated[float | None, typer.Option("--delta", help="δ, of every rung.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print ε, rung by rung, of an experiment file, a mechanism, or a ledger."""
+    """Print the ladder of ε of an experiment, a mechanism or a ledger."""
     sources = [s for s in (file, ledger, mechanism) if s is not None]
     if len(sources) != 1:
         raise UserError("budget ladder: give one of FILE.toml, --mechanism or --ledger")
     if delta is not None:
-        _check_delta(delta)
+        check_delta(delta)
     if mechanism is None:  # an ignored option would look like one that has an effect
-        given = (epsilon, sigma, dim, raw or None, label_epsilon, users, None if stages == 1 else stages)
-        names = ("epsilon", "sigma", "dim", "raw", "label-epsilon", "users", "stages")
+        given = (label_epsilon, users, None if stages == 1 else stages)
+        names = ("label-epsilon", "users", "stages")
         if odd := [name for name, value in zip(names, given, strict=True) if value is not None]:
             instead = "; a file says it itself, or --set KEY=VALUE" if file is not None else ""
             raise UserError(f"budget ladder: --{odd[0]} goes with --mechanism{instead}")
@@ -195,7 +198,7 @@ def ladder_(
     elif mechanism is not None:
         from simulations.analysis.budget import Release
 
-        release = Release(mechanism, epsilon, sigma, dim, classes or 2, raw, label_epsilon, delta or 1e-6)
+        release = Release(mechanism, classes or 2, label_epsilon, delta or 1e-6)
         _ladder_of_release(release, users, records, stages, as_json)
     else:
         overrides = once(set_, None) + ([] if delta is None else [f"shuffle.delta={delta!r}"])
@@ -220,12 +223,11 @@ def _ladder_of_file(file: str, overrides: list[str], records: int | None, classe
             if arm[key] is not None:
                 lines += ["", f'arm "{arm["arm"]}"{mark}, {who}', *table(arm[key])]
                 notes |= dict.fromkeys(assumptions(arm[key]))
+        lines += [f"  {arm['liars']}"] if arm["liars"] else []
     _print([*lines, "", "What this rests on:", *notes, *LEGEND])
 
 
-def _ladder_of_release(
-    release: Release, users: int | None, records: int | None, stages: int, as_json: bool
-) -> None:
+def _ladder_of_release(release: Release, users: int | None, records: int | None, stages: int, as_json: bool) -> None:
     from simulations.analysis.budget import described, ladder_of_release
 
     released, records = release.mechanisms(), 1 if records is None else records
@@ -261,34 +263,19 @@ def _ladder_of_ledger(place: str, user: int | None, delta: float, as_json: bool)
     )  # fmt: skip
 
 
-@app.command("report")
-def report_(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
-    set_: Set = None,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="An .html file; the privacy label stands beside it as .json.")
-    ] = Path("report.html"),
-) -> None:
-    """Write one HTML file and a privacy label about the cost of an experiment for its users, before it runs."""
-    from sottovoce.report.write import report_of_plan
-
-    _print([str(path) for path in report_of_plan(file, out, overrides=once(set_, None))])
-
-
 CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]
 CentralDelta = Annotated[float, typer.Option("--delta", help="The central δ.")]
 Invited = Annotated[
     int | None,
     typer.Option("--users", help="Users invited; a text may be planned without a shuffler.", show_default=False),
 ]
-Planned = Annotated[str, typer.Option("--mechanism", help="Of the embedding, or of a text's words.")]
-Tokens = Annotated[
-    int | None, typer.Option("--tokens", help="Of a text: its most tokens (default: 64).", show_default=False)
-]
-Length = Annotated[
-    str | None,
-    typer.Option("--length", help="Of a text: the ε of its length (default: 1), or kept.", show_default=False),
-]
+Planned = Annotated[
+    str,
+    typer.Option(
+        "--mechanism", metavar="NAME:KEY=VALUE,...",
+        help="Mechanism without ε, for example purkayastha:dim=16, or santext:tokens=64,length=1 for a text.",
+    ),
+]  # fmt: skip
 Words = Annotated[
     str | None,
     typer.Option(
@@ -321,39 +308,46 @@ def plan_(
     users: Invited = None,
     label_epsilon: LabelEpsilon = None,
     mechanism: Planned = "purkayastha",
-    dim: Annotated[int, typer.Option("--dim", help="m', coordinates of an embedding.")] = 16,
     classes: Classes = 2,
     dropout: Annotated[float, typer.Option("--dropout", help="Share of users who never answer.")] = 0.0,
-    records: Annotated[int, typer.Option("--records", help="Most records of one user.")] = 1,
+    records: Annotated[int, typer.Option("--records", help="Maximum number of records of a user.")] = 1,
     stages: Stages = 1,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.", show_default=False),
     ] = None,
-    tokens: Tokens = None,
-    length: Length = None,
     words: Words = None,
     generator: Generator = None,
     accept_unprotected: Public = None,
     crowd: Crowd = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the largest local ε within a central budget; without --label-epsilon, show how the budget can be split."""
+    """Find the largest local ε within a central budget.
+
+    Without --label-epsilon, show how the budget can be split.
+    """
+    from mechanisms.mechanism_text import read_mechanism
     from simulations.analysis import plan
     from simulations.analysis.budget import TextToPlan
     from simulations.output.atomic import whole
 
-    _check_delta(delta)
+    check_delta(delta)
     if out is not None and out.exists():
         raise UserError(f"--out {out}: is there already; name another file")
     if out is not None and (records != 1 or stages != 1):
         raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
-    if mechanism == "privunit" and label_epsilon is not None:
+    spec = read_mechanism(mechanism)
+    name = spec.pop("mechanism")
+    if name == "privunit" and label_epsilon is not None:
         raise UserError("--label-epsilon: the label is in the vector that privunit releases; leave it out")
     labels = plan.LABEL_EPSILONS if label_epsilon is None else (label_epsilon,)
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
-    text = TextToPlan(tokens, length, words, generator, accept_unprotected, crowd)
-    answer = _plan_of(terms, mechanism, dim, text, out)
+    length = None if "length" not in spec else str(spec.pop("length"))
+    text = TextToPlan(spec.pop("tokens", None), length, words, generator, accept_unprotected, crowd)
+    dim = spec.pop("dim", 16)
+    if spec:
+        raise UserError(f"--mechanism {mechanism}: a plan takes dim, tokens and length, and no {next(iter(spec))}")
+    answer = _plan_of(terms, name, dim, text, out)
     if out is not None:
         written = plan.experiment_file(answer, name=out.stem)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -380,7 +374,7 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
             build, among = text.by_epsilon(mechanism, delta=terms.delta)
         return plan.plan_text(terms, build, public=text.public, crowd=text.crowd) | {"among": among}
     if given := [name for name, value in asdict(text).items() if value is not None]:
-        option = f"--{given[0].replace('_', '-')}"
+        option = given[0] if given[0] in ("tokens", "length") else f"--{given[0].replace('_', '-')}"
         raise UserError(f"{option}: is about texts, and {mechanism} sanitizes none; leave it out")
     if terms.users is None:
         raise UserError("--users: say how many are invited")
@@ -392,55 +386,21 @@ def _plan_of(terms: Terms, mechanism: str, dim: int, text: TextToPlan, out: Path
     return plan.plan(terms, mechanism=mechanism, dim=dim)
 
 
-@app.command("optimal")
-def optimal_(
-    users: Annotated[int, typer.Option("--users", help="Users delivered, of one crowd.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The central ε.")],
-    dim: Annotated[int, typer.Option("--dim", help="D, coordinates of a vector.")] = 64,
-    delta: Delta = 1e-6,
-    as_json: AsJson = False,
-) -> None:
-    """Compare one anonymous vector a user with a trusted curator: shapes of the density, and more messages."""
-    from mechanisms import checks
-    from mechanisms.privunit import MAX_DIM
-    from simulations.analysis.shuffle_optimal import search
-
-    _check_delta(delta)
-    dim = checks.integer("budget optimal", "--dim", dim, 2, MAX_DIM)
-    show_progress()
-    answer = search(users=users, dim=dim, epsilon=epsilon, delta=delta)
-    if as_json:
-        return print_json(answer)
-    lines = [
-        f"central ε = {epsilon:g} at δ = {delta:g}, {users:,} users of one crowd, D = {dim}; squared error of the mean",
-        f"beside a trusted curator's (off by {answer['curator_noise']:.3g}):", "",
-        f"{'density':<30} {'messages':>8} {'local ε':>8} {'E cos':>7} {'error':>8}",
-    ]  # fmt: skip
-    for r in answer["releases"]:
-        numbers = f"{r['messages']:>8} {number(r['local_epsilon']):>8} {r['scale']:>7.4f} {r['error']:>7.1f}x"
-        lines.append(f"{r['shape']:<30} {numbers}")
-    _print(lines)
-
-
 @app.command("users")
 def users_(
-    mechanism: Name,
+    mechanism: Mechanism,
     central: Annotated[float, typer.Option("--central", help="The central ε that one user may spend.")],
-    epsilon: Epsilon = None,
-    sigma: Sigma = None,
-    dim: Dim = None,
     classes: Classes = 2,
-    raw: Raw = False,
     label_epsilon: LabelEpsilon = None,
     delta: Delta = 1e-6,
     as_json: AsJson = False,
 ) -> None:
-    """Print the number of users that a mechanism needs for a central ε."""
+    """Print the number of users that a central ε needs."""
     from mechanisms.accounting.planner import users_needed
     from simulations.analysis.budget import Release
 
-    _check_delta(delta)
-    release = Release(mechanism, epsilon, sigma, dim, classes, raw, label_epsilon, delta)
+    check_delta(delta)
+    release = Release(mechanism, classes, label_epsilon, delta)
     if not 0 < central <= 1000:
         raise UserError(f"--central {central:g}: must be above 0 and at most 1000")
     needed = users_needed(release.with_losses(), epsilon=central, delta=delta)
@@ -450,23 +410,8 @@ def users_(
     _print([none if needed is None else f"{needed:,} users delivered, of one crowd"])
 
 
-@app.command("figures")
-def figures_(
-    out: Annotated[Path, typer.Option("--out", help="Folder, made where there is none.")],
-    epsilon: Annotated[float, typer.Option("--epsilon", help="Of Purkayastha.")] = 2.0,
-    dim: Annotated[int, typer.Option("--dim", help="m'.")] = 16,
-    users: Annotated[int, typer.Option("--users", help="Users delivered.")] = 67_349,
-    delta: Delta = 1e-6,
-) -> None:
-    """Draw ε against δ, rounds and users, and all bounds side by side, as PNG files for print."""
-    from simulations.analysis import budget_figures
-
-    _check_delta(delta)
-    for path in budget_figures.write(out, epsilon=epsilon, dim=dim, users=users, delta=delta):
-        print(path)
-
-
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """Raise UserError for a δ that is not between 0 and 1."""
     if not 0 < delta < 1:  # also rejects NaN
         raise UserError(f"--delta: must be above 0 and below 1, got {delta:g}")
 

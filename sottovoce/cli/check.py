@@ -19,7 +19,7 @@ def command(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast a run's cost in ε, time and memory, and its cuts, without running or releasing anything."""
+    """Forecast a run's ε, time and memory, without running it."""
     from simulations.experiment import load
     from simulations.run.forecast import forecast
 
@@ -54,6 +54,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
                 rungs = [rung for rung in arm[key] if rung["epsilon"] is not None]
                 worst = next((number(rung["worst_case"]) for rung in rungs if rung["rung"] == "user"), "–")
                 said += [f" {who}, ε = {worst} at worst:", *table(rungs)]
+        said += [f" {arm['liars']}"] if arm["liars"] else []
     said += [*LEGEND, "", *_estimate(found["estimate"])]
     return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
 

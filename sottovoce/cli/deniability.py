@@ -1,4 +1,4 @@
-"""Command `sottovoce deniability`: its options. The measurements are in simulations.analysis.deniability."""
+"""Command `sottovoce text deniability`: its options. The measurements are in simulations.analysis.deniability."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from sottovoce.cli.options import show_progress
 
 def command(
     mechanism: Annotated[
-        list[str], typer.Option("--mechanism", metavar="NAME[:KEY=VALUE,...]", help="Once for each to compare.")
+        list[str],
+        typer.Option(
+            "--mechanism", metavar="NAME:KEY=VALUE,...", help="Mechanism and its parameters; repeat to compare."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures; new or empty.")],
     epsilon: Annotated[
-        list[float] | None, typer.Option("--epsilon", help="Once for each ε to try (default: 5, 10, 25).")
+        list[float] | None, typer.Option("--epsilon", help="ε to try; may be repeated (default: 5, 10, 25).")
     ] = None,
     words: Annotated[
         str, typer.Option("--words", help="Public word vectors: a text file, or a checkpoint's own words.")
@@ -33,7 +36,7 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
 ) -> None:
-    """Measure how often words stay, their substitutes, and their deniability, as tables and figures."""
+    """Compare word mechanisms: how often do words stay?"""
     from simulations.analysis.deniability import Study, check, load_words, run, table, write
     from simulations.output.atomic import staged
 

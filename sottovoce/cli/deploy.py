@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 # This file must not import NumPy, torch or Flower, because `--help` and the error for a mistyped file must come fast.
 
 app = typer.Typer(
-    help="A study on real processes: SuperLink, devices, shuffler, training server, the deployed model.",
+    help="Run an experiment on real processes, on one machine or several.",
     no_args_is_help=True,
 )
+keys_app = typer.Typer(help="Make, sign, renew and register keys and certificates.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 
 Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help="This party's certificate (PEM).")]
-Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="And its key.")]
-Authority = Annotated[
-    Path, typer.Option("--root-certificates", metavar="FILE", help="The authority that the others' are signed by.")
-]
+Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="Private key of this party.")]
+Authority = Annotated[Path, typer.Option("--root-certificates", metavar="FILE", help="Certificate of the authority.")]
 Party = Annotated[
     str,
     typer.Option(
@@ -34,30 +34,32 @@ Party = Annotated[
         help="authority, superlink, shuffler, model, training-server, publisher, enrolment, or node (a device).",
     ),
 ]
-Port = Annotated[int, typer.Option("--port", help="Where it listens.")]
-Host = Annotated[str, typer.Option("--host", help="At which of this machine's addresses it listens.")]
+Port = Annotated[int, typer.Option("--port", help="Port to listen on.")]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 
 
 @app.command("up")
 def up_(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
     arm: OneArm = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="Devices; user u lives on device u mod NODES.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", help="Number of devices; user u is on device u mod NODES.")] = 4,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The folder; new or empty (default: runs/deploy-NAME-DATE).", show_default=False),
+        typer.Option(
+            "--out", help="Results folder, new or empty (default: runs/deploy-NAME-DATE).", show_default=False
+        ),
     ] = None,
     data: Data = None,
     set_: Set = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="The SuperLink's (default: a free one).", show_default=False)
+        int | None, typer.Option("--port", help="Port of the SuperLink (default: a free one).", show_default=False)
     ] = None,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Leave devices and shuffler up, and serve the trained model.")
+        bool, typer.Option("--stay", help="Keep devices and shuffler running, and serve the trained model.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one arm of a study through a SuperLink, devices, a shuffler and a training server on this machine."""
+    """Run one arm on this machine: SuperLink, devices, shuffler, server."""
     from simulations.experiment import load, slug
 
     experiment = load(file, overrides(set_, data))
@@ -74,24 +76,27 @@ def up_(
 
 
 @app.command("down")
-def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `deploy up` has made.")]) -> None:
-    """Stop the remaining processes of a deployment, and nothing else."""
+def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `deploy up`.")]) -> None:
+    """Stop the remaining processes of a deployment."""
     from sottovoce.deployment import processes as parties
 
     ended = parties.down(folder)
     print(f"{folder}: stopped {', '.join(ended)}" if ended else f"{folder}: nothing is running")
 
 
-@app.command("keys")
+@keys_app.command("make")
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; a folder for each party comes into it.")],
-    nodes: Annotated[int, typer.Option("--nodes", min=0, help="How many devices.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="Number of devices.")] = 4,
     host: Annotated[
         list[str] | None,
         typer.Option("--host", metavar="PARTY=HOST", help="Where superlink, shuffler or model is reached."),
     ] = None,
 ) -> None:
-    """Make the keys and certificates of a deployment on several machines; `up` makes its own."""
+    """Make the keys and certificates of all parties at once.
+
+    `deploy up` makes its own.
+    """
     from sottovoce.deployment import local as deploy
     from sottovoce.deployment import party_keys
 
@@ -101,12 +106,12 @@ def keys(
     print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
 
 
-@app.command("request-certificate")
+@keys_app.command("request")
 def request_certificate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")],
     party: Party,
 ) -> None:
-    """Make the keys of one party on its own machine, and a certificate request for the authority."""
+    """Make the keys of one party, and its certificate request."""
     from sottovoce.deployment import local as deploy
     from sottovoce.deployment import party_keys
 
@@ -116,11 +121,11 @@ def request_certificate(
     print(f"{folder}: {made}; what ends in .key, and secret, stays here")
 
 
-@app.command("renew-seal")
+@keys_app.command("renew")
 def renew_seal(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where seal.key is, of training server or model.")],
 ) -> None:
-    """Make another key that devices seal to, and keep the old one for devices that still use it."""
+    """Make a new seal key, and keep the old one for devices that use it."""
     from sottovoce.deployment import party_keys
 
     old, new = party_keys.renew_seal(folder)
@@ -130,15 +135,20 @@ def renew_seal(
     )
 
 
-@app.command("sign-certificate")
+@keys_app.command("sign")
 def sign_certificate(
-    request: Annotated[Path, typer.Argument(metavar="cert.csr", help="What a party asks, by `request-certificate`.")],
+    request: Annotated[
+        Path, typer.Argument(metavar="cert.csr", help="Certificate request of a party, by `deploy keys request`.")
+    ],
     authority: Annotated[Path, typer.Option("--authority", metavar="DIR", help="Where ca.key and ca.pem are.")],
     party: Party,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="For cert.pem and ca.pem, which the party gets.")],
     host: Annotated[list[str] | None, typer.Option("--host", help="A name or address where it is reached.")] = None,
 ) -> None:
-    """Sign a party's certificate as the authority, which states the party; the request's own name is ignored."""
+    """Sign a party's certificate as the authority.
+
+    The authority states the party. The name in the request is ignored.
+    """
     from sottovoce.deployment import party_keys
 
     party_keys.sign_request(authority, request, out, party, host or ())
@@ -152,7 +162,7 @@ def units(
     party: Annotated[str, typer.Option("--party", help="What the service is called, as shuffler or node-1.")],
     place: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder that it is started in.")] = Path("."),
 ) -> None:
-    """Write a systemd unit and a Compose file that restart a party whenever it fails."""
+    """Write a systemd unit and a Compose file that restart a party."""
     import shutil
 
     from sottovoce.deployment.units import write_units
@@ -162,13 +172,13 @@ def units(
     print("\n".join(f"{path}: {party}, started again when it fails" for path in made))
 
 
-@app.command("register")
+@keys_app.command("register")
 def register(
     public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
     root_certificates: Authority,
 ) -> None:
-    """Register a device with a SuperLink, and print the node id for the shuffler's list of users."""
+    """Register a device with a SuperLink, and print its node id."""
     from sottovoce.deployment import superlink as operator
 
     print(operator.register(superlink, root_certificates, public_key))
@@ -187,7 +197,10 @@ def enrol(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The tokens, for the shuffler.")],
 ) -> None:
-    """Sign tokens for users as the enrolment authority; a shuffler accepts rows of no other users."""
+    """Sign tokens of users as the enrolment authority.
+
+    A shuffler accepts rows of no other users.
+    """
     from simulations.output.atomic import whole
     from simulations.shuffler import enrolment
     from sottovoce.deployment.keys import read_key
@@ -202,17 +215,20 @@ def enrol(
 
 @app.command("gateway")
 def gateway(
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
     root_certificates: Authority,
     certificate: Certificate,
     key: Key,
     port: Port,
     host: Host = "127.0.0.1",
     connections: Annotated[
-        int, typer.Option("--connections", metavar="N", help="At a time; half of them from one address.")
+        int,
+        typer.Option(
+            "--connections", metavar="N", help="Maximum number of connections at a time, half of them from one address."
+        ),
     ] = 1024,
 ) -> None:
-    """Run a reverse proxy that exposes only the device API of a private SuperLink."""
+    """Run a reverse proxy that exposes only a SuperLink's device API."""
     from sottovoce.deployment import gateway as gateway_service
 
     show_progress()
@@ -224,27 +240,29 @@ def gateway(
 
 @app.command("shuffler")
 def shuffler(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where its batches are kept; new, or its own.")],
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the batches.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
     root_certificates: Authority,
-    secret: Annotated[Path, typer.Option("--secret", metavar="FILE", help="What it shares with the SuperLink.")],
+    secret: Annotated[
+        Path, typer.Option("--secret", metavar="FILE", help="Secret that the shuffler shares with the SuperLink.")
+    ],
     certificate: Certificate,
     key: Key,
     port: Port,
     users: Annotated[
         Path,
-        typer.Option("--users", metavar="FILE", help="Who may take part: tokens, by `deploy enrol`."),
+        typer.Option("--users", metavar="FILE", help="Tokens of the users, made by `deploy enrol`."),
     ],
     enrolment_key: Annotated[
-        Path, typer.Option("--enrolment-key", metavar="FILE", help="The public key of whoever has signed them.")
+        Path, typer.Option("--enrolment-key", metavar="FILE", help="Public key of the enrolment authority.")
     ],
     origins: Annotated[
         bool,
-        typer.Option("--origins", help="Write down, in DIR/origins, whose rows are: for a study, never of real users."),
+        typer.Option("--origins", help="Write the user of each row into DIR/origins; for simulated users only."),
     ] = False,
     host: Host = "127.0.0.1",
 ) -> None:
-    """Run the shuffler between devices and training server: store sealed releases, and remove their users."""
+    """Run the shuffler: store sealed releases, and remove their users."""
     from sottovoce.deployment import shuffler as shuffler_service
 
     show_progress()
@@ -258,12 +276,12 @@ def shuffler(
 
 @app.command("public")
 def public(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The public part; new or empty.")],
     data: Data = None,
     set_: Set = None,
 ) -> None:
-    """Write a study's public data for a training server: public texts, encoder, vocabulary; no data of users."""
+    """Write the public data of an experiment for a training server."""
     from simulations.experiment import load
 
     experiment = load(file, overrides(set_, data))
@@ -279,32 +297,35 @@ def public(
 
 @app.command("train")
 def train(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="A study, or a bundled one by its name alone.")],
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
     public: Annotated[
         Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The model; new or empty.")],
-    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Where the shuffler listens.")],
+    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")],
     root_certificates: Authority,
     certificate: Certificate,
     key: Key,
     seal_key: Annotated[
         list[Path],
         typer.Option(
-            "--seal-key", metavar="FILE",
+            "--seal-key",
+            metavar="FILE",
             help="The private key that releases are sealed to; again, of the one before, while devices change.",
         ),
     ],
     bundle: Annotated[
         Path | None,
         typer.Option(
-            "--bundle", metavar="DIR", show_default=False,
+            "--bundle",
+            metavar="DIR",
+            show_default=False,
             help="What the devices were given: what it does not list is asked when its publisher has signed it.",
         ),
     ] = None,
     arm: OneArm = None,
 ) -> None:
-    """Train one arm of a study on the shuffler's batches of releases, without their users."""
+    """Train one arm on the batches that the shuffler delivers."""
     from simulations.experiment import load, to_toml
 
     experiment = load(file)
@@ -339,7 +360,7 @@ def sign(
     sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="The publisher's private key.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The signed question, for devices and server.")],
 ) -> None:
-    """Sign a request as the publisher of a bundle, so that its devices may answer it within their limits."""
+    """Sign a request as the publisher, so that devices may answer it."""
     from client.device.bundle import open_bundle
     from sottovoce.deployment import questions
 
@@ -359,7 +380,7 @@ def score(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a deployed arm against the true labels, which the operator of the study holds."""
+    """Score a deployed arm against the true labels."""
     from simulations.experiment import load
 
     experiment = load(file, overrides(None, data))
@@ -393,13 +414,15 @@ def predict(
     seal_key: Annotated[
         list[Path] | None,
         typer.Option(
-            "--seal-key", metavar="FILE", show_default=False,
+            "--seal-key",
+            metavar="FILE",
+            show_default=False,
             help="The private key that questions are sealed to; again, of the one before, while devices change.",
         ),
     ] = None,
     host: Host = "127.0.0.1",
 ) -> None:
-    """Answer sanitized embeddings with the model's predictions."""
+    """Serve a trained model: answer sanitized embeddings."""
     from sottovoce.deployment import predict as predict_service
 
     show_progress()

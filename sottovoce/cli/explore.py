@@ -13,22 +13,26 @@ import typer
 def command(
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="RUN_DIR", help="Of this finished run: its data, its model.", show_default=False),
+        typer.Option(
+            "--run", metavar="RUN_DIR", help="Finished run whose data and model are shown.", show_default=False
+        ),
     ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", metavar="DIR", help="Or of this device's bundle.", show_default=False),
+        typer.Option("--bundle", metavar="DIR", help="Bundle of a device, instead of a run.", show_default=False),
     ] = None,
     node: Annotated[
         Path | None,
         typer.Option(
-            "--node", metavar="DIR", show_default=False,
-            help="With --bundle: this device's own ledger, which is charged (default: one that is thrown away).",
+            "--device",
+            metavar="DEVICE",
+            show_default=False,
+            help="Device folder whose ledger is charged; with --bundle (default: a temporary ledger).",
         ),
     ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Of the page (0: a free one).")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page (0: a free one).")] = 0,
 ) -> None:
-    """Serve a page for your browser that shows what leaves a device for a sentence, what it reveals, and its cost."""
+    """Serve a local page: type a sentence, see what leaves a device."""
     from sottovoce.explore import serve
 
     serve.run(run=run, bundle=bundle, node=node, port=port, say=lambda line: print(line, flush=True))

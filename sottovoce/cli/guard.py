@@ -27,7 +27,7 @@ def command(
         str, typer.Option("--supernode", metavar="HOST:PORT", help="The SuperNode's Runtime API on this machine.")
     ] = "127.0.0.1:9094",
 ) -> None:  # fmt: skip
-    """Run the apps of a Flower SuperNode in a sandbox, and let only charged releases leave, until a signal stops it."""
+    """Run a Flower node whose apps send charged releases only."""
     with ends_on_signal():
         from simulations.transport.quiet import hush_flower
         from sottovoce.guard.guard import Guard

@@ -14,29 +14,40 @@ import typer
 def command(
     from_: Annotated[Path, typer.Option("--from", metavar="FILE", help="CSV, TSV, JSONL or Parquet, a text a row.")],
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Of a new folder (default: the file's).", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="Name of the new folder (default: the file's).", show_default=False),
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option("--text", help="The column of the texts, or its position from 1.", show_default=False),
+        typer.Option("--text", help="Column of the texts, or its position from 1.", show_default=False),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="The column of the labels.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Column of the labels.", show_default=False)] = None,
     user: Annotated[
-        str | None, typer.Option("--user", help="The column that says whose a row is.", show_default=False)
+        str | None, typer.Option("--user", help="Column that names the user of a row.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="By which the rows are divided.")] = 1,
+    second: Annotated[
+        str | None, typer.Option("--second", help="Column of the second texts of pairs.", show_default=False)
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="COLUMN", help="Further column to copy, as of groups.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
 ) -> None:
-    """Write a commented experiment on your own texts, cleaned and split, that runs without changes."""
+    """Write an experiment on your own table of texts and labels."""
     from simulations.experiment.values import whole
     from simulations.run.proposal import propose
 
     out = Path(name or from_.stem)
-    made = propose(from_, out, text=text, label=label, user=user, seed=whole(0)(seed, "--seed"))
-    study, sweep = shlex.quote(str(made.file)), shlex.quote(str(out / "sweep.toml"))
+    made = propose(
+        from_, out, text=text, label=label, user=user, second=second, kept=tuple(keep or ()),
+        seed=whole(0)(seed, "--seed"),
+    )  # fmt: skip
+    study = shlex.quote(str(made.file))
     print("\n".join(made.found))
     print(
         f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
         f"    sottovoce check {study}      # what it costs, before it runs\n"
         f"    sottovoce simulate {study}\n"
-        f"    sottovoce study {sweep}      # five ε by three seeds: a figure, and tables for a paper"
+        f"    sottovoce sweep {study}      # five ε by three seeds: a figure, and tables for a paper"
     )

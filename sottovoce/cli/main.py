@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
+from typer.core import TyperGroup
 
 from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated, UserError
 from simulations.output import streams
@@ -26,21 +27,18 @@ from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 from sottovoce.cli import attack as attack_command
 from sottovoce.cli import audit as audit_command
-from sottovoce.cli import bench as bench_command
-from sottovoce.cli import budget, encoders, sanitize
+from sottovoce.cli import budget, dev, encoders, old_names, text
 from sottovoce.cli import check as check_command
-from sottovoce.cli import deniability as deniability_command
+from sottovoce.cli import count as count_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
 from sottovoce.cli import guard as guard_command
 from sottovoce.cli import init as init_command
-from sottovoce.cli import paraphraser as paraphraser_command
 from sottovoce.cli import people as people_command
 from sottovoce.cli import report as report_command
 from sottovoce.cli import reproduce as reproduce_command
-from sottovoce.cli import similarity as similarity_command
-from sottovoce.cli import study as study_command
+from sottovoce.cli import sweep as sweep_command
 from sottovoce.cli.options import (
     AsJson,
     Data,
@@ -60,41 +58,45 @@ if TYPE_CHECKING:
 # This file must not import torch, Flower or matplotlib, because `--help` and the error for a mistyped file must come
 # fast.
 
+#: Panels of `--help`, in its order.
+START, EXPERIMENTS = "Start", "Experiments"
+PRIVACY, DEVICE = "Text, privacy, adversary and reports", "Device and deployment"
+
+
+class _Main(TyperGroup):
+    """Group whose help lists commands alone, so that it fits one screen. Its last line names the options."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options, hidden."""
+        found = super().get_params(ctx)
+        for parameter in found:
+            if isinstance(parameter, click.Option):
+                parameter.hidden = True
+        return found
+
+
 app = typer.Typer(
-    help="Federated learning on text that is sanitized before it leaves the user.",
+    cls=_Main,
+    help="Train text classifiers on users' devices under local differential privacy.",
+    epilog="First: sottovoce demo | sottovoce explore | sottovoce init --from FILE.csv\n\n"
+    "Options: -h, --help, --version, --install-completion",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(budget.app, name="budget")
-app.add_typer(device_command.app, name="device")
-app.add_typer(deploy_command.app, name="deploy")
-app.add_typer(encoders.app, name="encoders")
-app.command("init")(init_command.command)
-app.command("check")(check_command.command)
-app.command("study")(study_command.command)
-app.command("sanitize")(sanitize.command)
-app.command("paraphraser")(paraphraser_command.command)
-app.command("deniability")(deniability_command.command)
-app.command("similarity")(similarity_command.command)
-app.command("audit")(audit_command.command)
-app.command("attack")(attack_command.command)
-app.command("people")(people_command.command)
-app.command("bench")(bench_command.command)
-app.command("report")(report_command.command)
-app.command("reproduce")(reproduce_command.command)
-app.command("explore")(explore_command.command)
-app.command("guard")(guard_command.command)
 
 Out = Annotated[
     str | None,
     typer.Option(
-        "--out", metavar="FOLDER_OR_URL", show_default=False,
+        "--out",
+        metavar="FOLDER_OR_URL",
+        show_default=False,
         help="Results folder, new or empty, or a URL as s3://BUCKET/NAME (default: runs/NAME-DATE-TIME).",
     ),
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def demo(
     out: Out = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed.", show_default=False)] = None,
@@ -102,11 +104,16 @@ def demo(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the main job on the built-in corpus: 2,000 users, about two minutes."""
+    """Run the experiment demo: 2,000 users, about two minutes."""
     _start("demo", [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])], out, ray_address, as_json)
 
 
-@app.command()
+app.command("explore", rich_help_panel=START)(explore_command.command)
+app.command("init", rich_help_panel=START)(init_command.command)
+app.command("check", rich_help_panel=EXPERIMENTS)(check_command.command)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
 def simulate(
     file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
     out: Out = None,
@@ -117,7 +124,7 @@ def simulate(
         typer.Option(
             "--resume",
             metavar="RUN",
-            help="Continue a run, of this command or of demo, that was stopped.",
+            help="Run that was stopped, to continue.",
             show_default=False,
         ),
     ] = None,
@@ -125,7 +132,7 @@ def simulate(
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the experiment that a TOML file describes, or a bundled one by its name alone."""
+    """Run the experiment in a TOML file, or a bundled one by its name."""
     if resume is not None:
         if file is not None or out is not None or data is not None or set_:
             raise click.UsageError("--resume takes a run as it was started: no FILE.toml, --out, --data or --set")
@@ -136,16 +143,20 @@ def simulate(
     _start(file, overrides(set_, data), out, ray_address, as_json, track or ())
 
 
-@app.command()
+app.command("sweep", rich_help_panel=EXPERIMENTS)(sweep_command.command)
+app.command("count", rich_help_panel=EXPERIMENTS)(count_command.command)
+app.command("study", hidden=True)(sweep_command.command)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
 def summarize(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, or their URLs.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders or URLs of runs.")],
     figure: Annotated[
-        Path | None, typer.Option(
-            "--figure", metavar="FILE", help="Draw them too: .pdf, .svg or .png.", show_default=False
-        )
+        Path | None,
+        typer.Option("--figure", metavar="FILE", help="Figure to draw: .pdf, .svg or .png.", show_default=False),
     ] = None,
 ) -> None:
-    """Print means and standard errors over runs of one study with different seeds, as a Markdown table."""
+    """Print means and standard errors over runs with different seeds."""
     from simulations.output.figures import check_figure, save
     from simulations.run import summary
     from simulations.run.published import finished
@@ -160,20 +171,36 @@ def summarize(
     print(table)
 
 
-@app.command()
+app.add_typer(encoders.app, name="encoders", rich_help_panel=EXPERIMENTS)
+app.command("reproduce", rich_help_panel=EXPERIMENTS)(reproduce_command.command)
+
+
+@app.command(rich_help_panel=EXPERIMENTS)
 def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="For people: docs/experiment.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
 ) -> None:
-    """Print every key of an experiment file, as JSON Schema for editors."""
+    """Print all keys of experiment files, as JSON Schema for editors."""
     from simulations.experiment import schema as keys
 
     text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=not streams.in_unicode())
     print(text.rstrip("\n"))
 
 
+app.add_typer(text.app, name="text", rich_help_panel=PRIVACY)
+app.add_typer(budget.app, name="budget", rich_help_panel=PRIVACY)
+app.command("report", rich_help_panel=PRIVACY)(report_command.command)
+app.command("audit", rich_help_panel=PRIVACY)(audit_command.command)
+app.command("attack", rich_help_panel=PRIVACY)(attack_command.command)
+app.command("people", rich_help_panel=PRIVACY)(people_command.command)
+app.command("guard", rich_help_panel=DEVICE)(guard_command.command)
+app.add_typer(device_command.app, name="device", rich_help_panel=DEVICE)
+app.add_typer(deploy_command.app, name="deploy", rich_help_panel=DEVICE)
+app.add_typer(dev.app, name="dev", hidden=True)
+
+
 @app.callback(invoke_without_command=True)
 def version_(
-    version: Annotated[bool, typer.Option("--version", help="Say which Sottovoce this is, and end.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Print the version, if --version is given."""
     if version:
@@ -266,7 +293,12 @@ def _command() -> Any:
 def _run(arguments: list[str] | None) -> int:
     try:
         command = _command()
-        refuse_repeats(sys.argv[1:] if arguments is None else arguments, command)
+        given = sys.argv[1:] if arguments is None else arguments
+        refuse_repeats(given, command)
+        arguments, warnings = old_names.translate(given)
+        for line in warnings:
+            print(f"sottovoce: {line}", file=sys.stderr)
+        refuse_repeats(arguments, command)
         code = command(args=arguments, prog_name="sottovoce", standalone_mode=False)
         sys.stdout.flush()  # where it fails, that is said like any other mistake
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself

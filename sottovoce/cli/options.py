@@ -13,15 +13,11 @@ import typer
 
 from simulations.progress import progress_lines
 
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")]
 OneArm = Annotated[
     str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
 ]
-Data = Annotated[
-    Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)
-]
+Data = Annotated[Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -44,7 +40,8 @@ RayAddress = Annotated[
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", metavar="KIND:PLACE",
+        "--track",
+        metavar="KIND:PLACE",
         help="Tell a tracker of each arm too: mlflow:URI, tensorboard:FOLDER or wandb:PROJECT.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Command `sottovoce paraphraser`: its options. The training is in server.training.paraphrase."""
+"""Command `sottovoce text paraphraser`: its options. The training is in server.training.paraphrase."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(
     lr: Annotated[float, typer.Option(help="Of AdamW, at its highest.")] = 5e-5,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Fine-tune a model on public pairs of texts and paraphrases, for `sanitize --mechanism dp-paraphrase`."""
+    """Fine-tune a model on public paraphrases, for dp-paraphrase."""
     from simulations.corpora.rewriting import blocks, format_of
     from simulations.output.atomic import staged
 

@@ -39,7 +39,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
 ) -> None:  # fmt: skip
-    """Compare releases of the same people's texts: what an attacker learns of a person, and a model of a task."""
+    """Compare what releases of people's texts tell an attacker."""
     from sottovoce.adversary.attacks import people
 
     show_progress()

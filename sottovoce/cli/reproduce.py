@@ -26,13 +26,16 @@ def command(
     users: Annotated[
         int | None,
         typer.Option(
-            "--users", min=100, metavar="N", show_default=False,
+            "--users",
+            min=100,
+            metavar="N",
+            show_default=False,
             help="Training sentences that users hold, one each; 2,000 take half an hour or more a paper on two cores.",
         ),
     ] = None,
-    data: Annotated[
-        Path, typer.Option("--data", help="The folder with sst2, cola, ... in it.")
-    ] = Path("../shared/data"),
+    data: Annotated[Path, typer.Option("--data", help="Folder that contains the data sets: sst2, cola, ...")] = Path(
+        "data"
+    ),
     out: Annotated[
         Path,
         typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on."),
@@ -43,7 +46,10 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the reproducible parts of a paper, and print its numbers beside ours, with reasons for differences."""
+    """Run a paper's experiments, and print its numbers beside ours.
+
+    Differences are printed with their reasons.
+    """
     from simulations.errors import UserError
     from simulations.output.atomic import whole
     from simulations.papers.definition import USERS, chosen, load_paper

@@ -1,11 +1,10 @@
-"""Command `sottovoce sanitize`: rewrite a file's texts by a text mechanism, row by row."""
+"""Command `sottovoce text sanitize`: rewrite a file's texts by a text mechanism, row by row."""
 
 from __future__ import annotations
 
 import sys
 import time
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from io import BytesIO
@@ -29,7 +28,9 @@ _PROGRESS_SECONDS = 5.0
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FILE", help="In the same format (default: stdout); hf:DIR: a new data set with its card."
+        "--out",
+        metavar="FILE",
+        help="Output in the same format (default: stdout); hf:DIR: a new data set with its card.",
     ),
 ]
 
@@ -37,32 +38,35 @@ Words = Annotated[
     str | None,
     typer.Option(
         "--words", show_default=False,
-        help="Word vectors: a file (GloVe, word2vec text), or a checkpoint's (default: minilm, or the model's).",
+        help="Word vectors: a file (GloVe, word2vec text), or a checkpoint (default: minilm, or the model's).",
     ),
 ]  # fmt: skip
-Delta = Annotated[
-    float | None, typer.Option("--delta", show_default=False, help="The δ of that, where there is one: of dp-bart.")
-]
 Spans = Annotated[
-    Path | None, typer.Option("--spans", metavar="FILE", help="Public spans of words, one a line: each a word.")
+    Path | None,
+    typer.Option("--spans", metavar="FILE", help="Public multi-word expressions, one a line; each is one word."),
 ]
 Generator = Annotated[
     str | None,
     typer.Option(
         "--generator", show_default=False,
-        help="A checkpoint that generates text, for dp-prompt, dp-paraphrase and dp-bart: its folder, or a hub name.",
+        help="Generating model for dp-prompt, dp-paraphrase and dp-bart: a folder, or a hub name.",
     ),
 ]  # fmt: skip
 Prompt = Annotated[
     str | None,
-    typer.Option("--prompt", show_default=False, help="Around the private text, which is named {text} in it."),
+    typer.Option("--prompt", show_default=False, help="Prompt for dp-prompt; {text} stands for the private text."),
 ]
 
 
 def command(
-    mechanism: Annotated[str, typer.Option("--mechanism", help="Its name in experiment files, as santext.")],
-    epsilon: Annotated[float | None, typer.Option(help="Its ε, in its own metric.", show_default=False)] = None,
-    delta: Delta = None,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            "--mechanism",
+            metavar="NAME:KEY=VALUE,...",
+            help="Text mechanism and its parameters, for example santext:epsilon=5,tokens=64,length=1.",
+        ),
+    ],
     in_: Annotated[
         Path | None,
         typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
@@ -72,47 +76,42 @@ def command(
         list[str] | None,
         typer.Option(
             "--column",
-            help="The column of the texts, or its position from 1 where there is no header; twice, of pairs: both are "
-            "sanitized.",
+            help="Column of the texts, or its position from 1 if there is no header; twice for pairs.",
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="On stderr, each token beside its substitute: it shows the originals.")
+        bool,
+        typer.Option("--explain", help="Show each token beside its substitute on stderr; this shows the originals."),
     ] = False,
     words: Words = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another parameter, as stop_words=keep.")
-    ] = None,
-    tokens: Annotated[int | None, typer.Option("--tokens", help="Cut texts here (default: 64).")] = None,
-    length: Annotated[
-        str | None,
-        typer.Option("--length", help='ε for each token of a text\'s length, or "kept" (default: 1; paper: kept).'),
-    ] = None,
-    mode: Annotated[
-        str, typer.Option("--mode", help="repaired, or paper: as published, with what that shows.")
-    ] = "repaired",
     public: Annotated[
         Path | None,
         typer.Option(
-            "--public", metavar="FILE", help="Public texts: to count words on, or for a language model (else built-in)."
+            "--public",
+            metavar="FILE",
+            help="Public texts, for word counts or a language model (default: built-in ones).",
         ),
     ] = None,
     spans: Spans = None,
     masked_lm: Annotated[
         str,
-        typer.Option("--masked-lm", help="A masked language model, where one is read: its folder, or a checkpoint."),
+        typer.Option("--masked-lm", help="Masked language model: a folder, or a checkpoint."),
     ] = "minilm",
     generator: Generator = None,
     prompt: Prompt = None,
-    seed: Annotated[int | None, typer.Option(help="Reproducible, and not private.", show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed; the output is then reproducible, and not private.", show_default=False)
+    ] = None,
 ) -> None:
-    """Rewrite texts so that the output is private: one row out for each row in, all rows or none."""
+    """Sanitize the texts of a file.
+
+    One row is written for each row read: all rows or none.
+    """
     from simulations.corpora.dataset_card import hub_folder
 
     columns, folder = tuple(column or ()), hub_folder(out)
     _check_files(in_, out, folder, columns, public)
-    numbers = {"epsilon": epsilon, "delta": delta, "tokens": tokens, "sides": max(1, len(columns))}
-    spec = _spec(mechanism, numbers, length, mode, set_ or [])
+    spec = _spec(mechanism, sides=max(1, len(columns)))
     models = _Models(masked_lm, generator, prompt)
     spec, rewriter = _rewriter(spec, words, public, columns, models, spans)
     if folder is not None:
@@ -144,42 +143,22 @@ def _check_files(
         raise UserError(f"{in_}: has no header, and a data set names its columns; add one, and give --column its name")
 
 
-def _spec(
-    mechanism: str, numbers: Mapping[str, float | None], length: str | None, mode: str, set_: Sequence[str]
-) -> dict[str, Any]:
-    """Return the description of the text mechanism in the options; raise UserError if they contradict each other.
-
-    numbers are parameters by their names, None where no option sets them.
-    """
+def _spec(text: str, *, sides: int) -> dict[str, Any]:
+    """Return the description of the text mechanism in --mechanism; raise UserError if it contradicts the columns."""
     from mechanisms.catalogue import admit
+    from mechanisms.mechanism_text import read_mechanism
 
+    spec = read_mechanism(text)
+    kind, mode = admit(spec["mechanism"]), spec.get("mode", "repaired")
     if mode not in ("repaired", "paper"):
-        raise UserError(f'--mode: must be "repaired" or "paper", got "{mode}"')
-    given: dict[str, Any] = dict(numbers)
-    if length is not None:
-        given["length"] = _value(length)
-    if "mode" in {f.name for f in fields(admit(mechanism))}:
-        given["mode"] = mode
-    spec = {"mechanism": mechanism} | {key: value for key, value in given.items() if value is not None}
-    for pair in set_:
-        key, equals, value = pair.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key:
-            raise UserError(f'--set "{pair}": write KEY=VALUE, as stop_words=keep')
-        if key in spec and key != "mode":
-            raise UserError(f'--set "{pair}": {key} is there already; give it once')
-        spec[key] = _value(value)
-    if mode == "paper" and not getattr(admit(mechanism), "whole", False):
+        raise UserError(f'--mechanism {text}: mode must be "repaired" or "paper", got "{mode}"')
+    if "sides" in spec:
+        raise UserError("--mechanism: sides follows from the number of columns; leave it out")
+    if "mode" not in {field.name for field in fields(kind)}:
+        spec.pop("mode", None)
+    if mode == "paper" and not getattr(kind, "whole", False):
         spec.setdefault("length", "kept")  # no published mechanism of words hides the length
-    return spec
-
-
-def _value(text: str) -> Any:
-    """Return a TOML value; otherwise the text itself."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
+    return spec | {"sides": sides}
 
 
 @dataclass(frozen=True)

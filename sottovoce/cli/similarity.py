@@ -1,4 +1,4 @@
-"""Command `sottovoce similarity`: its options. The measures are in simulations.analysis.similarity."""
+"""Command `sottovoce text similarity`: its options. The measures are in simulations.analysis.similarity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sottovoce.cli.options import AsJson, show_progress
 
 def command(
     original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="TSV, CSV, JSONL, Parquet or lines.")],
-    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", help="The same rows, as `sanitize` left them.")],
+    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", help="The same rows after `text sanitize`.")],
     column: Annotated[
         list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.", show_default=False)
     ] = None,
@@ -28,7 +28,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the similarity of rewritten texts to their originals: BLEU, sentence-encoder cosine, and likelihood."""
+    """Compare texts with originals: BLEU, cosine, likelihood."""
     with redirect_stdout(sys.stderr):
         from simulations.analysis.similarity import of_files
 

@@ -271,13 +271,14 @@ class _Deployment:
         (folder / COMMANDS).write_text(
             f"# What `sottovoce deploy up` has run, in {Path.cwd()}, after:\nexport {quiet}\n"
             "# and after what these do, once each, and the last two for each device:\n"
-            f"#   sottovoce deploy keys {folder} --nodes {self.nodes}\n"
+            f"#   sottovoce deploy keys make {folder} --nodes {self.nodes}\n"
             f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle "
             f"--sign-key {self.publisher}/sign.key --seal-to {self.server}/seal.pub "
             f"--model-seal-to {folder}/{FOLDERS[MODEL]}/seal.pub\n"
             f"#   sottovoce deploy public {folder}/experiment.toml --out {self.server}/public\n"
-            f"#   sottovoce device install --bundle {folder}/bundle --node NODE --publisher {self.publisher}/sign.pub\n"
-            f"#   sottovoce deploy register NODE/node.pub --superlink {self.superlink} "
+            f"#   sottovoce device install --bundle {folder}/bundle --device DEVICE "
+            f"--publisher {self.publisher}/sign.pub\n"
+            f"#   sottovoce deploy keys register DEVICE/node.pub --superlink {self.superlink} "
             f"--root-certificates {self.ca}/ca.pem\n",
             encoding="utf-8",
         )

@@ -102,10 +102,10 @@ class Device:
         try:
             node = load_device(folder, simulated=", which has no user in front of it")
         except NoDevice as error:
-            raise UserError(f"--node {error}") from error
+            raise UserError(f"--device {error}") from error
         known = {u for split in ("train", "test") for u in np.unique(node.shard(split).users).tolist()}
         if len(known) > 1:
-            raise UserError(f"--node {folder}: holds {len(known)} users; the page is for a device of one")
+            raise UserError(f"--device {folder}: holds {len(known)} users; the page is for a device of one")
         return cls(folder, user=known.pop() if known else 0)
 
     @property

@@ -45,7 +45,7 @@ def explorer(
     if run is not None and bundle is not None:
         raise UserError("explore: give --run RUN_DIR or --bundle DIR, not both")
     if node is not None and bundle is None:
-        raise UserError("explore: --node goes with --bundle DIR, whose question the device was installed for")
+        raise UserError("explore: --device goes with --bundle DIR, whose question the device was installed for")
     opened = None if bundle is None else open_bundle(bundle)
     finished = None if run is None else study.read_study(run)
     first = Settings() if opened is None else settings_of(opened.request)

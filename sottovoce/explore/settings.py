@@ -144,11 +144,10 @@ class Settings:
                 raise UserError("the words are not loaded yet; wait a moment")
             made = [build(self.text, channel="text", vocabulary=vocabulary)]
             if self.label_epsilon is not None:
-                made += Release("randomized-response", self.label_epsilon, classes=classes).mechanisms()
+                made += Release(f"randomized-response:epsilon={self.label_epsilon!r}", classes).mechanisms()
             return made
-        released = Release(
-            self.mechanism, self.epsilon, None, self.size(classes), classes, False, self.label_epsilon, self.delta
-        )
+        text = self.mechanism if self.epsilon is None else f"{self.mechanism}:epsilon={self.epsilon!r}"
+        released = Release(text, classes, self.label_epsilon, self.delta, dim=self.size(classes))
         first, *beside = released.mechanisms()
         own: Any = first
         return [replace(own, **dict(self.more)), *beside]

@@ -51,7 +51,7 @@ class Side:
 
 def sides(arm: ArmResult) -> list[Side]:
     """Return the sides of training users and of users who query the model, if the results have their ladders."""
-    both = (("a user who teaches", arm.ladder), ("a user who asks the model", arm.test_ladder))
+    both = (("a training user", arm.ladder), ("a user at inference", arm.test_ladder))
     return [_side(who, rungs) for who, rungs in both if rungs]
 
 

@@ -1,4 +1,4 @@
-"""Glossary of the field, in a sentence or two each, for tooltips of the report and docs/glossary.md."""
+"""Glossary of the field, in a sentence or two each, for tooltips of the report and docs/reference/glossary.md."""
 
 from __future__ import annotations
 
@@ -7,96 +7,127 @@ import re
 #: Entries as Markdown, by their headings.
 ENTRIES = {
     "ε (epsilon)": (
-        "How much likelier a message may be from one input than from another: at most e^ε times. 0 says nothing "
-        "about the input; 1 is little; 10 means up to 22,000 times."
+        "Bound on what a message reveals: it is at most e^ε times likelier from one input than from another. "
+        "0 reveals nothing, 1 is little, 10 means up to 22,000 times."
     ),
     "δ (delta)": (
-        "The chance with which ε may fail. Far below one in the number of users; 10⁻⁶ where nothing else is said."
+        "Probability with which ε may fail. It should be far below one in the number of users. The default is "
+        "10⁻⁶."
     ),
     "local differential privacy": (
-        "ε holds of what leaves the device, against everybody: the server need not be trusted."
+        "ε holds for what leaves the device, against everybody. The server need not be trusted."
     ),
     "central differential privacy": (
-        "ε holds of what is published after somebody trusted has seen all data and added noise."
+        "ε holds for what is published after a trusted party has seen all data. Here that party is the "
+        "shuffler, or the server of a reference arm."
     ),
     "metric privacy": (
-        "ε·d for two inputs at distance d: alike ones hide each other well. Its **worst case** is at the largest "
-        "distance, and is what to compare with other mechanisms."
+        "ε·d for two inputs at distance d: similar inputs hide each other well. Its **worst case** is at the "
+        "largest distance, and is what to compare with other mechanisms."
     ),
     "worst case": (
-        "The ε of the theorems alone, between any two inputs however different, and with nobody trusted but one's "
-        "own device: what to plan with, and to compare."
+        "ε of the theorems alone, between any two inputs, with δ = 0, trusting only one's own device."
     ),
     "neighbours": (
-        "The two inputs that an ε is about: two words, two records, two users with all they hold. One *replaces* "
-        "the other."
+        "The two inputs that an ε compares: two words, two records, or two users with all their data. One "
+        "*replaces* the other."
     ),
     "user level, record level": (
-        "Whether ε is about everything that a user holds, or about one of their texts."
+        "The unit of an ε: everything that a user holds, or one of their records."
     ),
     "release": (
-        "What leaves a client: numbers or words, drawn by a mechanism, with its guarantee. Nothing else leaves."
+        "What leaves a client: numbers or words, drawn by a mechanism, with its guarantee. Nothing else "
+        "leaves."
     ),
     "channel": (
-        "What a release is about: text, embedding, label, statistic, or answer."
+        "Kind of a release: text, embedding, label, user vector or answer. Files call the user vector "
+        "`vector`; older ones `statistic`."
     ),
-    "statistic, one vector": (
-        "All that a user's texts and labels say to a linear model, in one vector of length 1, released once."
+    "user vector": (
+        "One vector of length 1 about all texts and labels of a user. A user releases it once."
     ),
     "mechanism": (
-        "A random function with a theorem: Purkayastha, planar Laplace, PrivUnit, randomized response, SanText "
+        "Random function with a theorem: Purkayastha, planar Laplace, PrivUnit, randomized response, SanText "
         "and others."
     ),
     "exposure": (
-        "What a text mechanism lets through beside its theorem, such as the number of words. A policy must accept "
-        "each by name. Two texts agree in an exposure if it is the same at every place of the text."
+        "What a text mechanism passes through beside its theorem, such as the number of words. A policy must "
+        "accept each by name. Two texts agree in an exposure if it is the same at every place."
     ),
-    "charge, ledger, policy": (
-        "Before a release leaves, its price is written into the device's ledger; the policy says how much may be "
-        "written there."
+    "ledger, charge": (
+        "The ledger is the device's durable list of releases. A release is charged on it before it leaves."
+    ),
+    "policy, budget": (
+        "The policy limits what may be charged. The budget is the (ε, δ) that a user may spend in all."
     ),
     "request, stage": (
-        "A server's question with its public parameters; and one round of asking, in which a record is released "
+        "A request is a server's question with its public parameters. In a stage, each record is released "
         "once."
     ),
-    "arm, study": (
-        "One way to release and to train; and several of them on the same users, seeds and texts."
+    "experiment, run, sweep": (
+        "An experiment is one TOML file. A run executes it with one seed. A sweep is a grid of runs."
+    ),
+    "arm": (
+        "One way to release and to train. Arms of an experiment share users, seeds and texts."
+    ),
+    "protocol": (
+        "Way of training: who releases what, and what the server does with it."
     ),
     "reference": (
-        "An arm without protection, run to see what protection costs; nothing to be used on people."
+        "Arm without protection, marked †, to measure what privacy costs. Not for use on people."
     ),
     "ladder, rung": (
-        "The price of one protocol for each unit: token, text, embedding, label, record, user, and shuffled."
+        "The ladder shows ε of one user for each unit: token, text, embedding, label, record, user, and "
+        "shuffled."
     ),
     "shuffler, crowd": (
-        "Takes names and order off the releases of many. The crowd are those who could have sent what you sent: "
-        "users who agree in all that leaves in clear. The **shuffled ε** holds for whoever sees the shuffled "
+        "The shuffler removes names and order from a batch. The crowd is the number of delivered, honest "
+        "users who agree in all that leaves in clear. The **central ε** holds for a reader of the shuffled "
         "batch, if the shuffler is honest."
     ),
     "maps": (
-        "Linear functions, learned on public text, that take an embedding to the few dimensions in which it is "
-        "released."
+        "Linear functions, learned on public text, that take an embedding to the few dimensions of a release."
+    ),
+    "training, inference": (
+        "Training needs a mean over users. Inference needs one user's answer."
     ),
     "sanitized inference": (
-        "A user asks a model by a released embedding; the model sees no sentence."
+        "A user queries a model by a released embedding. The model sees no sentence."
+    ),
+    "bundle, publisher": (
+        "The bundle is what a device installs: encoder, public parameters, policy. Its publisher signs it."
+    ),
+    "dummy release": (
+        "Release of a random input, sent by a user whose budget is spent, so that the server cannot tell."
+    ),
+    "quantizer": (
+        "Public grid to which released numbers are rounded."
+    ),
+    "guard file": (
+        "File beside a ledger that names its last commit, so that an older copy is refused."
+    ),
+    "plugin, external": (
+        "A plugin is a mechanism of another package. External software is audited through a program."
+    ),
+    "holdout": (
+        "Public texts that choose hyperparameters and are not trained on."
     ),
     "blanket, clones, variation ratio": (
-        "Ways to prove a shuffled ε ([crowds](crowds.md))."
+        "Proofs of a shuffled ε ([the ladder](../explanation/ladder.md))."
     ),
     "audit, attack": (
-        "The audit measures a lower bound of ε and fails where a claim is violated; an attack measures what an "
+        "An audit measures a lower bound of ε and fails if a claim is violated. An attack measures what an "
         "adversary gets."
     ),
     "paired difference": (
-        "The difference of two arms on the same test texts, text by text: its error is far smaller than that of "
-        "two accuracies."
+        "Difference of two arms, text by text. Its error is smaller than that of two accuracies."
     ),
 }
 
 #: Headings of the report's names, where they differ.
 _CALLED = {
     "ε": "ε (epsilon)", "δ": "δ (delta)", "crowd": "shuffler, crowd", "shuffler": "shuffler, crowd",
-    "shuffled ε": "shuffler, crowd", "arm": "arm, study", "ledger": "charge, ledger, policy",
+    "shuffled ε": "shuffler, crowd", "ledger": "ledger, charge",
     "attack": "audit, attack", "audit": "audit, attack", "rung": "ladder, rung", "ladder": "ladder, rung",
     "central ε": "central differential privacy", "exposed": "exposure", "worst case ε": "worst case",
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """Privacy label: the report in machine-readable form.
 
 Its fields are those of NIST SP 800-226 (2025) for a claim of differential privacy: the unit, neighbours, parameters,
-model of trust, mechanism, composition, exposures.
+model of trust, mechanism, composition, exposures. Of each arm it holds an entry for OpenDP's registry of deployments
+(registry.opendp.org), in the registry's own fields.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from simulations.counts.result import CountResult
 from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
@@ -35,6 +37,18 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
         {"format": FORMAT, "after": "NIST SP 800-226", "studies": [told(study) for study in studies],
          "runs": [_run(run) for run in runs]}
     )  # fmt: skip
+    return said
+
+
+def label_of_count(result: CountResult) -> dict[str, Any]:
+    """Return the label of a count, JSON-ready."""
+    said: dict[str, Any] = json_ready({
+        "format": FORMAT, "after": "NIST SP 800-226", "studies": [], "runs": [],
+        "counts": [{
+            "name": result.name, "seed": result.seed, "mechanism": dict(result.mechanism), "users": result.users,
+            "week": result.week, "confidence": result.confidence, "ladder": result.ladder,
+        }],
+    })  # fmt: skip
     return said
 
 
@@ -71,6 +85,7 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
             "nobody": _cost(cost),
             "with_trust": None if whom == "nobody" else {"whom": whom, **_cost(central)},
         },
+        "registry": _registry(run, arm, cost),
         "users": {role: _side(side) for role, side in zip(_roles(arm), facts.sides(arm), strict=True)},
         "stays_on_device": facts.kept(arm),
         "charged": None if account is None else {
@@ -83,6 +98,44 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
         ],
         "accuracy": {"sanitized": None, "on_device": None} | measured.pop("accuracy", {}),
         "measures": measured,
+    }  # fmt: skip
+
+
+def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]:
+    """Return the arm as an entry of OpenDP's registry of deployments; null where only the curator knows.
+
+    The parameters are those that hold without trust in anybody. They are null for an ε that is infinite or unknown.
+    """
+    known = is_finite(cost.epsilon)
+    clear = [text for side in facts.sides(arm) for text in (*side.bare, *side.exposed)]
+    rungs = [rung for side in facts.sides(arm) if (rung := side.rung("user")) is not None]
+    return {
+        "status": "Draft", "tier": None, "registry_authors": None,
+        "deployment": {
+            "name": f"{run.results['name']}: {arm.name}", "data_curator": None, "description": None,
+            "intended_use": None, "data_product_type": "Machine learning model", "publication_date": None,
+            "dp_flavor": {
+                "name": None if not known else "Approximate DP" if cost.delta else "Pure DP",
+                "data_domain": "Texts and labels of users", "unprotected_quantities": clear,
+            },
+            "privacy_loss": {
+                "privacy_unit": "User-level", "privacy_unit_description": [rung["neighbours"] for rung in rungs],
+                "privacy_parameters": {
+                    "epsilon": cost.epsilon if known else None, "delta": cost.delta if known else None,
+                },
+                "privacy_parameters_description": cost.why or cost.whose or None,
+            },
+            "model": {
+                "model_name": "Central" if facts.server_is_trusted(arm) else "Local", "is_many_release": None,
+                "is_interactive": None, "is_dynamic": None,
+            },
+            "accounting": {
+                "post_processing": "Everything after a release", "composition": [rung["assumption"] for rung in rungs],
+            },
+            "implementation": {
+                "mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name], "justification": None,
+            },
+        },
     }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.paper import PROTOCOL as PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.analysis.attack_results import figures as drawn_attacks
+from simulations.counts.result import CountResult
+from simulations.counts.result import figure as count_figure
 from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
@@ -56,19 +58,58 @@ def page_of_plan(plan: Finished) -> str:
     return _rendered("plan.html", [plan], asked, title=f"Privacy report of what has not run: {plan.results['name']}")
 
 
+def page_of_count(result: CountResult) -> str:
+    """Return the report of a count (`simulations.counts`), as an HTML file for readers who judge it."""
+    cost, central = result.rung("user"), result.rung("shuffled")
+    worst = facts.Cost(cost["worst_case"], 0.0, whose="user")
+    promised = _price(worst) + f", with nobody trusted: {_guess(worst)}"
+    promised = f"For a user in all {result.week} counts {promised}" if result.week > 1 else promised
+    if is_finite(central["epsilon"]):
+        promised += f". Behind a trusted shuffler ε = {central['epsilon']:.4g} at δ = {central['delta']:.3g}"
+    classes = len(result.found)
+    one = "the class that a model found in it" if "subset" not in result.mechanism else (
+        f"a set of {result.mechanism['subset']} classes that probably holds the one that a model found in it"
+    )
+    answers = (
+        ("What left each device?", f"Of one text, {one}, exchanged at random for another of {classes}. No text left."),
+        ("What does it cost at worst?", promised + "."),
+        ("How sure are the counts?", _sureness(result)),
+    )  # fmt: skip
+    return _framed(
+        "count.html", title=f"Privacy report of a count: {result.name}", answers=answers, bare="", result=result,
+        side={"who": "users who were counted", "rungs": result.ladder},
+        figures=[(Markup(inline(count_figure(result), "Counts with intervals.", "count-")), "Counts with intervals.")],
+    )  # fmt: skip
+
+
+def _sureness(result: CountResult) -> str:
+    said = f"All {len(result.rows)} intervals hold together with probability {result.confidence:.0%}"
+    if result.corrected:
+        return f"{said}. They are of true classes: errors of the model, as seen on {result.labelled:,} public texts, "\
+            "are corrected, and hold only if it errs on users' texts as on those."
+    return f"{said}. They are of classes that the model found: where it errs, so does the count."
+
+
 def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **more: Any) -> str:
     """Return a page of a template that extends base.html."""
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
     bare = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
     said = _left(private, len(arms)), _paid(private), _got(runs, private)
+    return _framed(
+        template, runs=runs, names=[_title(run, runs) for run in runs], arms=len(arms), bare=", ".join(bare),
+        answers=list(zip(asked, said, strict=True)), **more,
+    )  # fmt: skip
+
+
+def _framed(template: str, **values: Any) -> str:
+    """Return a page of a template that extends base.html, with its script and policy."""
     templates = _templates()
     script = Markup(templates.get_template("sort.js").render())
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
     return templates.get_template(template).render(
-        runs=runs, names=[_title(run, runs) for run in runs], arms=len(arms), bare=", ".join(bare),
-        answers=list(zip(asked, said, strict=True)), glossary=glossary.ENTRIES, script=script,
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'", **more,
+        glossary=glossary.ENTRIES, script=script,
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'", **values,
     )  # fmt: skip
 
 
@@ -197,7 +238,7 @@ def _attack_notes(entry: Mapping[str, Any]) -> str:
 def _figures(run: Finished) -> list[tuple[Markup, str]]:
     """Return figures as <svg>, with captions."""
     results: Any = run.results
-    accuracy = frontier_figure([results]) if trust.anybody(run.arms) else accuracy_figure(results)
+    accuracy = frontier_figure({"": [results]}) if trust.anybody(run.arms) else accuracy_figure(results)
     return [
         _figure(run, accuracy, "accuracy", "Accuracy against ε; numbers are in the table above."),
         _figure(run, spent_figure(results), "spent", "Worst-case ε of one release, arm by arm."),

@@ -44,7 +44,7 @@ def test_sizes_grow_tenfold_up_to_the_largest() -> None:
 
 def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench"
-    assert cli.main(["bench", "mechanisms", "--quick", "--json", "--out", str(out)]) == 0
+    assert cli.main(["dev", "bench", "mechanisms", "--quick", "--json", "--out", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((out / "bench.json").read_text())
     assert set(found["machine"]) >= {"cores", "processor", "versions"} and found["seed"] == 1
@@ -55,7 +55,7 @@ def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "rounds"]) == 2
+    assert cli.main(["dev", "bench", "rounds"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and '"round"' in said.replace("'", '"')
 
@@ -139,6 +139,19 @@ def test_the_encoder_beside_plain_transformers() -> None:
     assert found["fp32"]["least_cosine"] > 0.9999 and found["int8"]["cosine"] > 0.98
     assert found["fp32"]["sha256"] != found["int8"]["sha256"]
     assert np.isfinite([found[k]["ratio"] for k in ("plain", "fp32", "int8")]).all()
+
+
+@pytest.mark.slow
+def test_named_encoders_and_their_share_of_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    bench_encoder.main(["minilm", "--texts", "32", "--repeats", "1"])
+    head, fp32, int8 = capsys.readouterr().out.splitlines()
+    assert head.startswith("32 texts (built-in)") and "GFLOPS" in fp32 and "minilm      int8" in int8
+    assert "cosine 1.0000, least 1.0000" in fp32
+    assert float(int8.split("cosine ")[1].split(",")[0]) > 0.98
+    texts, _ = bench_encoder.phrases(None, 2, seed=1)  # by hand: six layers of 4·384² + 8·384² weights, two operations
+    folder = bench_encoder.exported("fp32")
+    tokens = sum(rows.size * len(each[0]) for rows, each in bench_encoder.Encoder(folder)._batches(texts))
+    assert bench_encoder.operations(folder, texts) == 2 * tokens * 6 * 12 * 384**2
 
 
 @pytest.mark.slow

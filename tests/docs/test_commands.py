@@ -15,7 +15,7 @@ from simulations.experiment.toml import BUNDLED
 from sottovoce.cli import main as cli
 from tests.support.paths import ROOT
 
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 #: A line of an indented or fenced block, or words in backquotes, that begin with the command.
 _LINE = re.compile(
     r"^ *(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?sottovoce (?P<line>(?:[^\n]*\\\n)*[^\n]+)$", re.MULTILINE
@@ -44,7 +44,8 @@ def fault(line: str, root: Any) -> str | None:
         if found is None:
             return f"no command {words[at]!r}"
         command, at = found, at + 1
-    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    known |= {"--help", "-h"}
     for word in words[at:]:
         if word == "--":  # what stands behind it is another command's
             break
@@ -66,7 +67,8 @@ def test_every_command_of_the_pages_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["simulte demo", "budget ladder x.toml --person 3", "simulate no-such-study", "audit --draws 5 --sed 1"]
+    "line", ["simulte demo", "budget ladder x.toml --person 3",
+             "sanitize --in x", "simulate no-such-study", "audit --draws 5 --sed 1"]
 )
 def test_a_command_that_is_not_there_is_found(line: str) -> None:
     assert fault(line, typer.main.get_command(cli.app)) is not None

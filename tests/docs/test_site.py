@@ -21,9 +21,9 @@ def pages() -> ModuleType:
 def test_every_page_has_its_place(pages: ModuleType) -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     notebooks = {f"{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
-    pages_here = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "papers").glob("*.md")]
-    there = {path.name for path in pages_here} | {*pages.OUTSIDE.values()} | notebooks
-    assert sorted(re.findall(r"[\w-]+\.md", nav)) == sorted(there | {pages.EXPERIMENTS, "reference.md"})
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    made = {*pages.OUTSIDE.values(), pages.EXPERIMENTS, pages.COMMANDS, pages.REFERENCE}
+    assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted(there | notebooks | made)
 
 
 def test_every_public_name_is_in_the_reference(pages: ModuleType) -> None:
@@ -36,24 +36,31 @@ def test_every_bundled_experiment_is_shown(pages: ModuleType) -> None:
     assert sorted(shown) == sorted(path.stem for path in (ROOT / "simulations" / "experiments").glob("*.toml"))
 
 
+def test_every_command_is_in_the_reference(pages: ModuleType) -> None:
+    shown = re.findall(r"^## (.+)$", "\n".join(pages.commands()), re.MULTILINE)
+    assert {"sottovoce demo", "sottovoce text sanitize", "sottovoce deploy keys sign"} <= set(shown)
+    assert not any(" dev " in name or name == "sottovoce study" for name in shown)
+
+
 @pytest.mark.parametrize(
-    ("link", "there"),
+    ("page", "link", "there"),
     [
-        ("docs/manual.md#sources", "manual.md#sources"),
-        ("docs/figures/what-leaves.svg", "figures/what-leaves.svg"),
-        ("../CONTRIBUTING.md", "contributing.md"),
-        ("../simulations/experiments", "experiments.md"),
-        ("docs/notebooks/first-study.ipynb", "first-study.md"),
-        ("crowds.md", "crowds.md"),
-        ("#studies", "#studies"),
-        ("https://flower.ai", "https://flower.ai"),
+        ("index.md", "docs/start/concepts.md#the-parties", "start/concepts.md#the-parties"),
+        ("index.md", "docs/figures/what-leaves.svg", "figures/what-leaves.svg"),
+        ("contributing.md", "docs/explanation/architecture.md", "explanation/architecture.md"),
+        ("how-to/scale.md", "../../CONTRIBUTING.md", "../contributing.md"),
+        ("how-to/experiments.md", "../../simulations/experiments", "../experiments.md"),
+        ("how-to/own-mechanism.md", "../notebooks/own-mechanism.ipynb", "../own-mechanism.md"),
+        ("how-to/scale.md", "deploy.md", "deploy.md"),
+        ("index.md", "#install", "#install"),
+        ("index.md", "https://flower.ai", "https://flower.ai"),
     ],
 )
-def test_where_a_link_leads_on_the_site(link: str, there: str, pages: ModuleType) -> None:
-    assert pages.moved(link) == there
+def test_where_a_link_leads_on_the_site(page: str, link: str, there: str, pages: ModuleType) -> None:
+    assert pages.moved(link, page) == there
 
 
-@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]), ids=lambda page: page.name)
 def test_every_link_to_a_heading_finds_it(page: Path) -> None:
     """As GitHub and the site name headings: lower case, spaces to dashes, punctuation left out."""
     for file, place in re.findall(r"\]\(([\w/.-]*\.md)?#([^)\s]+)\)", page.read_text(encoding="utf-8")):

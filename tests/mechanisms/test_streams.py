@@ -187,7 +187,7 @@ def test_secure_streams_are_a_source_by_themselves():
     assert source.further(np.arange(2), 3).shape == (2, 3)
 
 
-@pytest.mark.parametrize("rng", [np.random.default_rng(1), SimulationStreams(1), None, 7])
+@pytest.mark.parametrize("rng", [np.random.RandomState(1), SimulationStreams(1), None, 7])
 def test_what_is_no_source_is_told_what_is(rng):
     with pytest.raises(TypeError, match=f"SeededUniforms.* got {type(rng).__name__}"):
         drawn(rng, 3, 2)

@@ -100,6 +100,21 @@ def test_sharpening_shrinks_only_what_the_head_does_not_read() -> None:
     np.testing.assert_allclose(after[:, 2:], SHARPEN * before[:, 2:], atol=1e-5)
 
 
+def test_components_are_found_once_for_the_same_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of other values, or of the same bytes in another shape, they are found anew, and right each time."""
+    calls, eigh = [], np.linalg.eigh
+    monkeypatch.setattr(np.linalg, "eigh", lambda c: calls.append(c.shape) or eigh(c))
+    h = np.random.default_rng(7).standard_normal((12, 6))
+    asked = ((h, 2), (h.copy(), 4), (h.reshape(6, 12), 4), (h + 1, 2))
+    made = [pca_maps(rows, dim=dim, classes=2) for rows, dim in asked]
+    assert calls == [(6, 6), (12, 12), (6, 6)]
+    np.testing.assert_array_equal(made[0].m1, made[1].m1[:, :2])
+    for maps, (rows, _) in zip(made, asked, strict=True):
+        np.testing.assert_allclose(maps.mean, rows.mean(axis=0), rtol=1e-5, atol=1e-6)
+        scores = (rows - rows.mean(axis=0)) @ maps.m1
+        np.testing.assert_allclose(np.cov(scores, rowvar=False), np.diag(scores.var(axis=0, ddof=1)), atol=1e-5)
+
+
 def test_maps_whose_head_knows_nothing_are_not_sharpened() -> None:
     maps = pca_maps(np.random.default_rng(1).standard_normal((50, WIDTH)), dim=4, classes=2)
     assert rescaled(maps, public=np.ones((3, WIDTH))) is maps

@@ -10,7 +10,7 @@ import pytest
 from sottovoce.cli import main as cli
 
 #: Options.
-PURKAYASTHA = ["--mechanism", "purkayastha", "--epsilon", "4", "--dim", "16"]
+PURKAYASTHA = ["--mechanism", "purkayastha:epsilon=4,dim=16"]
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

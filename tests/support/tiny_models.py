@@ -28,14 +28,14 @@ WORDS = [
 ]
 
 
-def tiny_bert(folder: Path) -> Path:
-    """A BERT of 2 layers and width 32 with random weights, saved as a checkpoint."""
+def tiny_bert(folder: Path, width: int = 32) -> Path:
+    """A BERT of 2 layers with random weights, saved as a checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=len(vocabulary), hidden_size=width, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=64, max_position_embeddings=64,
     )  # fmt: skip
     with torch.random.fork_rng():

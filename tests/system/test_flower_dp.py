@@ -1,4 +1,4 @@
-"""Flower's own differential privacy does what docs/accounted.md says of it."""
+"""Flower's own differential privacy does what docs/how-to/flower-app.md says of it."""
 
 import time
 from collections.abc import Sequence

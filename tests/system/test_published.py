@@ -259,13 +259,13 @@ def test_a_study_at_a_url_goes_on_anywhere_and_ends_with_the_same_tables(
             yield job.name
 
     monkeypatch.setattr(running, "processes", workers)
-    assert cli.main(["study", "s.toml", "--out", "folder"]) == 0
+    assert cli.main(["sweep", "s.toml", "--out", "folder"]) == 0
     begun.clear()
     url = (tmp_path / "there").as_uri()
     with pytest.MonkeyPatch.context() as patch:
         asking(patch, lambda number: (_ for _ in ()).throw(Lost()) if number == STAGES + 2 else None)
         with pytest.raises(Lost):
-            cli.main(["study", "s.toml", "--out", url])
+            cli.main(["sweep", "s.toml", "--out", url])
     assert [name[-1] for name in begun] == ["1", "2"]
     (tmp_path / "two").mkdir()
     for file in ("small.toml", "s.toml"):
@@ -273,13 +273,13 @@ def test_a_study_at_a_url_goes_on_anywhere_and_ends_with_the_same_tables(
     folder = Path("folder").resolve()
     monkeypatch.chdir(tmp_path / "two")
     begun.clear()
-    assert cli.main(["study", "s.toml", "--out", url]) == 0
+    assert cli.main(["sweep", "s.toml", "--out", url]) == 0
     assert [name[-1] for name in begun] == ["2", "3"]
     tidy = [[line for line in (at / "tidy.csv").read_text().splitlines() if ",seconds," not in line]
             for at in (folder, tmp_path / "there")]  # fmt: skip
     assert tidy[0] == tidy[1] and len(tidy[0]) > 10
     begun.clear()
-    assert cli.main(["study", "s.toml", "--out", url]) == 0 and begun == []
+    assert cli.main(["sweep", "s.toml", "--out", url]) == 0 and begun == []
     assert cli.main(["report", url]) == 0
     Path("small.toml").write_text(to_toml(load("small.toml", ["data.public-size=91"])), encoding="utf-8")
-    assert cli.main(["study", "s.toml", "--out", url]) == 2
+    assert cli.main(["sweep", "s.toml", "--out", url]) == 2

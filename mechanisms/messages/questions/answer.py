@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mechanisms.channels import ANSWER
 from mechanisms.messages.questions.question import (
+    MAX_CLASSES,
     ClassRelease,
     Lent,
     MappedQuestion,
@@ -62,8 +63,22 @@ class AnswerQuestion(ClassRelease, MappedQuestion):
             raise ValueError("request: a head goes with an answer")
         return cls(spec, projection=projection, head=head)
 
+    @property
+    def outputs(self) -> int:
+        """Return the number of values that a release may have: K, or more where it stands for a set of classes."""
+        return int(getattr(self.mechanism, "outputs", self.classes))
+
+    @property
+    def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """Return the form of an output."""
+        return self.array, np.dtype(np.int16 if self.outputs <= MAX_CLASSES else np.int32), ()
+
+    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+        """Check that rows are outputs."""
+        return {f"{self.channel}: out of range": (payload >= 0) & (payload < self.outputs)}
+
     def draw(self, values: NDArray[np.float32], lent: Lent) -> NDArray[Any]:
-        """Draw classes (n,)."""
+        """Draw outputs (n,)."""
         return self.sampled(linear_classes(self.projection.apply(values), *self.head), lent.rng())
 
     @property

@@ -25,6 +25,7 @@ from simulations.run.journal import refuse_unfinished
 from sottovoce.adversary.attacks import embeddings as attack_embeddings
 from sottovoce.adversary.attacks import intervals
 from sottovoce.adversary.attacks import membership as attack_membership
+from sottovoce.adversary.attacks import poison as attack_poison
 from sottovoce.adversary.attacks import statistics as attack_statistics
 from sottovoce.adversary.attacks import users as attack_users
 from sottovoce.adversary.attacks import word_attributes as attack_word_attributes
@@ -42,6 +43,7 @@ KINDS = (
         lambda setup: setup.arm.text is not None or (setup.arm.embedding is not None and setup.protocol.private),
     ),
     (attack_membership, lambda setup: True),
+    (attack_poison, lambda setup: setup.protocol.private and not (setup.arm.public_only or setup.arm.centralised)),
 )
 #: Description of each attack, by its name on the command line.
 ATTACKS: dict[str, str] = {name: about for kind, _ in KINDS for name, about in kind.ATTACKS.items()}

@@ -324,7 +324,7 @@ def _shown(vocabulary: Vocabulary, number: int) -> str:
 
 def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> Game:
     """Return the game of two labels; with a prior, the two likeliest under one that leaves some labels out."""
-    labels = np.arange(mechanism.classes)
+    labels = np.arange(getattr(mechanism, "outputs", mechanism.classes))
     private: dict[str, Any] = {}
     if mechanism.needs_prior:
         prior = 0.6 ** np.arange(mechanism.classes)

@@ -110,12 +110,14 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
 
 
 def audit(
-    *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, out: Path | str | None = None,
+    *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, fixed: bool = False,
+    out: Path | str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure lower bounds of ε beside the claimed ones, as the command `audit` does.
 
     In place of names, it takes a function of an input and a number of draws, which returns as many draws, and its
-    `Claim`. It then searches for the worst pair on half of the draws, and delta is the claim's.
+    `Claim`. It then searches for the worst pair on half of the draws, stops if that violates the claim, and delta is
+    the claim's.
 
     Args:
         *mechanisms: Names of `names`, all without names. Or external mechanisms, by the name that their package
@@ -123,6 +125,8 @@ def audit(
         draws: Draws of each of two inputs.
         delta: δ at which ε is compared beside the pure one.
         seed: Seed of the draws.
+        fixed: Whether to measure a function with all draws, and not to stop at a violation. Names are always measured
+            so.
         out: Folder for audit.json, audit.md and certificates, new or empty.
 
     Returns:
@@ -135,14 +139,15 @@ def audit(
     if any(callable(one) for one in mechanisms):
         if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
             raise UserError("audit: a function is audited alone, with its claim: audit(function, Claim(...))")
-        return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed), out)
+        return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed, fixed=fixed), out)
     asked = Audit(mechanisms, draws, delta, seed)
     check(asked)
     return _kept(lambda: run(asked), out)
 
 
 def audit_command(
-    command: str, *, draws: int = 200_000, seed: int = 1, timeout: float = 60.0, out: Path | str | None = None,
+    command: str, *, draws: int = 200_000, seed: int = 1, fixed: bool = False, timeout: float = 60.0,
+    out: Path | str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run the audit of a program, which states its claim and answers as `adversary.audit.external.source` describes.
 
@@ -150,6 +155,7 @@ def audit_command(
         command: Command line of the program.
         draws: Draws of each of two inputs.
         seed: Seed of the draws.
+        fixed: Whether to measure with all draws, and not to stop at a violation.
         timeout: Seconds to wait for an answer.
         out: Folder for audit.json, audit.md and certificates, new or empty.
 
@@ -159,7 +165,7 @@ def audit_command(
 
     def audited() -> dict[str, Any]:
         with program(command, timeout) as source:
-            return audit_source(source, draws=draws, seed=seed)
+            return audit_source(source, draws=draws, seed=seed, fixed=fixed)
 
     return _kept(audited, out)
 

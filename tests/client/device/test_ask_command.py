@@ -189,7 +189,7 @@ def test_ctrl_c_says_what_stays(world: World, node: Path, monkeypatch: pytest.Mo
 def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:
     bundle, node = make_bundle(world.place, "b", seal=generate_keys()[1], model_seal=world.public), tmp_path / "node"
     (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
-    install = ["device", "install", "--bundle", bundle.folder, "--node", node]
+    install = ["device", "install", "--bundle", bundle.folder, "--device", node]
     done = on_a_device(*install, "--publisher", tmp_path / "sign.pub")
     assert done.returncode == 0 and f"{node}: answers for embedding, label" in done.stdout, done.stderr
     assert len(done.stdout.splitlines()) == 1 and load_node(node).model_seal == world.public
@@ -205,7 +205,7 @@ def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: py
     (tmp_path / "short").write_text("abcd")
     (tmp_path / "zero").write_text("00" * 32)
     (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
-    install = ["device", "install", "--bundle", str(bundle.folder), "--node", str(node)]
+    install = ["device", "install", "--bundle", str(bundle.folder), "--device", str(node)]
     for key, line in (("short", "is no key"), ("none", "cannot be read"), ("zero", "trusts 0000000000000000")):
         assert cli.main([*install, "--publisher", str(tmp_path / key)]) == 2
         assert line in (said := capsys.readouterr()).err and said.out == "" and len(said.err.splitlines()) == 1

@@ -163,8 +163,8 @@ def test_a_request_without_or_with_anothers_proof_is_refused(link, known, tmp_pa
 
 def test_flower_takes_a_recorded_request_again_within_its_tolerance(link, known):
     """What Flower's proof does not cover: the request itself, and how often it came. Whoever could record one has read
-    what TLS hides, so only the SuperLink's operator can; docs/deployment.md says so. Where Flower mends it, this test
-    fails, and that page must change."""
+    what TLS hides, so only the SuperLink's operator can; docs/how-to/deploy.md says so. Where Flower mends it, this
+    test fails, and that page must change."""
     key, node_id, _ = known
     recorded = signed(key, age=TIMESTAMP_TOLERANCE - 60)
     assert post(link, "pull-messages", pulling(node_id), recorded).status_code == 200

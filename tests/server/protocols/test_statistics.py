@@ -14,6 +14,7 @@ from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
+from mechanisms.streams import SimulationStreams
 from server.export import export_encoder
 from server.protocols import statistics as way
 from server.protocols.decoding import statistic_mean
@@ -24,6 +25,7 @@ from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment.ladder import of_experiment
 from simulations.run.prepare import Prepared
+from simulations.run.references import remarks
 from tests.support.studies import (
     CLASSES,
     PUBLIC,
@@ -103,6 +105,43 @@ def test_a_user_releases_one_vector_and_pays_once(folder: Path) -> None:
     assert line["mechanism"] == "privunit" and line["epsilon"] == 6.0
 
 
+def test_lines_on_dishonest_users(folder: Path) -> None:
+    """Before a run, after it, and in its warnings if a batch is not of honest users."""
+    made = study({"name": "a", "vector": PRIVUNIT})
+    (before,) = of_experiment(made, classes=CLASSES)
+    line = ran(made, folder)["a"].line
+    assert before["liars"] == line["liars"] and line["liars"].startswith("liars: one equals up to")
+    (test,) = line["batch_tests"]
+    assert (test["stage"], test["users"], test["dropped"]) == ("train", USERS, 0.0) and test["excess"] < 1
+    assert 0 <= test["withstands"][0] <= test["withstands"][1] < 1
+    assert not any("not of honest users" in said for said in remarks([{"arms": [line]}]))
+    warned = line | {"batch_tests": [test | {"excess": 2.0, "dropped": 0.03}]}
+    assert [said for said in remarks([{"arms": [warned]}]) if "not of honest users" in said and "3.0%" in said]
+
+
+@pytest.mark.parametrize("robust", [True, False])
+def test_liars_among_the_users_are_left_out_unless_the_key_says_no(robust: bool) -> None:
+    """A third of 300 users sends one point: the robust mean is the honest one's, the plain one is far away."""
+    mechanism, rng = PrivUnit(9, 4.0), np.random.default_rng(1)
+    x = rng.normal(size=(300, 9))
+    x[:, 0] += 1.0
+    honest = mechanism.grid.encode(
+        mechanism.sample(x / np.linalg.norm(x, axis=1, keepdims=True), rng=SimulationStreams(1).rows(
+            np.arange(300), np.zeros(300, np.int64), stage="train", channel="statistic"))
+    )  # fmt: skip
+    batch = np.concatenate([honest[:270], mechanism.grid.encode(-np.eye(9)[:1].repeat(30, axis=0))])
+    release = Release({"s": batch}, "statistic", "train", mechanism.guarantee, "0" * 64)
+    features = rng.normal(size=(400, 8))
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    batches = way.Batches(robust, like_public=True)
+    mean, noise = batches.mean(mechanism, release, features, simplex_codes(2))
+    (test,) = batches.tests
+    assert test.alarm and (test.dropped > 0.05) == robust
+    apart = np.linalg.norm(mean - mechanism.decoded_mean(honest))
+    assert (apart < 0.2) == robust
+    assert noise >= (1 / mechanism.scale**2 - 1) / 300 / 9
+
+
 def test_what_was_delivered_costs_what_was_expected(folder: Path) -> None:
     """The ladder before the run, of the number of features that the arm names, is that of the run."""
     made = study({"name": "a", "vector": PRIVUNIT | {"epsilon": 0.5}}, population={"users": 60})
@@ -159,9 +198,24 @@ def test_class_names_stand_in_for_labels_and_users_correct_them(folder: Path) ->
     with_names = ready._replace(public=replace(ready.public, names=names))
     alone = run_arms(made, LocalGrid(0), ready=with_names)["alone"].line
     assert alone["accuracy_clean_test"] > 0.9 and alone["users"] == 0 and alone["ladder"] is None
-    noisy = ran(study({"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}), folder, with_names)["a"]
+    arm = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}
+    noisy = ran(study(arm, training=WAY | {"least-gain": 0.0}), folder, with_names)["a"]
     assert noisy.line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
-    assert noisy.model.maps.dim >= noisy.model.asked.dim
+    assert noisy.line["queried"] and noisy.model.maps.dim >= noisy.model.asked.dim
+
+
+def test_users_who_would_add_next_to_nothing_are_not_queried(caplog: pytest.LogCaptureFixture) -> None:
+    """No request is sent and nothing is charged: the model is that of class names alone."""
+    noisy = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 0.1}}
+    made = study({"name": "alone", "protocol": "public-only"}, noisy)
+    ready = prepared(made)
+    names = np.stack([ready.held.train_embeddings[ready.held.train.labels == k].mean(axis=0) for k in range(CLASSES)])
+    with caplog.at_level("INFO"):
+        arms = run_arms(made, LocalGrid(0), ready=ready._replace(public=replace(ready.public, names=names)))
+    line = arms["a"].line
+    assert not line["queried"] and line["delivered"] == 0 and line["ladder"] is None and arms["alone"].line["queried"]
+    assert "a: no user is queried" in caplog.text
+    np.testing.assert_array_equal(arms["a"].model.maps.head_w, arms["alone"].model.maps.head_w)
 
 
 def test_users_correct_wrong_names(folder: Path) -> None:
@@ -248,12 +302,15 @@ def test_what_contradicts_itself_is_refused_in_one_line() -> None:
         refusal(arm | {"vector": CLEAR}),
         refusal(arm | {"text": {"mechanism": "santext", "epsilon": 1.0}}),
         refusal(arm, training=WAY | {"rounds": 7, "self-training": True}),
+        refusal(arm, training=WAY | {"student": "mpnet"}),
+        refusal(arm, training=WAY | {"student-epochs": 5}),
+        refusal(arm, training=WAY | {"self-training": True, "student": "mpnet"}, encoder={"layers": [4, 6]}),
     ]
     assert [line.split(": ")[1] if line.startswith("arm") else line.split(":")[0] for line in said] == [
         "vector", "label", "vector", "vector.dim", "vector", "vector", "vector", "protocol",
         "training.rounds", "training.self-training", "data.public.labelled", "its vectors are sent unprotected "
         "(worst-case ε = ∞); choose another mechanism, or give a reason in policy.accept-unprotected = [\"statistic",
-        "text", "shuffle.minimum-users",
+        "text", "shuffle.minimum-users", "training.student", "training.student-epochs", "encoder.layers",
     ]  # fmt: skip
     assert all("\n" not in line for line in said)
 
@@ -309,6 +366,41 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     assert len({row.user for row in rows}) == len(rows) == USERS
     assert model.encoder.folder == place / "client" and model.encoder.identity != encoder.identity
     assert model.classify(ready.held.test.texts).shape == (TEST,)
+
+
+@pytest.mark.slow
+def test_a_student_is_the_encoder_of_users_who_ask(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Training users answer under the first encoder. The student, half as wide, is published, named, saved and run."""
+    from server.sentence_layout import read
+    from simulations.artifacts.model_folder import classify, read_about
+    from simulations.artifacts.public import CachedEncoder
+    from tests.support.tiny_checkpoints import as_sentence_encoder
+    from tests.support.tiny_models import tiny_bert
+
+    teacher = tiny_bert(tmp_path_factory.mktemp("teacher"))
+    student = as_sentence_encoder(tiny_bert(tmp_path_factory.mktemp("student"), width=16), "cls", normalize=True)
+    made = study(
+        {"name": "a", "vector": PRIVUNIT, "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 2}},
+        training=WAY | {"self-training": True, "student": str(student), "student-epochs": 1},
+        encoder={"model": str(teacher), "max-length": 16},
+    )  # fmt: skip
+    training = trained(made)
+    assert training.student == str(student) and training.pooling == read(student).pooling == "cls-normalized"
+    ready = prepared(made)
+    first = tmp_path_factory.mktemp("first")
+    export_encoder(teacher, first, pooling="mean", max_length=16)
+    encoder = CachedEncoder(first)
+    public = replace(ready.public, encoder=encoder, embeddings=encoder.embed(ready.public.texts), checkpoint=teacher)
+    ready, grid, models = ready._replace(public=public), LocalGrid(make_nodes(made, folder)), folder.parent / "models"
+    FlowerUsers(grid, made.population, seed=made.seed, tests=TEST, nodes=folder).publish(first, ("train",))
+    made_of = run_arms(made, grid, ready=ready, models=models, nodes=folder)["a"]
+    model, line = made_of.model, made_of.line
+    assert (line["delivered"], line["errors"]) == (USERS, {}) and line["accuracy"] is not None
+    assert (model.asked.m1.shape[0], model.maps.m1.shape[0]) == (32, 16)
+    assert model.encoder.folder == models / "a" / "client" and model.encoder.identity != encoder.identity
+    assert model.question().projection.encoder == model.encoder.identity == read_about(models / "a")[1]
+    texts = ready.held.test.texts
+    np.testing.assert_array_equal(classify(models / "a", ready.public, texts), model.classify(texts))
 
 
 def _training(made: Any) -> Any:

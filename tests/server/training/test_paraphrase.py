@@ -96,12 +96,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny_generator(Path("model"), "bart")
     Path("pairs.tsv").write_text("id\tfrom\tto\n" + "".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(PAIRS)))
-    common = ["paraphraser", "--model", "model", "--pairs", "pairs.tsv", "--column", "from"]
+    common = ["text", "paraphraser", "--model", "model", "--pairs", "pairs.tsv", "--column", "from"]
     assert cli.main([*common, "--column", "to", "--out", "made", "--epochs", "1"]) == 0
     assert capsys.readouterr().out == "made: a checkpoint that paraphrases, for --generator and text.paraphraser\n"
     Path("in.txt").write_text("the film was good\n")
     given = ["--in", "in.txt", "--public", "in.txt", "--epsilon", "5", "--generator", "made", "--tokens", "4"]
-    assert cli.main(["sanitize", "--mechanism", "dp-paraphrase", *given]) == 0
+    assert cli.main(["text", "sanitize", "--mechanism", "dp-paraphrase", *given]) == 0
     assert "ε = 24 at worst" in capsys.readouterr().err
     for column, pairs, model, expected in (
         ("from", "pairs.tsv", "model", "--column: give two"),
@@ -110,6 +110,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         ("to", "pairs.tsv", "./nowhere", "there is no folder nowhere"),
     ):
         asked = ["--pairs", pairs, "--model", model, "--column", "from", "--column", column, "--out", "none"]
-        assert cli.main(["paraphraser", *asked]) == 2
+        assert cli.main(["text", "paraphraser", *asked]) == 2
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith("sottovoce: ") and expected in line and not Path("none").exists()

@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 from client.models import vocabulary as vocabularies
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
 from mechanisms.words.madlib import Madlib
@@ -20,7 +21,6 @@ from mechanisms.words.santext import SanText
 from mechanisms.words.verbatim import Verbatim
 from simulations.analysis import deniability as command
 from simulations.artifacts.pos_tags import tag
-from simulations.errors import UserError
 from sottovoce.cli.main import main
 from tests.support.words import streams
 
@@ -249,7 +249,7 @@ def test_equal_deniability_finds_an_epsilon_for_each(study):
 
 def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     vocabularies.save(words_of(40), tmp_path / "words")
-    line = ["deniability", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--epsilon", "2"]
+    line = ["text", "deniability", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--epsilon", "2"]
     out = tmp_path / "out"
     pytest.importorskip("HanTa")
     assert main([*line, "--sample", "10", "--draws", "20", "--out", str(out)]) == 0
@@ -261,7 +261,7 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     [
         (["--mechanism", "madlip"], "did you mean 'madlib'"),
         (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
-        (["--mechanism", "madlib:2"], "write NAME or NAME:key=value"),
+        (["--mechanism", "madlib:2"], "is no mechanism's place"),
         (["--mechanism", "madlib", "--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
         (["--mechanism", "madlib", "--draws", "1"], "--draws"),
         (["--mechanism", "madlib", "--target", "1.5"], "--target"),
@@ -271,17 +271,17 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
 )
 def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys):
     vocabularies.save(words_of(40), tmp_path / "words")
-    code = main(["deniability", *more, "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")])
+    code = main(["text", "deniability", *more, "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")])
     err = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and said in err[-1] and not (tmp_path / "out").exists()
 
 
 def test_specs_are_read_with_numbers_and_truths():
-    assert command.spec_of("madlib-syntax:mode=paper, k=20,penalty=.5,x=true") == {
+    assert read_mechanism("madlib-syntax:mode=paper, k=20,penalty=.5,x=true") == {
         "mechanism": "madlib-syntax", "mode": "paper", "k": 20, "penalty": 0.5, "x": True,
     }  # fmt: skip
-    with pytest.raises(UserError):
-        command.spec_of("madlib:k=1,k=2")
+    with pytest.raises(ValueError, match="k is given twice"):
+        read_mechanism("madlib:k=1,k=2")
 
 
 def test_verbatim_words_have_no_deniability():

@@ -44,10 +44,10 @@ def test_more_messages_buy_a_smaller_error_at_a_weaker_local_guarantee() -> None
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.analysis.shuffle_optimal._TRIED", 3)
-    arguments = ["budget", "optimal", "--users", "300", "--dim", "16", "--epsilon", "2"]
+    arguments = ["dev", "optimal", "--users", "300", "--dim", "16", "--epsilon", "2"]
     assert cli.main([*arguments, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert {r["messages"] for r in answer["releases"]} == {1, 2, 4, 8} and len(answer["releases"]) == 9
     assert all(r["error"] > 1 for r in answer["releases"])  # nobody comes below the curator
-    assert cli.main(["budget", "optimal", "--users", "0", "--epsilon", "2"]) == 2
+    assert cli.main(["dev", "optimal", "--users", "0", "--epsilon", "2"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

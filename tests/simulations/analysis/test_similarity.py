@@ -74,13 +74,13 @@ def test_the_command_says_pseudo_perplexity_where_a_model_is_named(
     tiny_masked_lm(tmp_path / "model")
     Path("a").write_text("the film was good\n")
     Path("b").write_text("the book was good\n")
-    assert cli.main(["similarity", "a", "b", "--masked-lm", "model"]) == 0
+    assert cli.main(["text", "similarity", "a", "b", "--masked-lm", "model"]) == 0
     said = capsys.readouterr().out
     assert "pseudo-perplexity, rewritten  " in said and "pseudo-perplexity, original  " in said
-    assert cli.main(["similarity", "a", "b", "--masked-lm", "model", "--json"]) == 0
+    assert cli.main(["text", "similarity", "a", "b", "--masked-lm", "model", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["pseudo_perplexity"]["pieces"] == found["of_original"]["pieces"] == 4
-    assert cli.main(["similarity", "a", "b", "--masked-lm", "none"]) == 2
+    assert cli.main(["text", "similarity", "a", "b", "--masked-lm", "none"]) == 2
 
 
 def test_one_text_has_no_error_and_few_words_no_bleu(
@@ -90,11 +90,11 @@ def test_one_text_has_no_error_and_few_words_no_bleu(
     Path("a").write_text("a b c\n")
     Path("b").write_text("a b c d\n")
     for other, bleu in (("a", "–, as no text has four words"), ("b", "0.00")):
-        assert cli.main(["similarity", other, "a"]) == 0
+        assert cli.main(["text", "similarity", other, "a"]) == 0
         said = capsys.readouterr().out
         assert f"BLEU    {bleu}" in said and "cosine  1.0000   (" in said and "±" not in said
     tiny_masked_lm(tmp_path / "model")
-    assert cli.main(["similarity", "a", "a", "--json", "--masked-lm", "model"]) == 0
+    assert cli.main(["text", "similarity", "a", "a", "--json", "--masked-lm", "model"]) == 0
     said = capsys.readouterr().out
     assert "NaN" not in said and json.loads(said)["bleu"] is None and json.loads(said)["cosine_error"] is None
 
@@ -128,13 +128,13 @@ def test_the_command(
     monkeypatch.chdir(tmp_path)
     Path("a.tsv").write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
     Path("b.tsv").write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
-    assert cli.main(["similarity", "a.tsv", "b.tsv", "--column", "text"]) == 0
+    assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("2 texts, 50.0% of them unchanged\nBLEU  ") and "all-MiniLM-L6-v2" in said
-    assert cli.main(["similarity", "a.tsv", "b.tsv", "--column", "text", "--json"]) == 0
+    assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["texts"] == 2
     Path("lines").write_text("one\ntwo\n")
-    assert cli.main(["similarity", "lines", "lines"]) == 0
+    assert cli.main(["text", "similarity", "lines", "lines"]) == 0
     assert capsys.readouterr().out.startswith("2 texts, 100.0% of them unchanged")
     Path("short").write_text("one\n")
     Path("none").write_text("")
@@ -142,6 +142,6 @@ def test_the_command(
         (["lines", "short"], "has 1 rows"), (["none", "none"], "has no rows"), (["lines", "absent"], "no such file"),
         (["a.tsv", "b.tsv", "--column", "sentence"], 'no column "sentence"'),
     ):  # fmt: skip
-        assert cli.main(["similarity", *given]) == 2
+        assert cli.main(["text", "similarity", *given]) == 2
         complaint = capsys.readouterr().err
         assert why in complaint and complaint.count("\n") == 1

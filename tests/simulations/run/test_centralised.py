@@ -18,6 +18,7 @@ from simulations.experiment.sections import Data
 from simulations.run import centralised, trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
 from simulations.run.measures import measures_of
+from simulations.run.prepare import Held, Holders
 from simulations.run.references import remarks
 from sottovoce.report import facts
 from sottovoce.report.page import page_of_plan
@@ -167,5 +168,7 @@ def test_a_model_that_knows_one_class_and_one_below_chance_are_remarked() -> Non
 def test_macro_f1_stands_beside_accuracy_where_one_class_dominates(share: float, classes: int, said: bool) -> None:
     labels = np.r_[np.zeros(round(100 * share), np.int64), np.arange(100 - round(100 * share)) % (classes - 1) + 1]
     test = Corpus([str(i) for i in range(100)], labels, tuple(map(str, range(classes))))
-    assert measures_of(Data(), test) == (("macro-f1",) if said else ())
-    assert measures_of(Data(measures=("macro-f1", "auroc")), test) == ("macro-f1", "auroc")
+    nobody = Holders(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    held = Held(test, test, nobody, nobody, np.arange(100))
+    assert measures_of(Data(), held) == (*(("macro-f1",) if said else ()), "by-class")
+    assert measures_of(Data(measures=("macro-f1", "auroc")), held) == ("macro-f1", "auroc", "by-class")

@@ -58,8 +58,8 @@ def worst_tenth(guesses):
         return float(np.sort(each)[: -(-len(each) // 10)].mean())
     return guesses.value(worst)
 
-MEASURES["recall"] = Measure(by_class, wanted=lambda data, test: True)
-MEASURES["worst-tenth"] = Measure(worst_tenth, wanted=lambda data, test: True)
+MEASURES["recall"] = Measure(by_class, wanted=lambda data, held: True)
+MEASURES["worst-tenth"] = Measure(worst_tenth, wanted=lambda data, held: True)
 SHOWN.update({"recall": "accuracy by class", "worst-tenth": "worst tenth of users"})
 """
 HEADING = "worst tenth of users, on device"
@@ -85,7 +85,7 @@ def ran(place: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, A
     ready = prepared(study)
     nodes = placed(study, ready, place / "nodes")
     line = run_arms(study, LocalGrid(nodes), ready=ready, models=place / "models")["users"].line
-    names = measures_of(study.data, ready.held.test)
+    names = measures_of(study.data, ready.held)
     results = demo() | {"arms": [line], "measures": list(names), "classes": list(ready.public.classes)}
     run = place / "runs" / "a"
     run.mkdir(parents=True)

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from simulations.run.comparison import added, baseline, differences, gap, matrices
-from simulations.run.evaluation import Answers, Counts
+from simulations.run.counts import Counts
+from simulations.run.evaluation import Answers
 from simulations.run.report import markdown, print_table
 from tests.support.results import demo
 from tests.support.studies import LAPLACE, PURKAYASTHA, RANDOMIZED, experiment

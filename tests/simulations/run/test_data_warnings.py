@@ -88,8 +88,8 @@ def test_sanitize_says_how_many_words_are_outside_the_vocabulary(
 ) -> None:
     for name, lines, many in (("de", GERMAN, True), ("en", english(20, 3), False)):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
-        arguments = ["--mechanism", "santext", "--epsilon", "5", "--in", f"{name}.txt", "--out", f"{name}.out.txt"]
-        assert cli.main(["sanitize", *arguments]) == 0
+        arguments = ["--mechanism", "santext:epsilon=5", "--in", f"{name}.txt", "--out", f"{name}.out.txt"]
+        assert cli.main(["text", "sanitize", *arguments]) == 0
         told = capsys.readouterr().err
         assert f"of the words of the first {len(lines)} rows are outside the vocabulary" in told
         assert ("made for this language?" in told) == many

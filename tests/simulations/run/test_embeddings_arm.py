@@ -36,7 +36,7 @@ FIELDS = {
     "name", "mechanism", "label_mechanism", "epsilon", "label_epsilon", "dim", "accuracy", "accuracy_se",
     "accuracy_clean_test", "accuracy_clean_test_se", "users", "delivered", "dropped", "errors", "bytes_per_user",
     "seconds", "reference", "way", "budget", "ladder", "test_ladder", "model", "parameters", "measures", "guessed",
-    "perturbed",
+    "perturbed", "liars", "batch_tests", "queried",
 }  # fmt: skip
 BUDGET = {
     "metric_epsilon", "metric", "statement", "worst_case_epsilon", "label_epsilon", "delta", "asking_epsilon",

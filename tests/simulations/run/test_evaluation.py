@@ -9,17 +9,8 @@ from scipy.stats import binom, multinomial
 
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.run.evaluation import (
-    Answers,
-    Counts,
-    Difference,
-    difference,
-    on_device,
-    read_answers,
-    sanitized,
-    score,
-    write_answers,
-)
+from simulations.run.counts import Counts, Difference, difference, score
+from simulations.run.evaluation import Answers, on_device, read_answers, sanitized, write_answers
 from simulations.run.prepare import Held, Holders
 from simulations.shuffler.shuffle import Origin
 from tests.support.studies import PURKAYASTHA as EMBEDDING

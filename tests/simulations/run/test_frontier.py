@@ -49,7 +49,7 @@ def near(epsilon: float, accuracy: float) -> tuple[Any, Any]:
 
 
 def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
-    figure = frontier_figure([run(1, -0.01), run(2, 0.01)])
+    figure = frontier_figure({"": [run(1, -0.01), run(2, 0.01)]})
     central, local = map(drawn, figure.axes)
     assert central["one vector"] == [near(1.0, 0.8), near(4.0, 0.85)]
     assert central["DP-SGD"] == [near(1.0, 0.87)] and central["gradients"] == [near(1.0, 0.7)]
@@ -58,20 +58,34 @@ def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
     assert local["as published: Laplace"] == [(21.0, pytest.approx(0.6))] and "DP-SGD" not in local
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     assert told == [
-        "one vector (trusting the shuffler)", "DP-SGD (trusting the server)", "gradients (trusting the shuffler)",
-        "as published: Laplace (trusting nobody)", "no noise (not private)", "next to no noise (not private)",
+        "one vector (central ε: trusting the shuffler)", "DP-SGD (central ε: trusting the server)",
+        "gradients (central ε: trusting the shuffler)",
+        "as published: Laplace (no central ε)", "no noise (not private)", "next to no noise (not private)",
     ]  # fmt: skip
     assert "2 seeds" in figure.axes[0].get_title(loc="left")
-    assert "seed 1" in frontier_figure([run(1)]).axes[0].get_title(loc="left")
+    assert "seed 1" in frontier_figure({"": [run(1)]}).axes[0].get_title(loc="left")
+
+
+def test_both_errors_are_drawn_on_an_axis_that_does_not_stretch_small_differences() -> None:
+    figure = frontier_figure({"": [run(1, -0.002), run(2, 0.002)]})
+    axes = figure.axes[0]
+    bars = [segment for each in axes.collections for segment in each.get_segments()]
+    assert any(abs(abs(a[1] - b[1]) - 0.02) < 1e-9 for a, b in bars), "by test text: ± .01"
+    assert any(abs(abs(a[1] - b[1]) - 0.004) < 1e-9 for a, b in bars), "over seeds: ± .002"
+    low, high = frontier_figure({"": [run(1) | {"arms": run(1)["arms"][2:3]}]}).axes[0].get_ylim()
+    assert high - low >= 0.1
+    ticks = [text.get_text() for text in axes.get_xticklabels()]
+    assert set(ticks) <= {"0.5", "1", "2", "5"} and len(ticks) >= 2
 
 
 def test_the_legend_says_what_is_not_private_and_whose_labels_are_public() -> None:
     """A reference or not: what has no finite ε is not private. A row of public labels shares no line with another."""
     clear, hidden = arm("in clear", 0.9), arm("one vector, ε = 1", 0.8, shuffled=1.0, worst_case_epsilon=6.0)
     public = arm("one vector, ε = 4", 0.85, shuffled=4.0, worst_case_epsilon=10.0, public_label=True)
-    shown = frontier_figure([run(1) | {"arms": [clear, hidden, public]}]).legends[0].get_texts()
+    shown = frontier_figure({"": [run(1) | {"arms": [clear, hidden, public]}]}).legends[0].get_texts()
     assert [text.get_text() for text in shown] == [
-        "one vector (trusting the shuffler)", "one vector, labels public (trusting the shuffler)",
+        "one vector (central ε: trusting the shuffler)",
+        "one vector, labels public (central ε: trusting the shuffler)",
         "in clear (not private)",
     ]  # fmt: skip
 
@@ -79,7 +93,7 @@ def test_the_legend_says_what_is_not_private_and_whose_labels_are_public() -> No
 def test_an_arm_without_an_accuracy_is_left_out() -> None:
     short = run(1)
     short["arms"][4]["accuracy_clean_test"] = None
-    assert "DP-SGD" not in drawn(frontier_figure([short]).axes[0])
+    assert "DP-SGD" not in drawn(frontier_figure({"": [short]}).axes[0])
 
 
 def price(arm: dict[str, object]) -> float | None:
@@ -113,17 +127,17 @@ def test_infinity_as_a_file_has_it_is_no_price() -> None:
 def test_a_price_is_that_of_the_dearest_run() -> None:
     first, second = run(1), run(2)
     second["arms"][2]["ladder"] = [{"rung": "shuffled", "epsilon": 1.5, "delta": 1e-6}]  # and no price of its user's
-    figure = frontier_figure([first, second])
+    figure = frontier_figure({"": [first, second]})
     central, local = map(drawn, figure.axes)
     assert central["one vector"][0] == near(1.5, 0.8) and [x for x, _ in local["one vector"]] == [10.0]
     second["arms"][3]["ladder"] = []  # of 4.0, nobody was hidden there
-    assert [x for x, _ in drawn(frontier_figure([first, second]).axes[0])["one vector"]] == [near(1.5, 0)[0]]
+    assert [x for x, _ in drawn(frontier_figure({"": [first, second]}).axes[0])["one vector"]] == [near(1.5, 0)[0]]
 
 
 def test_names_that_differ_in_more_than_epsilon_share_no_line() -> None:
     few, many = (arm(f"one vector, ε = {e}, {n} users", 0.8, shuffled=e, worst_case_epsilon=6.0) for e, n in
                  ((1.0, 500), (4.0, 9000)))  # fmt: skip
-    lines = drawn(frontier_figure([run(1) | {"arms": [few, many]}]).axes[0])
+    lines = drawn(frontier_figure({"": [run(1) | {"arms": [few, many]}]}).axes[0])
     assert set(lines) == {"one vector, 500 users", "one vector, 9000 users"}
 
 
@@ -131,5 +145,19 @@ def test_the_legend_says_whom_any_arm_of_a_line_trusts() -> None:
     """The smallest ε may find no crowd to hide in, and the line lies at central ε all the same."""
     alone = arm("one vector, ε = 0.1", 0.7, worst_case_epsilon=0.1)
     hidden = arm("one vector, ε = 4", 0.8, shuffled=4.0, worst_case_epsilon=10.0)
-    figure = frontier_figure([run(1) | {"arms": [alone, hidden]}])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["one vector (trusting the shuffler)"]
+    figure = frontier_figure({"": [run(1) | {"arms": [alone, hidden]}]})
+    (told,) = figure.legends[0].get_texts()
+    assert told.get_text() == "one vector (central ε: trusting the shuffler)"
+
+
+def test_each_encoder_has_lines_of_its_own() -> None:
+    """Lines of one arm share colour and legend, encoders differ in their line; panels stand below each other."""
+    figure = frontier_figure({"small": [run(1)], "large": [run(1, 0.05)]})
+    central, local = figure.axes
+    assert central.get_position().x0 == local.get_position().x0
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert said[-2:] == ["encoder small", "encoder large"] and len(said) == len(set(said))
+    one = [each for each in central.containers if each.get_label() == "one vector"]
+    assert [each[0].get_linestyle() for each in one] == ["-", "--"]
+    assert one[0][0].get_color() == one[1][0].get_color()
+    assert one[1][0].get_ydata() == pytest.approx(one[0][0].get_ydata() + 0.05)

@@ -18,7 +18,7 @@ from simulations.run.table import beside
 from tests.support.results import guesses
 
 BINARY, MANY = 2, 4
-NAMES = tuple(MEASURES)
+NAMES = KEYS
 OF_CLASSES = {"matthews": matthews, "macro-f1": macro_f1, "auroc": auroc, "auprc": auprc}
 
 
@@ -61,7 +61,7 @@ def test_they_are_what_they_are_called(classes: int, rounded: bool) -> None:
     }
     for name, value in want.items():
         assert OF_CLASSES[name](guesses(scores, labels), weights) == pytest.approx(value, rel=1e-12), name
-    assert set(MEASURES) == set(KEYS) == set(SHOWN)
+    assert set(MEASURES) == set(SHOWN) == {*KEYS, "by-class", "by-group", "by-user"}
 
 
 def test_a_class_without_weight_is_none() -> None:

@@ -106,9 +106,9 @@ def test_no_two_texts_that_are_left_are_nearly_the_same_and_none_is_left_out_for
 
 def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Path) -> None:
     made = propose(table(tmp_path, more=FAULTS), Path("mine"))
-    experiment = load("mine/study.toml")
+    experiment = load("mine/experiment.toml")
     assert experiment == made.experiment
-    runs = load_study("mine/sweep.toml").runs
+    runs = load_study("mine/experiment.toml").runs
     assert [run.experiment.seed for run in runs] == [1, 2, 3]
     assert [arm.name for arm in runs[0].experiment.arms] == [
         "centralised, not private", "class names alone, no users", "no noise",
@@ -196,9 +196,9 @@ def test_other_kinds_of_tables(tmp_path: Path) -> None:
     lines = [json.dumps({"text": row["review"], "label": int(row["sentiment"] == "positive")}) for row in rows]
     Path("reviews.jsonl").write_text("\n".join(lines))
     made = propose(Path("reviews.jsonl"), Path("mine"))
-    assert load("mine/study.toml").data.label == "label" and "labels by label: 0 130, 1 130." in made.found[1]
+    assert load("mine/experiment.toml").data.label == "label" and "labels by label: 0 130, 1 130." in made.found[1]
     with pytest.raises(UserError, match="unknown kind of file"):
-        propose(Path("mine/study.toml"), Path("no"))
+        propose(Path("mine/experiment.toml"), Path("no"))
 
 
 def test_the_copies_are_for_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

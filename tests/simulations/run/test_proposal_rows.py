@@ -42,7 +42,7 @@ def written(name: str, header: Sequence[str] | None, rows: Sequence[Sequence[Any
     return Path(name)
 
 
-def proposed(file: Path, **columns: str) -> Proposal:
+def proposed(file: Path, **columns: Any) -> Proposal:
     """Its rows are all accounted for: used, or named under why."""
     made = propose(file, Path("mine"), **columns)
     table = made.table
@@ -67,7 +67,7 @@ def test_a_file_without_a_header_goes_by_positions(capsys: pytest.CaptureFixture
     file = written("in.csv", None, rows)
     made = proposed(file, text="2", label="1")
     assert made.table.rows == 240 and made.found[1].startswith("Texts by column 2,")
-    data = load("mine/study.toml").data
+    data = load("mine/experiment.toml").data
     assert (data.text, data.label, data.user) == ("text", "label", None)
     kept = [str(text) for part in ("train", "test") for text in read(Path(f"mine/{part}.csv"), ["text"]).values["text"]]
     assert sorted(kept) == sorted(text for _, text in rows)
@@ -89,8 +89,8 @@ def test_the_copies_have_a_header_that_is_one(capsys: pytest.CaptureFixture[str]
     rows = [{"How did you like it, all in all?": text, "1": i % 2} for i, text in enumerate(said)]
     Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     proposed(Path("in.jsonl"), text="How did you like it, all in all?", label="1")
-    assert load("mine/study.toml").data.text == "text_"
-    assert cli.main(["check", "mine/study.toml"]) == 0
+    assert load("mine/experiment.toml").data.text == "text_"
+    assert cli.main(["check", "mine/experiment.toml"]) == 0
 
 
 # -- what is a text
@@ -169,7 +169,7 @@ def test_annotators_of_the_same_texts_keep_theirs() -> None:
     made = proposed(annotated(6, 10))
     assert len(made.table.texts) == 3000 and len(set(made.table.users or ())) == 60 and not made.table.left
     for seed in range(4):
-        split, about = split_of(load("mine/study.toml", [f"seed={seed}"]))
+        split, about = split_of(load("mine/experiment.toml", [f"seed={seed}"]))
         parts = (split.public, split.train, split.test)
         assert about["dropped"] == 0 and sum(map(len, parts)) == 3000
         said = [set(part.texts) for part in parts]
@@ -223,7 +223,7 @@ def test_one_label_in_two_forms_is_one_class(one: str, other: str) -> None:
     rows = [(text, "0" if i % 2 else (one if i % 4 else other)) for i, text in enumerate(texts(240))]
     made = proposed(written("in.csv", ("text", "label"), rows))
     assert len(made.table.classes) == 2 and any("is also spelled" in line for line in made.found)
-    assert cli.main(["check", "mine/study.toml"]) == 0
+    assert cli.main(["check", "mine/experiment.toml"]) == 0
 
 
 def test_many_classes_and_rare_ones() -> None:
@@ -246,6 +246,76 @@ def test_classes_that_only_one_part_would_have_are_left_out() -> None:
     assert "8 rows of a class that only test or only train would have: left out" in made.table.left
 
 
+# -- pairs, numbers, several labels, columns to keep
+
+
+@pytest.mark.parametrize(
+    "names", [("premise", "hypothesis"), ("sentence1", "sentence2"), ("question", "sentence"), ("left", "right")]
+)
+def test_pairs_are_found_by_their_names_or_named(names: tuple[str, str]) -> None:
+    said = texts(480)
+    rows = [*zip(said[:240], said[240:], ["yes", "no"] * 120, strict=True)]
+    rows += [(said[0], said[241], "yes"), (said[1].upper(), said[241], "yes"), (said[2], "<br>", "no")]
+    file = written("in.csv", [*names, "label"], rows)
+    named = {"text": names[0], "second": names[1]} if names[0] == "left" else {}
+    made = proposed(file, **named)
+    assert len(made.table.texts) == 241  # one pair repeats another, and one has no second text
+    assert made.found[1].startswith(f"Pairs by {names[0]} and {names[1]}, ")
+    data = load("mine/experiment.toml").data
+    assert (data.text, data.second_text, data.label) == (*names, "label")
+    split, _ = split_of(load("mine/experiment.toml"))
+    assert all(isinstance(text, tuple) and text in {row[:2] for row in rows} for text in split.test.texts)
+    assert not any(arm.public_only for arm in made.experiment.arms)  # a name describes no pair
+
+
+def test_labels_that_are_numbers_have_levels_and_whole_ones_are_classes() -> None:
+    numbers = np.random.default_rng(1).random(240).round(2) * 4 + 0.5
+    made = proposed(written("in.csv", ["text", "score"], [*zip(texts(240), numbers, strict=True)]))
+    data = load("mine/experiment.toml").data
+    assert data.label_range == (0.0, 5.0) and data.levels == 21 and data.measures == ("pearson", "spearman")
+    assert "labels by score: 0 to 5." in made.found[1] and not any(arm.public_only for arm in made.experiment.arms)
+    assert "labels are numbers: each is rounded to the nearest of 21 levels" in made.found
+    split, _ = split_of(load("mine/experiment.toml"))
+    assert split.test.classes[1] == "0.25" and len(split.test) == 48
+    rows = [*zip(texts(300), np.arange(300) % 30, strict=True)]
+    assert propose(written("b.csv", ["text", "score"], rows), Path("b")).experiment.data.label_range is None
+
+
+@pytest.mark.parametrize("several", ["a|b", "b, c", "a;b;c", '["a", "c"]'])
+def test_several_labels_in_a_row_are_refused(several: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [[text, "abc"[i % 3] if i % 4 else several] for i, text in enumerate(texts(240))]
+    written("in.csv", ["text", "label"], rows)
+    said = complaint(capsys, "--from", "in.csv")
+    assert 'line 2: "label" holds several labels; make a row for each, or name a column of one label' in said
+    lines = [json.dumps({"text": text, "label": ["a", "b"]}) for text in texts(240)]
+    Path("in.jsonl").write_text("\n".join(lines))
+    assert "holds several labels" in complaint(capsys, "--from", "in.jsonl")
+
+
+def test_one_label_with_a_mark_in_it_is_one() -> None:
+    rows = [[text, ("science/art", "sport, outdoors")[i % 2]] for i, text in enumerate(texts(240))]
+    assert proposed(written("in.csv", ["text", "label"], rows)).table.classes == ("science/art", "sport, outdoors")
+
+
+def test_a_column_to_keep_is_copied_and_its_groups_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    said = texts(240)
+    rows = [[text, "ab"[i % 2], ("north", "south", "")[i % 3], f"remark {i}"] for i, text in enumerate(said)]
+    file = written("in.csv", ["text", "label", "region", "remark"], rows)
+    made = proposed(file, kept=("remark", "region"))
+    assert "Kept: remark, region; results are by the groups of region." in made.found
+    assert len(made.table.texts) == 240  # an empty cell of it leaves no row out
+    study = load("mine/experiment.toml")
+    split, _ = split_of(study)
+    kept = dict(zip(map(str, split.test.texts), split.test.extra["region"], strict=True))
+    assert kept == {text: region or "not given" for text, _, region, _ in rows if text in kept}
+    copied = read(Path("mine/test.csv"), ["text", "remark"]).values
+    assert set(zip(*copied.values(), strict=True)) <= {(row[0], row[3]) for row in rows}
+    bare = propose(written("b.csv", None, rows), Path("b"), text="1", label="2", kept=("4", "3"))
+    assert load("b/experiment.toml").data.group == "kept2" and "results are by the groups of column 3." in bare.found[2]
+    assert 'has no column "area"' in complaint_of_another(capsys, "--keep", "area")
+    assert "two are one column" in complaint_of_another(capsys, "--keep", "label", "--label", "label")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "banking77").is_dir(), reason="the data are not part of the repository")
 def test_files_that_are_published() -> None:
@@ -254,3 +324,6 @@ def test_files_that_are_published() -> None:
     made = propose(DATA / "synthpai" / "comments.tsv", Path("synth"), text="sentence", label="author")
     assert made.table.rows == 7_822 == len(made.table.texts) + sum(made.table.left.values())
     assert len(made.table.classes) == 285
+    made = propose(DATA / "stsb" / "train.tsv", Path("similar"))
+    assert made.experiment.data.label_range == (0.0, 5.0) and made.experiment.data.second_text == "sentence2"
+    assert propose(DATA / "rte" / "train.tsv", Path("entailed")).table.classes == ("entailment", "not_entailment")

@@ -21,7 +21,7 @@ from simulations.output.jsonable import json_ready
 from simulations.run import report, trust
 from simulations.run.figures import accuracy_figure, spent_figure
 from simulations.run.frontier import frontier_figure
-from simulations.run.report import cells, markdown, notes, print_table, table, write
+from simulations.run.report import cells, markdown, notes, print_table, table, undelivered, write
 from tests.support.results import curve, demo, genre
 
 CASES = (demo, genre, curve)
@@ -169,7 +169,7 @@ def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
 
 
-@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure, lambda results: frontier_figure([results])])
+@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure, lambda results: frontier_figure({"": [results]})])
 def test_long_names_leave_room_for_what_is_drawn(draw: Callable[..., Any]) -> None:
     results = demo()
     for arm in results["arms"]:
@@ -276,7 +276,12 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted(
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
     assert any("trusts nobody" in note for note in notes(trusted))
     drawn: list[int] = []
-    monkeypatch.setattr(report, "frontier_figure", lambda runs: drawn.append(len(runs)) or report.spent_figure(runs[0]))
+
+    def draw(encoders: Any) -> Any:
+        drawn.append(len(encoders[""]))
+        return report.spent_figure(encoders[""][0])
+
+    monkeypatch.setattr(report, "frontier_figure", draw)
     write(results, tmp_path)
     assert not drawn
     write(trusted, tmp_path)
@@ -304,6 +309,16 @@ def test_users_who_release_nothing_but_noise_are_said_to_teach_nothing() -> None
     for change, said in (({}, 1), *((other, 0) for other in others)):
         lines = [each for each in notes(results | {"arms": [first | none | change, *rest]}) if "no model" in each]
         assert len(lines) == said and all("1,924 users" in line for line in lines)
+
+
+def test_users_who_were_not_queried_are_no_loss() -> None:
+    results = demo()
+    first, *rest = results["arms"]
+    silent = {"users": 2000, "delivered": 0, "queried": False}
+    lines = notes(results | {"arms": [first | silent, *rest]})
+    assert len([line for line in lines if "none of its 2,000 users was queried" in line]) == 1
+    assert undelivered(results | {"arms": [first | silent, *rest]}) == []
+    assert len(undelivered(results | {"arms": [first | silent | {"queried": True}, *rest]})) == 1
 
 
 def rungs(epsilon: float, records: int) -> list[dict[str, Any]]:

@@ -168,3 +168,15 @@ def test_whom_users_trust_stands_where_the_server_is_trusted(tmp_path):
 def test_a_bar_in_a_name_is_no_column(tmp_path):
     lines = summarize([run(tmp_path, 1, 0.7, arms=[arm("a | b", 0.7)])]).splitlines()
     assert lines[4].startswith("| a \\| b | 0.700")
+
+
+def test_runs_of_several_encoders_have_a_table_each(tmp_path):
+    small, large = (STUDY | {"encoder": {"model": name}} for name in ("minilm", "mpnet"))
+    folders = [run(tmp_path, seed, a, study=s) for s, a in ((small, 0.7), (large, 0.8)) for seed in (1, 2)]
+    said = summarize(folders)
+    assert said.count("| arm |") == 2
+    assert said.index("Encoder minilm") < said.index("0.700") < said.index("Encoder mpnet") < said.index("0.800")
+    with pytest.raises(UserError, match="encoder: runs of each need the same seeds"):
+        summarize(folders[:3])
+    with pytest.raises(UserError, match="a figure of several encoders needs arms with a central ε"):
+        figure(folders)

@@ -127,7 +127,7 @@ def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, s
 
 
 def test_an_authority_enrols_and_a_shuffler_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["deploy", "request-certificate", str(tmp_path / "authority"), "--party", "enrolment"])
+    main(["deploy", "keys", "request", str(tmp_path / "authority"), "--party", "enrolment"])
     assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["sign.key", "sign.pub"]
     (tmp_path / "table.json").write_text(json.dumps(TABLE))
     out = tmp_path / "tokens.jsonl"

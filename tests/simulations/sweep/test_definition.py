@@ -127,7 +127,7 @@ def test_mistakes_are_one_line_that_says_where(more: str, said: str) -> None:
 
 
 def test_files_that_are_none() -> None:
-    for path, said in (("gone.toml", "neither a file nor a bundled study"), ("odd.toml", "is not valid TOML")):
+    for path, said in (("gone.toml", "neither a file nor a bundled sweep"), ("odd.toml", "is not valid TOML")):
         Path("odd.toml").write_text("name = \n")
         with pytest.raises(UserError, match=said):
             load_study(path)

@@ -389,12 +389,12 @@ def test_latex_prints_what_is_said() -> None:
 def test_the_command(whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(whole, "studies/s")
     monkeypatch.setattr(running, "processes", Here())
-    assert cli.main(["study", "s.toml", "--json"]) == 0
+    assert cli.main(["sweep", "s.toml", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == 4
-    assert cli.main(["study", "s.toml"]) == 0
+    assert cli.main(["sweep", "s.toml"]) == 0
     shown = capsys.readouterr()
     assert "| population.users | arm |" in shown.out and "s: 4 of 4 runs are done" in shown.err
-    assert cli.main(["study", "s.toml", "--set", "population.dropout=2"]) == 2
+    assert cli.main(["sweep", "s.toml", "--set", "population.dropout=2"]) == 2
 
 
 @pytest.mark.slow

@@ -57,9 +57,9 @@ def test_shuffle_prints_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shuffle_of_an_embedding_with_its_label(capsys: pytest.CaptureFixture[str]) -> None:
-    alone = answer(capsys, "shuffle", "--mechanism", "purkayastha", "--epsilon", "2", "--dim", "16", "--users", "20000")
+    alone = answer(capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000")
     both = answer(
-        capsys, "shuffle", "--mechanism", "purkayastha", "--epsilon", "2", "--dim", "16", "--users", "20000",
+        capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000",
         "--label-epsilon", "1",
     )  # fmt: skip
     assert both["local_worst_case"] == pytest.approx(alone["local_worst_case"] + 1.0)
@@ -76,7 +76,7 @@ def test_local(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(
-        capsys, "users", "--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16", "--central", "0.04"
+        capsys, "users", "--mechanism", "purkayastha:epsilon=1,dim=16", "--central", "0.04"
     )
     assert 3000 < found["users"] < 11_000  # by a prototype's blanket 0.040 at n = 10,000; a better bound asks for fewer
 
@@ -90,20 +90,20 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["shuffle", *PURKAYASTHA, "--users", "100", "--delta", "0"], "--delta: must be above 0"),
         (["shuffle", *PURKAYASTHA, "--users", "100", "--delta", "1"], "--delta: must be above 0"),
         (["shuffle", *PURKAYASTHA, "--users", "100", "--delta", "nan"], "--delta: must be above 0"),
-        (["shuffle", "--mechanism", "purkayastha", "--epsilon", "nan", "--dim", "16", "--users", "9"], "epsilon"),
-        (["shuffle", "--mechanism", "purkayastha", "--epsilon", "-1", "--dim", "16", "--users", "9"], "epsilon"),
-        (["shuffle", "--mechanism", "purkayastha", "--epsilon", "4", "--users", "9"], "missing parameter dim"),
-        (["shuffle", "--mechanism", "purkayastha", "--dim", "4", "--users", "9"], "missing parameter epsilon"),
-        (["shuffle", "--mechanism", "identity", "--dim", "16", "--users", "9"], "no privacy loss distribution"),
+        (["shuffle", "--mechanism", "purkayastha:epsilon=nan,dim=16", "--users", "9"], "epsilon"),
+        (["shuffle", "--mechanism", "purkayastha:epsilon=-1,dim=16", "--users", "9"], "epsilon"),
+        (["shuffle", "--mechanism", "purkayastha:epsilon=4", "--users", "9"], "missing parameter dim"),
+        (["shuffle", "--mechanism", "purkayastha:dim=4", "--users", "9"], "missing parameter epsilon"),
+        (["shuffle", "--mechanism", "identity:dim=16", "--users", "9"], "no privacy loss distribution"),
         (["shuffle", "--mechanism", "purkayasta", "--users", "9"], "did you mean 'purkayastha'"),
         (["shuffle", *PURKAYASTHA], "--users"),
         (["shuffle", *PURKAYASTHA, "--users", "9", "--label-epsilon", "nan"], "epsilon"),
         (
-            ["shuffle", "--mechanism", "randomized-response", "--epsilon", "1", "--users", "9", "--label-epsilon", "1"],
+            ["shuffle", "--mechanism", "randomized-response:epsilon=1", "--users", "9", "--label-epsilon", "1"],
             "is a label mechanism already",
         ),
         (["local", *PURKAYASTHA, "--times", "0"], "--times"),
-        (["local", "--mechanism", "identity", "--dim", "4"], "no privacy loss distribution"),
+        (["local", "--mechanism", "identity:dim=4"], "no privacy loss distribution"),
         (["ladder"], "give one of FILE.toml"),
         (["ladder", "labelled-demo", *PURKAYASTHA], "give one of FILE.toml"),
         (["ladder", "absent.toml"], "absent.toml: there is no such file"),
@@ -122,7 +122,7 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "0"], "users"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "10", "--dropout", "1"], "--dropout"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--mechanism", "x"], "unknown mechanism"),
-        (["figures", "--out", "f", "--delta", "0"], "--delta: must be above 0"),
+        (["compare", *PURKAYASTHA, "--delta", "0"], "--delta: must be above 0"),
         (["figur"], "No such command"),
     ],
 )

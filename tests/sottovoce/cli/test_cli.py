@@ -194,7 +194,7 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["audit", "--command", "true", "--timeout", "nan"], "--timeout nan: must be seconds above 0"),
         (["audit", "--command", "true", "--timeout", "-5"], "--timeout -5: must be seconds above 0"),
         (["audit", "--verify", "no.json", "--seed", "-1"], "--seed -1: must be at least 0"),
-        (["budget", "users", "--mechanism", "purkayastha", "--epsilon", "4", "--dim", "16", "--central", "0"],
+        (["budget", "users", "--mechanism", "purkayastha:epsilon=4,dim=16", "--central", "0"],
          "--central 0: must be above 0"),
         (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),
     ],
@@ -389,7 +389,7 @@ def test_the_command_itself_exits_with_2() -> None:
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("sottovoce sim", ["similarity", "simulate"]), ("sottovoce budget l", ["ladder", "local"]),
+        ("sottovoce sim", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]),
         ("sottovoce init --fr", ["--from"]),
     ],
 )
@@ -407,8 +407,9 @@ def test_a_shell_completes_what_is_typed(
 @pytest.mark.parametrize(
     "line",
     [
-        "sanitize --mechanism santext --epsilon 1 --epsilon 2", "sanitize --mechanism santext --in a.tsv --in=b.tsv",
-        "budget ladder demo --ledger a --ledger b", "demo --json --json", "sanitize --explain --seed 1 --explain",
+        "text sanitize --mechanism santext --seed 1 --seed 2",
+        "text sanitize --mechanism santext --in a.tsv --in=b.tsv",
+        "budget ladder demo --ledger a --ledger b", "demo --json --json", "text sanitize --explain --seed 1 --explain",
     ],
 )  # fmt: skip
 def test_an_option_that_one_alone_would_count_of_is_not_given_twice(line, capsys):
@@ -423,4 +424,4 @@ def test_an_option_that_one_alone_would_count_of_is_not_given_twice(line, capsys
 )
 def test_options_that_may_be_repeated_are(line, capsys):
     options.refuse_repeats(line.split(), typer.main.get_command(cli.app))
-    options.refuse_repeats(["sanitize", "--in", "--in", "--", "--in", "--in"], typer.main.get_command(cli.app))
+    options.refuse_repeats(["text", "sanitize", "--in", "--in", "--", "--in", "--in"], typer.main.get_command(cli.app))

@@ -53,7 +53,7 @@ def test_one_arm_is_one(arms: int, said: str, tmp_path: Path, caplog: pytest.Log
 
 
 def test_a_plan_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["budget", "plan", "--mechanism", "purkayastha", "--dim", "2", "--users", "50", "--label-epsilon", "1"]
+    asked = ["budget", "plan", "--mechanism", "purkayastha:dim=2", "--users", "50", "--label-epsilon", "1"]
     assert main([*asked, "--epsilon", "4", "--delta", "1e-6", "--json"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("{") and "label ε = 1: split 1 of 1" in said.err

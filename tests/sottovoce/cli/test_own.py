@@ -68,9 +68,9 @@ def test_editors_take_a_place_and_what_is_installed():
 
 
 def test_budgets_and_plans(capsys):
-    assert main(["budget", "local", "--mechanism", "quiet-coin", "--epsilon", "2", "--json"]) == 0
+    assert main(["budget", "local", "--mechanism", "quiet-coin:epsilon=2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["worst_case"] == 2.0
-    asked = ["budget", "plan", "--mechanism", "quiet.noise:Direction", "--dim", "4", "--users", "20000"]
+    asked = ["budget", "plan", "--mechanism", "quiet.noise:Direction:dim=4", "--users", "20000"]
     assert main([*asked, "--epsilon", "1", "--delta", "1e-6", "--label-epsilon", "1", "--json"]) == 0
     (split,) = json.loads(capsys.readouterr().out)["splits"]
     assert split["central_epsilon"] <= 1 and split["worst_case"] == pytest.approx(split["embedding_epsilon"])
@@ -79,8 +79,8 @@ def test_budgets_and_plans(capsys):
 def test_texts_are_rewritten(tmp_path, capsys):
     Path("words.txt").write_text("fine 1 0\ndull 0 1\nfilm 1 1\n")
     Path("in.txt").write_text("a fine film\nfine\n")
-    asked = ["sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out.txt", "--epsilon", "3"]
-    assert main([*asked, "--mechanism", "quiet.noise:Words"]) == 0
+    asked = ["text", "sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out.txt"]
+    assert main([*asked, "--mechanism", "quiet.noise:Words:epsilon=3"]) == 0
     assert len(Path("out.txt").read_text().splitlines()) == 2 and "ε" in capsys.readouterr().err
 
 
@@ -95,7 +95,7 @@ def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
         f'name = "s"\n[[arm]]\nname = "a"\nembedding = {{ mechanism = "{name}", epsilon = 1.0, dim = 4 }}\n'
     )
     for asked in (
-        ["sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out", "--epsilon", "3", "--mechanism", name],
+        ["text", "sanitize", "--words", "words.txt", "--in", "in.txt", "--mechanism", f"{name}:epsilon=3"],
         ["budget", "plan", "--mechanism", name, "--users", "9", "--epsilon", "1", "--delta", "1e-6", "--out", "out"],
         ["simulate", "study.toml", "--out", "out"],
     ):
@@ -143,7 +143,7 @@ def test_a_ladder_leaves_out_nothing_that_is_released(tmp_path, monkeypatch, cap
     for name in [name for name in sys.modules if name.partition(".")[0] == "quiet"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(write_package(tmp_path / "more", more=ANSWER)))
-    asked = ["budget", "ladder", "--mechanism", "quiet.noise:Says", "--epsilon", "3", "--classes", "4", "--users", "9"]
+    asked = ["budget", "ladder", "--mechanism", "quiet.noise:Says:epsilon=3", "--classes", "4", "--users", "9"]
     assert main([*asked, "--json"]) == 0
     rungs = {rung["rung"]: rung for rung in json.loads(capsys.readouterr().out)["ladder"]}
     assert rungs["answer"]["worst_case"] == rungs["user"]["worst_case"] == 3.0

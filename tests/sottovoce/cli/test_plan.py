@@ -58,14 +58,14 @@ def test_what_is_planned_is_the_largest_number_of_three_digits_that_fits(
 
 def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
     """ε0 and p of least error for a central budget; the ladder and `budget shuffle` say that it is kept."""
-    asked = ("plan", "--mechanism", "privunit", "--epsilon", "1", "--delta", "1e-6", "--users", "20000", "--dim", "32")
+    asked = ("plan", "--mechanism", "privunit:dim=32", "--epsilon", "1", "--delta", "1e-6", "--users", "20000")
     plan = answer(capsys, *asked)
     assert plan["local_epsilon"] == pytest.approx(6.32, abs=0.1) and plan["expected_cosine"] >= 0.372
     assert plan["noise"] == pytest.approx(1 / plan["expected_cosine"] / math.sqrt(20_000))
     assert plan["curator_noise"] == pytest.approx(0.0024, rel=0.05) and 0.98 < plan["central_epsilon"] <= 1
     people = printed(capsys, *asked)
     assert f"p = {plan['cap_probability']:g}" in people and f"ε = {plan['local_epsilon']:g}" in people
-    spec = ("--mechanism", "privunit", "--epsilon", str(plan["local_epsilon"]), "--dim", "32", "--users", "20000")
+    spec = ("--mechanism", f"privunit:epsilon={plan['local_epsilon']},dim=32", "--users", "20000")
     rungs = answer(capsys, "ladder", *spec)["ladder"]  # at the p of least error for ε0 alone
     assert rung(rungs, "statistic")["epsilon"] == pytest.approx(plan["local_epsilon"], abs=1e-9)
     assert rung(rungs, "shuffled")["epsilon"] == answer(capsys, "shuffle", *spec)["epsilon"]
@@ -86,27 +86,27 @@ def test_dp_accounting_beside_ours(capsys: pytest.CaptureFixture[str], times: in
         found = answer(capsys, "compare", *arguments, *often)
         return found["ours"], {a["accountant"]: (a["epsilon"], a["reason"]) for a in found["answers"]}
 
-    ours, theirs = asked("--mechanism", "gaussian", "--sigma", "2", "--dim", "8")
+    ours, theirs = asked("--mechanism", "gaussian:sigma=2,dim=8")
     for name in ("PLDAccountant", "PLDAccountant, one by one"):
         assert theirs[name] == (pytest.approx(ours, rel=2e-3), "")
     assert theirs["RdpAccountant"][0] > ours and "Rényi" in theirs["RdpAccountant"][1]
 
-    ours, theirs = asked("--mechanism", "randomized-response", "--epsilon", "1.5", "--classes", "4")
+    ours, theirs = asked("--mechanism", "randomized-response:epsilon=1.5", "--classes", "4")
     assert theirs["PLDAccountant, one by one"] == (pytest.approx(ours, rel=2e-3), "")
     at_once, reason = theirs["PLDAccountant"]
     assert (at_once == pytest.approx(1.5, rel=2e-3)) and (("so many at once" in reason) == (times > 1))
 
-    ours, theirs = asked("--mechanism", "planar-laplace", "--raw", "--epsilon", "2", "--dim", "16")
+    ours, theirs = asked("--mechanism", "planar-laplace:normalize=false,epsilon=2,dim=16")
     assert ours < theirs["PLDAccountant"][0] <= 4 * times * 1.001 and "in R^m" in theirs["PLDAccountant"][1]
 
-    ours, theirs = asked("--mechanism", "gaussian", "--sigma", "2", "--dim", "8", "--sampling", "0.01")
+    ours, theirs = asked("--mechanism", "gaussian:sigma=2,dim=8", "--sampling", "0.01")
     assert ours is None and all("subsampled" in reason for _, reason in theirs.values())
-    ours, theirs = asked("--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16")
+    ours, theirs = asked("--mechanism", "purkayastha:epsilon=1,dim=16")
     assert ours > 0 and all(epsilon is None and "no event" in reason for epsilon, reason in theirs.values())
 
 
 def test_what_dp_accounting_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    gaussian = ("compare", "--mechanism", "gaussian", "--sigma", "2", "--dim", "8")
+    gaussian = ("compare", "--mechanism", "gaussian:sigma=2,dim=8")
     for extra, said in ((("--times", "0"), "--times"), (("--sampling", "1"), "--sampling")):
         assert cli.main(["budget", *gaussian, *extra]) == 2
         assert capsys.readouterr().err.startswith(f"sottovoce: {said}: ")
@@ -115,7 +115,7 @@ def test_what_dp_accounting_is_not_asked(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_privunit_at_a_hundred_million_users_takes_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     start = time.process_time()
-    spec = ("--mechanism", "privunit", "--epsilon", "6", "--dim", "32", "--users", "100000000")
+    spec = ("--mechanism", "privunit:epsilon=6,dim=32", "--users", "100000000")
     found = answer(capsys, "shuffle", *spec)
     assert time.process_time() - start < 10
     assert 0.005 < found["lower_bound"] < found["epsilon"] < 0.0081 and found["ratio"] < 1.5
@@ -141,7 +141,7 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
     words = word_vectors(place)
     why = {"length": "lengths are known", "group": "topics are known"}
     found = answer(
-        capsys, "plan", "--mechanism", mechanism, "--tokens", "16", "--length", length, "--words", "words",
+        capsys, "plan", "--mechanism", f"{mechanism}:tokens=16,length={length}", "--words", "words",
         "--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1",
         *([] if users is None else ["--users", str(users)]),
         *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
@@ -167,23 +167,23 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
 def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     word_vectors(place)
     budget = ["--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
-    text = ["--words", "words", "--tokens", "8"]
+    text = ["--words", "words"]
     for arguments, said in (
-        (["--mechanism", "custext", *text], "which group of the mapping a word belongs to"),
-        (["--mechanism", "santext", *text, "--length", "kept"], "the number of tokens"),
-        (["--mechanism", "santext", *text, "--length", "long"], "--length: must be"),
-        (["--mechanism", "santext", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
-        (["--mechanism", "santext", *text, "--users", "9", "--crowd", "5"], "--crowd: the text exposes nothing"),
+        (["--mechanism", "custext:tokens=8", *text], "which group of the mapping a word belongs to"),
+        (["--mechanism", "santext:tokens=8,length=kept", *text], "the number of tokens"),
+        (["--mechanism", "santext:tokens=8,length=long", *text], "length: must be"),
+        (["--mechanism", "santext:tokens=8", *text, "--crowd", "5"], "--crowd: without --users there is no shuffler"),
+        (["--mechanism", "santext:tokens=8", *text, "--users", "9", "--crowd", "5"], "the text exposes nothing"),
         (["--mechanism", "santext", "--words", "absent.txt"], "there is no such file"),
-        (["--mechanism", "santext", *text, "--accept-unprotected", "length"], "length"),
-        (["--mechanism", "santext", *text, "--out", "p.toml"], "--out: "),
-        (["--tokens", "8", "--users", "9"], "--tokens: is about texts"),
+        (["--mechanism", "santext:tokens=8", *text, "--accept-unprotected", "length"], "length"),
+        (["--mechanism", "santext:tokens=8", *text, "--out", "p.toml"], "--out: "),
+        (["--mechanism", "purkayastha:tokens=8", "--users", "9"], "tokens: is about texts"),
         ([], "--users: say how many"),
     ):
         assert cli.main(["budget", "plan", *budget, *arguments]) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
-    shown = printed(capsys, "plan", "--mechanism", "santext", *text, *budget)
+    shown = printed(capsys, "plan", "--mechanism", "santext:tokens=8", *text, *budget)
     assert "no shuffler; texts of at most 8 tokens" in shown and "largest ε of santext" in shown
 
 
@@ -227,7 +227,7 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
-    assert cli.main(["budget", "figures", "--out", "figures", "--users", "20000"]) == 0
+    assert cli.main(["dev", "figures", "--out", "figures", "--users", "20000"]) == 0
     paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert {p.name for p in paths} == {
         f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
@@ -252,7 +252,7 @@ def test_one_gaussian_draw_of_a_whole_text_is_planned_with_its_delta(capsys: pyt
         assert "depends on neither" in capsys.readouterr().err
 
 
-GENERATED = ("--tokens", "4", "--length", "0", "--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
+GENERATED = ("--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
 
 
 @pytest.mark.parametrize("mechanism", ["dp-prompt", "dp-paraphrase"])
@@ -266,7 +266,7 @@ def test_what_a_model_generates_is_planned_for_what_it_draws_among(
         Vocabulary(tuple("abcd"), np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)), place / "four"
     )
     model = str(tiny_generator(place / "model"))
-    asked = ("plan", "--mechanism", mechanism, *GENERATED)
+    asked = ("plan", "--mechanism", f"{mechanism}:tokens=4,length=0", *GENERATED)
 
     def cost(epsilon: float, size: int) -> float:
         """Of four tokens among so many, by the exact loss of a draw."""
@@ -295,7 +295,7 @@ def test_what_a_model_generates_is_planned_for_what_it_draws_among(
 
 def test_a_shuffler_promises_nothing_for_a_model_that_nobody_has_named(capsys: pytest.CaptureFixture[str]) -> None:
     plain, shuffled = (
-        answer(capsys, "plan", "--mechanism", "dp-prompt", *GENERATED, *more)["splits"][0]
+        answer(capsys, "plan", "--mechanism", "dp-prompt:tokens=4,length=0", *GENERATED, *more)["splits"][0]
         for more in ((), ("--users", "1000000"))
     )
     assert plain["text_epsilon"] == shuffled["text_epsilon"]
@@ -312,25 +312,25 @@ def test_a_generator_is_for_what_generates(capsys: pytest.CaptureFixture[str], p
 
 def test_labels_hide_among_more_users_the_more_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Their samplers are exact enough for any crowd: at δ = 1e-9 a million of them used to hide nobody."""
-    spec = ("--mechanism", "randomized-response", "--epsilon", "2", "--delta", "1e-9")
+    spec = ("--mechanism", "randomized-response:epsilon=2", "--delta", "1e-9")
     few = answer(capsys, "shuffle", *spec, "--users", "100000")
     many = answer(capsys, "shuffle", *spec, "--users", "1000000")
     assert many["epsilon"] < 0.0146 < few["epsilon"] and many["sampler_delta"] < 1e-20 and many["reason"] is None
-    spec = ("--mechanism", "randomized-response", "--epsilon", "2", "--delta", "1e-10", "--users", "100000000")
+    spec = ("--mechanism", "randomized-response:epsilon=2", "--delta", "1e-10", "--users", "100000000")
     assert answer(capsys, "shuffle", *spec)["epsilon"] < 0.0015
 
 
 def test_why_nothing_is_amplified_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    raw = ("--mechanism", "planar-laplace", "--raw", "--epsilon", "4", "--dim", "16", "--delta", "1e-9")
+    raw = ("--mechanism", "planar-laplace:normalize=false,epsilon=4,dim=16", "--delta", "1e-9")
     for arguments, said in (
         ((*raw, "--users", "100000"), "the samplers of all users may be"),
         ((*raw, "--users", "1"), "one user alone"),
-        (("--mechanism", "randomized-response-prior", "--epsilon", "2", "--users", "9"), "priors differ"),
-        (("--mechanism", "randomized-response", "--epsilon", "6", "--users", "2"), "no bound is below"),
+        (("--mechanism", "randomized-response-prior:epsilon=2", "--users", "9"), "priors differ"),
+        (("--mechanism", "randomized-response:epsilon=6", "--users", "2"), "no bound is below"),
     ):
         assert said in answer(capsys, "shuffle", *arguments)["reason"]
         assert f"no amplification: {said}" in printed(capsys, "shuffle", *arguments)
-    plan = ("plan", "--mechanism", "purkayastha", "--epsilon", "1", "--dim", "16", "--label-epsilon", "1")
+    plan = ("plan", "--mechanism", "purkayastha:dim=16", "--epsilon", "1", "--label-epsilon", "1")
     crowded = printed(capsys, *plan, "--users", "100000000", "--delta", "1e-16")
     assert "the samplers of all users" in crowded and "more users" not in crowded
     assert "hide among more users" in printed(capsys, *plan, "--users", "2", "--delta", "1e-13")
@@ -346,11 +346,11 @@ def test_dp_accounting_is_bounded_in_memory_and_kept_quiet(
 
     before = resource.getrlimit(resource.RLIMIT_AS), logging.root.manager.disable
     monkeypatch.setattr(compare, "_MEMORY", 2**28)
-    spec = ["budget", "compare", "--mechanism", "gaussian", "--sigma", "0.2", "--dim", "4", "--times", "40"]
+    spec = ["budget", "compare", "--mechanism", "gaussian:sigma=0.2,dim=4", "--times", "40"]
     assert cli.main(spec) == 0
     out, err = capfd.readouterr()
     assert "GiB of memory" in out and "RdpAccountant                ε = " in out and err == ""
-    assert cli.main([*spec[:5], "500", "--dim", "4"]) == 0  # at whose order its accountant warns
+    assert cli.main([*spec[:5], "500"]) == 0  # at whose order its accountant warns
     assert capfd.readouterr().err == ""
     assert before == (resource.getrlimit(resource.RLIMIT_AS), logging.root.manager.disable)
 

@@ -54,7 +54,7 @@ def vocabulary() -> Vocabulary:
 
 
 def run(*arguments: str, code: int = 0) -> None:
-    assert cli.main(["sanitize", "--words", "w.txt", *arguments]) == code
+    assert cli.main(["text", "sanitize", "--words", "w.txt", *arguments]) == code
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -65,7 +65,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
     capsys.readouterr()
     before = there()
-    assert cli.main(["sanitize", *arguments]) == 2
+    assert cli.main(["text", "sanitize", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and "Traceback" not in captured.err and there() == before
     line = captured.err.splitlines()[-1]
@@ -77,7 +77,7 @@ def through_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-SANTEXT = ("--mechanism", "santext", "--epsilon", "2")
+SANTEXT = ("--mechanism", "santext:epsilon=2")
 MECHANISMS = [
     ("--mechanism", "identity"),
     SANTEXT,
@@ -273,12 +273,12 @@ def test_charges_in_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--mechanism", "santexts", "--epsilon", "1"], "unknown mechanism 'santexts'; did you mean 'santext'?"),
-        (["--mechanism", "gaussian", "--epsilon", "1"], "gaussian: sanitizes the embedding, not texts"),
+        (["--mechanism", "santexts:epsilon=1"], "unknown mechanism 'santexts'; did you mean 'santext'?"),
+        (["--mechanism", "gaussian:epsilon=1"], "gaussian: sanitizes the embedding, not texts"),
         (["--mechanism", "santext"], "santext: missing parameter epsilon"),
-        (["--mechanism", "santext", "--epsilon", "-1"], "santext: epsilon must be"),
-        (["--mechanism", "identity", "--epsilon", "1"], "identity: unknown parameter 'epsilon'"),
-        (["--mechanism", "santext+", "--epsilon", "1"], "santext+: needs to know which words are rare"),
+        (["--mechanism", "santext:epsilon=-1"], "santext: epsilon must be"),
+        (["--mechanism", "identity:epsilon=1"], "identity: unknown parameter 'epsilon'"),
+        (["--mechanism", "santext+:epsilon=1"], "santext+: needs to know which words are rare"),
         ([*SANTEXT, "--words", "none.txt"], "none.txt: there is no such file"),
         ([*SANTEXT, "--words", "bad.txt"], "bad.txt, line 2: expected 4 numbers, found 1"),
         ([*SANTEXT, "--words", "binary"], "binary, line 1: is binary"),
@@ -301,9 +301,9 @@ def test_charges_in_words() -> None:
         ([*SANTEXT, "--in", "in.txt", "--out", "o.csv"], "o.csv: would be .csv, and the input is lines"),
         ([*SANTEXT, "--in", "in.txt", "--out", "no/o.txt"], "its folder does not exist"),
         ([*SANTEXT, "--in", "in.txt", "--out", "."], "is a folder"),
-        ([*SANTEXT, "--mode", "paperish"], "--mode: must be"),
-        ([*SANTEXT, "--set", "x"], 'write KEY=VALUE'),
-        ([*SANTEXT, "--set", "epsilon=3"], "epsilon is there already"),
+        (["--mechanism", "santext:epsilon=2,mode=paperish"], "mode must be"),
+        (["--mechanism", "santext:epsilon=2,x="], "write NAME or NAME:key=value"),
+        (["--mechanism", "santext:epsilon=2,epsilon=3"], "epsilon is given twice"),
         ([*SANTEXT, "--set", "stopwords=keep"], "unknown parameter 'stopwords'; did you mean 'stop_words'?"),
         ([*SANTEXT, "--length", "long"], "length must be an ε"),
         ([*SANTEXT, "--tokens", "0"], "tokens must be from 1"),
@@ -360,7 +360,7 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("\n".join(TEXTS))
     options = ["--words", "bert", "--masked-lm", str(folder), "--tokens", "4", "--explain"]
     capsys.readouterr()
-    assert cli.main(["sanitize", "--mechanism", "dp-mlm", "--epsilon", "50", *options, "--in", "in.txt"]) == 0
+    assert cli.main(["text", "sanitize", "--mechanism", "dp-mlm:epsilon=50", *options, "--in", "in.txt"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.split("\n")) == len(TEXTS)
     assert captured.err.splitlines()[-1].startswith(f"{len(TEXTS)} rows, ")
@@ -487,7 +487,7 @@ def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]
     assert "the two of a pair" in complaint(capsys, *options, "--column", "q", "--column", "q")
     assert "got q, id, s" in complaint(capsys, *options, "--column", "q", "--column", "id", "--column", "s")
     assert 'has no column "t"' in complaint(capsys, *options, "--column", "q", "--column", "t")
-    assert "sides is there already" in complaint(capsys, *options, "--column", "q", "--set", "sides=2")
+    assert "sides follows from the number" in complaint(capsys, *options, "--column", "q", "--set", "sides=2")
     Path("in.txt").write_text("the film\n")
     pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
     assert "has no columns" in complaint(capsys, *pair)

@@ -29,10 +29,10 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     public = ["the film was good", "a bad book"]
     Path("public.txt").write_text("\n".join(public) + "\n")
     Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
-    files = ("--in", "in.txt", "--public", "public.txt", "--seed", "7", "--tokens", "6")
+    files = ("--in", "in.txt", "--public", "public.txt", "--seed", "7")
     for name, of, prompt in (("dp-prompt", "generator", "Document : {text} :"), ("dp-paraphrase", "paraphraser", None)):
         more = () if prompt is None else ("--prompt", prompt)
-        given = ["sanitize", "--mechanism", name, "--epsilon", "11", "--generator", source, *files, *more]
+        given = ["text", "sanitize", "--mechanism", f"{name}:epsilon=11,tokens=6", "--generator", source, *files, *more]
         assert cli.main(given) == 0
         captured = capsys.readouterr()
         assert captured.err.splitlines()[-1].endswith(
@@ -51,12 +51,12 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         ]  # fmt: skip
         assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
     # in the words of a vocabulary, and by a folder that was exported before
-    given = ["sanitize", "--mechanism", "dp-prompt", "--epsilon", "11", "--generator", str(folder), *files]
+    given = ["text", "sanitize", "--mechanism", "dp-prompt:epsilon=11,tokens=6", "--generator", str(folder), *files]
     assert cli.main([*given, "--words", "w.txt"]) == 0
     captured = capsys.readouterr()
     assert {w for line in captured.out.splitlines() for w in line.split()} <= set(WORDS)
     assert "16 words of 4 dimensions" in captured.err
-    assert "with a prompt of its own" in complaint(capsys, *given[1:], "--prompt", "{text} :")
+    assert "with a prompt of its own" in complaint(capsys, *given[2:], "--prompt", "{text} :")
 
 
 def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,9 +64,9 @@ def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
     source = str(tiny_generator(Path("model"), "bart"))
     Path("public.txt").write_text("the film was good\na bad book\n")
     Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
-    asked = ("--mechanism", "dp-bart", "--epsilon", "8", "--generator", source, "--public", "public.txt")
+    asked = ("--mechanism", "dp-bart:epsilon=8", "--generator", source, "--public", "public.txt")
     bounds = ("--delta", "1e-6", "--set", "clip=2", "--set", "window=6")
-    given = ["sanitize", *asked, *bounds, "--seed", "7", "--tokens", "6", "--in", "in.txt"]
+    given = ["text", "sanitize", *asked, *bounds, "--seed", "7", "--tokens", "6", "--in", "in.txt"]
     said = "Each text: ε = 8 at δ = 1e-06, for any two texts (one draw of the whole text); none at δ = 0"
     assert cli.main(given) == 0
     captured = capsys.readouterr()
@@ -83,7 +83,7 @@ def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ε = 8 at δ = 1e-06" in card and "width" in card
     capsys.readouterr()
     Path("pairs.tsv").write_text("a\tb\nthe film\ta book\n")
-    assert cli.main(["sanitize", *asked, *bounds, "--in", "pairs.tsv", "--column", "a", "--column", "b"]) == 0
+    assert cli.main(["text", "sanitize", *asked, *bounds, "--in", "pairs.tsv", "--column", "a", "--column", "b"]) == 0
     assert "ε = 12.114 at δ = 1e-06, for any two texts (one draw of each of 2 sides)" in capsys.readouterr().err
     common = (*asked, "--in", "in.txt")
     assert "missing parameter delta" in complaint(capsys, *common)

@@ -162,7 +162,7 @@ def test_down_names_what_it_has_stopped(place: Path, capsys: pytest.CaptureFixtu
 def keys(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """What `deploy keys` makes."""
     hosts = ["--host", "superlink=link.example", "--host", "shuffler=10.0.0.7"]
-    assert cli.main(["deploy", "keys", "keys", "--nodes", "2", *hosts]) == 0
+    assert cli.main(["deploy", "keys", "make", "keys", "--nodes", "2", *hosts]) == 0
     assert capsys.readouterr().out.startswith("keys: each party is given its own folder of these and no other")
     return place / "keys"
 
@@ -180,43 +180,44 @@ def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[s
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert names.get_values_for_type(x509.DNSName) == ["localhost", *hosts]
         assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", *addresses]
-    assert complaint(capsys, "keys", "keys") == "keys: is there already and not an empty folder; name another one"
+    said = "keys: is there already and not an empty folder; name another one"
+    assert complaint(capsys, "keys", "make", "keys") == said
 
 
 def test_a_host_is_a_partys(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for host in ("link", "server=link", "superlink="):
-        line = complaint(capsys, "keys", "keys", "--host", host)
+        line = complaint(capsys, "keys", "make", "keys", "--host", host)
         assert line == f"--host {host}: must be PARTY=HOST, with a party of superlink, shuffler, model"
     assert not (place / "keys").exists()
 
 
 def test_a_party_asks_and_the_authority_signs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for party in ("authority", "shuffler"):
-        assert cli.main(["deploy", "request-certificate", party, "--party", party]) == 0
-    signing = ["deploy", "sign-certificate", "shuffler/cert.csr", "--authority", "authority", "--party", "shuffler"]
+        assert cli.main(["deploy", "keys", "request", party, "--party", party]) == 0
+    signing = ["deploy", "keys", "sign", "shuffler/cert.csr", "--authority", "authority", "--party", "shuffler"]
     assert cli.main([*signing, "--out", "signed", "--host", "shuffler.example"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "authority: ca.key, ca.pem; what ends in .key, and secret, stays here",
         "shuffler: cert.csr, cert.key; what ends in .key, and secret, stays here",
         "signed: cert.pem, of the shuffler at shuffler.example, and ca.pem; for 30 days",
     ]
-    line = complaint(capsys, "request-certificate", "other", "--party", "somebody")
+    line = complaint(capsys, "keys", "request", "other", "--party", "somebody")
     assert line.startswith("--party somebody: is none of authority, superlink") and not (place / "other").exists()
 
 
 def test_another_key_to_seal_to_and_the_one_before_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["deploy", "request-certificate", "server", "--party", "training-server"]) == 0
+    assert cli.main(["deploy", "keys", "request", "server", "--party", "training-server"]) == 0
     server = place / "server"
     first = [(server / f"seal.{end}").read_text() for end in ("key", "pub")]
     capsys.readouterr()
-    assert cli.main(["deploy", "renew-seal", "server"]) == 0
+    assert cli.main(["deploy", "keys", "renew", "server"]) == 0
     old, new = first[1][:16], (server / "seal.pub").read_text()[:16]
     assert [(server / f"seal-{old}.{end}").read_text() for end in ("key", "pub")] == first and new != old
     assert (server / "seal.key").stat().st_mode & 0o077 == 0
     said = capsys.readouterr().out
     assert f"seal.pub is {new} now" in said and f"--seal-key server/seal.key --seal-key server/seal-{old}.key" in said
     assert public_half(read_key(server / "seal.key")) == read_key(server / "seal.pub")
-    assert complaint(capsys, "renew-seal", "nowhere").startswith("nowhere/seal.key: cannot be read")
+    assert complaint(capsys, "keys", "renew", "nowhere").startswith("nowhere/seal.key: cannot be read")
 
 
 def options(keys: Path, party: str) -> list[str]:
@@ -225,8 +226,8 @@ def options(keys: Path, party: str) -> list[str]:
 
 def test_a_superlink_that_is_not_there_is_one_line(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--superlink", f"127.0.0.1:{free_port()}", "--root-certificates", keys / "ca" / "ca.pem"]
-    assert ": cannot be reached: " in complaint(capsys, "register", keys / "nodes" / "0" / "node.pub", *where)
-    line = complaint(capsys, "register", keys / "ca" / "ca.pem", *where)
+    assert ": cannot be reached: " in complaint(capsys, "keys", "register", keys / "nodes" / "0" / "node.pub", *where)
+    line = complaint(capsys, "keys", "register", keys / "ca" / "ca.pem", *where)
     assert line.endswith("ca.pem: holds no SuperNode's public key")
 
 

@@ -102,7 +102,7 @@ def test_while_it_loads_the_page_answers_and_what_fails_is_said(world: World) ->
     ("arguments", "said"),
     [
         (["--run", "a", "--bundle", "b"], "give --run RUN_DIR or --bundle DIR, not both"),
-        (["--node", "n"], "--node goes with --bundle DIR"),
+        (["--device", "n"], "--device goes with --bundle DIR"),
         (["--run", "nowhere"], "holds no"),
         (["--bundle", "nowhere"], "holds no bundle"),
         (["--port", "70000"], "70000 is not in the range"),
@@ -117,7 +117,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 def test_a_node_that_is_none_is_one_line(bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explore", "--bundle", str(bundle.folder), "--node", str(tmp_path)]) == 2
+    assert cli.main(["explore", "--bundle", str(bundle.folder), "--device", str(tmp_path)]) == 2
     assert "is no device's folder" in capsys.readouterr().err
 
 

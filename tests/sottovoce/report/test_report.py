@@ -151,10 +151,12 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert "one vector of numbers that sums up" in text and "WITHOUT PROTECTION" in text
     assert "the number of tokens of each text, declared public" in text
     assert "ε = 0.5 at δ = 1e-06, trusting the shuffler" in text
-    assert "Nobody has attacked this run" in text and "sottovoce attack " in text
+    assert "This run was not attacked" in text and "sottovoce attack " in text
     assert "at most 98.21 in 100 guesses" in text  # e^4/(1 + e^4) = 0.98201
     _, one, third = told["runs"][0]["arms"]
     assert one["users"]["teaching"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
+    loss = one["registry"]["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"]["epsilon"] == one["trust"]["nobody"]["epsilon"] == 4
     assert third["users"]["teaching"]["exposed"][-1] == "the number of tokens of each text, declared public"
     assert "the true labels" not in " ".join(third["stays_on_device"])
 
@@ -213,6 +215,9 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
     text, _, told = made(folder(tmp_path / "run", content))
     label = told["runs"][0]["arms"][1]
     assert not label["protected"] and label["trust"]["nobody"]["epsilon"] is None
+    entry = label["registry"]["deployment"]
+    assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": None, "delta": None}
+    assert entry["dp_flavor"]["name"] is None and entry["data_curator"] is None
     assert "In 1 of 3 arms" in text
     said = {"paper": "gradients depend", "trusted": "Everything, to a server", "simulated": "would spend ε = 2.7"}
     assert said[how] in text
@@ -352,7 +357,7 @@ def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) 
 
 
 def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
     found = re.findall(r"\*\*(.+?)\*\*\n:   (.+?)(?=\n\n\*\*|\Z)", text, re.S)
     assert {name: " ".join(said.split()) for name, said in found} == glossary.ENTRIES
     assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)

@@ -73,7 +73,7 @@ def test_a_study_that_is_not_finished_is_one_line(tmp_path: Path, capsys: pytest
     (place / "runs" / "users-60-seed-1" / "results.json").unlink()
     out = tmp_path / "report.html"
     assert cli.main(["report", str(place), "--out", str(out)]) == 2
-    said = f"sottovoce: {place}: holds no finished study; run it again to go on: sottovoce study FILE.toml\n"
+    said = f"sottovoce: {place}: holds no finished study; run it again to go on: sottovoce sweep FILE.toml\n"
     assert capsys.readouterr().err == said and not out.exists()
 
 
@@ -107,7 +107,7 @@ def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_c
     worst = 2 * math.pi + 1.5
     assert f"ε = {worst:.4g} (“private”" in text and f"ε = {math.pi * 3 + 1.5:.4g}" not in text
     assert "Nothing has run, so nobody was attacked" in text and "What would it cost at worst?" in text
-    for absent in ("accuracy", "were run", "Nobody has attacked this run", "<svg "):
+    for absent in ("accuracy", "were run", "This run was not attacked", "<svg "):
         assert absent not in text.partition("The words</h2>")[0].partition("</style>")[2]
     assert f"sottovoce simulate {file} --out run" in text
     bare, private, everything = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["arms"]
@@ -119,7 +119,7 @@ def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_c
 def test_the_command_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "plan.toml", tmp_path / "plan.html"
     file.write_text(PLAN, encoding="utf-8")
-    ask = ["budget", "report", str(file), "--out", str(out)]
+    ask = ["report", str(file), "--out", str(out)]
     assert cli.main([*ask, "--set", "arm.1.embedding.epsilon=1"]) == 0
     assert capsys.readouterr().out == f"{out}\n{out.with_suffix('.json')}\n"
     assert f"ε = {math.pi + 1.5:.4g} (“private”" in out.read_text(encoding="utf-8")
@@ -127,5 +127,5 @@ def test_the_command_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main([*ask, "--set", "arm.1.embedding.epsilon=100"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "its users refuse" in said and not out.exists()
-    assert cli.main(["budget", "report", str(file), "--out", str(tmp_path / "plan.pdf")]) == 2
+    assert cli.main(["report", str(file), "--out", str(tmp_path / "plan.pdf")]) == 2
     assert "must end in .html" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 """An analyst walks from a protocol of three embeddings and two texts a user to what it costs, and to an audit of a
-mechanism of her own, sound and at fault, by docs/analyst.md, and errs on the way."""
+mechanism of her own, sound and at fault, by docs/how-to/privacy-review.md, and errs on the way."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def test_what_a_protocol_costs(newcomer: Newcomer) -> None:
         f"{one} --set arm.0.embedding.dim=1e3", 'protocol.toml: arm "vectors": embedding.dim: must be a whole number '
         "of at least 2, or a list of them, got 1000.0",
     )  # fmt: skip
-    errs("budget ladder --mechanism purkayastha --epsilon 4", "purkayastha: missing parameter dim")
-    errs("budget ladder --mechanism purkayastha --epsilon -1 --dim 16", "purkayastha: epsilon must be from 0 to 1000, "
+    errs("budget ladder --mechanism purkayastha:epsilon=4", "purkayastha: missing parameter dim")
+    errs("budget ladder --mechanism purkayastha:epsilon=-1,dim=16", "purkayastha: epsilon must be from 0 to 1000, "
          "got -1")  # fmt: skip
-    errs("budget shuffle --mechanism purkayastha --epsilon 4 --dim 16", "Missing option '--users'.")
+    errs("budget shuffle --mechanism purkayastha:epsilon=4,dim=16", "Missing option '--users'.")
     assert "14.57" in types(one)
 
     charged(home)

@@ -1,5 +1,5 @@
 """An engineer walks from a study to a device that asks a model, a mechanism of his own and the mod in his app, by
-docs/engineer.md, own-mechanisms.md and accounted.md, and errs on the way."""
+docs/how-to/device.md, own-mechanism.md and flower-app.md, and errs on the way."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ STUDY = {
 SENTENCE = '"a fine film"'
 
 
-def first_python(page: str) -> str:
-    """The first example on a page of docs."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.DOTALL)[0]
+def python_of(page: str, number: int = 0) -> str:
+    """An example on a page of docs/how-to."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to" / page).read_text("utf-8"), re.DOTALL)[number]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def engineer(newcomer: Newcomer) -> Newcomer:
     (newcomer.home / "study.toml").write_text(tomli_w.dumps(STUDY), encoding="utf-8")
     (newcomer.home / "notes.csv").write_text("said;mood\nthe film was good;good\na bad book;bad\n", encoding="utf-8")
     newcomer.types("simulate study.toml --out run")
-    newcomer.types("deploy keys keys --nodes 1")
+    newcomer.types("deploy keys make keys --nodes 1")
     return newcomer
 
 
@@ -66,7 +66,7 @@ def makes_a_device(engineer: Newcomer) -> None:
          "another one")  # fmt: skip
     assert "for embedding, label of vectors" in types(f"device bundle --run run --out bundle {keys}")
 
-    install = "device install --bundle bundle --node me"
+    install = "device install --bundle bundle --device me"
     errs(install, "bundle: nobody says whose bundles this device trusts; give the publisher's public key")
     errs(
         f"{install} --publisher notes.csv",
@@ -136,7 +136,7 @@ def test_from_a_run_to_a_device_that_asks(engineer: Newcomer) -> None:
 def test_a_mechanism_of_his_own(engineer: Newcomer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "_ADMITTED", {})
     monkeypatch.syspath_prepend(engineer.home)
-    (engineer.home / "his_noise.py").write_text(first_python("own-mechanisms.md"), encoding="utf-8")
+    (engineer.home / "his_noise.py").write_text(python_of("own-mechanism.md"), encoding="utf-8")
     try:
         engineer.errs(
             "audit --mechanism purkayasta", "--mechanism purkayasta: there is none of that name; did you mean "
@@ -161,14 +161,18 @@ def test_a_mechanism_of_his_own(engineer: Newcomer, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_mod_in_his_app(newcomer: Newcomer) -> None:
+    short: dict[str, Any] = {"ClientApp": quickstart}
+    exec(python_of("flower-app.md"), short)
+    told = short["app"](asks(), context(2))
+    assert dict(told.content["metrics"]) == {"num-examples": 1} and "arrays" in told.content
     known: dict[str, Any] = {"ClientApp": quickstart}
-    exec(first_python("accounted.md"), known)
+    exec(python_of("flower-app.md", 1), known)
     told = known["app"](asks(), context(3))
     assert dict(told.content["metrics"]) == {"num-examples": 1} and "arrays" in told.content
     refused = known["app"](asks("evaluate"), context(3))
     assert (refused.error.code, refused.error.reason) == REFUSALS["unaccounted"]
     said = newcomer.types("budget ladder --ledger ledger.sqlite")
-    assert "1 releases of 1 users" in said and "statistic" in said
+    assert "2 releases of 2 users" in said and "statistic" in said
 
     accounted, sent = known["accounted"], {"train": {"arrays": known["update"]}}
     endless, small, enough = (known["Policy"](**limits) for limits in (

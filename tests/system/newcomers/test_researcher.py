@@ -1,4 +1,4 @@
-"""A researcher walks from a table of her own to a figure of several mechanisms and seeds, by docs/researcher.md, and
+"""A researcher walks from a table of her own to a figure of mechanisms and seeds, by docs/how-to/experiments.md, and
 errs on the way."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulations.sweep.run import Job
 from tests.support.newcomers import Newcomer
 
 ROWS = 300
-STUDY = "mine/study.toml --set encoder.model=bert"
+STUDY = "mine/experiment.toml --set encoder.model=bert"
 ARMS = (
     "centralised, not private †", "no noise †", "one vector, ε = 8", "one vector, ε = 2",
     "as published: Purkayastha, ε = 10, label ε = 2",
@@ -55,12 +55,12 @@ def begins(newcomer: Newcomer) -> None:
     said = types("init mine --from reviews.csv --text review --label sentiment")
     for found in (
         "300 of 303 rows", "1 of 303 rows lack something", "60 texts hold HTML", 'is also spelled "Negative" (9)',
-        'label "postive" has 1 row', "1 texts are repeated", "sottovoce simulate mine/study.toml",
+        'label "postive" has 1 row', "1 texts are repeated", "sottovoce simulate mine/experiment.toml",
     ):  # fmt: skip
         assert found in said, said
     errs("init mine --from reviews.csv", "mine: is there already; name another: sottovoce init NAME")
 
-    errs("check mine", "mine: is a folder; name the file, as mine/study.toml")
+    errs("check mine", "mine: is a folder; name the file, as mine/experiment.toml")
     assert "as published: Purkayastha" in types(f"check {STUDY}")
 
 
@@ -68,32 +68,24 @@ def runs_it(newcomer: Newcomer) -> None:
     """And until it has run with two seeds."""
     errs, out = newcomer.errs, f"{STUDY} --out runs/seed-1"
     errs(
-        "simulate mine/study.toml --set encoder.modle=bert",
-        'mine/study.toml: encoder.modle: unknown key; did you mean "model"?',
+        "simulate mine/experiment.toml --set encoder.modle=bert",
+        'mine/experiment.toml: encoder.modle: unknown key; did you mean "model"?',
     )
     errs(
         f"simulate {out} --set population.users=many",
-        "mine/study.toml: population.users: must be a whole number of at least 1, got 'many'",
+        "mine/experiment.toml: population.users: must be a whole number of at least 1, got 'many'",
     )
     errs(
         f"simulate {out} --set arm.3.vector.epsilon=20",
-        'mine/study.toml: arm "one vector, ε = 8": vector: worst-case ε 20 is above policy.vector = 8, so its '
+        'mine/experiment.toml: arm "one vector, ε = 8": vector: worst-case ε 20 is above policy.vector = 8, so its '
         "users refuse; raise the limit or lower epsilon",
     )
     named = "arm.one vector, ε = 8.vector.epsilon=4"
     errs(
         f'simulate {out} --set "{named}"',
-        f"mine/study.toml: --set {named}: number the arm, from 0 to 6, as arm.0.embedding.epsilon=4",
+        f"mine/experiment.toml: --set {named}: number the arm, from 0 to 6, as arm.0.embedding.epsilon=4",
     )
     errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
-    errs(
-        "simulate mine/sweep.toml",
-        "mine/sweep.toml: is a study of mine/study.toml; run it with: sottovoce study mine/sweep.toml",
-    )
-    errs(
-        "study mine/study.toml",
-        "mine/study.toml: is an experiment, and no study of one; run it with: sottovoce simulate mine/study.toml",
-    )
     errs(
         "summarize runs/seed-1",
         "runs/seed-1: holds no readable results.json; name the folder of a finished run",
@@ -138,7 +130,7 @@ def test_from_a_table_to_a_sweep_and_a_page_in_four_commands(
     table(newcomer.home / "reviews.csv")
     newcomer.types("init mine --from reviews.csv")
     assert "NOT met" not in newcomer.types(f"check {STUDY}")
-    said = newcomer.types("study mine/sweep.toml --set encoder.model=bert")
+    said = newcomer.types("sweep mine/experiment.toml --set encoder.model=bert")
     assert all(f"| one vector, ε = {epsilon}" in said for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
     newcomer.types("report studies/mine-sweep")
     out = newcomer.home / "studies" / "mine-sweep"

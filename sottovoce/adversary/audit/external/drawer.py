@@ -60,6 +60,26 @@ class Drawer:
                 found[side].append(self._request((x, other)[side], min(step, n - at), ratio=(x, other)))
         return np.concatenate(found[0]), np.concatenate(found[1])
 
+    def tossed(self, x: Any, other: Any, n: int) -> tuple[FloatArray, NDArray[np.int64]]:
+        """Return new draws, each at one of two inputs by a fair coin: rows (n, 1 + f), and 0 or 1 for each, (n,).
+
+        Args:
+            x: First input.
+            other: Second input.
+            n: Draws in all.
+        """
+        sides = self.rng.integers(0, 2, n)
+        if self.source.claim.time:
+            return np.concatenate([self._request((x, other)[side], 1, ratio=(x, other)) for side in sides]), sides
+        found: list[FloatArray] = [np.zeros(0), np.zeros(0)]
+        for side in self.rng.permutation(2):
+            if (sides == side).any():
+                found[side] = self._request((x, other)[side], int((sides == side).sum()), ratio=(x, other))
+        rows = np.empty((n, max(part.shape[-1] for part in found)))
+        for side, part in enumerate(found):
+            rows[sides == side] = part
+        return rows, sides
+
     def _request(self, x: Any, n: int, *, ratio: tuple[Any, Any] | None = None) -> FloatArray:
         """Return rows of one request; the log-ratio of densities at the inputs `ratio` comes last, if it is known."""
         self.drawn += n

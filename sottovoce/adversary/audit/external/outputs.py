@@ -201,7 +201,16 @@ def _part(outputs: Outputs, columns: tuple[int, int | None], whole: bool) -> Out
     return found.astype(np.int64) if whole else found
 
 
-def _named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool = False) -> Fit:
+def named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool = False) -> Fit:
+    """Return a fit of some columns of rows whose score is a `Part`.
+
+    Args:
+        name: Name of the test.
+        columns: First column, and the one after the last; None for all.
+        fit: Function that learns the score.
+        whole: Whether to convert the columns to whole numbers.
+    """
+
     def fitted(first: Outputs, second: Outputs) -> Score:
         return Part(name, columns, fit(_part(first, columns, whole), _part(second, columns, whole)), whole)
 
@@ -210,20 +219,20 @@ def _named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool 
 
 #: Fast tests for a search over many pairs: frequencies of draws, and a linear score.
 QUICK: tuple[Fit, ...] = (
-    _named("frequencies", (0, 1), frequencies, whole=True), _named("linear", (1, None), learned),
+    named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned),
 )  # fmt: skip
 
 
 #: For draws with a stated density: its ratio, in the last column.
-_DENSITY = _named("density", (-1, None), known(Linear(np.ones(1))))
+DENSITY = named("density", (-1, None), known(Linear(np.ones(1))))
 
 
 def strong(reader: Reader) -> tuple[Fit, ...]:
     """Return all tests for the pair that is tested."""
-    density = (_DENSITY,) if reader.claim.density else ()
+    density = (DENSITY,) if reader.claim.density else ()
     if reader.claim.releases == "category" and not reader.claim.time:
         return (*QUICK, *density)
-    fits = (*QUICK, *density, _named("trees", (1, None), trees()), _named("network", (1, None), network()))
+    fits = (*QUICK, *density, named("trees", (1, None), trees()), named("network", (1, None), network()))
     if reader.size is None or reader.size > _NEAR:
         return fits
-    return (*fits, _named("neighbours", (2, 2 + reader.size), neighbours()))
+    return (*fits, named("neighbours", (2, 2 + reader.size), neighbours()))

@@ -1,16 +1,22 @@
-"""Audit of an external mechanism: search on one half of the draws, test on the other, certificates."""
+"""Audit of an external mechanism: a search that stops at a violation, a test on as many new draws, certificates."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external import one_run
-from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_one_run
+from sottovoce.adversary.audit.external.certificate import (
+    certificate,
+    certificate_of_bets,
+    certificate_of_one_run,
+)
 from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.pairs import games_of
-from sottovoce.adversary.audit.external.search import pair_of, worst_pair
-from sottovoce.adversary.audit.external.source import Source
+from sottovoce.adversary.audit.external.pairs import BESIDE, DRAW, games_of
+from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
+from sottovoce.adversary.audit.external.sequential import Searched, search
+from sottovoce.adversary.audit.external.source import Source, shown
 from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.measure import FAMILY, Audit, entry, measure, results, tests
 from sottovoce.adversary.estimators.audit import MIN_DRAWS
@@ -18,6 +24,8 @@ from sottovoce.adversary.estimators.audit import MIN_DRAWS
 #: Limits of the draws of each input. A half of them is for the search, and a quarter of the rest for a pair of draws.
 #: All draws of a game are in memory at once.
 LEAST, MOST = 8 * MIN_DRAWS, 4_000_000
+#: Least draws of each input for a search that bets.
+FEWEST = 100
 
 
 def check_seed(seed: int) -> None:
@@ -31,15 +39,20 @@ def check_seed(seed: int) -> None:
 
 
 def audit_source(
-    source: Source, *, draws: int, seed: int, family: float = FAMILY,
+    source: Source, *, draws: int, seed: int, family: float = FAMILY, fixed: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Run an audit of a source.
 
+    The search bets on what it finds, and a violation stops the audit (`audit.external.sequential`). If none is found,
+    the other half of the draws measures how close the claim is. With fewer draws than `LEAST`, all are for the search.
+
     Args:
         source: Source of the draws.
-        draws: Draws of each of two inputs. Half of them search for the worst pair, if the claim names more than one.
+        draws: Draws of each of two inputs, at most. Half of them search for the worst pair, if the claim names more
+            than one.
         seed: Seed of the draws.
         family: Probability of any false alarm.
+        fixed: Whether to measure with all draws, and not to stop at a violation.
 
     Returns:
         Results in the form of `adversary.audit.run.run`, and `certificates`, one of each violated entry.
@@ -48,23 +61,56 @@ def audit_source(
         UserError: The draws or the seed are invalid, or the source does not follow its claim.
     """
     check_seed(seed)
-    if not source.claim.one_run and not LEAST <= draws <= MOST:
-        raise UserError(f"--draws {draws}: take from {LEAST:,} to {MOST:,} draws")
+    least = LEAST if fixed else FEWEST
+    if not source.claim.one_run and not least <= draws <= MOST:
+        raise UserError(f"--draws {draws}: take from {least:,} to {MOST:,} draws")
     if source.claim.one_run:
         return _in_one_run(source, seed=seed, family=family)
     claim, drawer = source.claim, Drawer(source, seed)
-    alone = _only(source)
-    pair = worst_pair(drawer, draws) if alone is None else alone
-    left = draws if alone is not None else draws // 2
+    pair = _only(source)
+    left = draws if pair is not None else draws // 2
+    asked = Audit(draws=draws, delta=claim.at, seed=seed)
+    if fixed:
+        pair = worst_pair(Pool(drawer), draws) if pair is None else pair
+    else:
+        family = family if draws < LEAST else family / 2
+        budget = 2 * draws if draws < LEAST else draws
+        searched = search(drawer, budget, family, pair)
+        if searched.stopped is not None or draws < LEAST:
+            return _of_bets(source, drawer, searched, asked, family)
+        pair, left = searched.pair, draws // 2
     games = games_of(drawer, pair)
-    audited = Audit(draws=left, delta=claim.at, seed=seed)
-    findings = measure(games, audited, family=family)
+    findings = measure(games, Audit(draws=left, delta=claim.at, seed=seed), family=family)
     certificates = [
         certificate(source, pair, finding, draws=draws, seed=seed) for finding in findings if finding.violations
     ]
-    asked = Audit(draws=draws, delta=claim.at, seed=seed)
-    found = results(asked, [entry(finding) for finding in findings], family=family, figures=tests(games))
+    whole, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
+    found = results(asked, [entry(finding) for finding in findings], family=whole, figures=figures)
     return found | {"certificates": certificates}
+
+
+def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, family: float) -> dict[str, Any]:
+    """Return the results of an audit that ended with its search.
+
+    The bound of a violated claim is the claim itself: it says that ε is larger, not by how much.
+    """
+    claim, pair, stopped = source.claim, searched.pair, searched.stopped
+    of_pair = claim.of_pair(*pair, claim.at)
+    pure, at_delta = (of_pair.pure, of_pair.at_delta) if stopped is not None else (0.0, 0.0)
+    found = {
+        "name": " ".join(part for part in (claim.name, claim.version) if part),
+        "about": BESIDE if stopped is not None and stopped.beside else DRAW,
+        "pair": f"{shown(pair[0])} / {shown(pair[1])}",
+        "worst_case": math.inf if claim.epsilon is None else claim.epsilon, "claimed": of_pair.pure, "exact": None,
+        "measured": 0.0 if math.isinf(pure) else pure, "claimed_at_delta": of_pair.at_delta, "exact_at_delta": None,
+        "measured_at_delta": at_delta, "measured_mu": None, "deltas": [], "draws": drawer.drawn,
+        "confidence": 1 - family, "reach": math.inf, "verdict": "holds" if stopped is None else "violated",
+    }  # fmt: skip
+    kept = []
+    if stopped is not None:
+        point = stopped.bet.epsilon, stopped.bet.delta
+        kept = [certificate_of_bets(source, stopped, point, alpha=family, draws=drawer.drawn, seed=asked.seed)]
+    return results(asked, [found], family=family, figures=1) | {"certificates": kept}
 
 
 def _in_one_run(source: Source, *, seed: int, family: float) -> dict[str, Any]:

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 FloatArray = NDArray[np.float64]
 
 #: For each round: draws of an input, the share of the budget spent at its end, and its number of pairs.
-_ROUNDS = ((256, 0.35, 300), (1024, 0.55, 60), (4096, 0.8, 20), (16384, 1.0, 6))
+Rounds = tuple[tuple[int, float, int], ...]
+LONG: Rounds = ((256, 0.35, 300), (1024, 0.55, 60), (4096, 0.8, 20), (16384, 1.0, 6))
 #: Error probability of the bounds that compare pairs; none of them is reported.
 _ALPHA = 0.2
 #: Least ε that a bound is compared with.
@@ -37,35 +38,57 @@ _LEAST = 0.05
 _PARENTS = 6
 
 
-def worst_pair(drawer: Drawer, budget: int) -> Pair:
-    """Return the pair of neighbouring inputs that looks worst.
+class Pool:
+    """Draws of a search, kept by input.
 
     Args:
         drawer: Draws of the source.
-        budget: Draws in all.
+    """
+
+    def __init__(self, drawer: Drawer) -> None:
+        self.drawer, self._rows = drawer, dict[str, FloatArray]()
+
+    def rows(self, x: Any, n: int) -> FloatArray:
+        """Return the first n draws at an input, (n, 1 + f), new ones if there are fewer.
+
+        Raises:
+            UserError: `Drawer.rows` raises it.
+        """
+        key = key_of(x)
+        had = self._rows.get(key)
+        if had is None or len(had) < n:
+            more = self.drawer.rows(x, n - (0 if had is None else len(had)))
+            self._rows[key] = more if had is None else np.concatenate([had, more])
+        return self._rows[key][:n]
+
+    def kept(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
+        """Return all draws so far at each of two inputs, as many of one as of the other."""
+        found = [self._rows.get(key_of(x), np.zeros((0, 0))) for x in pair]
+        n = min(map(len, found))
+        return found[0][:n], found[1][:n]
+
+
+def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
+    """Return the pair of neighbouring inputs that looks worst.
+
+    Args:
+        pool: Draws of the source.
+        budget: New draws in all.
+        rounds: Rounds of the search.
 
     Raises:
         UserError: `Drawer.rows` raises it, or the claim names no two inputs that differ.
     """
+    drawer, rows = pool.drawer, pool.rows
     claim = drawer.source.claim
-    pool: dict[str, FloatArray] = {}
-
-    def rows(x: Any, n: int) -> FloatArray:
-        key = key_of(x)
-        had = pool.get(key)
-        if had is None or len(had) < n:
-            more = drawer.rows(x, n - (0 if had is None else len(had)))
-            pool[key] = more if had is None else np.concatenate([had, more])
-        return pool[key][:n]
-
     candidates, moved = _candidates(drawer)
     start, best = drawer.drawn, []
-    for n, share, most in _ROUNDS:
+    for n, share, most in rounds:
         ranked: list[tuple[float, Pair]] = []
         seen: set[str] = set()
         queue = iter([pair for _, pair in best[: most // 2]]) if best else candidates
         for pair in _followed(queue, ranked, moved, drawer.rng):
-            if ranked and (len(seen) >= most or drawer.drawn - start + 2 * n > share * budget):
+            if (ranked or best) and (len(seen) >= most or drawer.drawn - start + 2 * n > share * budget):
                 break
             key = key_of(pair)
             if key in seen or not claim.distance(*pair):
@@ -95,13 +118,13 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
         every = list(combinations(within.values, 2))
         order = drawer.rng.permutation(len(every))
         return (every[i] for i in order), None
-    proposed = (pairs.proposed(drawer.rng) for _ in range(_ROUNDS[0][2] // 2))
+    proposed = (pairs.proposed(drawer.rng) for _ in range(LONG[0][2] // 2))
     return chain(pairs.extreme(), proposed), pairs.moved
 
 
 def _named(drawer: Drawer) -> Iterator[Pair]:
     claim = drawer.source.claim
-    several = _ROUNDS[0][2]
+    several = LONG[0][2]
     given = claim.pairs if isinstance(claim.pairs, list | tuple) else map(drawer.source.pair, range(several))
     for pair in given:
         yield pair_of(claim, pair)

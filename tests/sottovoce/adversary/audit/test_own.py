@@ -131,7 +131,7 @@ def test_a_mechanism_of_somebody_elses_package_is_audited_and_what_is_wrong_with
 
 def test_the_example_of_the_page_holds(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(catalogue, "_ADMITTED", {})
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-mechanisms.md").read_text("utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/own-mechanism.md").read_text("utf-8"), re.DOTALL)
     (tmp_path / "of_the_page.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["audit", "--mechanism", "of_the_page:Coin", "--draws", "20000"]) == 0

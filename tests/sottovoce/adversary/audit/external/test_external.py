@@ -50,7 +50,7 @@ def each(group: dict[str, Any]) -> list[Any]:
 
 
 def audited(made: tuple[planted.Draws, dict[str, Any]], draws: int, **options: Any) -> dict[str, Any]:
-    return audit_source(Function(made[0], Claim.of(made[1])), draws=draws, **{"seed": 1} | options)
+    return audit_source(Function(made[0], Claim.of(made[1])), draws=draws, **{"seed": 1, "fixed": True} | options)
 
 
 @pytest.mark.parametrize("name", each(planted.FAULTS))
@@ -134,6 +134,7 @@ def test_a_program_that_does_not_do_as_it_should_is_one_line(
         (["--command", 'echo {"epsilom":1}'], "is no JSON"),
         (["--command", "echo '{\"epsilom\": 1}'"], "unknown key 'epsilom'; did you mean 'epsilon'?"),
         (["--command", "true", "--mechanism", "santext"], "--command takes no --mechanism"),
+        (["--fixed"], "--fixed is of --command"),
         (["--verify", "nowhere.json"], "there is no such file"),
         (["--verify", "nowhere.json", "--delta", "0.1"], "--verify takes"),
     ],
@@ -150,7 +151,8 @@ def test_a_violations_certificate_is_confirmed_on_new_draws_and_not_where_there_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert main(["audit", "--command", command("low bits"), "--draws", "20000", "--out", str(out)]) == 1
+    asked = ["audit", "--command", command("low bits"), "--draws", "20000", "--fixed", "--out", str(out)]
+    assert main(asked) == 1
     kept = out / "certificate-1.json"
     written = json.loads(kept.read_text())
     assert written["command"] == command("low bits") and written["claimed"]["epsilon"] >= 0
@@ -197,7 +199,7 @@ def coin(x: float, n: int) -> list[bool]:
 
 
 def given(pairs: Any, draws: Callable[[Any, int], Any] = coin) -> dict[str, Any]:
-    return audit(draws, Claim(epsilon=1.1, pairs=pairs, releases="category"), draws=16_000)
+    return audit(draws, Claim(epsilon=1.1, pairs=pairs, releases="category"), draws=16_000, fixed=True)
 
 
 def test_pairs_may_be_given_or_made_and_one_alone_is_not_searched_for() -> None:
@@ -219,7 +221,7 @@ def test_the_adapter_of_the_page_is_audited_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ten lines; the coin's ε is 2 and not 1."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "auditor.md").read_text("utf-8"), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/audit-package.md").read_text("utf-8"), re.DOTALL)
     assert len(code.splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
     Path("adapter.py").write_text(code, encoding="utf-8")

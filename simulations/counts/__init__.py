@@ -1,0 +1,1 @@
+"""Simulation of a count: how many users hold a text of each class."""

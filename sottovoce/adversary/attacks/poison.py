@@ -1,0 +1,312 @@
+"""Attacks of dishonest users on a finished run: the model that its protocol trains if some delivered users lie.
+
+The releases in the nodes' ledgers are kept, except that liars replace a share of the users. A liar sends what the wire
+allows. Accuracy is on the clear test texts, on the device. Only this module compares models with true labels here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.draw import draw
+from mechanisms.accounting.liars import moved
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
+from mechanisms.messages.request import Request
+from mechanisms.privunit import PrivUnit
+from mechanisms.projection import statistic_vectors
+from mechanisms.streams import SimulationStreams
+from server.protocols.drive import Collected, Driver
+from server.protocols.protocol import Encoding, Model
+from server.training.robust_mean import honest_moment, robust_mean
+from simulations.artifacts.ways import protocol_of, training_of
+from simulations.experiment import slug
+from simulations.run.prepare import Prepared
+from sottovoce.adversary.attacks import knowledge, releases
+from sottovoce.adversary.attacks.releases import Row
+from sottovoce.adversary.attacks.scores import Rate
+from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.estimators import poison
+
+IntArray = NDArray[np.int64]
+
+#: Description of each attack, by its name on the command line.
+ATTACKS = {
+    "poison-flip": "how many test texts a model gets wrong after a few users sent the opposite of what all others tell",
+    "poison-threshold": "the same, after they voted for one class, whatever the text",
+    "poison-imitating": "the same, after they followed the protocol with opposite data",
+    "poison-adaptive": "the same, after they sent what harms most of what the defence lets through",
+    "poison-target": "which of some test texts, one after another, a few users turn to another class",
+}
+#: Explanation of their table's columns.
+READING = (
+    "Poison: success is the share of test texts that the model gets wrong, on the device, and baseline that of the "
+    "model of the honest users' releases in the ledgers; of poison-target it is the share of texts that turn. The "
+    "share of liars is in the note. They know the honest users' mean, and send any message that the wire allows."
+)
+#: Shares of liars.
+SHARES = (0.01, 0.03, 0.1)
+_ADAPTIVE, _TARGET = "poison-adaptive", "poison-target"
+#: Test texts that liars try to turn, one after another.
+TARGETS = 10
+
+
+def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the entries of dishonest users: see `Target`."""
+    why = _left_out(target)
+    if why is not None:
+        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
+    attacked = _Attacked(target)
+    return each(names, attacked.entries, on=target.arm.name)
+
+
+def _left_out(target: Target) -> str | None:
+    if target.arm.reference:
+        return "a reference is not private, and nobody would lie to it"
+    if target.training.self_training:
+        return "it would train the encoder again for every share of liars"
+    if target.setup.protocol.releases_text and target.shadows is None:
+        return "it would train the encoder again for every share of liars; give --shadows to have it done"
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Attacked:
+    """Arm whose users are attacked by others among them."""
+
+    target: Target
+
+    @cached_property
+    def ready(self) -> Prepared:
+        return knowledge.prepared(self.target.run)
+
+    @cached_property
+    def honest(self) -> Model:
+        """Return the model of honest users alone."""
+        return self._trained(None, 0.0)[0]
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """Return an entry for each share of liars."""
+        vectors = self.target.arm.statistic is not None
+        if name in (_ADAPTIVE, _TARGET) and not vectors:
+            raise Skipped("only one vector a user has a mean to aim with; use the other attacks")
+        before, found = self._wrong(self.honest), []
+        right = np.flatnonzero(~before)[:TARGETS].tolist()
+        for share in SHARES:
+            if name == _TARGET:
+                turned = [self._trained(name, share, target) for target in right]
+                outcome = np.array([self._wrong(model)[at] for (model, _), at in zip(turned, right, strict=True)])
+                baseline, (model, seen) = 0.0, turned[-1]
+            else:
+                model, seen = self._trained(name, share)
+                outcome, baseline = self._wrong(model), float(before.mean())
+            found.append(self._entry(name, share, outcome, baseline, model, seen.mechanism))
+        return found
+
+    def _entry(
+        self, name: str, share: float, outcome: NDArray[np.bool_], baseline: float, model: Model, mechanism: Any
+    ) -> dict[str, Any]:
+        n, success, most = len(outcome), float(outcome.mean()), moved(mechanism, share)
+        said = [f"{100 * share:g} % liars"]
+        said += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
+        said += [test.told for test in getattr(model, "tests", ()) if test.alarm]
+        return {
+            "attack": name, "arm": self.target.arm.name, "attribute": f"{100 * share:g} % liars",
+            "mechanism": mechanism.name, "epsilon": mechanism.guarantee.epsilon,
+            "worst_case_epsilon": mechanism.guarantee.worst_case(), "stage": "train", "texts": n, "tokens": None,
+            "best": None, "bound": None, "bound_counts": None, "expected": None, "baseline": baseline,
+            "note": "; ".join(said), **Rate(success, float(np.sqrt(success * (1 - success) / n)), n).shown,
+        }  # fmt: skip
+
+    def _wrong(self, model: Model) -> NDArray[np.bool_]:
+        test = self.ready.held.test
+        wrong: NDArray[np.bool_] = model.classify(test.texts) != test.labels
+        return wrong
+
+    def _trained(self, name: str | None, share: float, text: int | None = None) -> tuple[Model, _Users]:
+        target, public = self.target, self.ready.public
+        users = _Users(self, name, share, text)
+        training = training_of(target.training, target.encoder, target.seed)
+        folder = target.run / "models" / slug(target.arm.name)
+        model = Driver(users).train(protocol_of(target.setup, training, public, folder=folder))
+        if model is None:
+            raise Skipped("the ledgers hold too little to train a model on")
+        return model, users
+
+    @cached_property
+    def rows(self) -> dict[tuple[str, str], list[Row]]:
+        """Return the releases by channel and digest."""
+        found: dict[tuple[str, str], list[Row]] = {}
+        for row in releases.of_arm(self.target):
+            found.setdefault((row.released.channel, row.released.digest), []).append(row)
+        return found
+
+
+class _Users:
+    """Users of a run, with liars in place of some of them (`server.protocols.drive.Users`).
+
+    Args:
+        of: The attacked arm.
+        name: Name of the attack; None for honest users alone.
+        share: Share of liars.
+        text: Row of the test text that liars aim at, if any.
+    """
+
+    def __init__(self, of: _Attacked, name: str | None, share: float, text: int | None) -> None:
+        self.of, self.name, self.share, self.text = of, name, share, text
+        self.mechanism: Any = None
+
+    def collect(self, request: Request) -> Collected:
+        """Return the releases of the ledgers that answer a request, with those of liars in place of the first ones."""
+        honest = self._honest(request)
+        count = round(self.share * len(next(iter(honest.values()))))
+        asked = [question for question in request.questions if question.reads_labels]
+        self.mechanism = (asked or list(request.questions))[-1].mechanism
+        values = honest if not count or self.name is None else self._with_lies(request, honest, count)
+        made = tuple(request.release(question, values[question]) for question in request.questions)
+        return Collected(Batch(made, users=len(next(iter(values.values()))), duplicates=0))
+
+    def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
+        raise Skipped("it would train the encoder again for every share of liars")
+
+    def _honest(self, request: Request) -> dict[Question, NDArray[Any]]:
+        """Return payloads of the users who answered every question of the request."""
+        found = []
+        for question in request.questions:
+            rows = self.of.rows.get((question.channel, request.digest(question.channel)), [])
+            found.append({row.key: row.released.payload for row in rows if row.released.stage == request.stage})
+        keys = sorted(set.intersection(*map(set, found)))
+        if len(keys) < 2:
+            raise Skipped("its ledgers do not hold the releases that the run's server asked for")
+        order = np.random.default_rng([self.of.target.seed, 12]).permutation(len(keys))
+        values = {}
+        for question, payloads in zip(request.questions, found, strict=True):
+            _, kind, shape = question.payload_form
+            joined = b"".join(payloads[keys[i]] for i in order)
+            values[question] = np.frombuffer(joined, kind.newbyteorder("<")).astype(kind).reshape(len(keys), *shape)
+        return values
+
+    def _with_lies(
+        self, request: Request, honest: dict[Question, NDArray[Any]], count: int
+    ) -> dict[Question, NDArray[Any]]:
+        lies = _Lies(self.of, request, honest, count, str(self.name), self.text)
+        return {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
+
+
+@dataclass(frozen=True, eq=False)
+class _Lies:
+    """Messages of liars in answer to a request.
+
+    Args:
+        attacked: The attacked arm.
+        request: The request.
+        honest: Releases of all users, by question.
+        count: Number of liars.
+        name: Name of the attack.
+        text: Row of the test text that they aim at, if any.
+    """
+
+    attacked: _Attacked
+    request: Request
+    honest: dict[Question, NDArray[Any]]
+    count: int
+    name: str
+    text: int | None
+
+    def of(self, question: Question) -> NDArray[Any]:
+        """Return the liars' payload for a question."""
+        if isinstance(question, VectorQuestion) and isinstance(question.mechanism, PrivUnit):
+            return self._vectors(question, question.mechanism)
+        if isinstance(question, LabelQuestion):
+            return self._labels(question)
+        if isinstance(question, EmbeddingQuestion | TextQuestion):
+            return self._texts(question)
+        raise Skipped("its users release nothing that liars could choose")
+
+    @property
+    def _seed(self) -> int:
+        return self.attacked.target.seed
+
+    def _vectors(self, question: VectorQuestion, mechanism: PrivUnit) -> NDArray[Any]:
+        others = self.honest[question][self.count :]
+        mean = mechanism.decoded_mean(others)
+        direction = -mean
+        if self.name == "poison-threshold":  # for the class that fewest users have
+            last = mean.reshape(question.codes.shape[1], -1)[:, -1]
+            rare = question.codes[int(np.argmin(question.codes @ last))]
+            direction = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
+        if self.text is not None:  # the vector of the text with another class, instead of its own
+            test, encoder = self.attacked.ready.held.test, self.attacked.ready.public.encoder
+            assert encoder is not None
+            label = int(test.labels[self.text])
+            wrong = np.array([(label + 1) % len(question.codes), label], np.int64)
+            unit = question.projection.apply(encoder.embed([test.texts[self.text]]))
+            pair = statistic_vectors(unit.repeat(2, axis=0), wrong, question.codes)
+            direction = pair[0] - pair[1]
+        direction = direction / np.linalg.norm(direction)
+        if self.name != _ADAPTIVE:
+            make = poison.imitations if self.name == "poison-imitating" else poison.points
+            return make(mechanism, direction, self.count, self._seed)
+        public = self.attacked.ready.public
+        assert public.embeddings is not None
+        like_public = self.attacked.target.setup.records == 1 and not public.elsewhere
+        length = question.codes.shape[1]
+        features = question.projection.apply(public.embeddings) if like_public else None
+        honest = honest_moment(mechanism, features, length)
+
+        def harm(lies: NDArray[Any]) -> float:
+            return float(robust_mean(mechanism, np.concatenate([lies, others]), honest, length).mean @ direction)
+
+        users = len(self.honest[question])
+        return poison.strongest(
+            mechanism, direction, self.count, self._seed, honest=honest, users=users, harm=harm
+        )
+
+    @cached_property
+    def _chosen(self) -> IntArray:
+        """Return rows of public text, one for each liar."""
+        return np.arange(self.count) % len(self.attacked.ready.public.texts)
+
+    @cached_property
+    def _wrong(self) -> IntArray:
+        """Return a wrong class for each liar's text, by the model of honest users; of the threshold's, one class."""
+        public, classes = self.attacked.ready.public, len(self.attacked.ready.public.classes)
+        if self.name == "poison-threshold":
+            return np.zeros(self.count, np.int64)
+        shown = sorted(set(self._chosen.tolist()))
+        guessed = self.attacked.honest.classify([public.texts[i] for i in shown])
+        return (guessed[np.searchsorted(shown, self._chosen)] + 1) % classes
+
+    def _labels(self, question: LabelQuestion) -> NDArray[Any]:
+        _, kind, _ = question.payload_form
+        if self.name == "poison-imitating":
+            return self._drawn(question, self._wrong)
+        return self._wrong.astype(kind)
+
+    def _texts(self, question: EmbeddingQuestion | TextQuestion) -> NDArray[Any]:
+        """Return public texts: embeddings without noise, unless liars imitate; texts by the protocol."""
+        public = self.attacked.ready.public
+        if isinstance(question, TextQuestion):
+            return self._drawn(question, [public.texts[i] for i in self._chosen])
+        assert public.embeddings is not None
+        chosen = np.asarray(public.embeddings)[self._chosen]
+        grid = question.mechanism.grid
+        if self.name == "poison-imitating" or grid is None:
+            return self._drawn(question, chosen)
+        return grid.encode(question.projection.apply(chosen))
+
+    def _drawn(self, question: Question, values: Any) -> NDArray[Any]:
+        liars = np.arange(self.count, dtype=np.int64)
+        model = getattr(self.attacked.ready.public.rewriter, "masked_lm", None)
+        return draw(
+            question, values, liars, np.zeros_like(liars), stage="attack-poison",
+            streams=SimulationStreams(self._seed), masked_lm=model,
+        )  # fmt: skip
+

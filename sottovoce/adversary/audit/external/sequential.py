@@ -1,0 +1,191 @@
+"""Sequential part of an audit: the search for the worst pair alternates with bets on it, and a violation stops it.
+
+The search runs in passes, each with more draws than the one before. After a pass the auditor bets on the pair that
+looks worst (`estimators.betting`), with a half of the wealth that no earlier pass had. Bets learn from the draws of the
+search and from earlier bets, never from a draw that is still to come. If the claim is true, the wealth of all passes
+together ever reaches 1/alpha with probability at most alpha.
+
+A draw is scored by itself, and beside a draw at x in the same place of an earlier answer, which the adversary knows:
+noise that comes again shows there, and costs no further draws.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.adversary.audit.external.claim import Claim
+from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.outputs import DENSITY, Part, named
+from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
+from sottovoce.adversary.audit.external.source import BATCH
+from sottovoce.adversary.audit.external.spaces import Pair
+from sottovoce.adversary.estimators.audit import Fit, learned
+from sottovoce.adversary.estimators.betting import Bet, Expert, together
+from sottovoce.adversary.estimators.classifiers import frequencies, trees
+
+log = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float64]
+
+#: Passes of a search before the long one: its rounds, its share of the budget, at most so many draws, and the bets
+#: after it as a multiple of these.
+_SHORT: tuple[tuple[Rounds, float, int, int], ...] = (
+    (((16, 0.6, 10), (64, 1.0, 3)), 0.2, 500, 3),
+    (((64, 0.4, 40), (256, 0.7, 10), (1024, 1.0, 3)), 0.1, 4000, 1),
+)
+#: Bets after the long search, as a share of what is left.
+_LAST = 0.2
+#: Largest logarithm of a wealth.
+_HUGE = 600.0
+#: Draws of the first bets, and their growth: the share of all bets so far.
+_FIRST, _GROWTH = 32, 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Stopped:
+    """Violation that stopped an audit.
+
+    Args:
+        pair: Pair of inputs.
+        log_wealth: Logarithm of the wealth in the end.
+        process: Draws so far, and log10 of the wealth, after each bet.
+        test: Score of the expert who won most.
+        bet: The expert's bet on the next draw.
+        beside: Whether the score is of a draw beside a known one.
+    """
+
+    pair: Pair
+    log_wealth: float
+    process: list[tuple[int, float]]
+    test: Part
+    bet: Bet
+    beside: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Searched:
+    """Result of the sequential part.
+
+    Args:
+        pair: Pair that looks worst.
+        stopped: The violation, if one was found.
+    """
+
+    pair: Pair
+    stopped: Stopped | None
+
+
+def points_of(claim: Claim, pair: Pair) -> FloatArray:
+    """Return the claimed points (ε, δ) of a pair that a bet may use, (J, 2)."""
+    if claim.epsilon is not None:
+        return np.array([[claim.epsilon * claim.distance(*pair), claim.delta]])
+    return claim.of_pair(*pair, claim.at).points
+
+
+def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Searched:
+    """Search for the worst pair, and bet on it.
+
+    Args:
+        drawer: Draws of the source.
+        budget: Draws in all.
+        alpha: Probability that a true claim stops the audit.
+        only: Pair, if the claim names one.
+    """
+    end, pool = drawer.drawn + budget, Pool(drawer)
+    process: list[tuple[int, float]] = []
+    kept, left, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had
+    for rounds, portion, most, times in _SHORT if only is None else ():
+        draws = min(most, int(portion * budget))
+        pair = _searched(pool, draws, rounds, pair)
+        until = min(end, drawer.drawn + times * draws)
+        stopped, won = _bets(drawer, pool, pair, until, alpha, (kept + left / 2, left / 2), process)
+        if stopped is not None:
+            return Searched(pair, stopped)
+        kept, left = kept + won * left / 2, left / 2
+    if only is None:
+        pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
+    assert pair is not None
+    return Searched(pair, _bets(drawer, pool, pair, end, alpha, (kept, left), process)[0])
+
+
+def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
+    """Return the worst pair of a pass, or that of the pass before if the draws are too few to compare two."""
+    return worst_pair(pool, draws, rounds) if pair is None or draws >= 4 * rounds[0][0] else pair
+
+
+def _bets(
+    drawer: Drawer, pool: Pool, pair: Pair, until: int, alpha: float, wealth: tuple[float, float],
+    process: list[tuple[int, float]],
+) -> tuple[Stopped | None, float]:  # fmt: skip
+    """Bet on a pair up to a number of draws, and return the violation, if one is found, and what 1 became.
+
+    Args:
+        drawer: Draws of the source.
+        pool: Draws of the search.
+        pair: Pair of inputs.
+        until: Number of the source's draws at which to end.
+        alpha: Probability that a true claim stops the audit.
+        wealth: Wealth that is not bet here, and wealth that is.
+        process: The process, to be extended.
+    """
+    claim = drawer.source.claim
+    points = points_of(claim, pair)
+    alone = [Expert(fit, points) for fit in _alone(claim)]
+    joint = [] if claim.time else [Expert(fit, points) for fit in _JOINT]
+    before = pool.kept(pair)
+    if len(before[0]) and not claim.density:  # draws of a search have no density
+        mixed = drawer.rng.permutation(2 * len(before[0]))
+        rows, sides = np.concatenate(before)[mixed], np.repeat([0, 1], len(before[0]))[mixed]
+        for expert in alone:
+            expert.learn(rows, sides)
+    known: FloatArray | None = None
+    won, bets = 0.0, 0
+    while drawer.drawn < until:
+        n = min(max(_FIRST, int(bets * _GROWTH)), until - drawer.drawn, BATCH)
+        rows, sides = drawer.tossed(*pair, n)
+        bets += n
+        for expert in alone:
+            expert.stake(rows, sides)
+        if known is not None:
+            both = beside(drawer, rows, sides, known)
+            for expert in joint:
+                expert.stake(both, sides)
+        if (sides == 0).any():
+            known = rows[sides == 0]
+        won = together([*alone, *joint])
+        total = math.log(wealth[0] + wealth[1] * math.exp(min(won, _HUGE))) if won > -math.inf or wealth[0] else won
+        process.append((drawer.drawn, round(total / math.log(10), 4)))
+        if total >= -math.log(alpha):
+            best = max((e for e in (*alone, *joint) if e.bet is not None), key=lambda each: each.wealth.max())
+            assert isinstance(best.score, Part) and best.bet is not None
+            log.info(f"the claim is violated: {drawer.drawn:,} draws")
+            return Stopped(pair, total, process, best.score, best.bet, best in joint), math.exp(min(won, _HUGE))
+    return None, math.exp(min(won, _HUGE))
+
+
+def beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: FloatArray) -> FloatArray:
+    """Return rows of draws beside known draws at x, in the same places of an earlier answer, (n, f')."""
+    place = np.empty(len(rows), np.int64)
+    for side in (0, 1):
+        place[sides == side] = np.arange((sides == side).sum())
+    return drawer.reader.beside(rows, known[place % len(known)])
+
+
+def _alone(claim: Claim) -> tuple[Fit, ...]:
+    """Return the scores of a draw by itself."""
+    return (
+        named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned),
+        named("trees", (1, None), trees()), *((DENSITY,) if claim.density else ()),
+    )  # fmt: skip
+
+
+#: Scores of a draw beside a known one.
+_JOINT: tuple[Fit, ...] = (
+    named("linear", (1, None), learned), named("trees", (1, None), trees()),
+    named("equal", (-1, None), frequencies, whole=True),
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""Dishonest users of a finished run: liars do harm, within the theorem, and the honest releases are as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mechanisms.privunit import PrivUnit
+from simulations.experiment import to_toml
+from simulations.output.jsonable import json_ready
+from sottovoce.adversary.attacks import knowledge
+from sottovoce.adversary.attacks import poison as attack_poison
+from sottovoce.adversary.attacks.run import Attack
+from sottovoce.adversary.attacks.run import run as attack
+from sottovoce.adversary.estimators.poison import STEPS, imitations, leaning, points, strongest, unseen
+from tests.support.studies import LocalGrid, experiment, make_nodes, prepared, run_arms, use_folder
+
+VECTOR = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}}
+ONCE = {
+    "name": "once", "protocol": "release-once", "embedding": {"mechanism": "purkayastha", "epsilon": 8.0, "dim": 3},
+    "label": {"mechanism": "randomized-response", "epsilon": 3.0},
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of users who released one vector each, and of users who released an embedding and a label each."""
+    small = experiment(
+        VECTOR, ONCE, training={"protocol": "statistics"}, data={"public": {"labels": False}},
+        policy={"vector": 4.0, "embedding": 32.0, "label": 5.0},
+    )  # fmt: skip
+    ready = prepared(small)
+    use_folder(tmp_path / "nodes", monkeypatch)
+    run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")
+    (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
+    monkeypatch.setattr(knowledge, "prepared", lambda run: ready)
+    return tmp_path
+
+
+def test_liars_do_harm_that_grows_with_their_share(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*.sqlite")}
+    results = attack(Attack(folder, names=tuple(attack_poison.ATTACKS)))
+    assert before and before == {path: path.read_bytes() for path in folder.rglob("*.sqlite")}
+    assert json_ready(results)
+    found = {(e["arm"], e["attack"], e["attribute"]): e for e in results["entries"]}
+    kinds = {"vector": 5, "once": 3}
+    assert len(found) == sum(kinds.values()) * len(attack_poison.SHARES)
+    for arm in kinds:
+        for name in attack_poison.ATTACKS:
+            rows = [e for key, e in found.items() if key[:2] == (arm, name)]
+            assert all(0 <= e["success"] <= 1 and "liars" in e["note"] for e in rows)
+            assert len({e["baseline"] for e in rows}) <= 1
+    assert sum("on once: only one vector a user" in line for line in results["skipped"]) == 2
+    turned = [found["vector", "poison-target", f"{share} % liars"] for share in (1, 10)]
+    assert all(e["baseline"] == 0 and e["texts"] == attack_poison.TARGETS for e in turned)
+
+
+def test_messages_are_what_the_wire_allows_and_go_where_liars_want() -> None:
+    mechanism, direction = PrivUnit(17, 3.0), np.eye(17)[3]
+    made = [make(mechanism, direction, 500, 1) for make in (points, imitations)]
+    made += [leaning(mechanism, direction, 500, 1, step=step) for step in (0.3, 1.0)]
+    for codes in made:
+        values = mechanism.grid.decode(codes)
+        slack = np.sqrt(17) * mechanism.grid.step / 2 + 1e-9
+        assert np.abs(np.linalg.norm(values, axis=1) - 1).max() <= slack
+    means = [float(mechanism.grid.decode(codes).mean(axis=0) @ direction) for codes in made]
+    np.testing.assert_allclose(means, [1.0, mechanism.scale, 0.3, 1.0], atol=0.06)
+
+
+def test_the_strongest_lie_is_the_one_that_harms_most() -> None:
+    mechanism, direction = PrivUnit(17, 3.0), np.eye(17)[3]
+    honest = np.eye(17) / 17
+
+    def harm(codes: np.ndarray) -> float:  # a defence that drops all above two standard deviations
+        along = mechanism.grid.decode(codes) @ direction
+        return float(np.where(along > 2 / np.sqrt(17), 0.0, along).mean())
+
+    best = strongest(mechanism, direction, 100, 1, honest=honest, users=1000, harm=harm)
+    along = mechanism.grid.decode(best) @ direction
+    seen = [step for step in (*STEPS, unseen(0.1, 1000, 17)) if step < 2]
+    np.testing.assert_allclose(along, max(seen) / np.sqrt(17), atol=1e-3)
