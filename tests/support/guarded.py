@@ -182,7 +182,10 @@ class RecordingNode:
                 whole = True
             else:
                 self.state.delete_messages(message_ids=[name])
-        return not waiting and not whole
+        if waiting or whole:
+            return False
+        self.state.delete_messages()  # requests that nobody has taken, or the next task would
+        return True
 
     def reply(self, seconds: float = 60.0) -> Message:
         """The next reply, whole."""
