@@ -82,7 +82,7 @@ def priced_figure(
 ) -> Figure:
     """Draw one panel for each price (`frontier_figure`): beside each other, or below with several encoders."""
     several = len(encoders) > 1
-    figure, _ = new_figure(*((4.8, 3.1 * len(panels) + 1.2) if several else (3.6 * len(panels), 3.9)))
+    figure, _ = new_figure(*((4.8, 2.6 * len(panels) + 1.6) if several else (3.6 * len(panels), 3.9)))
     figure.clear()
     shape = (len(panels), 1) if several else (1, len(panels))
     every = list(figure.subplots(*shape, sharey=True))
@@ -100,7 +100,7 @@ def priced_figure(
     low, high = every[0].get_ylim()
     if high - low < _HEIGHT:
         every[0].set_ylim((low + high - _HEIGHT) / 2, (low + high + _HEIGHT) / 2)
-    every[0].set_title(f"{title}; pale bars: by test text", loc="left", fontsize=9)
+    every[0].set_title(f"{title};{chr(10) if several else ' '}pale bars: by test text", loc="left", fontsize=9)
     shown = [axes.get_legend_handles_labels() for axes in every]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)

@@ -118,6 +118,7 @@ def read(folders: Sequence[Path | str]) -> list[Results]:
                 f"{folder}: is not a run of the experiment of {folders[0]}: {other}; runs to be summarized differ in "
                 "their seed alone, and either in data.public.labelled or in the encoder"
             )
+    _name_encoders(runs)
     groups, encoders = by_labels(runs), by_encoder(runs)
     if len(groups) > 1 and len(encoders) > 1:
         raise UserError(
@@ -134,19 +135,30 @@ def read(folders: Sequence[Path | str]) -> list[Results]:
     return runs
 
 
+def _name_encoders(runs: Sequence[Results]) -> None:
+    """Replace the encoder of each run by the keys that differ, in words: "mpnet, layers 7, 9"."""
+    keys = dict.fromkeys(key for run in runs for key in run["encoder"])
+    differ = [key for key in keys if any(run["encoder"].get(key) != runs[0]["encoder"].get(key) for run in runs)]
+    for run in runs:
+        run["encoder"] = ", ".join(_key_in_words(key, run["encoder"].get(key)) for key in differ)
+
+
+def _key_in_words(key: str, value: Any) -> str:
+    said = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return said if key == "model" else f"{key} {said}"
+
+
 def _experiment(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the experiment without what runs may differ in, and the number of public labels and the encoder."""
     try:
         place = folder / "experiment.toml"
         table = renamed(tomllib.loads(place.read_text(encoding="utf-8")), place)
         labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
-        said = ", ".join(
-            f"{value}" if key == "model" else f"{key} {value}" for key, value in table.pop("encoder", {}).items()
-        )
+        encoder = dict(table.pop("encoder", {}))
     except (OSError, ValueError, AttributeError):
         raise UserError(f"{folder}: holds no readable experiment.toml; name the folder of a finished run") from None
     rest = {key: value for key, value in table.items() if key != "seed"}
-    return rest, {"labelled": labelled, "encoder": said}
+    return rest, {"labelled": labelled, "encoder": encoder}
 
 
 def _other(one: Any, other: Any, place: str = "") -> str | None:
