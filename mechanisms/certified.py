@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from mechanisms.decimals import precise
 from mechanisms.quantizer import Quantizer
-from mechanisms.streams import LATTICE
+from mechanisms.streams import LATTICE, source
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -79,7 +79,7 @@ def certify(
 
 def further(rng: Source, first: int, k: int) -> Callable[[IntArray], FloatArray]:
     """Return `certify`'s argument for rows counted from row `first` of a source that just gave k uniforms a row."""
-    return lambda rows: rng.further(rows + first, k)
+    return lambda rows: source(rng).further(rows + first, k)
 
 
 def normal_doubt(uniforms: FloatArray) -> FloatArray:

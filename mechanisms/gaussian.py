@@ -24,7 +24,7 @@ from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
 from mechanisms.quantizer import SPACE, Quantizer
-from mechanisms.streams import FINE, drawn
+from mechanisms.streams import FINE, drawn, source
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -130,7 +130,7 @@ class Gaussian:
             draw = ndtri(uniforms[row], out=out[row])
             draw *= self.sigma
             draw += x[row] / length[row]
-            self._settle(draw, x[row], uniforms[row], partial(rng.further, k=self.dim), at)
+            self._settle(draw, x[row], uniforms[row], partial(source(rng).further, k=self.dim), at)
         return out
 
     def _settle(

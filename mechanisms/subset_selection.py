@@ -53,7 +53,8 @@ class SubsetSelection:
     channel: ClassVar[str] = "answer"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        label="subset selection", tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        label="subset selection", tried={"epsilon": EPSILONS, "classes": (2, 12), "subset": (0, 1)},
+        pair=Pair.LABELS,
         audits=({}, {"epsilon": 0.5, "classes": 50}), slider=Absent("whose release is a set of classes, for counts"),
     )  # fmt: skip
 

@@ -172,13 +172,14 @@ def test_the_generator_is_required_and_global_ones_stay_untouched(mechanism: Any
 
 
 def test_sampling_by_hand_repeats_or_says_what_it_needs(mechanism: Any) -> None:
-    """Check that seeded draws repeat, and that another generator is refused with an explanation."""
+    """Check that seeded draws repeat, NumPy's as well, and that another generator is refused with an explanation."""
     x, more = inputs(mechanism, 10), extras(mechanism, 10)
-    one, same = (mechanism.sample(x, rng=SeededUniforms(3), **more) for _ in range(2))
-    np.testing.assert_array_equal(one, same)
+    for seeded in (SeededUniforms, np.random.default_rng):
+        one, same = (mechanism.sample(x, rng=seeded(3), **more) for _ in range(2))
+        np.testing.assert_array_equal(one, same)
     if not isinstance(mechanism, Identity | Verbatim):  # which draw nothing
-        with pytest.raises(TypeError, match=r"SecureStreams\(\), or SeededUniforms\(seed\).* got Generator"):
-            mechanism.sample(x, rng=np.random.default_rng(3), **more)
+        with pytest.raises(TypeError, match=r"SecureStreams\(\), or SeededUniforms\(seed\).* got Random"):
+            mechanism.sample(x, rng=random.Random(3), **more)
 
 
 @pytest.mark.parametrize("uniform", [2.0**-53, 0.5 + 2.0**-53, 1 - 2.0**-53])

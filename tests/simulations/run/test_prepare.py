@@ -65,6 +65,7 @@ class _NoEncoder:
     """`prepare_public` without an encoder: what is tested here is what comes before."""
 
     encoder = None
+    embeddings = None
 
 
 @pytest.fixture
