@@ -1,8 +1,8 @@
 """Sentences a second of the encoder, and of a round whose users encode their own texts.
 
 The encoder runs in float32 and int8, beside plain transformers on the same cores in one run. The round runs beside the
-encoder alone. `python -m benchmarks.encoder [MODEL ...] --data FOLDER_WITH_SST2` measures named encoders in
-both precisions beside a product of matrices, on the same cores in the same run.
+encoder alone. `python -m benchmarks.encoder [MODEL ...] --data FOLDER_WITH_SST2` measures named encoders in both
+precisions, beside a product of matrices on the same cores in the same run.
 """
 
 from __future__ import annotations

@@ -106,9 +106,9 @@ def command(name: str) -> str:
     [
         ("!talks", "wrote a line that is no JSON, 'loading the model ...'"),
         ("!dies", "ended with code 1: MemoryError: too much of it"),
-        ("!few", "was asked for 256 draws and answered 255"),
+        ("!few", "was asked for 16 draws and answered 15"),
         ("!words", "a draw is not a number, finite, as the claim says"),
-        ("!refuses", "says of 256 draws at the input"),
+        ("!refuses", "says of 16 draws at the input"),
         ("!hangs", "no answer in 0.7 s; give it longer with --timeout"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_function_is_audited_with_its_claim_and_what_it_raises_is_one_line(tmp
     for asked in ((broken,), (broken, {"epsilon": 1}), (broken, claim, "santext")):
         with pytest.raises(UserError, match=r"audited alone, with its claim: audit\(function, Claim"):
             audit(*asked)
-    for options in ({"draws": 100}, {"seed": -1}):
+    for options in ({"draws": 10}, {"draws": 1000, "fixed": True}, {"seed": -1}):
         with pytest.raises(UserError, match="--"):
             audit(broken, claim, **options)
 
