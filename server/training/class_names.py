@@ -20,9 +20,9 @@ TEMPLATES = ("{}", "It is about {}.", "This is {}.")
 #: Inverse temperature of cosines. Banking77, AG News and CR (MiniLM): between 20 and 40 accuracy moves by .007 at most.
 SHARPNESS = 20.0
 #: Weight of a name beside the public texts of an average class, and steps of the refinement: a compromise. More steps
-#: and less weight follow the clusters of public text, the classes of news but not of sentiment. Names alone (MiniLM,
-#: seeds 1 and 2; without steps, with these, with weight .3 and 3 steps): SST-2 .757, .762, .633; CR .767, .765, .770;
-#: AG News .767, .813, .832; banking77 .657, .649, .639.
+#: and less weight follow the clusters of public text, which are the classes of news and not those of sentiment. Names
+#: alone (MiniLM, seeds 1, 2; without steps, with these, with weight .3 and 3 steps): SST-2 .757, .762, .633; CR .767,
+#: .765, .770; AG News .767, .813, .832; banking77 .657, .649, .639.
 NAME_WEIGHT, STEPS = 0.5, 2
 
 
