@@ -34,7 +34,7 @@ from server.training.class_names import name_probabilities
 from server.training.descent import Descent
 from server.training.principal import pca_maps
 from server.training.rescale import factored, rescaled
-from server.training.robust_mean import BatchTest, honest_moment, robust_mean
+from server.training.robust_mean import MAX_TESTED, BatchTest, honest_moment, robust_mean
 from server.training.self_training import RATE, pseudo_labels
 from server.training.statistic_head import (
     SHARED,
@@ -134,8 +134,10 @@ class Batches:
             features: Features (N, d) of public text.
             codes: Codes of labels.
         """
-        if not isinstance(mechanism, PrivUnit) or mechanism.scale == 0 or len(release) < 2:
+        known = isinstance(mechanism, PrivUnit) and mechanism.scale > 0 and mechanism.dim <= MAX_TESTED
+        if not known or len(release) < 2:
             return statistic_mean(mechanism, release)
+        assert isinstance(mechanism, PrivUnit)
         honest = honest_moment(mechanism, features if self.like_public else None, codes.shape[1])
         found = robust_mean(mechanism, release.values, honest, codes.shape[1])
         kept = int(found.kept.sum())

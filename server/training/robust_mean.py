@@ -32,6 +32,8 @@ _NEW = 0.3
 _CUTS = 256
 #: Newton's steps to the clipped reports' centre: each leaves a small part of the way.
 _STEPS = 20
+#: Most coordinates of a vector: the time grows with their cube, to ten seconds here.
+MAX_TESTED = 2048
 #: Rows multiplied at once.
 _AT_ONCE = 2**16
 
