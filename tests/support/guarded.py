@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,8 +144,8 @@ class RecordingNode:
     def put(
         self, fab: bytes, message: Message, node_config: Mapping[str, Any], *, named: str | None = None,
         verifications: Mapping[str, str] | None = None, slow: float = 0.0,
-    ) -> None:  # fmt: skip
-        """Have a message answered by an app.
+    ) -> str:  # fmt: skip
+        """Have a message answered by an app, and return the message's name.
 
         named: the digest that the server says that the bundle has. slow: seconds between the task, the message and its
         content.
@@ -167,6 +167,7 @@ class RecordingNode:
             time.sleep(slow)
             for name, part in get_all_nested_objects(message).items():
                 self.state.object_store.put(name, part.deflate())
+        return str(message.metadata.message_id)
 
     def lost(self) -> bool:
         """Whether the message has to be sent again, once its guard is dead: no task waits, and no reply is whole.
@@ -187,10 +188,13 @@ class RecordingNode:
         self.state.delete_messages()  # requests that nobody has taken, or the next task would
         return True
 
-    def reply(self, seconds: float = 60.0) -> Message:
-        """The next reply, whole."""
+    def reply(self, seconds: float = 60.0, *, to: Collection[str] | None = None) -> Message:
+        """The next reply, whole, to one of these messages; None: to any."""
         end = time.monotonic() + seconds
-        while not (found := self.state.get_messages_legacy(is_reply=True)):
+        while True:
+            found = self.state.get_messages_legacy(is_reply=True, limit=1)
+            if found and (to is None or found[0].metadata.reply_to_message_id in to):
+                break
             assert not self.failed and time.monotonic() < end, "no reply comes"
             time.sleep(0.02)
         (about,) = found

@@ -188,7 +188,7 @@ def killed(folder: Path, kills: int, seed: int) -> Counter[str]:
         for i in range(kills + 1):
             victim = ("nobody", "guard", "app", "supernode")[1 + (i - 1) % 3 if i else 0]
             at, nodes, start = len(node.received), [node], time.monotonic()
-            node.put(app, sent(round=i), {"data-path": str(folder / "data")})
+            names = [node.put(app, sent(round=i), {"data-path": str(folder / "data")})]
             if victim != "nobody":
                 time.sleep(rng.uniform(0, took))
             if victim == "app":
@@ -205,8 +205,11 @@ def killed(folder: Path, kills: int, seed: int) -> Counter[str]:
                 wait_until(lambda: not showing(folder / "data"))  # its sandbox dies with it
                 process = stack.enter_context(running(command, log=folder / f"guard{i}.log"))
             if victim in ("guard", "supernode") and node.lost():  # the server sends it again
-                node.put(app, sent(round=i), {"data-path": str(folder / "data")})
-            reply = node.reply(120.0)
+                names.append(node.put(app, sent(round=i), {"data-path": str(folder / "data")}))
+            reply = node.reply(120.0, to=names)
+            while reply.has_error() and reply.error.code < 100:  # Flower's own: a guard was away for too long
+                names.append(node.put(app, sent(round=i), {"data-path": str(folder / "data")}))
+                reply = node.reply(120.0, to=names)
             took = time.monotonic() - start if victim == "nobody" else took
             done[victim] += 1
             with Ledger(folder / "ledger.sqlite") as ledger:
