@@ -112,7 +112,7 @@ def priced_figure(
         handles += [Line2D([], [], color="#333333", linestyle=_DASHES[i]) for i in range(len(encoders))]
         told += [f"encoder {name}" for name in encoders]
     figure.legend(
-        handles, [folded(each, 50 if several else 62) for each in told], loc="outside lower center",
+        handles, [folded(each, 50 if several else 52) for each in told], loc="outside lower center",
         ncols=1 if several else 2, fontsize=8, frameon=False,
     )  # fmt: skip
     return figure

@@ -85,7 +85,7 @@ def test_the_legend_says_what_is_not_private_and_whose_labels_are_public() -> No
     shown = frontier_figure({"": [run(1) | {"arms": [clear, hidden, public]}]}).legends[0].get_texts()
     assert [text.get_text() for text in shown] == [
         "one vector (central ε: trusting the shuffler)",
-        "one vector, labels public (central ε: trusting the shuffler)",
+        "one vector, labels public (central ε: trusting the\nshuffler)",
         "in clear (not private)",
     ]  # fmt: skip
 

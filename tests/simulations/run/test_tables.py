@@ -40,7 +40,7 @@ def gone_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, capsy
     all_rows(kept[-1], table, seed)
     if seed % ACCOUNTED:
         monkeypatch.setattr("simulations.run.forecast.of_experiment", lambda *_, **__: [])
-    code = cli.main(["check", str(out / "study.toml")])
+    code = cli.main(["check", str(out / "experiment.toml")])
     said = capsys.readouterr()
     assert code in (0, 2), (seed, code)
     if code == 2:
