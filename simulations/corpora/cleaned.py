@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -148,8 +149,11 @@ def chosen(
     """
     names = files.column_names(file)
     given = (text, label, user, second, *kept)
-    if len(there := [column for column in given if column is not None]) > len(set(there)):
-        raise UserError(f"{file}: --text, --second, --label, --user, --keep: two are one column; give each its own")
+    options = ("--text", "--label", "--user", "--second", *("--keep" for _ in kept))
+    said = zip(options, given, strict=True)
+    for (one, column), (other, again) in combinations(said, 2):
+        if column is not None and column == again:
+            raise UserError(f"{file}: {one} and {other} are one column; name two")
     if files.positional(file, given):
         for option, position in (("text", text), ("label", label)):
             if position is None:

@@ -313,7 +313,7 @@ def test_a_column_to_keep_is_copied_and_its_groups_are_compared(capsys: pytest.C
     bare = propose(written("b.csv", None, rows), Path("b"), text="1", label="2", kept=("4", "3"))
     assert load("b/experiment.toml").data.group == "kept2" and "results are by the groups of column 3." in bare.found[2]
     assert 'has no column "area"' in complaint_of_another(capsys, "--keep", "area")
-    assert "two are one column" in complaint_of_another(capsys, "--keep", "label", "--label", "label")
+    assert "--label and --keep are one column" in complaint_of_another(capsys, "--keep", "label", "--label", "label")
 
 
 @pytest.mark.slow

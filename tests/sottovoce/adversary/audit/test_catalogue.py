@@ -50,7 +50,8 @@ def test_the_whole_catalogue_is_asked_for(tmp_path):
     beside = {Pair.IMPORTANCE, Pair.LOGITS, Pair.STATES}
     models = (name for name, kind in CATALOGUE.items() if facts_of(kind).pair in beside)
     assert out == {"identity", "redaction", *models}
-    answers = {name for name, kind in CATALOGUE.items() if getattr(kind, "channel", "") == "answer"}  # the game client-answer asks them
+    # the game client-answer covers this channel
+    answers = {name for name, kind in CATALOGUE.items() if getattr(kind, "channel", "") == "answer"}
     assert asked_for(tmp_path).keys() == CATALOGUE.keys() - out - answers - _ASKED
 
 
