@@ -5,19 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-_PROJECT = """[project]
-name = "quick"
-version = "1.0.0"
-description = "An app"
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "tests"
-[tool.flwr.app.components]
-serverapp = "quick.server:app"
-clientapp = "quick.client:app"
-[tool.flwr.app.config]
-seen = ""
+from tests.support.guarded import PROJECT
+
+_PROJECT = PROJECT.format(name="quick") + """seen = ""
 rounds = 2
 nodes = 2
 strategy = "FedAvg"
