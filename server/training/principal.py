@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from server.maps import Maps
 from server.training.rescale import factored
@@ -42,6 +41,9 @@ def _components(h: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     """
     key = (h.shape, hashlib.blake2b(np.ascontiguousarray(h)).digest())
     if key not in _LAST:
+        # imported here: a device, which has no such library, reads experiments and reports as well
+        from threadpoolctl import threadpool_limits
+
         # on one thread, so that the bits of a request do not depend on the cores: a ledger repeats its release
         with threadpool_limits(1):
             _, vectors = np.linalg.eigh(np.cov(h, rowvar=False))
