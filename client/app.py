@@ -65,8 +65,8 @@ def accounted(
     exception of the app. Message types without an entry in `releases` are refused.
 
     Args:
-        ledger: File of the user's ledger, created if it is missing. Clients of one simulation may share it, each with
-            its own user by partition-id.
+        ledger: File of the user's ledger, created if it is missing, in a folder that exists. Clients may share it if
+            each has a partition-id of its own: without one, all of them are one user.
         policy: Policy of the user, with a finite total.
         releases: Parts that leave, by message type: all arrays of a record as one update, {"train": {"arrays":
             {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}}}, or a label, {"query": {"metrics.label":
@@ -84,9 +84,13 @@ def accounted(
         raise ValueError("accounted: give total and update, or a policy and releases")
     if update is not None and total is not None:
         spec = read_mechanism(update, "accounted: update")
+        if "norm" in spec:
+            raise ValueError(f"accounted: update: give norm as an argument of its own, norm={spec['norm']}")
         policy, releases = _short(spec, total, norm)
         instead = {"metrics.num-examples": 1, "metrics.*": None} | dict(instead or {})
     assert policy is not None and releases is not None
+    if not (folder := Path(ledger).parent).is_dir():  # a mistyped path would be a new budget
+        raise ValueError(f"accounted: {folder}: is no folder, so the ledger cannot be there; make it first")
     accountant = Accountant.of(ledger, policy, releases, instead or {})
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -107,7 +111,11 @@ def accounted(
             except (TypeError, ValueError):
                 raise Refused("malformed") from None
             user = int(context.node_config.get("partition-id", 0))
-            return content_record(*accountant.answer(message.metadata.message_type, asked, user, run))
+            try:
+                return content_record(*accountant.answer(message.metadata.message_type, asked, user, run))
+            except Refused as refused:
+                _log.warning("user %s: no answer leaves: %s", user, refused.text)
+                raise
 
         return _reply(message, make)
 

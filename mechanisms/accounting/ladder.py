@@ -165,7 +165,7 @@ def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float
     note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
     one = _composed(VECTOR.name, releases, 1, delta, anyone, note, in_clear)
     within = "what its user releases bounds it, however many records there are beside it"
-    took_part = "that the user took part is not protected; how many records there are is"
+    took_part = "not hidden: that the user took part; hidden: how many records there are"
     many = f"{_plural(stages, 'stage')} that the user takes part in; {took_part}"
     user = _composed("user", releases, stages, delta, anyone, many, in_clear)
     shuffled = _shuffled(releases, 1, stages, among, delta, "", in_clear, user)

@@ -263,6 +263,15 @@ class Experiment:
         """Return each arm with what the experiment settles for it."""
         return tuple(map(self.setup, self.arms))
 
+    def allowed(self) -> dict[str, Any]:
+        """Return what the clients' policy allows one user, and the smallest batch of the shuffler, JSON-ready."""
+        policy, limits = self.policy, ("embedding", "label", "text", "statistic", "answer")
+        return {
+            "total": policy.total, "total_delta": policy.total_delta, "minimum_users": self.shuffle.least,
+            "releases": policy.releases, "unprotected": list(policy.accept_unprotected),
+            "channels": {name: limit for name in limits if (limit := getattr(policy, name))},
+        }  # fmt: skip
+
     def _policy(self, arm: Arm) -> ClientPolicy:
         """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts all."""
         policy = self.policy

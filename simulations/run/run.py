@@ -198,6 +198,7 @@ def results(
         "vocabulary": None if rewriter is None else {
             "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,
         },
+        "policy": experiment.allowed(),
         "randomness": randomness,
         "versions": versions(),
     }

@@ -138,6 +138,20 @@ def worst(arm: ArmResult) -> Cost:
     return _priced(dearest(arm.ladders))
 
 
+def paid(arm: ArmResult, ladder: str) -> Cost | None:
+    """Return the worst-case cost of one user of a ladder, of PAYERS; None if there is no such user."""
+    price = price_of(getattr(arm, ladder), PAYERS[ladder])
+    if ladder == "ladder" and (unprotected(arm) or server_is_trusted(arm)):
+        return worst(arm)
+    return None if price is None else _priced(price)
+
+
+def one_by_one(arm: ArmResult) -> bool:
+    """Return True if the cost of a user who asks is that of one text."""
+    found = {rung["rung"]: rung["epsilon"] for rung in arm.test_ladder or [] if rung["rung"] in ("user", "record")}
+    return len(found) == 2 and found["user"] == found["record"]
+
+
 def _priced(price: Price) -> Cost:
     if price.epsilon == math.inf:
         return Cost(math.inf, 0.0, "none: something leaves without protection", price.whose)

@@ -8,7 +8,7 @@ import re
 ENTRIES = {
     "ε (epsilon)": (
         "Bound on what a message reveals: it is at most e^ε times likelier from one input than from another. "
-        "0 reveals nothing, 1 is little, 10 means up to 22,000 times."
+        "At 0 every guess is as good as a coin's; at 1 at most 74 of 100 guesses are right, at 4 at most 99."
     ),
     "δ (delta)": (
         "Probability with which ε may fail. It should be far below one in the number of users. The default is "

@@ -61,6 +61,7 @@ def _run(run: Finished) -> dict[str, Any]:
         "way": run.results["way"],
         "versions": run.results.get("versions"),
         "encoder": run.results.get("encoder"),
+        "policy": run.results.get("policy"),
         "arms": [_arm(run, arm, entries) for arm in run.arms],
         "audit": None if run.audit is None else {
             key: run.audit.get(key) for key in ("violated", "draws", "delta", "seed", "false_alarm_rate")

@@ -95,7 +95,7 @@ def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **m
     arms = [arm for run in runs for arm in run.arms]
     private = [arm for arm in arms if not facts.unprotected(arm) and facts.sides(arm)]
     bare = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
-    said = _left(private, len(arms)), _paid(private), _got(runs, private)
+    said = _left(private, len(arms)), _paid(private, len(arms)), _got(runs, private)
     return _framed(
         template, runs=runs, names=[_title(run, runs) for run in runs], arms=len(arms), bare=", ".join(bare),
         answers=list(zip(asked, said, strict=True)), **more,
@@ -178,15 +178,28 @@ def _left(private: Sequence[Any], arms: int) -> str:
     return f"In {len(private)} of {arms} arms no text as it was written, only {what} on the device.{rest}"
 
 
-def _paid(private: Sequence[Any]) -> str:
-    costs = [(facts.worst(arm), arm) for arm in private]
-    known = sorted(((cost.epsilon, arm.name, cost) for cost, arm in costs if is_finite(cost.epsilon)),
-                   key=lambda found: found[0])  # fmt: skip
-    if not known:
+def _paid(private: Sequence[ArmResult], arms: int) -> str:
+    teach = _range(private, "ladder", "")
+    ask = _range(private, "test_ladder", " for each text" if all(map(facts.one_by_one, private)) else "")
+    said = [f"For everything one user has, with nobody trusted: {teach}."] if teach else []
+    said += [f"Of a user who {'also ' * bool(teach)}asks the model{', beside that' * bool(teach)}: {ask}."] if ask else []
+    if not said:
         return "No arm promises a finite ε for everything that one user has."
-    said = [f"{_price(cost)} (“{name}”, a {cost.whose}: {_guess(cost)})" for _, name, cost in (known[0], known[-1])]
-    most = ", up to ".join(dict.fromkeys(said))
-    return f"For everything one user has, with nobody trusted, of the user who pays most: {most}."
+    rest = arms - len(private)
+    return " ".join([*said, *([f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing."] if rest else [])])
+
+
+def _range(arms: Sequence[ArmResult], ladder: str, each: str) -> str:
+    """Return the least and the largest cost of a user of a ladder, in words; "" if no arm has a finite one."""
+    costs = [(cost, arm.name) for arm in arms if (cost := facts.paid(arm, ladder)) is not None]
+    known = sorted((found for found in costs if is_finite(found[0].epsilon)), key=lambda found: found[0].epsilon or 0.0)
+    if not known:
+        return ""
+    least, most = known[0], known[-1]
+    if least[0] == most[0]:
+        return f"{_price(least[0])}{each}, {_guess(least[0])}"
+    said = [f"{_price(cost)}{each} (“{name}”: {_guess(cost)})" for cost, name in (least, most)]
+    return " up to ".join(said)
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:

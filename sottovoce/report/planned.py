@@ -33,6 +33,7 @@ def planned(file: Path | str, overrides: list[str]) -> Finished:
     results = {
         "name": experiment.name, "seed": experiment.seed, "way": experiment.training.way,
         "way_sentence": ladders.get("way_sentence"), "arms": arms, "versions": versions(),
+        "policy": experiment.allowed(),
         "encoder": {"model": experiment.encoder.model, "precision": experiment.encoder.precision, "sha256": None},
     }  # fmt: skip
     return Finished(Path(file), results, None, None, None, has_run=False)
@@ -51,6 +52,6 @@ def _line(setup: ArmSetup, told: dict[str, Any]) -> ArmResult:
         )  # fmt: skip
     return ArmResult(
         name=arm.name, way=told["way"], reference=arm.reference, ladder=told["ladder"],
-        test_ladder=told["test_ladder"], budget=budget, mechanism=spec.get("mechanism"),
+        test_ladder=told["test_ladder"], liars=told["liars"], budget=budget, mechanism=spec.get("mechanism"),
         label_mechanism=(arm.label or {}).get("mechanism"), users=0 if arm.public_only else setup.users,
     )  # fmt: skip

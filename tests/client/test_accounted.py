@@ -315,6 +315,14 @@ def test_what_does_not_go_together_is_one_line_before_anything_is_asked(tmp_path
     assert "\n" not in str(caught.value) and not (tmp_path / "ledger").exists()
 
 
+def test_a_norm_within_the_update_is_refused_and_so_is_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"norm=3\.0"):
+        accounted(tmp_path / "ledger", total=8.0, update="privunit:epsilon=2.0,norm=3.0")
+    with pytest.raises(ValueError, match="is no folder"):
+        accounted(tmp_path / "mistyped" / "ledger", total=8.0, update="privunit:epsilon=2.0")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_message_that_is_no_record_of_an_app_is_refused(app):
     made = message(RecordDict())
     made.metadata._message_type = "train"
