@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from client.policy import Policy as ClientPolicy
 from mechanisms.catalogue import CATALOGUE, admit

@@ -179,27 +179,32 @@ def _left(private: Sequence[Any], arms: int) -> str:
 
 
 def _paid(private: Sequence[ArmResult], arms: int) -> str:
-    teach = _range(private, "ladder", "")
-    ask = _range(private, "test_ladder", " for each text" if all(map(facts.one_by_one, private)) else "")
-    said = [f"For everything one user has, with nobody trusted: {teach}."] if teach else []
-    said += [f"Of a user who {'also ' * bool(teach)}asks the model{', beside that' * bool(teach)}: {ask}."] if ask else []
-    if not said:
+    taught, asked = _range(private, "ladder"), _range(private, "test_ladder")
+    if not (taught or asked):
         return "No arm promises a finite ε for everything that one user has."
-    rest = arms - len(private)
-    return " ".join([*said, *([f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing."] if rest else [])])
+    said = [f"For everything one user has, with nobody trusted: {taught}."] if taught else []
+    if asked:
+        who = "Of a user who also asks the model, beside that" if taught else "Of a user who asks the model"
+        said.append(f"{who}: {asked}.")
+    if rest := arms - len(private):
+        said.append(f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing.")
+    return " ".join(said)
 
 
-def _range(arms: Sequence[ArmResult], ladder: str, each: str) -> str:
+def _range(arms: Sequence[ArmResult], ladder: str) -> str:
     """Return the least and the largest cost of a user of a ladder, in words; "" if no arm has a finite one."""
-    costs = [(cost, arm.name) for arm in arms if (cost := facts.paid(arm, ladder)) is not None]
+    costs = [(cost, arm) for arm in arms if (cost := facts.paid(arm, ladder)) is not None]
     known = sorted((found for found in costs if is_finite(found[0].epsilon)), key=lambda found: found[0].epsilon or 0.0)
     if not known:
         return ""
+
+    def priced(cost: facts.Cost, arm: ArmResult) -> str:
+        return _price(cost) + " for each text" * (ladder == "test_ladder" and facts.one_by_one(arm))
+
     least, most = known[0], known[-1]
     if least[0] == most[0]:
-        return f"{_price(least[0])}{each}, {_guess(least[0])}"
-    said = [f"{_price(cost)}{each} (“{name}”: {_guess(cost)})" for cost, name in (least, most)]
-    return " up to ".join(said)
+        return f"{priced(*least)}, {_guess(least[0])}"
+    return " up to ".join(f"{priced(cost, arm)} (“{arm.name}”: {_guess(cost)})" for cost, arm in (least, most))
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
