@@ -179,7 +179,7 @@ def _left(private: Sequence[Any], arms: int) -> str:
 
 
 def _paid(private: Sequence[ArmResult], arms: int) -> str:
-    taught, asked = _range(private, "ladder"), _range(private, "test_ladder")
+    taught, asked = (_range(private, ladder, alone=arms == 1) for ladder in ("ladder", "test_ladder"))
     if not (taught or asked):
         return "No arm promises a finite ε for everything that one user has."
     said = [f"For everything one user has, with nobody trusted: {taught}."] if taught else []
@@ -191,8 +191,11 @@ def _paid(private: Sequence[ArmResult], arms: int) -> str:
     return " ".join(said)
 
 
-def _range(arms: Sequence[ArmResult], ladder: str) -> str:
-    """Return the least and the largest cost of a user of a ladder, in words; "" if no arm has a finite one."""
+def _range(arms: Sequence[ArmResult], ladder: str, *, alone: bool) -> str:
+    """Return the least and the largest cost of a user of a ladder, in words; "" if no arm has a finite one.
+
+    alone: the report is of one arm, which needs no name.
+    """
     costs = [(cost, arm) for arm in arms if (cost := facts.paid(arm, ladder)) is not None]
     known = sorted((found for found in costs if is_finite(found[0].epsilon)), key=lambda found: found[0].epsilon or 0.0)
     if not known:
@@ -201,10 +204,10 @@ def _range(arms: Sequence[ArmResult], ladder: str) -> str:
     def priced(cost: facts.Cost, arm: ArmResult) -> str:
         return _price(cost) + " for each text" * (ladder == "test_ladder" and facts.one_by_one(arm))
 
-    least, most = known[0], known[-1]
-    if least[0] == most[0]:
-        return f"{priced(*least)}, {_guess(least[0])}"
-    return " up to ".join(f"{priced(cost, arm)} (“{arm.name}”: {_guess(cost)})" for cost, arm in (least, most))
+    if alone:
+        return f"{priced(*known[0])}, {_guess(known[0][0])}"
+    ends = known[:1] if known[0][0] == known[-1][0] else (known[0], known[-1])
+    return " up to ".join(f"{priced(cost, arm)} (“{arm.name}”: {_guess(cost)})" for cost, arm in ends)
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
