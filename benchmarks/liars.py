@@ -7,6 +7,13 @@ mean), or to move the threshold, and send one point each, draws of the mechanism
 defence lets through. One row a seed, strategy and share: accuracy on the device without and with the defence. The
 rows are also written to liars.json, from which `figure` draws.
 
+    python -m benchmarks.liars FOLDER --worlds [--seeds 1] [--set KEY=VALUE ...]
+
+Lower bound for every server: two populations of the folder's texts whose messages liars make alike. In the second one
+the labels nearest to the honest head's threshold are those of the other class. Whatever the server computes, it errs in
+one of them on half of the texts whose labels differ. One row an arm, share and direction, with the accuracy that honest
+users have in both.
+
     python -m benchmarks.liars counts [--seeds 1 2 3 4 5]
 
 20,000 users' labels of K classes under randomized response; 1 % liars send the rarest class. Its share moves by what
@@ -26,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.teaching import prepared
-from mechanisms.accounting.liars import moved
+from mechanisms.accounting.liars import apart, confusable, moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
@@ -173,6 +180,40 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
                 }  # fmt: skip
 
 
+def worlds(world: World) -> Iterator[dict[str, Any]]:
+    """Yield, for 3 and 10 % liars and either class, what no server can have in both of two populations."""
+    noise, own = mean_noise(world.mechanism, users=world.users), world.vectors.mean(axis=0)
+    users = world.maps.project(world.train)
+
+    def margins(mean: Array, features: Array) -> Array:
+        evidence = of_users(mean, noise, users=world.users, codes=world.codes)
+        weight, bias = linear_head(world.features, world.codes, users=evidence)
+        return (features @ weight + bias) @ np.array([-1.0, 1.0])
+
+    theirs, asked = margins(own, users), margins(own, world.asked)
+    honest = float(np.mean((asked > 0) == world.truth))
+    for share in (0.03, 0.1):
+        for towards in (1, 0):
+            side = 2 * towards - 1
+            others = np.flatnonzero(world.labels != towards)
+            nearest = others[np.argsort(-side * theirs[others])]
+            row: dict[str, Any] = {"share": share, "towards": towards, "confusable": confusable(share, world.users)}
+            for changed in np.arange(0.05, 0.45, 0.05):
+                rows = nearest[: round(changed * world.users)]
+                distance = apart(world.mechanism, world.vectors[rows], -world.vectors[rows])
+                if len(rows) < round(changed * world.users) or changed * distance > row["confusable"]:
+                    break
+                truth = np.where(side * asked > side * theirs[rows[-1]], towards, world.truth)
+                mean = own - 2 * (world.vectors[rows]).sum(axis=0) / world.users
+                accuracies = (honest, float(np.mean((margins(mean, world.asked) > 0) == truth)))
+                at_most = 1 - float(np.mean(truth != world.truth)) / 2
+                row |= {
+                    "changed": float(changed), "apart": distance, "honest": accuracies, "at most": at_most,
+                    "lost": float(np.mean(accuracies)) - at_most,
+                }  # fmt: skip
+            yield row
+
+
 def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
     """Return the figure: accuracy against the share of liars, without and with the defence, a panel an arm and goal."""
     from simulations.output.figures import COLOURS, MARKERS, new_figure
@@ -260,6 +301,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--worlds", action="store_true", help="lower bound for every server, in place of attacks")
     args = parser.parse_args()
     if args.folder == "counts":
         for row in counts(args.seeds):
@@ -268,9 +310,12 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for seed in args.seeds:
         for arm in args.arms:
-            for row in rows(world_of(args.folder, seed, ARMS[arm], args.set)):
+            world = world_of(args.folder, seed, ARMS[arm], args.set)
+            for row in worlds(world) if args.worlds else rows(world):
                 found.append({"arm": arm, "seed": seed} | row)
                 print(json.dumps(found[-1], ensure_ascii=False), flush=True)
+    if args.worlds:
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "liars.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     figure(found, args.arms).savefig(args.out / "liars.png", dpi=150)
