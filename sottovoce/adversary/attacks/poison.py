@@ -49,7 +49,7 @@ ATTACKS = {
 #: Explanation of their table's columns.
 READING = (
     "Poison: success is the share of test texts that the model gets wrong, on the device, and baseline that of the "
-    "model of the honest users' releases in the ledgers; of poison-target and -group it is the share of texts that turn. The "
+    "model of the honest users' releases in the ledgers; of poison-target and -group it is the share that turns. The "
     "share of liars is in the note. They know the honest users' mean, and send any message that the wire allows."
 )
 #: Shares of liars.
