@@ -14,6 +14,11 @@ the labels nearest to the honest head's threshold are those of the other class. 
 one of them on half of the texts whose labels differ. One row an arm, share and direction, with the accuracy that honest
 users have in both.
 
+    python -m benchmarks.liars FOLDER --constants [--seeds 1 2 3 4 5] [--set KEY=VALUE ...]
+
+The strongest liars against vectors whose constant has another share of the squared length, and the accuracy where the
+server knows that classes are equally frequent.
+
     python -m benchmarks.liars counts [--seeds 1 2 3 4 5]
 
 20,000 users' labels of K classes under randomized response; 1 % liars send the rarest class. Its share moves by what
@@ -25,7 +30,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,14 +38,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.teaching import prepared
-from mechanisms.accounting.liars import apart, confusable, moved
+from mechanisms.accounting.liars import HonestLaw, apart, confusable, moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SeededUniforms
 from server.training.principal import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
-from server.training.statistic_head import best_features, linear_head, mean_noise, of_users, simplex_codes
+from server.training.statistic_head import (
+    Evidence,
+    best_features,
+    linear_head,
+    mean_noise,
+    of_users,
+    simplex_codes,
+)  # fmt: skip
 from sottovoce.adversary.estimators.poison import imitations, points, strongest
 
 SHARES = (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
@@ -214,6 +226,47 @@ def worlds(world: World) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def constants(world: World, shares: Sequence[float] = (0.05, 0.1, 0.16, 0.25)) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy under the strongest adaptive liars for shares of the constant, the own one first."""
+    d, mechanism = world.features.shape[1], world.mechanism
+    sign = world.codes[world.labels, 0].astype(np.float64)
+    users = world.maps.project(world.train)
+    for part in (1 / (d + 1), *shares):
+        public, own = (
+            np.hstack([x * np.sqrt(1 - part), np.full((len(x), 1), np.sqrt(part))]) for x in (world.features, users)
+        )
+        vectors = own * sign[:, None] / np.linalg.norm(own, axis=1)[:, None]
+        released = mechanism.grid.encode(mechanism.sample(vectors, rng=SeededUniforms(world.seed)))
+        honest = HonestLaw(mechanism).second_moment(public.T @ public / len(public), rows=len(public))
+
+        def accuracies(found: RobustMean, part: float = part) -> tuple[float, float]:
+            """With the classes' shares of users, and with equal ones."""
+            noise = mean_noise(mechanism, users=int(found.kept.sum()))
+            said = Evidence(
+                found.mean[None, :d] / np.sqrt(1 - part), found.mean[d:] / np.sqrt(part), noise / (1 - part),
+                noise / part, int(found.kept.sum()),
+            )  # fmt: skip
+            heads = (said, replace(said, constant=np.zeros(1), constant_noise=0.0))
+            both = [linear_head(world.features, world.codes, users=each) for each in heads]
+            right = [float(np.mean((world.asked @ w + b).argmax(axis=1) == world.truth)) for w, b in both]
+            return right[0], right[1]
+
+        row: dict[str, Any] = {"constant": part, "honest": accuracies(robust_mean(mechanism, released, honest, 1))}
+        mean = vectors.mean(axis=0)
+        goals = {"flip": -mean / np.linalg.norm(mean), "threshold": np.sign(mean[-1]) * np.eye(d + 1)[-1]}
+        for share in (0.03, 0.1):
+            count = round(share * world.users)
+            others = released[count:]
+            for goal, direction in goals.items():
+
+                def harm(lies: Array, of: Array = direction, others: Array = others, law: Array = honest) -> float:
+                    return float(robust_mean(mechanism, np.concatenate([lies, others]), law, 1).mean @ of)
+
+                lies = strongest(mechanism, direction, count, world.seed, honest=honest, users=world.users, harm=harm)
+                row[f"{goal} {share}"] = accuracies(robust_mean(mechanism, np.concatenate([lies, others]), honest, 1))
+        yield row
+
+
 def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
     """Return the figure: accuracy against the share of liars, without and with the defence, a panel an arm and goal."""
     from simulations.output.figures import COLOURS, MARKERS, new_figure
@@ -302,6 +355,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--worlds", action="store_true", help="lower bound for every server, in place of attacks")
+    parser.add_argument("--constants", action="store_true", help="other shares of the constant, in place of attacks")
     args = parser.parse_args()
     if args.folder == "counts":
         for row in counts(args.seeds):
@@ -311,10 +365,10 @@ def main() -> None:
     for seed in args.seeds:
         for arm in args.arms:
             world = world_of(args.folder, seed, ARMS[arm], args.set)
-            for row in worlds(world) if args.worlds else rows(world):
+            for row in (worlds if args.worlds else constants if args.constants else rows)(world):
                 found.append({"arm": arm, "seed": seed} | row)
                 print(json.dumps(found[-1], ensure_ascii=False), flush=True)
-    if args.worlds:
+    if args.worlds or args.constants:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "liars.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
