@@ -1,7 +1,7 @@
-"""The gallery: `python audits/make.py` audits each row of audits/gallery.toml and writes docs/gallery.json and .md.
+"""The gallery: `python audits/make.py` audits each row of audits/gallery.toml and writes gallery.json and gallery.md.
 
 Each row's software lives in an environment of its own under audits/.envs, which is made when it is first wanted. A
-violation is checked on new draws, and its certificate kept in docs/gallery. With --only rows of those names
+violation is checked on new draws, and its certificate kept in docs/results/gallery. With --only rows of those names
 are made anew and the others kept; --list says what there is; --page writes the page from the JSON alone.
 """
 
@@ -28,8 +28,8 @@ from simulations.output.jsonable import json_ready  # noqa: E402
 from sottovoce.adversary.audit.run import audit_command, verify  # noqa: E402 - after the path
 
 HERE = ROOT / "audits"
-ENVIRONMENTS, CERTIFICATES = HERE / ".envs", ROOT / "docs" / "gallery"
-JSON, PAGE = ROOT / "docs" / "gallery.json", ROOT / "docs" / "gallery.md"
+ENVIRONMENTS, CERTIFICATES = HERE / ".envs", ROOT / "docs" / "results" / "gallery"
+JSON, PAGE = ROOT / "docs" / "results" / "gallery.json", ROOT / "docs" / "results" / "gallery.md"
 DRAWS = 100_000
 #: Seconds that an answer may take: some packages load slowly.
 TIMEOUT = 300.0
@@ -115,9 +115,9 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
 
 INTRODUCTION = """# A gallery of audits
 
-Other people's software under [the audit](how-to/audit-package.md): {rows} audits of {software} packages and published
-algorithms, each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only
-NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
+Other people's software under [the audit](../how-to/audit-package.md): {rows} audits of {software} packages and
+published algorithms, each in an environment of its own, made by one command, `python audits/make.py` (an hour or so;
+`--only NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
 
 A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from

@@ -1,4 +1,4 @@
-"""Class names alone, users alone and both, over corpora, numbers of users and ε: the tables of docs/class-names.md.
+"""Class names alone, users alone and both, over corpora, numbers of users and ε: tables of docs/results/class-names.md.
 
     python -m benchmarks.class_names FOLDER [--seeds 5] [--draws 4] [--model minilm] [--corpus NAME] [--out FILE]
 

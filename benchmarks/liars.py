@@ -7,6 +7,18 @@ mean), or to move the threshold, and send one point each, draws of the mechanism
 defence lets through. One row a seed, strategy and share: accuracy on the device without and with the defence. The
 rows are also written to liars.json, from which `figure` draws.
 
+    python -m benchmarks.liars FOLDER --worlds [--seeds 1] [--set KEY=VALUE ...]
+
+Lower bound for every server: two populations of the folder's texts whose messages liars make alike. In the second one
+the labels nearest to the honest head's threshold are those of the other class. Whatever the server computes, it errs in
+one of them on half of the texts whose labels differ. One row an arm, share and direction, with the accuracy that honest
+users have in both.
+
+    python -m benchmarks.liars FOLDER --constants [--seeds 1 2 3 4 5] [--set KEY=VALUE ...]
+
+The strongest liars against vectors whose constant has another share of the squared length, and the accuracy where the
+server knows that classes are equally frequent.
+
     python -m benchmarks.liars counts [--seeds 1 2 3 4 5]
 
 20,000 users' labels of K classes under randomized response; 1 % liars send the rarest class. Its share moves by what
@@ -18,7 +30,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,14 +38,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.teaching import prepared
-from mechanisms.accounting.liars import moved
+from mechanisms.accounting.liars import HonestLaw, apart, confusable, moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SeededUniforms
 from server.training.principal import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
-from server.training.statistic_head import best_features, linear_head, mean_noise, of_users, simplex_codes
+from server.training.statistic_head import (
+    Evidence,
+    best_features,
+    linear_head,
+    mean_noise,
+    of_users,
+    simplex_codes,
+)  # fmt: skip
 from sottovoce.adversary.estimators.poison import imitations, points, strongest
 
 SHARES = (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
@@ -173,6 +192,81 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
                 }  # fmt: skip
 
 
+def worlds(world: World) -> Iterator[dict[str, Any]]:
+    """Yield, for 3 and 10 % liars and either class, what no server can have in both of two populations."""
+    noise, own = mean_noise(world.mechanism, users=world.users), world.vectors.mean(axis=0)
+    users = world.maps.project(world.train)
+
+    def margins(mean: Array, features: Array) -> Array:
+        evidence = of_users(mean, noise, users=world.users, codes=world.codes)
+        weight, bias = linear_head(world.features, world.codes, users=evidence)
+        return (features @ weight + bias) @ np.array([-1.0, 1.0])
+
+    theirs, asked = margins(own, users), margins(own, world.asked)
+    honest = float(np.mean((asked > 0) == world.truth))
+    for share in (0.03, 0.1):
+        for towards in (1, 0):
+            side = 2 * towards - 1
+            others = np.flatnonzero(world.labels != towards)
+            nearest = others[np.argsort(-side * theirs[others])]
+            row: dict[str, Any] = {"share": share, "towards": towards, "confusable": confusable(share, world.users)}
+            for changed in np.arange(0.05, 0.45, 0.05):
+                rows = nearest[: round(changed * world.users)]
+                distance = apart(world.mechanism, world.vectors[rows], -world.vectors[rows])
+                if len(rows) < round(changed * world.users) or changed * distance > row["confusable"]:
+                    break
+                truth = np.where(side * asked > side * theirs[rows[-1]], towards, world.truth)
+                mean = own - 2 * (world.vectors[rows]).sum(axis=0) / world.users
+                accuracies = (honest, float(np.mean((margins(mean, world.asked) > 0) == truth)))
+                at_most = 1 - float(np.mean(truth != world.truth)) / 2
+                row |= {
+                    "changed": float(changed), "apart": distance, "honest": accuracies, "at most": at_most,
+                    "lost": float(np.mean(accuracies)) - at_most,
+                }  # fmt: skip
+            yield row
+
+
+def constants(world: World, shares: Sequence[float] = (0.05, 0.1, 0.16, 0.25)) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy under the strongest adaptive liars for shares of the constant, the own one first."""
+    d, mechanism = world.features.shape[1], world.mechanism
+    sign = world.codes[world.labels, 0].astype(np.float64)
+    users = world.maps.project(world.train)
+    for part in (1 / (d + 1), *shares):
+        public, own = (
+            np.hstack([x * np.sqrt(1 - part), np.full((len(x), 1), np.sqrt(part))]) for x in (world.features, users)
+        )
+        vectors = own * sign[:, None] / np.linalg.norm(own, axis=1)[:, None]
+        released = mechanism.grid.encode(mechanism.sample(vectors, rng=SeededUniforms(world.seed)))
+        honest = HonestLaw(mechanism).second_moment(public.T @ public / len(public), rows=len(public))
+
+        def accuracies(found: RobustMean, part: float = part) -> tuple[float, float]:
+            """With the classes' shares of users, and with equal ones."""
+            noise = mean_noise(mechanism, users=int(found.kept.sum()))
+            said = Evidence(
+                found.mean[None, :d] / np.sqrt(1 - part), found.mean[d:] / np.sqrt(part), noise / (1 - part),
+                noise / part, int(found.kept.sum()),
+            )  # fmt: skip
+            heads = (said, replace(said, constant=np.zeros(1), constant_noise=0.0))
+            both = [linear_head(world.features, world.codes, users=each) for each in heads]
+            right = [float(np.mean((world.asked @ w + b).argmax(axis=1) == world.truth)) for w, b in both]
+            return right[0], right[1]
+
+        row: dict[str, Any] = {"constant": part, "honest": accuracies(robust_mean(mechanism, released, honest, 1))}
+        mean = vectors.mean(axis=0)
+        goals = {"flip": -mean / np.linalg.norm(mean), "threshold": np.sign(mean[-1]) * np.eye(d + 1)[-1]}
+        for share in (0.03, 0.1):
+            count = round(share * world.users)
+            others = released[count:]
+            for goal, direction in goals.items():
+
+                def harm(lies: Array, of: Array = direction, others: Array = others, law: Array = honest) -> float:
+                    return float(robust_mean(mechanism, np.concatenate([lies, others]), law, 1).mean @ of)
+
+                lies = strongest(mechanism, direction, count, world.seed, honest=honest, users=world.users, harm=harm)
+                row[f"{goal} {share}"] = accuracies(robust_mean(mechanism, np.concatenate([lies, others]), honest, 1))
+        yield row
+
+
 def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
     """Return the figure: accuracy against the share of liars, without and with the defence, a panel an arm and goal."""
     from simulations.output.figures import COLOURS, MARKERS, new_figure
@@ -260,6 +354,8 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--worlds", action="store_true", help="lower bound for every server, in place of attacks")
+    parser.add_argument("--constants", action="store_true", help="other shares of the constant, in place of attacks")
     args = parser.parse_args()
     if args.folder == "counts":
         for row in counts(args.seeds):
@@ -268,9 +364,12 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for seed in args.seeds:
         for arm in args.arms:
-            for row in rows(world_of(args.folder, seed, ARMS[arm], args.set)):
+            world = world_of(args.folder, seed, ARMS[arm], args.set)
+            for row in (worlds if args.worlds else constants if args.constants else rows)(world):
                 found.append({"arm": arm, "seed": seed} | row)
                 print(json.dumps(found[-1], ensure_ascii=False), flush=True)
+    if args.worlds or args.constants:
+        return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "liars.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     figure(found, args.arms).savefig(args.out / "liars.png", dpi=150)

@@ -81,7 +81,7 @@ def moved(link: str, page: str) -> str:
 
 def experiments() -> Iterator[str]:
     yield "# Experiments that come with Sottovoce\n"
-    yield "Run one by its name, `sottovoce simulate NAME`; [the experiment file](experiment.md) explains keys.\n"
+    yield "Run one by its name, `sottovoce simulate NAME`; [the file](reference/experiment.md) explains keys.\n"
     for path in sorted((ROOT / "simulations" / "experiments").glob("*.toml")):
         yield f"## {path.stem}\n\n```toml\n{path.read_text(encoding='utf-8').rstrip()}\n```\n"
 
@@ -90,7 +90,7 @@ def reference() -> Iterator[str]:
     """Every public name, under the module that it lives in."""
     stub = ast.parse((ROOT / "sottovoce" / "__init__.pyi").read_text(encoding="utf-8"))
     yield "# Python reference\n"
-    yield "Every public name with its signature and docstring. [Python](../api.md) has an example of each.\n"
+    yield "Every public name with its signature and docstring. [Python](api.md) has an example of each.\n"
     for statement in stub.body:
         if not isinstance(statement, ast.ImportFrom):
             continue

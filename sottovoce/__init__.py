@@ -3,8 +3,8 @@
     from sottovoce import Purkayastha, Rewriter, Sanitizer, Ledger, Policy, ladder, plan, simulate, audit
 
 `import sottovoce` alone loads only Python's standard library; a name loads what it needs. `__init__.pyi` beside this
-file is the only list of names and their modules, and type checkers and editors read it too. docs/api.md has an example
-of each. None of the four packages imports this one.
+file is the only list of names and their modules, and type checkers and editors read it too. docs/reference/api.md has
+an example of each. None of the four packages imports this one.
 """
 
 import ast

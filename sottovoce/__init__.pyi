@@ -1,5 +1,5 @@
 # Every public name and where it lives: read by type checkers and editors, and by __init__.py.
-# Nothing may be imported here but what a user is to see; docs/api.md has an example of each.
+# Nothing may be imported here but what a user is to see; docs/reference/api.md has an example of each.
 
 from client.app import accounted as accounted
 from client.embed import SanitizedEncoder as SanitizedEncoder

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import betainc, betaln, ndtri
+from scipy.stats import binom
 
 from mechanisms import checks
 from mechanisms.identity import Identity
@@ -25,6 +26,12 @@ FloatArray = NDArray[np.float64]
 FALSE_ALARM = 1e-3
 #: Quantile of the Tracy-Widom law (β = 1) above which it has the mass FALSE_ALARM/2 (by its Painlevé equation).
 _TRACY_WIDOM = 3.6129
+#: Probability that random liars are more than their share: see `confusable`.
+CONFUSED = 1e-3
+#: Angles and cosines at which the overlap of two caps is computed.
+_ANGLES, _COSINES = 400, 2001
+#: Rows multiplied at once.
+_AT_ONCE = 1024
 #: Shares of liars that ladders and reports show.
 SHARES = (0.01, 0.03, 0.1)
 
@@ -94,6 +101,67 @@ def unavoidable(mechanism: Mechanism, share: float) -> float | None:
     odds = share / (1 - share)
     kappa = 0.0 if share == 0 else 1.0 if odds >= apart else odds / apart
     return kappa / 2 if isinstance(mechanism, RandomizedResponse) else kappa
+
+
+def confusable(share: float, users: int) -> float:
+    """Return a distance t: of two populations whose messages differ by t or less, no server knows which one it has.
+
+    Let the laws of one honest message be P and Q, with TV(P, Q) <= t = b/(1 - b). If every message is a liar's with
+    probability b, liars send what the other law has more of, and all messages have the same law in both worlds (Huber
+    1965). The number of liars is Binomial(n, b); b is the largest one at which it exceeds a·n with probability CONFUSED
+    or less. So the batches of n messages, with a·n liars at most, differ in total variation by 2·CONFUSED at most.
+
+    Args:
+        share: a, from 0 to below 1.
+        users: n.
+    """
+    low, high, most = 0.0, _share(share), math.floor(share * users)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if binom.sf(most, users, middle) <= CONFUSED else (low, middle)
+    return low / (1 - low)
+
+
+def apart(mechanism: PrivUnit, vectors: FloatArray, others: FloatArray) -> float:
+    """Return an upper bound of the total variation of the messages of two groups' users.
+
+    A message of x has the density outer + h·1[<x, y> >= γ] by the uniform law. So the product of two densities has the
+    mean h²·A(<x, x'>) and what cancels, where A is the uniform mass of two caps' overlap. That gives the distance of
+    two mixtures in L2, and half of it bounds the total variation (Jensen). Groups of many different vectors are far
+    nearer to each other than their users: noise hides all but what a group has in common.
+
+    Args:
+        mechanism: PrivUnit.
+        vectors: Unit vectors (n, D) of a group, from which users are drawn.
+        others: Those (m, D) of the other group.
+    """
+    c, p = math.exp(mechanism.log_mass), mechanism.cap_probability
+    assert p is not None
+    height = p / c - (1 - p) / (1 - c)
+    cosines = np.sin(np.linspace(-np.pi / 2, np.pi / 2, _COSINES))
+    shared = _overlap(mechanism, cosines)
+
+    def mean(x: FloatArray, y: FloatArray) -> float:
+        blocks = (x[at : at + _AT_ONCE] @ y.T for at in range(0, len(x), _AT_ONCE))
+        return float(sum(np.interp(block, cosines, shared).sum() for block in blocks)) / len(x) / len(y)
+
+    squared = mean(vectors, vectors) + mean(others, others) - 2 * mean(vectors, others)
+    return min(1.0, 0.5 * height * math.sqrt(max(0.0, squared)))
+
+
+def _overlap(mechanism: PrivUnit, cosines: FloatArray) -> FloatArray:
+    """Return the uniform mass of the overlap of two caps whose centres have these cosines (k,)."""
+    dim, gamma = mechanism.dim, mechanism.threshold
+    nodes, weights = np.polynomial.legendre.leggauss(_ANGLES)
+    end = math.acos(gamma)
+    angles = (nodes + 1) * end / 2  # to the first centre
+    density = np.exp((dim - 2) * np.log(np.sin(angles)) - betaln(0.5, (dim - 1) / 2)) * weights * end / 2
+    sine = np.sqrt(np.maximum(1 - cosines**2, 1e-30))[:, None] * np.sin(angles)
+    # coordinate of the rest of y, uniform on the sphere of one dimension less, towards the second centre
+    needed = np.clip((gamma - cosines[:, None] * np.cos(angles)) / sine, -1, 1)
+    half = 0.5 * betainc((dim - 2) / 2, 0.5, 1 - needed**2)
+    mass: FloatArray = np.where(needed >= 0, half, 1 - half) @ density
+    return mass
 
 
 def told(mechanism: Mechanism) -> str:

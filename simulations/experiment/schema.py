@@ -64,7 +64,7 @@ def page() -> str:
         "    sottovoce schema > experiment.schema.json", "",
         "Then write `#:schema experiment.schema.json` in the first line. Contradictory keys are rejected with a",
         "one-line error. –: none, or derived from other keys. A table `[sweep]` describes a grid of runs",
-        "([run experiments](how-to/experiments.md#sweep-over-a-grid)).", "",
+        "([run experiments](../how-to/experiments.md#sweep-over-a-grid)).", "",
         *_rows([row for row in keys() if "." not in row[0]]),
     ]  # fmt: skip
     for section in (*SECTIONS.values(), Public, Arm):

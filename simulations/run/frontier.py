@@ -53,15 +53,24 @@ _PANELS: tuple[Panel, ...] = (
 )
 _OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
 _FRONT = "Pareto front"
+#: Prices within this factor are the same.
+_ALIKE = 1.1
 
 
 def study_figure(arms: Sequence[Sequence[ArmResult]], title: str) -> Figure:
     """Draw accuracy against three prices: the panels of `frontier_figure`, and the metric ε.
 
-    Each arm has its results over seeds. Over the private arms of each panel lies the Pareto front.
+    Each arm has its results over seeds. Over the private arms of each panel lies the Pareto front. A price that is the
+    same for all arms has no panel, unless no other has one.
     """
     panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # rarely share an ε
+    panels = [panel for panel in panels if _differs(arms, panel[0])] or panels
     return priced_figure({"": arms}, title, panels, front=True)
+
+
+def _differs(arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> bool:
+    paid = [cost for same in arms if (cost := price(*same)) is not None and _paid(same)]
+    return bool(paid) and max(paid) > _ALIKE * min(paid)
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -45,7 +45,7 @@ def load_policy(path: Path) -> GuardPolicy:
     """Return the policy in a file. Paths in it are relative to its folder.
 
     Args:
-        path: TOML file. `docs/guard.md` has its keys.
+        path: TOML file. `docs/how-to/guard.md` has its keys.
 
     Raises:
         ValueError: The file is missing or invalid, or an app could see the policy or the ledger. The message is one

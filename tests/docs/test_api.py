@@ -1,4 +1,4 @@
-"""docs/api.md: it lists every public name, and each example says what comes out."""
+"""docs/reference/api.md: it lists every public name, and each example says what comes out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mechanisms.catalogue import CATALOGUE
 from mechanisms.mechanism import Mechanism, WordMechanism
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 #: Names whose examples start Ray, train or read a language model. Those of one run follow one another in its folder.
 RUN = ("simulate", "resume", "summarize", "attack")
 SLOW = {*RUN, "count", "vocabulary_folder"}
@@ -51,7 +51,7 @@ ENTRIES = entries()
 def run(*names: str) -> None:
     """The examples of names of one section, one after another."""
     text = ENTRIES[names[0]].beginning + "".join(ENTRIES[name].example for name in names)
-    test = doctest.DocTestParser().get_doctest(text, {}, ", ".join(names), "docs/api.md", 0)
+    test = doctest.DocTestParser().get_doctest(text, {}, ", ".join(names), "docs/reference/api.md", 0)
     said: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(test, out=said.append)
@@ -110,4 +110,4 @@ def test_every_member_of_a_public_class_says_what_it_is() -> None:
 def test_every_mechanism_of_the_catalogue_is_public() -> None:
     public = {getattr(sottovoce, name) for name in sottovoce.__all__}
     missing = [kind.__name__ for kind in CATALOGUE.values() if kind not in public]
-    assert not missing, "a line in sottovoce/__init__.pyi and an example in docs/api.md are missing"
+    assert not missing, "a line in sottovoce/__init__.pyi and an example in docs/reference/api.md are missing"

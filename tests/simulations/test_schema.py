@@ -41,8 +41,8 @@ def test_it_is_a_schema_and_every_bundled_study_fits_it() -> None:
 
 
 def test_the_page_is_what_reads_the_file() -> None:
-    written = (ROOT / "docs" / "experiment.md").read_text(encoding="utf-8")
-    assert written == page(), "make it: sottovoce schema --markdown > docs/experiment.md"
+    written = (ROOT / "docs" / "reference" / "experiment.md").read_text(encoding="utf-8")
+    assert written == page(), "make it: sottovoce schema --markdown > docs/reference/experiment.md"
 
 
 def test_every_attribute_of_a_section_is_a_key_with_a_description() -> None:

@@ -44,17 +44,18 @@ ATTACKS = {
     "poison-imitating": "the same, after they followed the protocol with opposite data",
     "poison-adaptive": "the same, after they sent what harms most of what the defence lets through",
     "poison-target": "which of some test texts, one after another, a few users turn to another class",
+    "poison-group": "which of some test texts that are alike they turn all at once",
 }
 #: Explanation of their table's columns.
 READING = (
     "Poison: success is the share of test texts that the model gets wrong, on the device, and baseline that of the "
-    "model of the honest users' releases in the ledgers; of poison-target it is the share of texts that turn. The "
+    "model of the honest users' releases in the ledgers; of poison-target and -group it is the share that turns. The "
     "share of liars is in the note. They know the honest users' mean, and send any message that the wire allows."
 )
 #: Shares of liars.
 SHARES = (0.01, 0.03, 0.1)
-_ADAPTIVE, _TARGET = "poison-adaptive", "poison-target"
-#: Test texts that liars try to turn, one after another.
+_ADAPTIVE, _TARGET, _GROUP = "poison-adaptive", "poison-target", "poison-group"
+#: Test texts that liars try to turn.
 TARGETS = 10
 
 
@@ -73,7 +74,7 @@ def _left_out(target: Target) -> str | None:
     if target.training.self_training:
         return "it would train the encoder again for every share of liars"
     if target.setup.protocol.releases_text and target.shadows is None:
-        return "it would train the encoder again for every share of liars; give --shadows to have it done"
+        return "it would train the encoder again for every share of liars; give --shadows 4 to have it done"
     return None
 
 
@@ -95,15 +96,16 @@ class _Attacked:
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return an entry for each share of liars."""
         vectors = self.target.arm.statistic is not None
-        if name in (_ADAPTIVE, _TARGET) and not vectors:
+        if name in (_ADAPTIVE, _TARGET, _GROUP) and not vectors:
             raise Skipped("only one vector a user has a mean to aim with; use the other attacks")
         before, found = self._wrong(self.honest), []
-        right = np.flatnonzero(~before)[:TARGETS].tolist()
+        right = np.flatnonzero(~before)
         for share in SHARES:
-            if name == _TARGET:
-                turned = [self._trained(name, share, target) for target in right]
-                outcome = np.array([self._wrong(model)[at] for (model, _), at in zip(turned, right, strict=True)])
-                baseline, (model, seen) = 0.0, turned[-1]
+            if name in (_TARGET, _GROUP):
+                aims = [(at,) for at in right[:TARGETS].tolist()] if name == _TARGET else [self._alike(right)]
+                turned = [self._trained(name, share, aim) for aim in aims]
+                hit = [self._wrong(model)[list(aim)] for (model, _), aim in zip(turned, aims, strict=True)]
+                outcome, baseline, (model, seen) = np.concatenate(hit), 0.0, turned[-1]
             else:
                 model, seen = self._trained(name, share)
                 outcome, baseline = self._wrong(model), float(before.mean())
@@ -130,9 +132,16 @@ class _Attacked:
         wrong: NDArray[np.bool_] = model.classify(test.texts) != test.labels
         return wrong
 
-    def _trained(self, name: str | None, share: float, text: int | None = None) -> tuple[Model, _Users]:
+    def _alike(self, right: IntArray) -> tuple[int, ...]:
+        """Return those of these test texts that are most like the first one, and it."""
+        assert self.ready.public.encoder is not None
+        found = self.ready.public.encoder.embed([self.ready.held.test.texts[i] for i in right])
+        far = np.linalg.norm(found - found[0], axis=1)
+        return tuple(right[np.argsort(far, kind="stable")[:TARGETS]].tolist())
+
+    def _trained(self, name: str | None, share: float, aim: tuple[int, ...] = ()) -> tuple[Model, _Users]:
         target, public = self.target, self.ready.public
-        users = _Users(self, name, share, text)
+        users = _Users(self, name, share, aim)
         training = training_of(target.training, target.encoder, target.seed)
         folder = target.run / "models" / slug(target.arm.name)
         model = Driver(users).train(protocol_of(target.setup, training, public, folder=folder))
@@ -156,11 +165,11 @@ class _Users:
         of: The attacked arm.
         name: Name of the attack; None for honest users alone.
         share: Share of liars.
-        text: Row of the test text that liars aim at, if any.
+        aim: Rows of the test texts that liars aim at, if any.
     """
 
-    def __init__(self, of: _Attacked, name: str | None, share: float, text: int | None) -> None:
-        self.of, self.name, self.share, self.text = of, name, share, text
+    def __init__(self, of: _Attacked, name: str | None, share: float, aim: tuple[int, ...]) -> None:
+        self.of, self.name, self.share, self.aim = of, name, share, aim
         self.mechanism: Any = None
 
     def collect(self, request: Request) -> Collected:
@@ -196,7 +205,7 @@ class _Users:
     def _with_lies(
         self, request: Request, honest: dict[Question, NDArray[Any]], count: int
     ) -> dict[Question, NDArray[Any]]:
-        lies = _Lies(self.of, request, honest, count, str(self.name), self.text)
+        lies = _Lies(self.of, request, honest, count, str(self.name), self.aim)
         return {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
 
 
@@ -210,7 +219,7 @@ class _Lies:
         honest: Releases of all users, by question.
         count: Number of liars.
         name: Name of the attack.
-        text: Row of the test text that they aim at, if any.
+        aim: Rows of the test texts that they aim at, if any.
     """
 
     attacked: _Attacked
@@ -218,7 +227,7 @@ class _Lies:
     honest: dict[Question, NDArray[Any]]
     count: int
     name: str
-    text: int | None
+    aim: tuple[int, ...]
 
     def of(self, question: Question) -> NDArray[Any]:
         """Return the liars' payload for a question."""
@@ -242,14 +251,13 @@ class _Lies:
             last = mean.reshape(question.codes.shape[1], -1)[:, -1]
             rare = question.codes[int(np.argmin(question.codes @ last))]
             direction = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
-        if self.text is not None:  # the vector of the text with another class, instead of its own
+        if self.aim:  # the vectors of the texts with another class, instead of their own
             test, encoder = self.attacked.ready.held.test, self.attacked.ready.public.encoder
             assert encoder is not None
-            label = int(test.labels[self.text])
-            wrong = np.array([(label + 1) % len(question.codes), label], np.int64)
-            unit = question.projection.apply(encoder.embed([test.texts[self.text]]))
-            pair = statistic_vectors(unit.repeat(2, axis=0), wrong, question.codes)
-            direction = pair[0] - pair[1]
+            own = np.asarray(test.labels, np.int64)[list(self.aim)]
+            unit = question.projection.apply(encoder.embed([test.texts[i] for i in self.aim]))
+            wrong = statistic_vectors(unit, (own + 1) % len(question.codes), question.codes)
+            direction = (wrong - statistic_vectors(unit, own, question.codes)).sum(axis=0)
         direction = direction / np.linalg.norm(direction)
         if self.name != _ADAPTIVE:
             make = poison.imitations if self.name == "poison-imitating" else poison.points

@@ -54,7 +54,7 @@ def test_a_policy_is_read_with_paths_relative_to_it(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_a_policy_that_is_read_and_the_limits_as_they_are(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "guard.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "guard.md").read_text(encoding="utf-8")
     text = page.partition("```toml\n")[2].partition("```")[0]
     readable(tmp_path)
     text = text.replace("…64 hexadecimal digits…", "ab" * 32).replace("/srv/data", "data")

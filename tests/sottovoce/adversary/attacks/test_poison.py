@@ -45,15 +45,15 @@ def test_liars_do_harm_that_grows_with_their_share(folder: Path) -> None:
     assert before and before == {path: path.read_bytes() for path in folder.rglob("*.sqlite")}
     assert json_ready(results)
     found = {(e["arm"], e["attack"], e["attribute"]): e for e in results["entries"]}
-    kinds = {"vector": 5, "once": 3}
+    kinds = {"vector": 6, "once": 3}
     assert len(found) == sum(kinds.values()) * len(attack_poison.SHARES)
     for arm in kinds:
         for name in attack_poison.ATTACKS:
             rows = [e for key, e in found.items() if key[:2] == (arm, name)]
             assert all(0 <= e["success"] <= 1 and "liars" in e["note"] for e in rows)
             assert len({e["baseline"] for e in rows}) <= 1
-    assert sum("on once: only one vector a user" in line for line in results["skipped"]) == 2
-    turned = [found["vector", "poison-target", f"{share} % liars"] for share in (1, 10)]
+    assert sum("on once: only one vector a user" in line for line in results["skipped"]) == 3
+    turned = [found["vector", f"poison-{aim}", f"{share} % liars"] for share in (1, 10) for aim in ("target", "group")]
     assert all(e["baseline"] == 0 and e["texts"] == attack_poison.TARGETS for e in turned)
 
 
