@@ -7,120 +7,109 @@ import re
 #: Entries as Markdown, by their headings.
 ENTRIES = {
     "ε (epsilon)": (
-        "Bound on what a message reveals: it is at most e^ε times likelier from one input than from another. "
-        "At 0 every guess is as good as a coin's; at 1 at most 74 of 100 guesses are right, at 4 at most 99."
+        "A message is at most e^ε times likelier from one input than from another. Of 100 guesses at most 50 "
+        "are right at 0, 74 at 1, 99 at 4."
     ),
     "δ (delta)": (
-        "Probability with which ε may fail. It should be far below one in the number of users. The default is "
-        "10⁻⁶."
+        "Probability with which ε may fail, far below one in the number of users; 10⁻⁶ here."
     ),
     "local differential privacy": (
-        "ε holds for what leaves the device, against everybody. The server need not be trusted."
+        "ε holds for what leaves the device, against everybody."
     ),
     "central differential privacy": (
-        "ε holds for what is published after a trusted party has seen all data. Here that party is the "
-        "shuffler, or the server of a reference arm."
+        "ε holds after a trusted party: the shuffler, or the server of a reference arm."
     ),
     "metric privacy": (
-        "ε·d for two inputs at distance d: similar inputs hide each other well. Its **worst case** is at the "
-        "largest distance, and is what to compare with other mechanisms."
+        "ε·d for two inputs at distance d. Compare its **worst case**, at the largest distance."
     ),
     "worst case": (
-        "ε of the theorems alone, between any two inputs, with δ = 0, trusting only one's own device."
+        "ε between any two inputs, with δ = 0, trusting only one's own device."
     ),
     "neighbours": (
-        "The two inputs that an ε compares: two words, two records, or two users with all their data. One "
-        "*replaces* the other."
+        "The two inputs that an ε compares, words, records or users. One *replaces* the other."
     ),
     "user level, record level": (
         "The unit of an ε: everything that a user holds, or one of their records."
     ),
     "release": (
-        "What leaves a client: numbers or words, drawn by a mechanism, with its guarantee. Nothing else "
-        "leaves."
+        "What leaves a client, drawn by a mechanism. Nothing else leaves."
     ),
     "channel": (
-        "Kind of a release: text, embedding, label, user vector or answer. Files call the user vector "
-        "`vector`; older ones `statistic`."
+        "Kind of a release: text, embedding, label, user vector (`vector`, formerly `statistic`) or answer."
     ),
     "user vector": (
-        "One vector of length 1 about all texts and labels of a user. A user releases it once."
+        "One vector of length 1 about all texts and labels of a user, released once."
     ),
     "mechanism": (
-        "Random function with a theorem: Purkayastha, planar Laplace, PrivUnit, randomized response, SanText "
-        "and others."
+        "Random function with a theorem, such as PrivUnit or SanText."
     ),
     "exposure": (
-        "What a text mechanism passes through beside its theorem, such as the number of words. A policy must "
-        "accept each by name. Two texts agree in an exposure if it is the same at every place."
+        "What a text mechanism passes in clear, such as the number of words. A policy must accept each by "
+        "name."
     ),
     "ledger, charge": (
-        "The ledger is the device's durable list of releases. A release is charged on it before it leaves."
+        "The device's durable list of releases. A release is charged on it before it leaves."
     ),
     "policy, budget": (
-        "The policy limits what may be charged. The budget is the (ε, δ) that a user may spend in all."
+        "The policy limits charges. The budget is the (ε, δ) that a user may spend in all."
     ),
     "request, stage": (
-        "A request is a server's question with its public parameters. In a stage, each record is released "
-        "once."
+        "A server's question with its public parameters. In a stage, each record is released once."
     ),
     "experiment, run, sweep": (
-        "An experiment is one TOML file. A run executes it with one seed. A sweep is a grid of runs."
+        "One TOML file; its execution with one seed; a grid of runs."
     ),
     "arm": (
-        "One way to release and to train. Arms of an experiment share users, seeds and texts."
+        "One way to release and to train; the arms of an experiment share users, seeds and texts."
     ),
     "protocol": (
-        "Way of training: who releases what, and what the server does with it."
+        "Who releases what for training, and what the server does with it."
     ),
     "reference": (
-        "Arm without protection, marked †, to measure what privacy costs. Not for use on people."
+        "Arm without protection, marked †. Not for use on people."
     ),
     "ladder, rung": (
-        "The ladder shows ε of one user for each unit: token, text, embedding, label, record, user, and "
-        "shuffled."
+        "ε of a user for each unit: token, text, embedding, label, record, user, shuffled."
     ),
     "shuffler, crowd": (
-        "The shuffler removes names and order from a batch. The crowd is the number of delivered, honest "
-        "users who agree in all that leaves in clear. The **central ε** holds for a reader of the shuffled "
-        "batch, if the shuffler is honest."
+        "The shuffler removes names and order. The crowd is the number of delivered, honest users who agree "
+        "in all that leaves in clear. The **central ε** holds if the shuffler is honest."
     ),
     "maps": (
-        "Linear functions, learned on public text, that take an embedding to the few dimensions of a release."
+        "Linear functions, learned on public text, from an embedding to the dimensions of a release."
     ),
     "training, inference": (
         "Training needs a mean over users. Inference needs one user's answer."
     ),
     "sanitized inference": (
-        "A user queries a model by a released embedding. The model sees no sentence."
+        "A user queries a model by a released embedding."
     ),
     "bundle, publisher": (
-        "The bundle is what a device installs: encoder, public parameters, policy. Its publisher signs it."
+        "What a device installs: encoder, public parameters, policy. Its publisher signs it."
     ),
     "dummy release": (
-        "Release of a random input, sent by a user whose budget is spent, so that the server cannot tell."
+        "Release of a random input, by a user whose budget is spent."
     ),
     "quantizer": (
         "Public grid to which released numbers are rounded."
     ),
     "guard file": (
-        "File beside a ledger that names its last commit, so that an older copy is refused."
+        "File that names a ledger's last commit, so that an older copy is refused."
     ),
     "plugin, external": (
-        "A plugin is a mechanism of another package. External software is audited through a program."
+        "A mechanism of another package; software that is audited through a program."
     ),
     "holdout": (
-        "Public texts that choose hyperparameters and are not trained on."
+        "Public texts that choose hyperparameters."
     ),
     "blanket, clones, variation ratio": (
         "Proofs of a shuffled ε ([the ladder](../explanation/ladder.md))."
     ),
     "audit, attack": (
-        "An audit measures a lower bound of ε and fails if a claim is violated. An attack measures what an "
-        "adversary gets."
+        "An audit measures a lower bound of ε against a claim. An attack measures what an adversary gets."
     ),
     "paired difference": (
-        "Difference of two arms, text by text. Its error is smaller than that of two accuracies."
+        "Difference of two arms, text by text, with a smaller error."
     ),
 }
 
