@@ -23,7 +23,7 @@ def notebooks() -> ModuleType:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In an empty folder; a study runs in this process: that it does on Ray, the examples of the page of Python show."""
+    """In an empty folder; a study runs in this process: that it does on Ray, the examples of api.md show."""
     run_in_process(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
