@@ -15,9 +15,9 @@ over r.
 rises in t, so the antipodal pair dominates by the same argument. U has no positive lower bound, so γ = 0, and only
 `accounting.truncated` makes a bound of these cells.
 
-In the cells of r and t, under ω,, t and r are independent, and (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2). Outputs are cut into cells r x t. U rises in
-both, V rises in r and falls in t, so corners bound them. A radius beyond R, or a t so near ±1 that no input makes it,
-lies in no cell. Its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
+**Cells of r and t.** Under ω, t and r are independent, and (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2). Outputs are cut into
+cells r x t. U rises in both, V rises in r and falls in t, so corners bound them. A radius beyond R, or a t so near ±1
+that no input makes it, lies in no cell. Its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_any_dimension_has_one_bound_and_a_lone_user_the_local_one() -> None:
 
 
 def test_the_shuffled_rung_of_whole_texts() -> None:
-    """dp-bart: all sides of a text are one vector, so its bound is that of Gaussian noise on a sphere of radius √sides."""
+    """dp-bart: all sides of a text are one vector, so its bound is that of noise on a sphere of radius √sides."""
     words = Vocabulary(("a", "b"), np.eye(2, dtype=np.float32))
     spec = {"mechanism": "dp-bart", "epsilon": 4.0, "delta": 1e-6, "width": 8, "window": 4, "tokens": 4}
     for sides in (1, 2):
