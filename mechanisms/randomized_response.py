@@ -91,6 +91,11 @@ class RandomizedResponse:
 
         return response_blanket.randomized_response(self.epsilon, self.classes)
 
+    @property
+    def apart_share(self) -> float:
+        """Return 1 if there is a third label, else 0: see mechanisms.accounting.lower."""
+        return float(self.classes > 2)
+
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         gain = np.where(np.asarray(y) == np.asarray(x), 0.0, -self.epsilon)

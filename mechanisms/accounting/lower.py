@@ -9,6 +9,14 @@ exactly. A mixture h stands for random inputs. By joint convexity the average ov
 data set, so the figure is a lower bound for the worst data set too. It has the form of the blanket bound with γ = 1 and
 ω = h. The optimistic twin of the blanket bound computes it: a lower bound with all rounding errors subtracted.
 
+**Others far from both.** Let x and x' be likely in one cell each, and all others hold one third input that is unlikely
+in both (`apart`). Their outputs there have density γ·ω, as the blanket's own samples. With n the δ of this data set
+comes to the blanket bound, so that bound is asymptotically exact. Randomized response has such an input from three
+labels on. For PrivUnit take x, x' and the third at angles of 120°. Where two caps {<x, y> >= t} and {<z, y> >= t} meet,
+<x + z, y> >= 2t, and x + z has length 1: the overlap o is at most the mass of a cap at 2t. Points of the caps of x and
+x' in another's cap count as in no cell (post-processing). The two cells then have the share 1 - 2o/c of their caps, as
+the three caps have no common point (x + x' + z = 0).
+
 **Up to three cells (randomized response, PrivUnit), for any n.** A grid fine enough for three values and a hundred
 million users does not exist, and none is needed. Fix the number of outputs in the rarest cell. Of the rest, those in
 the higher of the other two cells are N ~ Bin(m, p), and the sum is c + d·N with d > 0, positive for N >= k. Then
@@ -20,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -48,8 +57,9 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
 
     In "all_at_x", "all_at_x_prime" and "half_half" the other users hold the target's inputs. In "spread" they are
     spread evenly over all inputs; this is for mechanisms whose average output is then the blanket's law (sphere and
-    k-RR). If no pair of inputs attains the pair of a mechanism's blanket, the pair of `attained` is used. Texts have
-    none, and no lower bound.
+    k-RR). In "all_apart" they hold a third input, for mechanisms with an `apart_share` above 0 (k-RR and PrivUnit). If
+    no pair of inputs attains the pair of a mechanism's blanket, the pair of `attained` is used. Texts have none, and no
+    lower bound.
 
     Raises:
         ValueError: A mechanism has no blanket, n < 1, or δ is not in (0, 1).
@@ -66,6 +76,9 @@ def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, f
     laws = {name: mixture(cells, *shares) for name, shares in _SHARES.items()}
     if all(_spread_is_blanket(mechanism) for mechanism in mechanisms):
         laws["spread"] = others(cells, cells.log_w)
+    shares = [float(getattr(mechanism, "apart_share", 0.0)) for mechanism in mechanisms]
+    if min(shares) > 0:
+        laws["all_apart"] = reduce(BlanketCells.product, map(apart, parts, shares))
     return {name: _largest(law, n, delta, local) for name, law in laws.items()}
 
 
@@ -129,6 +142,23 @@ def others(cells: BlanketCells, log_h: FloatArray) -> BlanketCells:
         log_v_high=log_v,
         tail=cells.tail,
     )
+
+
+def apart(cells: BlanketCells, share: float) -> BlanketCells:
+    """Return the pair of the cells {likely for x}, {likely for x'}, {neither} against others at a third input.
+
+    Args:
+        cells: Blanket cells, the first two of them the likely ones of x and of x'.
+        share: Share of each of the two, under all inputs, in which the third input is unlikely, in (0, 1].
+    """
+
+    def cut(log_mass: FloatArray, log_share: float) -> FloatArray:
+        likely = log_mass[:2] + log_share
+        return np.append(likely, math.log1p(-float(np.exp(likely).sum())))
+
+    log_share = math.log(share)
+    likely = replace(cells, log_p=cut(cells.log_p, log_share), log_q=cut(cells.log_q, log_share))
+    return others(likely, cut(cells.log_w, log_share + cells.log_gamma))
 
 
 def _spread_is_blanket(mechanism: Any) -> bool:

@@ -10,9 +10,14 @@ For |y| = r the farthest unit input is -y/r, at distance r + 1, so inf_x p_x(y) 
 for every x. So the argument of mechanisms.losses.sphere_blanket applies given r, and the convex order survives mixing
 over r.
 
-Under ω, t and r are independent, and (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2). Outputs are cut into cells r x t. U rises in
-both, V rises in r and falls in t, so corners bound them. A radius beyond R, or a t so near ±1 that no input makes it,
-lies in no cell. Its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
+**Gaussian in many dimensions.** That γ falls as e^(-√m/σ). ω = N(0, σ²I) does not depend on m: with t = <w, x>/σ, log U
+= t/σ - 1/(2σ²), where t ~ N(0, 1) under ω, N(1/σ, 1) under x and N(-1/σ, 1) under -x. U has one law for every x and
+rises in t, so the antipodal pair dominates by the same argument. U has no positive lower bound, so γ = 0, and only
+`accounting.truncated` makes a bound of these cells.
+
+**Cells of r and t.** Under ω, t and r are independent, and (1 + t)/2 ~ Beta((m-1)/2, (m-1)/2). Outputs are cut into
+cells r x t. U rises in both, V rises in r and falls in t, so corners bound them. A radius beyond R, or a t so near ±1
+that no input makes it, lies in no cell. Its mass under x is bounded: beyond R by Pr[|noise| > R - 1].
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaln, gammainccinv, gammaincinv, gammaln, logsumexp
 
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.gaussian import log_masses
 from mechanisms.losses.quadrature import gauss_legendre
 
 FloatArray = NDArray[np.float64]
@@ -40,6 +46,8 @@ _AGREE, _DEPTH = 1e-13, 24
 #: Rectangles processed at once.
 _AT_ONCE = 4096
 _TAIL = 1e-24
+#: Cells along a line, and standard deviations that they reach beyond either input.
+_LINE, _REACH = 1536, 12.0
 
 
 @lru_cache(maxsize=8)
@@ -58,6 +66,28 @@ def planar_laplace(dim: int, epsilon: float) -> BlanketCells:
     first = float(gammaincinv(dim, _TAIL * math.exp(-min(epsilon, 600.0)))) / epsilon
     last = 1 + float(gammainccinv(dim, _TAIL)) / epsilon
     return _cells(dim, -epsilon, log_radius, log_ratio, first, last, 2 * _TAIL)
+
+
+@lru_cache(maxsize=8)
+def line(ratio: float) -> BlanketCells:
+    """Return blanket cells, with γ = 0, of the antipodal pair of N(x, σ²I) over N(0, σ²I), in any dimension.
+
+    ratio > 0 is |x|/σ, with one |x| for all inputs. The two outermost cells have no end.
+    """
+    half = np.linspace(0.0, ratio + _REACH, _LINE // 2)
+    edges = np.concatenate([[-np.inf], -half[:0:-1], half, [np.inf]])
+    log_u = ratio * edges - ratio**2 / 2
+    log_v = log_u[::-1]
+    return BlanketCells(
+        log_gamma=-math.inf,
+        log_w=log_masses(edges),
+        log_p=log_masses(edges - ratio),
+        log_q=log_masses(edges + ratio),
+        log_u_low=log_u[:-1],
+        log_u_high=log_u[1:],
+        log_v_low=log_v[1:],
+        log_v_high=log_v[:-1],
+    )
 
 
 @lru_cache(maxsize=8)

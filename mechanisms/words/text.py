@@ -16,6 +16,7 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance, unbounded_loss
+from mechanisms.losses.radial_blanket import line
 from mechanisms.mechanism import Uniforms, WordMechanism
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import MAX_TOKENS, Length
@@ -197,6 +198,9 @@ class TextMechanism:
 
     @cached_property
     def _blanket(self) -> BlanketCells | None:
+        whole = self.guarantee
+        if whole.sigma is not None:  # all sides together are one vector, of half the diameter's length
+            return line(whole.diameter / 2 / whole.sigma)
         word: BlanketCells | None = self.word.blanket() if hasattr(self.word, "blanket") else None
         length = None if self.lengths is None else self.lengths.blanket()
         if word is None or (self.lengths is not None and length is None):

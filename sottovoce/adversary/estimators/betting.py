@@ -33,7 +33,7 @@ FloatArray = NDArray[np.float64]
 Sides = NDArray[np.int64]
 
 #: Shares of the draws with the highest scores, or the lowest, on which a bet may be placed.
-_TAILS = (0.5, 0.35, 0.25, 0.15, 0.08, 0.04, 0.015)
+_TAILS = (0.5, 0.35, 0.25, 0.15, 0.08, 0.04, 0.015, 0.008, 0.004)
 #: Draws at the claim that are added to those in a tail, so that few examples bet little.
 _CAUTION = 6.0
 #: Heights of a and b to try, as shares of the largest.

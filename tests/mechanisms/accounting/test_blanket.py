@@ -14,12 +14,13 @@ import pytest
 from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting import lower
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
-from mechanisms.accounting.lower import lower_bounds
+from mechanisms.accounting.lower import apart, few_cells_delta, lower_bounds
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated, truncated_epsilon
 from mechanisms.losses import categorical_blanket, radial_blanket, sphere_blanket
 from mechanisms.privunit import PrivUnit
 from tests.support.rings import compositions, hockey_stick, reduced_pair, ring, ring_cells, shuffled
+from tests.support.small_worlds import discrete, largest_delta
 
 DELTA = 1e-6
 #: Two-sided normal quantile of a false-alarm rate of 1e-6.
@@ -128,12 +129,61 @@ def test_lower_bounds_of_a_hundred_million_users():
 
 @pytest.mark.parametrize("users", [20_000, 10**6])
 @pytest.mark.parametrize("epsilon", [4.0, 6.0, 8.0])
-def test_privunit_after_the_shuffler_is_at_most_half_above_a_data_set(users, epsilon):
+def test_the_blanket_of_privunit_is_reached_by_a_data_set(users, epsilon):
     mechanism = PrivUnit(64, epsilon, 0.5)
     above, bounds = blanket_epsilon(mechanism.blanket(), users, DELTA), lower_bounds([mechanism], users, DELTA)
-    assert above / 1.5 < max(bounds.values()) < above and set(bounds) == {
-        "all_at_x", "all_at_x_prime", "half_half", "spread"
-    }
+    assert above / 1.002 < bounds["all_apart"] < above
+    assert max(bounds[name] for name in ("all_at_x", "all_at_x_prime", "half_half", "spread")) < above / 1.3
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_others_at_a_third_label_are_a_data_set(n, classes):
+    """Its δ by the law of histograms, (x; third, ...) against (x'; third, ...); a fourth label is counted as third."""
+    mechanism = RandomizedResponse(1.5, classes)
+    rows = discrete(mechanism, classes).rows
+    law = apart(mechanism.blanket(), 1.0)
+    exact = []
+    for epsilon in (0.0, 0.2, 0.7):
+        seen = [histogram_law([rows[first], *[rows[2]] * (n - 1)]) for first in (0, 1)]
+        exact.append(sum(max(0.0, seen[0][h] - math.exp(epsilon) * seen[1][h]) for h in seen[0]))
+        found = few_cells_delta(law, n, epsilon)
+        assert found <= exact[-1] <= found * (1 + (1e-5 if classes == 3 else 0.01)) + 1e-12
+    assert (np.array(exact) <= largest_delta(discrete(mechanism, classes), n, [0.0, 0.2, 0.7]) + 1e-12).all()
+
+
+def histogram_law(rows):
+    """Probability of each histogram of independent outputs of these laws."""
+    law = {(0,) * len(rows[0]): 1.0}
+    for row in rows:
+        after = {}
+        for counts, chance in law.items():
+            for y, share in enumerate(row):
+                more = tuple(c + (i == y) for i, c in enumerate(counts))
+                after[more] = after.get(more, 0.0) + chance * share
+        law = after
+    return law
+
+
+@pytest.mark.parametrize("mechanism", [PrivUnit(64, 4.0, 0.5), PrivUnit(3, 3.0, 0.5), PrivUnit(16, 2.0)])
+def test_masses_of_three_inputs_at_120_degrees(mechanism):
+    """Draws of all three in the caps of x and x' alone, against masses of the same ratios; 1e-6 a side each."""
+    draws, dim = 100_000, mechanism.dim
+    inputs = np.zeros((3, dim))
+    inputs[:, :2] = [[math.cos(a), math.sin(a)] for a in (0.0, 2 * math.pi / 3, 4 * math.pi / 3)]
+    law, factors = apart(mechanism.blanket(), mechanism.apart_share), []
+    for held, log_mass in enumerate((law.log_p, law.log_q, law.log_w)):
+        x = np.tile(inputs[held], (draws, 1))
+        caps = mechanism.sample(x, rng=np.random.default_rng(held)) @ inputs.T >= mechanism.threshold
+        for place in (0, 1):
+            mass = math.exp(log_mass[place])
+            alone = float((caps[:, place] & (caps.sum(axis=1) == 1)).mean())
+            factors.append((alone / mass, Z * math.sqrt(alone * (1 - alone) / draws) / mass))
+    # the caps have at least the share that is claimed, and under every input the same multiple of it
+    assert all(factor > 1 - room for factor, room in factors)
+    assert all(abs(f - g) < math.hypot(r, s) + 1e-12 for f, r in factors for g, s in factors)
+    assert all(abs(f - 1.5 * g) > math.hypot(r, 1.5 * s) for f, r in factors for g, s in factors)
+    assert PrivUnit(2, 0.5, 0.5).apart_share <= 0 and RandomizedResponse(1.0, 2).apart_share == 0
 
 
 def test_truncation_counts_what_it_moves():

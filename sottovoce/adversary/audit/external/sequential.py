@@ -40,6 +40,8 @@ _SHORT: tuple[tuple[Rounds, float, int, int], ...] = (
 )
 #: Bets after the long search, as a share of what is left.
 _LAST = 0.2
+#: Logarithm of what 1 became from which bets go on beyond their share of the draws.
+_WINNING = math.log(2)
 #: Largest logarithm of a wealth.
 _HUGE = 600.0
 #: Draws of the first bets, and their growth: the share of all bets so far.
@@ -103,14 +105,14 @@ def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Sear
         draws = min(most, int(portion * budget))
         pair = _searched(pool, draws, rounds, pair)
         until = min(end, drawer.drawn + times * draws)
-        stopped, won = _bets(drawer, pool, pair, until, alpha, (kept + left / 2, left / 2), process)
+        stopped, won = _bets(drawer, pool, pair, (until, end), alpha, (kept + left / 2, left / 2), process)
         if stopped is not None:
             return Searched(pair, stopped)
         kept, left = kept + won * left / 2, left / 2
     if only is None:
         pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
     assert pair is not None
-    return Searched(pair, _bets(drawer, pool, pair, end, alpha, (kept, left), process)[0])
+    return Searched(pair, _bets(drawer, pool, pair, (end, end), alpha, (kept, left), process)[0])
 
 
 def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
@@ -119,16 +121,16 @@ def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair
 
 
 def _bets(
-    drawer: Drawer, pool: Pool, pair: Pair, until: int, alpha: float, wealth: tuple[float, float],
+    drawer: Drawer, pool: Pool, pair: Pair, until: tuple[int, int], alpha: float, wealth: tuple[float, float],
     process: list[tuple[int, float]],
 ) -> tuple[Stopped | None, float]:  # fmt: skip
-    """Bet on a pair up to a number of draws, and return the violation, if one is found, and what 1 became.
+    """Bet on a pair, and return the violation, if one is found, and what 1 became.
 
     Args:
         drawer: Draws of the source.
         pool: Draws of the search.
         pair: Pair of inputs.
-        until: Number of the source's draws at which to end.
+        until: Number of the source's draws at which to end, and at which to end if the bets are winning.
         alpha: Probability that a true claim stops the audit.
         wealth: Wealth that is not bet here, and wealth that is.
         process: The process, to be extended.
@@ -145,8 +147,8 @@ def _bets(
             expert.learn(rows, sides)
     known: FloatArray | None = None
     won, bets = 0.0, 0
-    while drawer.drawn < until:
-        n = min(max(_FIRST, int(bets * _GROWTH)), until - drawer.drawn, BATCH)
+    while drawer.drawn < (last := until[won > _WINNING]):
+        n = min(max(_FIRST, int(bets * _GROWTH)), last - drawer.drawn, BATCH)
         rows, sides = drawer.tossed(*pair, n)
         bets += n
         for expert in alone:

@@ -31,6 +31,9 @@ class Space(Protocol):
     def opposite(self, x: Any, rng: Rng) -> Any:
         """Return an input far from x."""
 
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return this share of x, or what is nearest to it; x if inputs are no numbers."""
+
 
 class Listed:
     """Space of listed values.
@@ -53,6 +56,10 @@ class Listed:
     def opposite(self, x: Any, rng: Rng) -> Any:
         """Return a random value."""
         return self.drawn(rng)
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return x."""
+        return x
 
 
 class Box:
@@ -98,6 +105,10 @@ class Box:
         """Return x reflected at the centre."""
         return self._out(self.low + self.high - np.array(x, dtype=np.float64))
 
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return share·x, or the nearest number or vector of the box."""
+        return self._out(share * np.array(x, dtype=np.float64))
+
 
 class Ball:
     """Space of vectors of at most a Euclidean length.
@@ -132,6 +143,10 @@ class Ball:
         """Return -x."""
         return [-float(i) for i in x]
 
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return share·x."""
+        return [share * float(i) for i in x]
+
     def _out(self, z: Any, length: float) -> list[float]:
         # a little shorter, so that rounding does not put it outside
         return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
@@ -165,6 +180,10 @@ class Records:
     def opposite(self, x: Any, rng: Rng) -> Any:
         """Return the list of opposite records."""
         return [self.each.opposite(value, rng) for value in x]
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return the list of shrunk records."""
+        return [self.each.shrunk(value, share) for value in x]
 
 
 def space(stated: Any, where: str = "claim: inputs") -> Space:
@@ -228,15 +247,22 @@ class Pairs:
         self.within, self.neighbours = within, neighbours
 
     def extreme(self) -> Iterator[Pair]:
-        """Yield the first pairs: the ends of the space, or lists of one end with one other record."""
+        """Yield the first pairs: the ends of the space, or lists of one end with one other record.
+
+        In some lists the others are small, so that one record outweighs them all.
+        """
         if self.neighbours == "any":
             yield self.within.ends
             return
         for here, there in (self._each.ends, self._each.ends[::-1]):
             same = self.within.ends[int(here is self._each.ends[1])]
             yield (same, same[1:]) if self.neighbours == "add-remove" else (same, [there, *same[1:]])
+            small = self.within.shrunk(same[1:], 1 / (2 * len(same)))
             if self.neighbours == "add-remove":
                 yield [there, *same[1:]], same[1:]
+                yield [there, *small], small
+            else:
+                yield [here, *small], [there, *small]
 
     def proposed(self, rng: Rng) -> Pair:
         """Return a random pair."""
