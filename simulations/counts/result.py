@@ -117,7 +117,7 @@ class CountResult:
         confidence: Probability that all intervals of a table hold.
         found: Counts of the classes that the devices found.
         corrected: Counts of true classes, by the model's confusion; none if no labelled public text is there.
-        expected: Expected total variation of `found` by the mechanism's variance.
+        expected: Expected total variation of `found` by its standard errors.
         ladder: Rungs, JSON-ready.
         charged: Number of releases on the ledger.
         labelled: Number of labelled public texts of the confusion; 0 if there are none.
@@ -126,6 +126,8 @@ class CountResult:
         week: Number of the count in a series of the same users, from 1.
         least: Smallest number of users delivered in any count of the series.
         moved: Changes since the last count of the series, in what `rows` counts; none in the first.
+        many: Whether users hold several records, and each released the class of one, drawn at random. Shares are then
+            means of users' own shares.
     """
 
     name: str
@@ -146,6 +148,7 @@ class CountResult:
     week: int = 1
     least: int = 0
     moved: tuple[Moved, ...] = ()
+    many: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form, with the total variations in place of what a reader would compute."""
@@ -194,7 +197,8 @@ class CountResult:
         why = f"none: {central['assumption']}"
         rest = len(self.rows) - len(largest)
         lines = [
-            f"{self.users:,} users; model: {self.model}; {self.mechanism['mechanism']}{size}{chosen}",
+            f"{self.users:,} users{', one of the texts of each' * self.many}; model: {self.model}; "
+            f"{self.mechanism['mechanism']}{size}{chosen}",
             f"local ε = {local:.4g}; central ε = "
             + (why if central["epsilon"] is None else f"{central['epsilon']:.4g} at δ = {central['delta']:g}"),
             "",

@@ -30,7 +30,10 @@ def command(
         ),
     ] = None,
     topics: Annotated[
-        Path | None, typer.Option("--topics", metavar="FILE", help="Topics, one a line.", show_default=False)
+        list[Path] | None,
+        typer.Option(
+            "--topics", metavar="FILE", show_default=False, help="Topics, one a line; may be repeated, a question each."
+        ),
     ] = None,
     model: Annotated[
         Path | None, typer.Option("--model", metavar="FOLDER", help="A run's trained model.", show_default=False)
@@ -55,18 +58,26 @@ def command(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Count the classes of users' texts, with intervals."""
-    from simulations.counts.count import count
+    from simulations.counts.count import count, count_several
+    from simulations.errors import UserError
     from simulations.experiment import load, slug
 
     experiment = load(file, overrides(set_, data))
     folder = out or Path(f"runs/count-{slug(experiment.name)}-{datetime.now():%Y%m%d-%H%M%S}")
     show_progress()
-    result = count(
-        experiment, folder, epsilon=epsilon, central=central, mechanism=mechanism, topics=topics, model=model,
-        confidence=confidence, since=since,
-    )  # fmt: skip
+    if topics and len(topics) > 1:
+        if mechanism or model or since:
+            raise UserError("--topics: several go without --mechanism, --model and --since")
+        results = count_several(
+            experiment, folder, topics=topics, epsilon=epsilon, central=central, confidence=confidence
+        )
+    else:
+        results = (count(
+            experiment, folder, epsilon=epsilon, central=central, mechanism=mechanism,
+            topics=topics[0] if topics else None, model=model, confidence=confidence, since=since,
+        ),)  # fmt: skip
     if as_json:
-        print_json(result.to_dict())
+        print_json(results[0].to_dict() if len(results) == 1 else [result.to_dict() for result in results])
         return
-    print(result.text())
-    print(f"\n{folder}: count.json, counts.csv, counts.png, nodes/")
+    print("\n\n".join(result.text() for result in results))
+    print(f"\n{folder}: count.json, counts.csv and counts.png{' of each' * (len(results) > 1)}, nodes/")
