@@ -85,7 +85,7 @@ def count(
     with staged(Path(out)) as folder:
         held = users.handed_out(asked, folder / "nodes")
         if last is not None:
-            _check_series(last, drawn, asked.names)
+            check_series(last, drawn, asked.names)
             _copy_ledger(Path(since or "") / "nodes" / "0", folder / "nodes" / "0", users.arm)
         week = 1 if last is None else last.week + 1
         released = users.released(asked.model, drawn, folder / "nodes" / "0", stage=f"count-{week}")
@@ -325,8 +325,8 @@ def counted(
     )  # fmt: skip
 
 
-def _check_series(last: CountResult, drawn: Any, names: tuple[str, ...]) -> None:
-    """Check that a count goes on with the series of the last one."""
+def check_series(last: CountResult, drawn: Any, names: tuple[str, ...]) -> None:
+    """Raise UserError unless a count goes on with the series of the last one."""
     if parameters(drawn) != dict(last.mechanism):
         raise UserError(
             f"--since: the last count drew by {last.mechanism['mechanism']} with ε = {last.mechanism['epsilon']:g}; "

@@ -187,10 +187,12 @@ class CountResult:
         """Return the result for a terminal."""
         of = "true classes" if self.corrected else "classes that the devices found"
         largest = sorted(self.rows, key=lambda row: -row.share)[:SHOWN]
+        known = ("truth",) if self.rows[0].true is not None else ()
         cells = [
-            (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}", number(row.true))
+            (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}",
+             *(number(row.true) for _ in known))
             for row in largest
-        ]
+        ]  # fmt: skip
         size = f", sets of {self.mechanism['subset']}" if "subset" in self.mechanism else ""
         chosen = ", chosen by its variance" if self.chosen else ""
         local, central = self.rung("answer")["epsilon"], self.rung("shuffled")
@@ -202,7 +204,7 @@ class CountResult:
             f"local ε = {local:.4g}; central ε = "
             + (why if central["epsilon"] is None else f"{central['epsilon']:.4g} at δ = {central['delta']:g}"),
             "",
-            table((of, "users", "share", f"{self.confidence:.0%} interval, all together", "truth"), cells),
+            table((of, "users", "share", f"{self.confidence:.0%} interval, all together", *known), cells),
         ]  # fmt: skip
         lines += [f"and {rest:,} smaller ones: see counts.csv"] if rest else []
         whole = self.to_dict()

@@ -13,39 +13,45 @@ from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
 
+Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Local ε of a release.", show_default=False)]
+Central = Annotated[
+    float | None,
+    typer.Option("--central", help="Central ε, for which ε and mechanism are planned.", show_default=False),
+]
+MechanismName = Annotated[
+    str | None,
+    typer.Option(
+        "--mechanism", metavar="NAME", show_default=False,
+        help="randomized-response or subset-selection (default: the one of least variance).",
+    ),
+]  # fmt: skip
+TrainedModel = Annotated[
+    Path | None, typer.Option("--model", metavar="FOLDER", help="A run's trained model.", show_default=False)
+]
+Since = Annotated[
+    Path | None,
+    typer.Option(
+        "--since", metavar="FOLDER", show_default=False,
+        help="Last count of the same users: charge their ledgers, and show changes.",
+    ),
+]  # fmt: skip
+Confidence = Annotated[float, typer.Option("--confidence", help="Of all intervals together.")]
+
+
 def command(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Experiment, or the name of a bundled one.")],
-    epsilon: Annotated[
-        float | None, typer.Option("--epsilon", help="Local ε of a release.", show_default=False)
-    ] = None,
-    central: Annotated[
-        float | None,
-        typer.Option("--central", help="Central ε, for which ε and mechanism are planned.", show_default=False),
-    ] = None,
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            "--mechanism", metavar="NAME", show_default=False,
-            help="randomized-response or subset-selection (default: the one of least variance).",
-        ),
-    ] = None,
+    epsilon: Epsilon = None,
+    central: Central = None,
+    mechanism: MechanismName = None,
     topics: Annotated[
         list[Path] | None,
         typer.Option(
             "--topics", metavar="FILE", show_default=False, help="Topics, one a line; may be repeated, a question each."
         ),
     ] = None,
-    model: Annotated[
-        Path | None, typer.Option("--model", metavar="FOLDER", help="A run's trained model.", show_default=False)
-    ] = None,
-    since: Annotated[
-        Path | None,
-        typer.Option(
-            "--since", metavar="FOLDER", show_default=False,
-            help="Last count of the same users: charge their ledgers, and show changes.",
-        ),
-    ] = None,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of all intervals together.")] = 0.95,
+    model: TrainedModel = None,
+    since: Since = None,
+    confidence: Confidence = 0.95,
     out: Annotated[
         Path | None,
         typer.Option(
