@@ -31,7 +31,7 @@ STUDY = experiment(
      "answer": {"mechanism": "randomized-response", "epsilon": 2.0}},
     policy={"answer": 2.0}, population={"users": 600},
 )  # fmt: skip
-POLICY = Policy(answer=2.0, total=5.0, mechanisms=("randomized-response",))
+POLICY = Policy(answer=4.0, total=5.0, mechanisms=("randomized-response",))
 Counted = Callable[..., CountResult]
 
 
@@ -100,7 +100,7 @@ def test_a_later_week_costs_anew_until_the_total_is_spent(counted: Counted, tmp_
 
 def test_what_devices_would_refuse_is_not_asked(counted: Counted, tmp_path: Path) -> None:
     for policy, price, said in (
-        (POLICY, {"epsilon": 3.0}, "policy.answer: 2 is below"),
+        (POLICY, {"epsilon": 4.5}, "policy.answer: 4 is below"),
         (POLICY, {"epsilon": 1.0, "mechanism": "subset-selection"}, "--bundle: its devices would refuse"),
         (replace(POLICY, answer=0.0), {"epsilon": None, "mechanism": None, "central": 1.0}, "policy.answer: is 0"),
     ):
