@@ -2,7 +2,8 @@
 
 Parts: `coverage` simulates users' true classes, a model's confusion, labelled public text and releases, and counts the
 rounds in which all intervals hold; `theory` compares squared errors with the variance; `best` compares the chosen
-mechanism's variance with that of subset selection on exactly K classes; `weekly` looks for a change between two counts;
+mechanism's variance with that of subset selection on exactly K classes, that of users of many records with PrivUnit's,
+and the way to ask several questions with an ε in equal parts; `weekly` looks for a change between two counts;
 `speed` counts a million users.
 
 `votes FOLDER [--users N] [--set KEY=VALUE]` (N rounds are seeds) reweighs public text of another domain by what users
@@ -33,11 +34,12 @@ from mechanisms.projection import signed_directions
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.streams import SeededUniforms
 from mechanisms.subset_selection import SubsetSelection
-from server.counts import Confusion, change, estimate
+from server.counts import Confusion, change, estimate, of_several
 from server.training.principal import pca_maps
 
 #: ε of a genre's release at central ε = 1, 20,000 users and δ = 1e-6 (`sottovoce count`).
 PLANNED = 6.177
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 #: Of votes: central ε and δ, share of equal weights, features, pull of the fit to moments, clusters that stand for
 #: topics.
 CENTRAL, DELTA, EVEN, FEATURES, PULL, TOPICS = 1.0, 1e-6, 0.5, 32, 1e-3, 20
@@ -135,7 +137,7 @@ def best() -> None:
     """Print the largest excess of the chosen variance over subset selection's on exactly K classes."""
     for classes in (77, 1_000):
         excess = {}
-        for epsilon in (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0):
+        for epsilon in EPSILONS:
             size = np.arange(1, classes // 2 + 1)
             hit = size / (size + (classes - size) * math.exp(-epsilon))
             miss = (hit * (size - 1) + (1 - hit) * size) / (classes - 1)
@@ -144,6 +146,27 @@ def best() -> None:
             excess[epsilon] = share_variance(mechanism.hit, mechanism.miss, 1 / classes) / known - 1
         worst = max(excess, key=lambda each: excess[each])
         print(f"{classes} classes: at most {excess[worst]:.2%} above the best known, at ε = {worst:g}")
+    for classes in (3, 12, 77, 1_000):
+        ratios = []
+        for epsilon in EPSILONS:
+            mechanism, vector = of_local(classes, epsilon), PrivUnit(classes - 1, epsilon)  # of K - 1 free coordinates
+            noise, own = classes * share_variance(mechanism.hit, mechanism.miss, 1 / classes), 1 - 1 / classes
+            # users of one class, and users whose records are spread evenly
+            ratios += [own * (vector.scale**-2 - 1) / noise, own * vector.scale**-2 / (noise + own)]
+        print(f"{classes} classes: PrivUnit's squared error over that of a random record is {min(ratios):.2f} at least")
+    for sizes in ((2, 2), (2,) * 4, (2,) * 8, (4, 4, 4), (12, 12), (12, 12, 12)):
+        ratios, together = [], []
+        for epsilon in EPSILONS:
+            way = of_several(sizes, lambda classes, every, epsilon=epsilon: of_local(classes, epsilon))
+            assert way is not None
+            parts = [of_local(size, epsilon / len(sizes)) for size in sizes]
+            error = sum(one.classes * share_variance(one.hit, one.miss, 1 / one.classes) for one in parts)
+            ratios.append(error / way.error)
+            together += [epsilon] if way.together else []
+        print(
+            f"{sizes}: an ε in parts has {min(ratios):.2f} times the squared error at least; all answers in one class "
+            f"from ε = {min(together, default=math.inf):g}"
+        )
 
 
 def speed(*, users: int = 1_000_000, classes: int = 1_000) -> None:

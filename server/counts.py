@@ -211,10 +211,12 @@ class Several:
     Attributes:
         together: Whether each user releases one class for their answers to all of them. If not, each user answers one.
         mechanisms: The mechanism of that class, or one for each question.
+        error: Expected squared error of all shares, times n.
     """
 
     together: bool
     mechanisms: tuple[CountMechanism, ...]
+    error: float
 
 
 def answers_to(classes: Sequence[int]) -> NDArray[np.int64]:
@@ -234,15 +236,14 @@ def of_several(classes: Sequence[int], best: Callable[[int, int], CountMechanism
         best: Function of a number of classes and Q', that returns the mechanism whose batch holds every Q'-th user; or
             None if there is none.
     """
-    number, every = len(classes), math.prod(classes)
-    each = [best(size, number) for size in classes]
-    ways: list[tuple[float, Several]] = []
-    if (known := [one for one in each if one is not None]) and len(known) == number:
+    number, every, ways = len(classes), math.prod(classes), []
+    known = [one for size in classes if (one := best(size, number)) is not None]
+    if len(known) == number:
         noise = sum(number * size * variance(one) for one, size in zip(known, classes, strict=True))
-        ways.append((noise + sum((number - 1) * (1 - 1 / size) for size in classes), Several(False, tuple(known))))
+        ways.append(Several(False, tuple(known), noise + sum((number - 1) * (1 - 1 / size) for size in classes)))
     if every <= MOST_CLASSES and (joint := best(every, 1)) is not None:
-        ways.append((_marginal_error(joint, classes), Several(True, (joint,))))
-    return min(ways, key=lambda way: way[0], default=(0.0, None))[1]
+        ways.append(Several(True, (joint,), _marginal_error(joint, classes)))
+    return min(ways, key=lambda way: way.error, default=None)
 
 
 def _marginal_error(mechanism: CountMechanism, classes: Sequence[int]) -> float:

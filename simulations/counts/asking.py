@@ -1,4 +1,4 @@
-"""What a count asks: the model whose classes are counted, and the mechanism that a budget pays for."""
+"""Questions of a count: the model whose classes are counted, and the mechanism that a budget pays for."""
 
 from __future__ import annotations
 
