@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mechanisms.channels import ANSWER
 from mechanisms.messages.questions.question import (
+    ALL_RECORDS,
     MAX_CLASSES,
     ClassRelease,
     Lent,
@@ -31,8 +32,8 @@ class AnswerQuestion(ClassRelease, MappedQuestion):
 
     head: (W (m', K) float32, b (K,) float32): the class of an embedding is the first of the largest of x @ W + b, x the
         mapped, normalized one.
-    of_user: Whether each user releases one class, of a record that the device draws. It belongs to their record 0, and
-        the mechanism's ε is then for all that a user has.
+    of_user: Whether each user releases one class, of a record that the device draws. The mechanism's ε is then for all
+        that a user has. It is charged to ALL_RECORDS, and counts towards the limit of each of them.
     """
 
     head: tuple[NDArray[np.float32], NDArray[np.float32]] = field(kw_only=True)
@@ -43,6 +44,7 @@ class AnswerQuestion(ClassRelease, MappedQuestion):
     array: ClassVar[str] = "c"
     alone: ClassVar[bool] = True
     has_model: ClassVar[bool] = True
+    user_record: ClassVar[int] = ALL_RECORDS
 
     def __post_init__(self) -> None:
         require(isinstance(self.projection, Projection), "no encoder is named")
