@@ -232,12 +232,15 @@ class Policy:
         A release of all of a user's records (ALL_RECORDS) is charged to each of them. For such a release the charges of
         all records are added up, which no record exceeds.
         """
-        priced = {"delta": self.delta, "declared": self.unprotected}
-        own = ledger.spent_on(channel, users, records, **priced)
-        alone = records != ALL_RECORDS
-        if alone.all():
-            return own + ledger.spent_on(channel, users, np.full_like(records, ALL_RECORDS), **priced)
-        return ledger.spent(users, without=[name for name in CHANNELS if name != channel], **priced)
+        delta, declared = self.delta, self.unprotected
+        if (records == ALL_RECORDS).any():
+            others = [name for name in CHANNELS if name != channel]
+            return ledger.spent(users, delta=delta, without=others, declared=declared)
+        own, together = (
+            ledger.spent_on(channel, users, each, delta=delta, declared=declared)
+            for each in (records, np.full_like(records, ALL_RECORDS))
+        )
+        return own + together
 
     def allows(self, spent: Account, limit: str) -> NDArray[np.bool_]:
         """Return a mask (n,) of the accounts that are within a limit, after the requested releases.

@@ -193,12 +193,11 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
         elif limit == 0:
             lines.append(f"  {channel}: nothing")
         else:
-            spent: dict[bool, float] = {}  # of one record, and of all together, which counts for each
+            spent = {False: 0.0, True: 0.0}  # of one record, and of all together, which counts for each
             for one in statement["records"]:
-                together, cost = one["record"] == ALL_RECORDS, one["channels"].get(channel, 0.0)
-                spent[together] = max(cost, spent.get(together, 0.0))
-            most = sum(spent.values())
-            left = _left(limit, most, "the costliest one has")
+                together = one["record"] == ALL_RECORDS
+                spent[together] = max(one["channels"].get(channel, 0.0), spent[together])
+            left = _left(limit, sum(spent.values()), "the costliest one has")
             lines.append(f"  {channel}: {_upto(limit)}{at} for each record; {left}")
     for name, why in reasons.items():
         if name in EXPOSURES:
