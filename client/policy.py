@@ -18,6 +18,7 @@ from mechanisms.channels import CHANNELS
 from mechanisms.checks import is_hex
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.questions import LISTED
+from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 
@@ -226,8 +227,20 @@ class Policy:
         return ledger.spent(users, delta=self.delta, without=declared, declared=declared)
 
     def spent_on(self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]) -> Account:
-        """Return the charge of each record on the channel, as this policy prices it, (n,)."""
-        return ledger.spent_on(channel, users, records, delta=self.delta, declared=self.unprotected)
+        """Return the charge of each record on the channel, as this policy prices it, (n,).
+
+        A release of all of a user's records (ALL_RECORDS) is charged to each of them. For such a release the charges of
+        all records are added up, which no record exceeds.
+        """
+        delta, declared = self.delta, self.unprotected
+        if (records == ALL_RECORDS).any():
+            others = [name for name in CHANNELS if name != channel]
+            return ledger.spent(users, delta=delta, without=others, declared=declared)
+        own, together = (
+            ledger.spent_on(channel, users, each, delta=delta, declared=declared)
+            for each in (records, np.full_like(records, ALL_RECORDS))
+        )
+        return own + together
 
     def allows(self, spent: Account, limit: str) -> NDArray[np.bool_]:
         """Return a mask (n,) of the accounts that are within a limit, after the requested releases.

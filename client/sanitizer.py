@@ -146,7 +146,7 @@ class _Answering:
 
     Attributes:
         rows: Rows of the shard. Row i of the reply is made from those at starts[i] to starts[i + 1]: one, or, for user
-            vectors, all of the user's, which are then their record 0 on the ledger.
+            vectors, all of the user's, which are then one record on the ledger (`Question.user_record`).
     """
 
     users: NDArray[np.int64]
@@ -164,7 +164,7 @@ class _Answering:
         rows = rows[np.lexsort((shard.records[rows], shard.users[rows]))]
         people, first = np.unique(shard.users[rows], return_index=True)
         starts = np.append(first, len(rows)).astype(np.int64)
-        return cls(people, np.zeros(len(people), np.int64), rows, starts)
+        return cls(people, np.full(len(people), request.questions[0].user_record, np.int64), rows, starts)
 
     def __len__(self) -> int:
         return len(self.users)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.accounting.counting import quantile
+from mechanisms.accounting.counting import quantile, variance
 from mechanisms.mechanism import CountMechanism
 
 FloatArray = NDArray[np.float64]
@@ -131,12 +132,13 @@ def change(earlier: Counts, later: Counts) -> Change:
 
 def estimate(
     mechanism: CountMechanism, released: NDArray[np.int64], *, confusion: Confusion | None = None,
-    confidence: float = 0.95,
+    of: NDArray[np.int64] | None = None, one_of_many: bool = False, confidence: float = 0.95,
 ) -> Counts:  # fmt: skip
     """Return the shares of classes among the users of a batch. This is post-processing and costs no privacy.
 
     The unbiased estimate of class t is the mean of g_t(y), with g_t(y) = Σ_j B_jt ([y holds j] - miss)/(hit - miss). B
-    is the identity, and with a confusion matrix M its inverse: the estimate is then of true classes. Its variance is
+    is the identity; with a confusion matrix M its inverse, so that the estimate is of true classes; with `of` it adds
+    up what belongs to one class. Its variance is
     (E g_t² - share_t)/n given the users' true classes, since g_t has mean [t is the true class]. It holds the draws of
     the mechanism and of the model; the uncertainty of M is added. Intervals are normal, with Bonferroni's correction
     for K classes, clipped to [0, 1] and widened to hold the maximum likelihood estimate.
@@ -147,6 +149,11 @@ def estimate(
         mechanism: Mechanism of the releases.
         released: (n,), outputs of the mechanism, one for each user.
         confusion: The model's confusion. With None, the classes are those that the model gives, on the device.
+        of: (K,), the class to count for each of the mechanism's, which stand for answers to several questions
+            (`answers_to`). With None each is counted.
+        one_of_many: Whether a release is of one record, drawn at random, of a user of several. The estimate is then the
+            mean of users' own shares h_i. Its variance is (E g_t² - mean h_it²)/n, and at most (E g_t² - share_t²)/n,
+            which is taken.
         confidence: Probability with which all intervals hold together.
 
     Raises:
@@ -167,23 +174,84 @@ def estimate(
     n = len(released)
     seen = np.bincount(released, minlength=mechanism.outputs) / n
     held = mechanism.support(seen)
-    unbiased = (held - mechanism.miss) / gain
-    if confusion is None:
-        square = (held * (1 - 2 * mechanism.miss) + mechanism.miss**2) / gain**2
-        spread = np.maximum(square - unbiased, 0.0) / n
+    each = (held - mechanism.miss) / gain
+    columns = None if of is None else np.eye(int(of.max()) + 1)[of]
+    if confusion is not None:
+        columns = confusion.inverse
+    if columns is None:
+        unbiased, square = each, (held * (1 - 2 * mechanism.miss) + mechanism.miss**2) / gain**2
     else:
-        unbiased = unbiased @ confusion.inverse
-        square = np.array([
-            seen @ ((mechanism.inside(column) - mechanism.miss * column.sum()) / gain) ** 2
-            for column in confusion.inverse.T
-        ])  # fmt: skip
-        spread = np.maximum(square - unbiased, 0.0) / n + confusion.variance(np.clip(unbiased, 0.0, 1.0))
-    mix = None if confusion is None else confusion.shares
-    shares = likeliest(mechanism, seen, users=n, start=unbiased, mix=mix)
+        unbiased, square = each @ columns, _squares(mechanism, seen, columns)
+    own = np.clip(unbiased, 0.0, 1.0) ** 2 if one_of_many else unbiased
+    spread, mix = np.maximum(square - own, 0.0) / n, None
+    if confusion is not None:
+        spread, mix = spread + confusion.variance(np.clip(unbiased, 0.0, 1.0)), confusion.shares
+    if of is None:
+        shares = likeliest(mechanism, seen, users=n, start=unbiased, mix=mix)
+    else:
+        shares = np.bincount(of, weights=likeliest(mechanism, seen, users=n, start=each))
     errors = np.sqrt(spread)
-    width = quantile(confidence, classes) * errors
+    width = quantile(confidence, len(unbiased)) * errors
     low, high = (np.clip(unbiased + side * width, 0.0, 1.0) for side in (-1, 1))
     return Counts(n, shares, unbiased, errors, np.minimum(low, shares), np.maximum(high, shares), confidence)
+
+
+def _squares(mechanism: CountMechanism, seen: FloatArray, columns: FloatArray) -> FloatArray:
+    """Return the mean of g_t(y)² of each column (K, K') of B, over shares of outputs."""
+    gain = mechanism.hit - mechanism.miss
+    return np.array([
+        seen @ ((mechanism.inside(column) - mechanism.miss * column.sum()) / gain) ** 2 for column in columns.T
+    ])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Several:
+    """Way to ask users several questions.
+
+    Attributes:
+        together: Whether each user releases one class for their answers to all of them. If not, each user answers one.
+        mechanisms: The mechanism of that class, or one for each question.
+        error: Expected squared error of all shares, times n.
+    """
+
+    together: bool
+    mechanisms: tuple[CountMechanism, ...]
+    error: float
+
+
+def answers_to(classes: Sequence[int]) -> NDArray[np.int64]:
+    """Return the answer to each of Q questions in each class of all answers together, (Q, K_1·...·K_Q)."""
+    return np.stack([axis.ravel() for axis in np.indices(tuple(classes))])
+
+
+def of_several(classes: Sequence[int], best: Callable[[int, int], CountMechanism | None]) -> Several | None:
+    """Return the way with the least squared error of all shares, where all answers are as frequent.
+
+    Users who answer one question each spend all of ε on it, but only every Q-th stands for all, which costs
+    (Q - 1)·share·(1 - share)/n beside the noise. One class for all answers has no such error, and more noise. To split
+    ε among questions is never the best of the three (docs/counts.md).
+
+    Args:
+        classes: Number of answers to each question.
+        best: Function of a number of classes and Q', that returns the mechanism whose batch holds every Q'-th user; or
+            None if there is none.
+    """
+    number, every, ways = len(classes), math.prod(classes), []
+    known = [one for size in classes if (one := best(size, number)) is not None]
+    if len(known) == number:
+        noise = sum(number * size * variance(one) for one, size in zip(known, classes, strict=True))
+        ways.append(Several(False, tuple(known), noise + sum((number - 1) * (1 - 1 / size) for size in classes)))
+    if every <= MOST_CLASSES and (joint := best(every, 1)) is not None:
+        ways.append(Several(True, (joint,), _marginal_error(joint, classes)))
+    return min(ways, key=lambda way: way.error, default=None)
+
+
+def _marginal_error(mechanism: CountMechanism, classes: Sequence[int]) -> float:
+    """Return the variance of all answers' shares times n, where all classes of a joint mechanism are as frequent."""
+    other = math.exp(-mechanism.epsilon)
+    law = other + (1 - other) * mechanism.inside(np.full(mechanism.classes, 1 / mechanism.classes))
+    law /= law.sum()
+    return float(sum(_squares(mechanism, law, np.eye(int(of.max()) + 1)[of]).sum() - 1 for of in answers_to(classes)))
 
 
 def likeliest(

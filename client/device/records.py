@@ -22,8 +22,9 @@ from client.models.embeddings import embeddings_path, keeps_embeddings, read_emb
 from client.node import Node, changing, load_device
 from client.shard import extend_shard
 from client.store.ledger import LedgerError
-from client.store.questions import FIRST_RECORD, QuestionRecords
+from client.store.questions import QuestionRecords
 from client.store.text_column import Text
+from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.request import SPLITS
 
 
@@ -122,7 +123,7 @@ def _numbers(node: Node, user: int, n: int) -> range:
     with node.ledger("") as ledger:
         known = [shard.records[shard.users == user] for shard in shards] + [ledger.records_of(user)]
     records = np.concatenate(known)
-    start = int(records[records < FIRST_RECORD].max(initial=-1)) + 1
-    if start + n > FIRST_RECORD:
+    start = int(records[records < ALL_RECORDS].max(initial=-1)) + 1
+    if start + n > ALL_RECORDS:
         raise ValueError(f"{node.folder}: there are no numbers left for {n:,} more records of user {user}")
     return range(start, start + n)

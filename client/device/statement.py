@@ -20,6 +20,7 @@ from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_
 from mechanisms.channels import CHANNELS
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.request import Request
 
 #: Largest number of records, and of users, that are listed individually; the costliest come first.
@@ -159,6 +160,7 @@ def _cost_lines(statement: dict[str, Any]) -> list[str]:
     for one in records[:LISTED]:
         asked = one["record"] - FIRST_RECORD  # a sentence of an inference request is no record of its user
         whose = f"record {one['record']}" if asked < 0 else f"sentence {asked + 1} that was asked about"
+        whose = "all records together" if one["record"] == ALL_RECORDS else whose
         whose += f" of user {one['user']}" if len(users) > 1 else ""
         costs = ", ".join(f"{c} {describe_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
         lines.append(f"  {whose}: {costs}")
@@ -191,8 +193,11 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
         elif limit == 0:
             lines.append(f"  {channel}: nothing")
         else:
-            most = max((one["channels"].get(channel, 0.0) for one in statement["records"]), default=0.0)
-            left = _left(limit, most, "the costliest one has")
+            spent = {False: 0.0, True: 0.0}  # of one record, and of all together, which counts for each
+            for one in statement["records"]:
+                together = one["record"] == ALL_RECORDS
+                spent[together] = max(one["channels"].get(channel, 0.0), spent[together])
+            left = _left(limit, sum(spent.values()), "the costliest one has")
             lines.append(f"  {channel}: {_upto(limit)}{at} for each record; {left}")
     for name, why in reasons.items():
         if name in EXPOSURES:

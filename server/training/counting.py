@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,14 +59,34 @@ class CountModel:
 
     @classmethod
     def of_topics(
-        cls, encoder: str, prototypes: NDArray[np.float64], embeddings: NDArray[np.float32]
-    ) -> CountModel:
-        """Return the nearest of prototypes (K, m), which public embeddings (n, m) without labels refine."""
-        mean, centres = refined(prototypes, embeddings)
-        mean = mean * np.linalg.norm(np.asarray(embeddings, np.float64), axis=1).mean()
-        projection = _principal(encoder, mean, np.concatenate([embeddings, mean + centres]).astype(np.float32))
-        weight = projection.m1.T.astype(np.float64) @ centres.T
-        return cls(projection, (weight.astype(np.float32), np.zeros(len(centres), np.float32)))
+        cls, encoder: str, prototypes: Sequence[NDArray[np.float64]], embeddings: NDArray[np.float32]
+    ) -> tuple[CountModel, ...]:
+        """Return a model for each question, with the same maps: the nearest of its prototypes (K, m).
+
+        Public embeddings (n, m) without labels refine the prototypes.
+        """
+        h = np.asarray(embeddings, np.float64)
+        means, centres = zip(*(refined(each, embeddings) for each in prototypes), strict=True)
+        mean = means[0] * np.linalg.norm(h, axis=1).mean()  # the prototypes do not change it
+        there = [mean + each for each in centres]
+        projection = _principal(encoder, mean, np.concatenate([embeddings, *there]).astype(np.float32))
+        made = []
+        for each in centres:
+            weight = projection.m1.T.astype(np.float64) @ each.T
+            made.append(cls(projection, (weight.astype(np.float32), np.zeros(len(each), np.float32))))
+        return tuple(made)
+
+    @classmethod
+    def together(cls, models: Sequence[CountModel]) -> CountModel:
+        """Return the model whose classes are all combinations of classes of models with the same maps.
+
+        The sum of two logits is largest where each of them is. The last model's class runs fastest.
+        """
+        weight, bias = (np.asarray(part, np.float64) for part in models[0].head)
+        for other in models[1:]:
+            weight = (weight[:, :, None] + other.head[0][:, None, :]).reshape(len(weight), -1)
+            bias = (bias[:, None] + other.head[1]).ravel()
+        return cls(models[0].projection, (weight.astype(np.float32), bias.astype(np.float32)))
 
     @property
     def classes(self) -> int:

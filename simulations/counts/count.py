@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,28 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.node import load_node
-from client.policy import Policy, Refused
+from client.policy import Refused
 from client.sanitizer import Sanitizer
-from mechanisms.accounting.counting import of_central, of_local
 from mechanisms.accounting.ladder import ladder
-from mechanisms.accounting.planner import Target
-from mechanisms.catalogue import build
 from mechanisms.channels import ANSWER
-from mechanisms.mechanism import parameters, share_variance
+from mechanisms.mechanism import CountMechanism, parameters
 from mechanisms.messages.questions import AnswerQuestion
 from mechanisms.messages.request import Request
-from server.counts import MOST_CLASSES, Confusion, change, estimate
-from server.maps import Maps
-from server.protocols.models import ENCODER
-from server.protocols.protocol import Encoding
-from server.training.class_names import prototypes_of, sentences_of
+from server.counts import MOST_CLASSES, answers_to, change, estimate, of_several
 from server.training.counting import CountModel
 from server.validation import validate
-from simulations.artifacts.model_folder import read_about
-from simulations.artifacts.public import CachedEncoder
+from simulations.counts.asking import Asked, Budget, asked_by
 from simulations.counts.result import CountResult, counts_of, moved, read, rows_of
-from simulations.errors import UserError, no_file
-from simulations.experiment import Experiment, slug
+from simulations.errors import UserError
+from simulations.experiment import ArmSetup, Experiment, slug
 from simulations.output.atomic import staged
 from simulations.run.partition import hand_out
 from simulations.run.population import late
@@ -46,61 +39,7 @@ from simulations.shuffler.shuffle import shuffle
 log = logging.getLogger(__name__)
 
 #: Split of the request.
-_SPLIT = "train"
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Price of a count.
-
-    Attributes:
-        epsilon: Local ε; None to plan it for `central`.
-        central: Central ε after the shuffler; None if `epsilon` is given.
-        mechanism: Name of the mechanism; None for the one of least variance.
-    """
-
-    epsilon: float | None = None
-    central: float | None = None
-    mechanism: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.epsilon is None) == (self.central is None):
-            raise UserError("--epsilon, --central: give one of the two, the local ε or that behind the shuffler")
-        name, value = ("--epsilon", self.epsilon) if self.central is None else ("--central", self.central)
-        if not 0 < (value or 0) < 1000:
-            raise UserError(f"{name} {value:g}: must be above 0 and below 1,000")
-        if self.central is not None and self.mechanism is not None:
-            raise UserError("--mechanism: goes with --epsilon; for --central the best one is planned")
-
-    def chosen(self, classes: int, *, users: int | None, delta: float, limit: float) -> Any:
-        """Return the mechanism for K classes. Its ε is at most the limit of the users' policy.
-
-        Raises:
-            UserError: Nothing fits, or the limit is below the ε that is asked for.
-        """
-        try:
-            if self.epsilon is not None:
-                if self.epsilon > limit:
-                    raise UserError(
-                        f"policy.answer: {limit:g} is below --epsilon {self.epsilon:g}, so every device would refuse; "
-                        f"set policy.answer={self.epsilon:g}, or take a smaller one"
-                    )
-                if self.mechanism is None:
-                    return of_local(classes, self.epsilon)
-                spec = {"mechanism": self.mechanism, "epsilon": self.epsilon}
-                return build(spec, channel=ANSWER.name, classes=classes)
-            assert self.central is not None
-            if limit == 0:
-                raise UserError("policy.answer: is 0, so every device would refuse; set the largest ε of an answer")
-            planned: Any = of_central(classes, Target(self.central, delta, users))
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        if planned is None:
-            raise UserError(f"--central {self.central:g}: no release fits; take a larger one, or more users")
-        if planned.epsilon > limit:
-            log.info(f"policy.answer = {limit:g} is below the ε = {planned.epsilon:.3g} that would fit, and is taken")
-            planned = replace(planned, epsilon=limit)
-        return planned
+SPLIT = "train"
 
 
 def count(
@@ -112,14 +51,15 @@ def count(
 
     Devices classify their text by a public model and release the class by a mechanism, as an answer. The release takes
     the path of every other one: request, policy, ledger, validation, shuffler. The experiment gives data, users,
-    encoder, shuffler and policy; its arms are not run.
+    encoder, shuffler and policy; its arms are not run. A device of several records releases the class of one, drawn at
+    random, so that ε is for all of them; the shares are then means of users' own shares.
 
     The model is `model`, or the nearest of `topics`, or a logistic head on half of the labelled public text. Without
     public labels it is the nearest class name. Labelled public text that trained no model gives the confusion, by which
     true classes are counted.
 
     Args:
-        experiment: The experiment. Each user holds one record.
+        experiment: The experiment.
         out: New folder of the results.
         epsilon: Local ε; or give `central`.
         central: Central ε at the experiment's `shuffle.delta`, for which ε and mechanism are planned.
@@ -134,137 +74,259 @@ def count(
     Raises:
         UserError: The experiment cannot be counted, or the users' policy refuses.
     """
-    budget = Budget(epsilon, central, mechanism)
-    if not 0 < confidence < 1:
-        raise UserError(f"--confidence {confidence:g}: must be between 0 and 1")
-    if topics is not None and model is not None:
-        raise UserError("--topics, --model: a model has classes of its own; give one of the two")
-    if experiment.population.assignment != "record":
-        raise UserError(
-            "population.assignment: a count takes one record of each user, and no ε of a user with several is shown "
-            'here; set population.assignment = "record"'
-        )
-    setup = next((each for each in experiment.setups if not each.arm.reference), None)
-    if setup is None:
-        raise UserError("arm: all arms are references, whose users accept anything; add a private one")
-    ready = prepare(experiment)
-    if ready.public.encoder is None:
-        way = experiment.training.way
-        raise UserError(f'training.protocol: "{way}" has no encoder on devices, which a count needs; use another')
-    asked = _asked(experiment, ready, topics=topics, model=model)
-    last = None if since is None else read(Path(since))
-    week = 1 if last is None else last.week + 1
+    budget, last = Budget(epsilon, central, mechanism), None if since is None else read(Path(since))
+    users = _Users.of(experiment, confidence)
+    (asked,) = asked_by(
+        users.ready.public, seed=experiment.seed, topics=() if topics is None else (topics,), model=model
+    )
     if asked.model.classes > MOST_CLASSES:
         raise UserError(f"{asked.model.classes:,} classes: at most {MOST_CLASSES:,} can be counted")
-    crowd, delta = (setup.answering if setup.shuffled else None), experiment.shuffle.delta
-    drawn = budget.chosen(asked.model.classes, users=crowd, delta=delta, limit=setup.policy.limit(ANSWER.name))
+    drawn = users.best(budget, asked.model.classes)
     with staged(Path(out)) as folder:
-        nodes = folder / "nodes"
-        held = replace(ready.held, train_embeddings=asked.embeddings)
-        public = replace(ready.public, encoder=asked.encoder)
-        hand_out([setup], experiment.population, public, held, nodes, seed=experiment.seed, nodes=1)
-        arm = slug(setup.arm.name)
+        held = users.handed_out(asked, folder / "nodes")
         if last is not None:
-            _check_series(last, drawn, asked.names)
-            _copy_ledger(Path(since or "") / "nodes" / "0", nodes / "0", arm)
-        try:
-            question = AnswerQuestion(parameters(drawn), projection=asked.model.projection, head=asked.model.head)
-            request = Request(arm, f"count-{week}", _SPLIT, experiment.shuffle.least, (question,))
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        log.info(f"asking {setup.answering:,} users")
-        released = _released(experiment, request, nodes / "0", arm, setup.policy)
-        result = _counted(experiment, ready, asked, drawn, released, setup.shuffled, budget, confidence, last)
+            check_series(last, drawn, asked.names)
+            _copy_ledger(Path(since or "") / "nodes" / "0", folder / "nodes" / "0", users.arm)
+        week = 1 if last is None else last.week + 1
+        released = users.released(asked.model, drawn, folder / "nodes" / "0", stage=f"count-{week}")
+        result = users.counted(asked, held, drawn, released, chosen=mechanism is None, last=last)
         result.write(folder)
     return result
 
 
+def count_several(
+    experiment: Experiment, out: Path | str, *, topics: Sequence[Path | str], epsilon: float | None = None,
+    central: float | None = None, confidence: float = 0.95,
+) -> tuple[CountResult, ...]:  # fmt: skip
+    """Count the answers to several questions, and write the result of each into a folder `1`, `2` ... of a new one.
+
+    Either each user releases one class for all of their answers, or each user answers one question: whatever has the
+    smaller expected error (`server.counts.of_several`).
+
+    Args:
+        experiment: The experiment.
+        out: New folder.
+        topics: Files of topics, one for each question.
+        epsilon: Local ε, of all that a user releases; or give `central`.
+        central: Central ε, as of `count`.
+        confidence: Probability that all intervals of all questions hold together.
+
+    Raises:
+        UserError: The experiment cannot be counted, or the users' policy refuses.
+    """
+    budget, number = Budget(epsilon, central), len(topics)
+    users = _Users.of(experiment, 1 - (1 - confidence) / number)
+    asked = asked_by(users.ready.public, seed=experiment.seed, topics=topics)
+    sizes = [each.model.classes for each in asked]
+
+    def best(classes: int, every: int) -> Any:
+        try:
+            return users.best(budget, classes, every=every)
+        except UserError:
+            return None
+
+    way = of_several(sizes, best)
+    if way is None:
+        raise UserError(f"--topics: no release about {number} questions fits the ε or the policy's limit; raise them")
+    with staged(Path(out)) as folder:
+        held, node = users.handed_out(asked[0], folder / "nodes"), folder / "nodes" / "0"
+        if way.together:
+            (drawn,) = way.mechanisms
+            released = users.released(CountModel.together([each.model for each in asked]), drawn, node, stage="count-1")
+            results = tuple(
+                users.counted(each, held, drawn, released, chosen=True, of=of)
+                for each, of in zip(asked, answers_to(sizes), strict=True)
+            )
+        else:
+            results = tuple(
+                users.counted(each, held, drawn, users.released(
+                    each.model, drawn, node, stage=f"count-1-{place}", part=(place, number)
+                ), chosen=True)
+                for place, (each, drawn) in enumerate(zip(asked, way.mechanisms, strict=True))
+            )  # fmt: skip
+        for place, result in enumerate(results, 1):
+            (folder / str(place)).mkdir()
+            result.write(folder / str(place))
+    return results
+
+
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """Model that users are asked by.
+class _Released:
+    """Batch of a count, and the users behind its rows, whom only the simulation knows."""
+
+    values: NDArray[np.int64]
+    origin: NDArray[np.int64]
+    charged: int
+    dropped: dict[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Users:
+    """Users of an experiment, who are counted.
 
     Attributes:
-        about: The model, in words.
-        names: Names of its classes.
-        model: Its maps and head.
-        encoder: Encoder before it.
-        embeddings: Users' embeddings by that encoder.
-        confusion: Its confusion; None if no labelled public text is left for one.
-        true: Whether its classes are those of the data.
+        experiment: The experiment.
+        setup: Arm whose policy users have.
+        ready: Data.
+        confidence: Probability that all intervals of a count hold together.
     """
 
-    about: str
-    names: tuple[str, ...]
-    model: CountModel
-    encoder: Encoding
-    embeddings: Any
-    confusion: Confusion | None
-    true: bool
+    experiment: Experiment
+    setup: ArmSetup
+    ready: Prepared
+    confidence: float
 
+    @classmethod
+    def of(cls, experiment: Experiment, confidence: float) -> _Users:
+        """Return the users; raise UserError if they cannot be counted."""
+        if not 0 < confidence < 1:
+            raise UserError(f"--confidence {confidence:g}: must be between 0 and 1")
+        setup = next((each for each in experiment.setups if not each.arm.reference), None)
+        if setup is None:
+            raise UserError("arm: all arms are references, whose users accept anything; add a private one")
+        return cls(experiment, setup, prepare(experiment), confidence)
 
-def _asked(
-    experiment: Experiment, ready: Prepared, *, topics: Path | str | None, model: Path | str | None
-) -> _Asked:  # fmt: skip
-    """Return the model, its classes, and its confusion on public text that it was not trained on."""
-    public, encoder = ready.public, ready.public.encoder
-    assert encoder is not None and public.embeddings is not None
-    known = np.zeros(0, np.int64) if public.labels is None else np.flatnonzero(public.labels >= 0)
-    table, classes, embeddings = np.asarray(public.embeddings), public.classes, ready.held.train_embeddings
-    of_data, left = True, known
-    try:
-        if topics is not None:
-            names = _topics(Path(topics))
-            sentences = sentences_of([(name,) for name in names])
-            embedded = encoder.embed([sentence for several in sentences for sentence in several])
-            parts = np.split(embedded, np.cumsum([len(several) for several in sentences])[:-1])
-            made = CountModel.of_topics(encoder.identity, prototypes_of(parts), table)
-            about, classes, of_data = f"the nearest of {len(names):,} topics", names, False
-        elif model is not None:
-            classes, identity = read_about(Path(model))
-            if (Path(model) / ENCODER).is_dir():
-                encoder = trained = CachedEncoder(Path(model) / ENCODER)
-                embeddings = trained.embedded(ready.held.train.texts)
-            if encoder.identity != identity:
-                raise UserError(f"{model}: runs on another encoder; name the one of its experiment under [encoder]")
-            made, about = CountModel.of_maps(identity, Maps.load(model)), "a trained model"
-            of_data, left = classes == public.classes, known[:0]  # it may have been trained on public labels
-        elif len(known):
-            order = np.random.default_rng([experiment.seed, 14]).permutation(known)
-            half, left = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])
-            labels = ready.public.labels
-            assert labels is not None
-            made = CountModel.of_labels(encoder.identity, table[half], labels[half], len(classes))
-            about = f"a logistic head on {len(half):,} labelled public texts"
-        elif public.names is not None:
-            made = CountModel.of_topics(encoder.identity, public.names, table)
-            about = "the nearest class name"
-        else:
-            raise UserError(
-                "data.public.labels: without them a count needs --topics, --model or data.class-descriptions"
+    @property
+    def arm(self) -> str:
+        return slug(self.setup.arm.name)
+
+    @property
+    def many(self) -> bool:
+        """Return True if a user may hold several records."""
+        return self.experiment.population.assignment != "record"
+
+    def best(self, budget: Budget, classes: int, *, every: int = 1) -> CountMechanism:
+        """Return the mechanism for K classes, of which a batch holds one of `every` users."""
+        crowd = self.setup.answering // every if self.setup.shuffled else None
+        limit = self.setup.policy.limit(ANSWER.name)
+        found: CountMechanism = budget.chosen(
+            classes, users=crowd, delta=self.experiment.shuffle.delta, limit=limit
+        )
+        return found
+
+    def handed_out(self, asked: Asked, nodes: Path) -> Any:
+        """Write all users onto one node, and return their embeddings by the model's encoder."""
+        held, public = self.ready.held, replace(self.ready.public, encoder=asked.encoder)
+        if asked.encoder is not self.ready.public.encoder:
+            held = replace(held, train_embeddings=asked.encoder.embed(held.train.texts))
+        hand_out(
+            [self.setup], self.experiment.population, public, held, nodes, seed=self.experiment.seed, nodes=1
+        )
+        return np.asarray(held.train_embeddings)
+
+    def released(
+        self, model: CountModel, drawn: CountMechanism, folder: Path, *, stage: str, part: tuple[int, int] = (0, 1)
+    ) -> _Released:
+        """Return what the shuffler delivers in answer to a request, charged to the users' ledger."""
+        experiment, people, policy = self.experiment, self.experiment.population, self.setup.policy
+        try:
+            question = AnswerQuestion(
+                parameters(drawn), projection=model.projection, head=model.head, of_user=self.many
             )
-        confusion = None
-        if of_data and len(left):
-            assert public.labels is not None
-            confusion = Confusion.of(public.labels[left], made.classify(table[left]), len(classes))
+            request = Request(self.arm, stage, SPLIT, experiment.shuffle.least, (question,), part)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        log.info(f"asking {self.setup.answering // part[1]:,} users")
+        node = load_node(folder)
+        try:
+            with node.ledger(self.arm) as ledger:
+                reply = Sanitizer(node.policy(self.arm), ledger, node.streams).answer(request, node.shard(SPLIT))
+        except Refused as refused:
+            raise UserError(
+                f"policy: {refused.text} (answer = {policy.answer:g}, total = {policy.total:g}); raise it, or ask for "
+                "less"
+            ) from None
+        valid, dropped = validate(reply, request, enrolled=range(people.users))
+        rng = np.random.default_rng([experiment.seed, 2, *stage.encode()])
+        clock = partial(late, probability=people.late, stage=stage, seed=experiment.seed) if people.late else None
+        batch, origin, gone = shuffle([valid], minimum_users=request.minimum_users, rng=rng, late=clock)
+        if (release := batch.of(AnswerQuestion)) is None:
+            raise UserError(f"count: the batch was discarded: {batch.discarded}; the users stay charged")
+        dropped.update({"late": gone} if gone else {})
+        return _Released(release.values.astype(np.int64), origin.users, len(reply), dict(dropped))
+
+    def counted(
+        self, asked: Asked, embeddings: Any, drawn: CountMechanism, released: _Released, *, chosen: bool,
+        last: CountResult | None = None, of: NDArray[np.int64] | None = None,
+    ) -> CountResult:  # fmt: skip
+        """Estimate the counts, and compare them with the truth and with a trusted curator."""
+        there = self._shares(asked.model.classify(embeddings), released.origin, len(asked.names))
+        truth = self._shares(self.ready.held.train.labels, released.origin, len(asked.names)) if asked.true else None
+        return counted(
+            self.experiment, asked, drawn, released.values, shuffled=self.setup.shuffled, chosen=chosen,
+            confidence=self.confidence, charged=released.charged, dropped=released.dropped, last=last, of=of,
+            many=self.many, there=there, truth=truth,
+        )  # fmt: skip
+
+    def _shares(self, classes: NDArray[np.int64], delivered: NDArray[np.int64], number: int) -> NDArray[np.float64]:
+        """Return the mean of delivered users' shares of the classes of their records."""
+        holders = self.ready.held.holders.users
+        weights = np.isin(holders, delivered) / np.bincount(holders)[holders]
+        return np.asarray(np.bincount(classes, weights=weights, minlength=number) / len(delivered))
+
+
+def counted(
+    experiment: Experiment, asked: Asked, drawn: CountMechanism, values: NDArray[np.int64], *, shuffled: bool,
+    chosen: bool, confidence: float, charged: int, dropped: dict[str, int], last: CountResult | None = None,
+    of: NDArray[np.int64] | None = None, many: bool = False, there: NDArray[np.float64] | None = None,
+    truth: NDArray[np.float64] | None = None,
+) -> CountResult:  # fmt: skip
+    """Return the counts of a batch.
+
+    Args:
+        experiment: The experiment.
+        asked: The model.
+        drawn: The mechanism.
+        values: Outputs (n,) of the users delivered.
+        shuffled: Whether a shuffler delivered them.
+        chosen: Whether the mechanism was chosen by its variance.
+        confidence: Probability that all intervals hold together.
+        charged: Number of releases on ledgers.
+        dropped: Number of dropped rows by reason.
+        last: Last count of the same users.
+        of: As in `server.counts.estimate`.
+        many: Whether users hold several records, and released the class of one.
+        there: Shares (K,) of the classes that devices found; None if nobody knows them.
+        truth: Shares of the true classes.
+
+    Raises:
+        UserError: They cannot be counted.
+    """
+    users, classes, delta = len(values), len(asked.names), experiment.shuffle.delta
+    least, week = (users, 1) if last is None else (min(users, last.least), last.week + 1)
+    rungs = ladder(None, None, answer=drawn, stages=week, users=least if shuffled else None, delta=delta)
+    central = rungs[-1].epsilon
+    # a curator's noise here is for whole numbers of users, and users of many records have shares
+    noise = None if central is None or many else _two_sided_geometric(central, classes, seed=experiment.seed)
+    try:
+        found = estimate(drawn, values, of=of, one_of_many=many, confidence=confidence)
+        corrected = None
+        if asked.confusion is not None:
+            corrected = estimate(
+                drawn, values, confusion=asked.confusion, one_of_many=many, confidence=confidence
+            )
     except ValueError as error:
         raise UserError(str(error)) from error
-    return _Asked(about, tuple(classes), made, encoder, embeddings, confusion, of_data)
+
+    def published(true: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        return None if noise is None or true is None else true + noise / users
+
+    earlier = None if last is None else counts_of(last, last.corrected if corrected is not None else last.found)
+    changed = None if earlier is None else change(earlier, found if corrected is None else corrected)
+    confusion = asked.confusion
+    return CountResult(
+        experiment.name, experiment.seed, asked.about, parameters(drawn), chosen, users, confidence,
+        rows_of(asked.names, found, there, published(there)),
+        () if corrected is None else rows_of(asked.names, corrected, truth, published(truth)),
+        float(found.errors.sum() / math.sqrt(2 * math.pi)), [rung.to_dict() for rung in rungs], charged,
+        0 if confusion is None else int(confusion.counts.sum()),
+        None if confusion is None else float(np.trace(confusion.counts) / confusion.counts.sum()), dropped,
+        week, least, () if changed is None else moved(asked.names, changed), many,
+    )  # fmt: skip
 
 
-def _topics(path: Path) -> tuple[str, ...]:
-    if not path.is_file():
-        raise no_file(path)
-    try:
-        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8; save it as UTF-8") from None
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise UserError(f"{path}: must name two or more topics, one a line, none of them twice")
-    return tuple(names)
-
-
-def _check_series(last: CountResult, drawn: Any, names: tuple[str, ...]) -> None:
-    """Check that a count goes on with the series of the last one."""
+def check_series(last: CountResult, drawn: Any, names: tuple[str, ...]) -> None:
+    """Raise UserError unless a count goes on with the series of the last one."""
     if parameters(drawn) != dict(last.mechanism):
         raise UserError(
             f"--since: the last count drew by {last.mechanism['mechanism']} with ε = {last.mechanism['epsilon']:g}; "
@@ -281,78 +343,6 @@ def _copy_ledger(source: Path, target: Path, arm: str) -> None:
         raise UserError(f"--since: {place} is missing; name the folder of the last count of these users")
     with closing(sqlite3.connect(place)) as there, closing(sqlite3.connect(target / place.name)) as copy:
         there.backup(copy)
-
-
-@dataclass(frozen=True, eq=False)
-class _Released:
-    """Batch of a count, and the users behind its rows, whom only the simulation knows."""
-
-    values: NDArray[np.int64]
-    origin: NDArray[np.int64]
-    charged: int
-    dropped: dict[str, int]
-
-
-def _released(experiment: Experiment, request: Request, folder: Path, arm: str, policy: Policy) -> _Released:
-    """Return what the shuffler delivers in answer to a request, charged to the users' ledger."""
-    node, people = load_node(folder), experiment.population
-    try:
-        with node.ledger(arm) as ledger:
-            reply = Sanitizer(node.policy(arm), ledger, node.streams).answer(request, node.shard(_SPLIT))
-    except Refused as refused:
-        raise UserError(
-            f"policy: {refused.text} (answer = {policy.answer:g}, total = {policy.total:g}); raise it, or ask for less"
-        ) from None
-    valid, dropped = validate(reply, request, enrolled=range(people.users))
-    stage = request.stage
-    rng = np.random.default_rng([experiment.seed, 2, *stage.encode()])
-    clock = partial(late, probability=people.late, stage=stage, seed=experiment.seed) if people.late else None
-    batch, origin, gone = shuffle([valid], minimum_users=request.minimum_users, rng=rng, late=clock)
-    if (release := batch.of(AnswerQuestion)) is None:
-        raise UserError(f"count: the batch was discarded: {batch.discarded}; the users stay charged")
-    dropped.update({"late": gone} if gone else {})
-    return _Released(release.values.astype(np.int64), origin.users, len(reply), dict(dropped))
-
-
-def _counted(
-    experiment: Experiment, ready: Prepared, asked: _Asked, drawn: Any, released: _Released, shuffled: bool,
-    budget: Budget, confidence: float, last: CountResult | None,
-) -> CountResult:  # fmt: skip
-    """Estimate the counts, and compare them with the truth and with a trusted curator."""
-    users, classes, delta = len(released.values), len(asked.names), experiment.shuffle.delta
-    row = np.empty(experiment.population.users, np.int64)
-    row[ready.held.holders.users] = np.arange(len(ready.held.holders.users))
-    rows = row[released.origin]
-    there = np.bincount(asked.model.classify(np.asarray(asked.embeddings))[rows], minlength=classes) / users
-    truth = np.bincount(ready.held.train.labels[rows], minlength=classes) / users if asked.true else None
-    least, week = (users, 1) if last is None else (min(users, last.least), last.week + 1)
-    rungs = ladder(None, None, answer=drawn, stages=week, users=least if shuffled else None, delta=delta)
-    central = rungs[-1].epsilon
-    noise = None if central is None else _two_sided_geometric(central, classes, seed=experiment.seed)
-    try:
-        found = estimate(drawn, released.values, confidence=confidence)
-        corrected = None
-        if asked.confusion is not None:
-            corrected = estimate(drawn, released.values, confusion=asked.confusion, confidence=confidence)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-    def published(true: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-        return None if noise is None or true is None else true + noise / users
-
-    earlier = None if last is None else counts_of(last, last.corrected if corrected is not None else last.found)
-    changed = None if earlier is None else change(earlier, found if corrected is None else corrected)
-    errors = np.sqrt(share_variance(drawn.hit, drawn.miss, there) / users)
-    confusion = asked.confusion
-    return CountResult(
-        experiment.name, experiment.seed, asked.about, parameters(drawn), budget.mechanism is None, users, confidence,
-        rows_of(asked.names, found, there, published(there)),
-        () if corrected is None else rows_of(asked.names, corrected, truth, published(truth)),
-        float(errors.sum() / math.sqrt(2 * math.pi)), [rung.to_dict() for rung in rungs], released.charged,
-        0 if confusion is None else int(confusion.counts.sum()),
-        None if confusion is None else float(np.trace(confusion.counts) / confusion.counts.sum()), released.dropped,
-        week, least, () if changed is None else moved(asked.names, changed),
-    )  # fmt: skip
 
 
 def _two_sided_geometric(epsilon: float, classes: int, *, seed: int) -> NDArray[np.float64]:

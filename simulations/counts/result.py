@@ -117,7 +117,7 @@ class CountResult:
         confidence: Probability that all intervals of a table hold.
         found: Counts of the classes that the devices found.
         corrected: Counts of true classes, by the model's confusion; none if no labelled public text is there.
-        expected: Expected total variation of `found` by the mechanism's variance.
+        expected: Expected total variation of `found` by its standard errors.
         ladder: Rungs, JSON-ready.
         charged: Number of releases on the ledger.
         labelled: Number of labelled public texts of the confusion; 0 if there are none.
@@ -126,6 +126,8 @@ class CountResult:
         week: Number of the count in a series of the same users, from 1.
         least: Smallest number of users delivered in any count of the series.
         moved: Changes since the last count of the series, in what `rows` counts; none in the first.
+        many: Whether users hold several records, and each released the class of one, drawn at random. Shares are then
+            means of users' own shares.
     """
 
     name: str
@@ -146,6 +148,7 @@ class CountResult:
     week: int = 1
     least: int = 0
     moved: tuple[Moved, ...] = ()
+    many: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form, with the total variations in place of what a reader would compute."""
@@ -184,21 +187,24 @@ class CountResult:
         """Return the result for a terminal."""
         of = "true classes" if self.corrected else "classes that the devices found"
         largest = sorted(self.rows, key=lambda row: -row.share)[:SHOWN]
+        known = ("truth",) if self.rows[0].true is not None else ()
         cells = [
-            (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}", number(row.true))
+            (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}",
+             *(number(row.true) for _ in known))
             for row in largest
-        ]
+        ]  # fmt: skip
         size = f", sets of {self.mechanism['subset']}" if "subset" in self.mechanism else ""
         chosen = ", chosen by its variance" if self.chosen else ""
         local, central = self.rung("answer")["epsilon"], self.rung("shuffled")
         why = f"none: {central['assumption']}"
         rest = len(self.rows) - len(largest)
         lines = [
-            f"{self.users:,} users; model: {self.model}; {self.mechanism['mechanism']}{size}{chosen}",
+            f"{self.users:,} users{', one of the texts of each' * self.many}; model: {self.model}; "
+            f"{self.mechanism['mechanism']}{size}{chosen}",
             f"local ε = {local:.4g}; central ε = "
             + (why if central["epsilon"] is None else f"{central['epsilon']:.4g} at δ = {central['delta']:g}"),
             "",
-            table((of, "users", "share", f"{self.confidence:.0%} interval, all together", "truth"), cells),
+            table((of, "users", "share", f"{self.confidence:.0%} interval, all together", *known), cells),
         ]  # fmt: skip
         lines += [f"and {rest:,} smaller ones: see counts.csv"] if rest else []
         whole = self.to_dict()

@@ -11,7 +11,17 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides, show_progress
+from sottovoce.cli.count import Central, Confidence, Epsilon, MechanismName, Since, TrainedModel
+from sottovoce.cli.options import (
+    AsJson,
+    Data,
+    OneArm,
+    Set,
+    end_where_nobody_was_delivered,
+    overrides,
+    print_json,
+    show_progress,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +46,14 @@ Party = Annotated[
 ]
 Port = Annotated[int, typer.Option("--port", help="Port to listen on.")]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+SealKeys = Annotated[
+    list[Path],
+    typer.Option(
+        "--seal-key",
+        metavar="FILE",
+        help="The private key that releases are sealed to; again, of the one before, while devices change.",
+    ),
+]
 
 
 @app.command("up")
@@ -306,14 +324,7 @@ def train(
     root_certificates: Authority,
     certificate: Certificate,
     key: Key,
-    seal_key: Annotated[
-        list[Path],
-        typer.Option(
-            "--seal-key",
-            metavar="FILE",
-            help="The private key that releases are sealed to; again, of the one before, while devices change.",
-        ),
-    ],
+    seal_key: SealKeys,
     bundle: Annotated[
         Path | None,
         typer.Option(
@@ -351,6 +362,63 @@ def train(
             training = training_of(experiment.training, experiment.encoder, experiment.seed)
             result = train_arm(setup, training, known, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
+
+
+@app.command("count")
+def count(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
+    public: Annotated[
+        Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The counts; new or empty.")],
+    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")],
+    root_certificates: Authority,
+    certificate: Certificate,
+    key: Key,
+    seal_key: SealKeys,
+    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What the devices were given.")],
+    arm: OneArm = None,
+    epsilon: Epsilon = None,
+    central: Central = None,
+    mechanism: MechanismName = None,
+    topics: Annotated[
+        Path | None, typer.Option("--topics", metavar="FILE", help="Topics, one a line.", show_default=False)
+    ] = None,
+    model: TrainedModel = None,
+    since: Since = None,
+    confidence: Confidence = 0.95,
+    as_json: AsJson = False,
+) -> None:
+    """Count the classes of users' texts, as `sottovoce count` does in a simulation."""
+    from simulations.experiment import load
+
+    experiment = load(file)
+    with redirect_stdout(sys.stderr):
+        from client.device.bundle import open_bundle
+        from simulations.artifacts.public import load_public
+        from simulations.counts.asking import Budget, asked_by
+        from simulations.counts.result import read
+        from sottovoce.deployment.count import count as count_users
+        from sottovoce.deployment.devices.bundle import chosen
+        from sottovoce.deployment.shuffler_client import Shuffler
+        from sottovoce.deployment.training_server import RemoteShuffler
+
+        show_progress()
+        budget, setup = Budget(epsilon, central, mechanism), chosen(experiment, arm)
+        last, given = None if since is None else read(since), open_bundle(bundle)
+        known = load_public(experiment, public)
+        (asked,) = asked_by(known, seed=experiment.seed, topics=[topics] if topics else (), model=model)
+        with Shuffler(shuffler, root_certificates=root_certificates, certificate=certificate, key=key) as line:
+            users = RemoteShuffler(line, seal_keys=seal_key, timeout=experiment.population.timeout, bundle=given)
+            result = count_users(
+                experiment, setup, known, asked, out, users=users, bundle=given, budget=budget, confidence=confidence,
+                last=last,
+            )  # fmt: skip
+    if as_json:
+        print_json(result.to_dict())
+        return
+    print(result.text())
+    print(f"\n{out}: count.json, counts.csv, counts.png")
 
 
 @app.command("sign")

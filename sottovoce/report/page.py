@@ -70,8 +70,9 @@ def page_of_count(result: CountResult) -> str:
     one = "the class that a model found in it" if "subset" not in result.mechanism else (
         f"a set of {result.mechanism['subset']} classes that probably holds the one that a model found in it"
     )
+    text = "a text of the user's, drawn at random" if result.many else "one text"
     answers = (
-        ("What left each device?", f"Of one text, {one}, exchanged at random for another of {classes}. No text left."),
+        ("What left each device?", f"Of {text}, {one}, exchanged at random for another of {classes}. No text left."),
         ("What does it cost at worst?", promised + "."),
         ("How sure are the counts?", _sureness(result)),
     )  # fmt: skip

@@ -327,3 +327,46 @@ def test_the_digest_of_a_label_is_what_it_was() -> None:
         "mechanism": {"mechanism": "randomized-response", "epsilon": 2.0, "classes": CLASSES},
         "guarantee": question.named("label").mechanism.guarantee.to_dict(),
     })  # fmt: skip
+
+
+# --- one answer of a user's records together
+
+
+def once(**changes: Any) -> Request:
+    question = asked(**changes)
+    return replace(question, questions=(replace(question.question(AnswerQuestion), of_user=True),))
+
+
+def test_a_users_one_answer_is_another_question_on_the_wire() -> None:
+    question = once()
+    read = request_from_record(record_from_bytes(record_to_bytes(request_to_record(question))))
+    assert read.question(AnswerQuestion).of_user and read.of_users
+    assert read.digest("answer") == question.digest("answer") != asked().digest("answer")
+
+
+def test_a_users_one_answer_is_that_of_a_random_record(tmp_path: Path) -> None:
+    """4,000 users of the same two texts: each one's class comes as often as ε = 2 lets it, by chi-squared."""
+    folder = make_node(tmp_path, np.repeat(np.arange(4000), 2), np.tile([0, 1], 4000), policy=POLICY)
+    shard = load_node(folder).shard("train")
+    own = clear(shard.embeddings(ENCODER).take(np.arange(len(shard))), once())
+    reply = answer(folder, once())
+    assert len(reply) == 4000 and len(ledger_rows(folder)) == 4000
+    law = np.exp([build({"mechanism": "randomized-response", "epsilon": EPSILON}, channel="answer", classes=CLASSES)
+                  .log_prob(np.arange(CLASSES), np.full(CLASSES, c)) for c in range(CLASSES)])  # fmt: skip
+    expected = np.bincount(own, minlength=CLASSES) / len(own) @ law
+    seen = np.bincount(values(reply), minlength=CLASSES)
+    assert stats.chisquare(seen, expected * 4000).pvalue > ALARM
+
+
+@pytest.mark.parametrize("together_first", [False, True])
+def test_an_answer_of_all_records_counts_towards_the_limit_of_each(tmp_path: Path, together_first: bool) -> None:
+    """The limit allows one answer of a record. Neither order gives a second one about it; other users are not held."""
+    folder = make_node(tmp_path, [0, 0, 1], [0, 1, 0], policy=replace(POLICY, total=100.0))
+    questions = [once(stage="together", part=(0, 2)), asked(stage="alone")]
+    first, second = questions if together_first else questions[::-1]
+    assert set(answer(folder, first).users) == ({0} if together_first else {0, 1})
+    if together_first:
+        assert answer(folder, second).users.tolist() == [1]
+    else:
+        with pytest.raises(Refused, match="channel"):
+            answer(folder, second)

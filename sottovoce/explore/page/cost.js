@@ -1,7 +1,7 @@
 // Below: what the theorem says, in words and as a curve that moves with the sliders.
 
 import { limits } from "./charts.js";
-import { at, make, percent, put, term } from "./dom.js";
+import { at, count, make, percent, put, term } from "./dom.js";
 
 // The words of the field that stand in a line, each with its meaning.
 const WORDS = { "Worst case": "worst case", "shuffler": "shuffler, crowd", "δ": "δ (delta)" };
@@ -40,7 +40,10 @@ export class Cost {
     return [s.channel, s.mechanism, s.dim, ...Object.keys(more).map(name => s[name]), s.label_epsilon, calibrated ? s.delta : 0].join(" ");
   }
 
-  crowded(found) { put(at("crowd"), explained(found.words)); }
+  crowded(found) {
+    put(at("crowd"), explained(found.words));
+    put(at("count"), found.count ? counted(found.count, found.users) : null);
+  }
 
   // What belongs to other settings than the price is not shown.
   show() {
@@ -73,5 +76,16 @@ export class Cost {
       near ? make("p", {}, `In the finished study the arm nearest to this, “${near.name}”, had an accuracy of ${near.accuracy.toFixed(3)}.`) : null);
   }
 }
+
+const tenths = share => `${(100 * share).toFixed(1)}%`;
+
+// What a server learns of all of them: a count, drawn once.
+const counted = (rows, users) => [
+  make("p", {}, `And a count of such a crowd of ${count(users)}, drawn here at random, would be:`),
+  make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "A count of the crowd" }, make("table", {},
+    make("thead", {}, make("tr", {}, ["class", "counted", "interval", "in truth"].map(name => make("th", { scope: "col" }, name)))),
+    make("tbody", {}, rows.map(row => make("tr", {}, make("th", { scope: "row" }, row.name), make("td", {}, tenths(row.share)),
+      make("td", {}, `${tenths(row.low)} to ${tenths(row.high)}`), make("td", {}, tenths(row.true))))))),
+];
 
 const whole = s => JSON.stringify(s);

@@ -180,10 +180,10 @@ def test_what_was_released_is_never_repeated_for_another_record(tmp_path: Path) 
 
 
 def test_numbers_of_sentences_are_never_reached(tmp_path: Path) -> None:
-    node = make_node(tmp_path / "node", [0, 0, 1], [0, FIRST_RECORD, FIRST_RECORD - 2], seed=None, labelled=False)
+    node = make_node(tmp_path / "node", [0, 0, 1], [0, FIRST_RECORD, FIRST_RECORD - 3], seed=None, labelled=False)
     embeddings_path(node, "train", ENCODER).unlink()
     assert add_records(node, "test", ["a"], None, 0) == (0, range(1, 2))  # what is no record's number does not count
-    assert add_records(node, "test", ["a"], None, 1) == (1, range(FIRST_RECORD - 1, FIRST_RECORD))
+    assert add_records(node, "test", ["a"], None, 1) == (1, range(FIRST_RECORD - 2, FIRST_RECORD - 1))
     with pytest.raises(ValueError, match="no numbers left for 1 more records of user 1"):
         add_records(node, "test", ["a"], None, 1)
     assert len(held(node, "test")) == 2

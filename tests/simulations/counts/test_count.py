@@ -15,11 +15,13 @@ import pytest
 from client.node import load_node
 from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import build
+from mechanisms.messages.questions.question import ALL_RECORDS
 from simulations.counts import count as room
-from simulations.counts.count import count
+from simulations.counts.count import count, count_several
 from simulations.counts.result import CountResult, variation
 from simulations.errors import UserError
 from simulations.experiment import Experiment, slug
+from simulations.run.prepare import Holders
 from tests.support.studies import PRIOR, PURKAYASTHA, experiment, prepared
 
 ARM = {"name": "users", "embedding": PURKAYASTHA, "label": {"mechanism": "randomized-response", "epsilon": 3.0}}
@@ -111,6 +113,57 @@ def test_topics_are_the_classes(counted: Counted, tmp_path: Path, monkeypatch: p
     assert [row.name for row in result.found] == ["one", "two.", "three", "four"] and not result.corrected
 
 
+@pytest.mark.parametrize(("epsilon", "together"), [(1.0, False), (8.0, True)])
+def test_several_questions_are_asked_the_better_way_and_each_user_pays_once(
+    counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epsilon: float, together: bool
+) -> None:
+    """600 users, questions of two and three topics."""
+    rng = np.random.default_rng(1)
+    monkeypatch.setattr(
+        "tests.support.studies.KnownEncoder.embed", lambda self, texts: rng.normal(size=(len(texts), 8))
+    )
+    study = small(policy={"answer": 8.0})
+    monkeypatch.setattr(room, "prepare", lambda experiment: prepared(study))
+    for name, topics in (("a", "one\ntwo\n"), ("b", "three\nfour\nfive\n")):
+        (tmp_path / name).write_text(topics)
+    out = tmp_path / "out"
+    results = count_several(study, out, topics=[tmp_path / "a", tmp_path / "b"], epsilon=epsilon)
+    assert [[row.name for row in result.found] for result in results] == [["one", "two"], ["three", "four", "five"]]
+    assert [result.users for result in results] == ([600, 600] if together else [300, 300])
+    for result in results:
+        assert result.rung("user")["epsilon"] == pytest.approx(epsilon, rel=1e-4) and result.confidence == 0.975
+        assert sum(row.share for row in result.found) == pytest.approx(1.0)
+        assert all(row.low <= row.true <= row.high for row in result.found)  # type: ignore[operator]
+    with load_node(out / "nodes" / "0").ledger("users") as ledger:
+        charges = ledger.rows()
+    assert len(charges) == 600 and {charge.epsilon for charge in charges} == {epsilon}
+    assert json.loads((out / "2" / "count.json").read_text()) == json.loads(json.dumps(results[1].to_dict()))
+
+
+def test_users_of_many_texts_release_the_class_of_one_and_pay_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """200 users of three texts each, of one, two or three classes: shares are means of users' own."""
+    study = small(population={"users": 200, "assignment": "dirichlet", "alpha": 1.0}, policy={"answer": 6.0})
+    ready = prepared(small())
+    users, records = np.repeat(np.arange(200), 3), np.tile(np.arange(3), 200)
+    labels = np.where(users < 100, 0, records)
+    rows = (3 * np.arange(600) + labels) % 600  # a text of each label
+    held = replace(
+        ready.held, train=replace(ready.held.train, texts=[ready.held.train.texts[i] for i in rows], labels=labels),
+        holders=Holders(users, records), train_embeddings=np.asarray(ready.held.train_embeddings)[rows],
+    )  # fmt: skip
+    monkeypatch.setattr(room, "prepare", lambda experiment: ready._replace(held=held))
+    result = count(study, tmp_path / "out", epsilon=6.0)
+    assert (result.users, result.charged, result.many) == (200, 200, True)
+    assert [row.true for row in result.found] == pytest.approx([2 / 3, 1 / 6, 1 / 6])
+    assert all(row.low <= row.true <= row.high for row in result.found)  # type: ignore[operator]
+    assert result.rung("user")["epsilon"] == pytest.approx(6.0, rel=1e-4)
+    with load_node(tmp_path / "out" / "nodes" / "0").ledger("users") as ledger:
+        charges = ledger.rows()
+    assert len(charges) == 200 and {(charge.record, charge.epsilon) for charge in charges} == {(ALL_RECORDS, 6.0)}
+
+
 def test_a_saved_model_is_counted_with_its_own_classes(counted: Counted, tmp_path: Path) -> None:
     from tests.support.studies import ENCODER
 
@@ -164,7 +217,6 @@ def test_a_series_is_charged_week_by_week_and_shows_changes(
 
 def test_what_cannot_be_counted_is_refused_in_one_line(counted: Counted, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("alone\n")
-    several = small(population={"users": 60, "assignment": "dirichlet", "alpha": 1.0})
     for study, asked, said in (
         (None, {"epsilon": None}, "one of the two"),
         (None, {"central": 1.0}, "one of the two"),
@@ -178,7 +230,6 @@ def test_what_cannot_be_counted_is_refused_in_one_line(counted: Counted, tmp_pat
         (None, {"topics": "a", "model": "b"}, "--topics, --model"),
         (None, {"topics": tmp_path / "one.txt"}, "two or more topics"),
         (None, {"topics": tmp_path / "none.txt"}, "none.txt"),
-        (several, {}, "population.assignment"),
         (small({"name": "a", "embedding": {"mechanism": "identity", "dim": 4}, "reference": True}), {}, "references"),
         (small(data={"public": {"labels": False}}), {}, "data.public.labels"),
     ):

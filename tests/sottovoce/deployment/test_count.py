@@ -1,0 +1,110 @@
+"""A deployment's training server counts its users: their devices charge, seal and refuse as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client.app import answer
+from client.node import load_node, write_node
+from client.policy import Policy, Refused
+from client.shard import write_shard
+from mechanisms.messages.sealed import batch_identity, generate_keys
+from mechanisms.messages.wire import record_from_bytes, sealed_from_record
+from simulations.counts.asking import Budget, asked_by
+from simulations.counts.result import CountResult, read
+from simulations.errors import UserError
+from sottovoce.deployment.count import count
+from sottovoce.deployment.shuffler_client import Delivered
+from sottovoce.deployment.training_server import RemoteShuffler
+from sottovoce.report.page import page_of_count
+from tests.support.studies import ENCODER, PURKAYASTHA, experiment, prepared
+
+STUDY = experiment(
+    {"name": "users", "embedding": PURKAYASTHA, "label": {"mechanism": "randomized-response", "epsilon": 3.0},
+     "answer": {"mechanism": "randomized-response", "epsilon": 2.0}},
+    policy={"answer": 2.0}, population={"users": 600},
+)  # fmt: skip
+POLICY = Policy(answer=4.0, total=5.0, mechanisms=("randomized-response",))
+Counted = Callable[..., CountResult]
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Counted:
+    """Two devices of 300 users each, behind a shuffler without Flower."""
+    private, public = generate_keys()
+    (tmp_path / "seal.key").write_text(private.hex())
+    ready = prepared(STUDY)
+    for node in range(2):
+        rows, place = np.arange(node, 600, 2), tmp_path / "nodes" / str(node)
+        write_shard(
+            place, "train", rows, np.zeros_like(rows), ready.held.train.texts.take(rows),  # type: ignore[attr-defined]
+            ready.held.train.labels[rows], embeddings=np.asarray(ready.held.train_embeddings)[rows], identity=ENCODER,
+        )  # fmt: skip
+        write_node(place, policy=POLICY, seal=public)
+
+    class Line:
+        def batch(self, stage: str, request: bytes, **_: Any) -> Delivered:
+            replies = [
+                sealed_from_record(answer(record_from_bytes(request), load_node(tmp_path / "nodes" / str(node))))
+                for node in range(2)
+            ]
+            rows = np.random.default_rng(1).permutation(np.concatenate([reply.rows for reply in replies]))
+            return Delivered(batch_identity(rows.tobytes()), rows, 600, 0, {}, {})
+
+    def run(out: str = "out", *, policy: Policy = POLICY, last: CountResult | None = None, **price: Any) -> CountResult:
+        bundle: Any = SimpleNamespace(policy=policy)
+        line: Any = Line()
+        (asked,) = asked_by(ready.public, seed=STUDY.seed)
+        users = RemoteShuffler(line, seal_keys=[tmp_path / "seal.key"], timeout=1.0, bundle=bundle)
+        return count(
+            STUDY, STUDY.setups[0], ready.public, asked, tmp_path / out, users=users, bundle=bundle,
+            budget=Budget(**({"epsilon": 2.0, "mechanism": "randomized-response"} | price)), last=last,
+        )  # fmt: skip
+
+    return run
+
+
+def charges(folder: Path) -> list[Any]:
+    found = []
+    for node in range(2):
+        with load_node(folder / "nodes" / str(node)).ledger("") as ledger:
+            found += ledger.rows()
+    return found
+
+
+def test_users_are_charged_on_their_devices_and_counted_without_the_truth(counted: Counted, tmp_path: Path) -> None:
+    result = counted()
+    assert (result.users, result.charged, result.week) == (600, 600, 1)
+    assert all(row.true is None and row.low <= 1 / 3 <= row.high for row in result.rows)
+    assert {(c.channel, c.stage, c.epsilon) for c in charges(tmp_path)} == {("answer", "count-1", 2.0)}
+    assert result.rung("shuffled")["epsilon"] < 0.7
+    assert read(tmp_path / "out").rows == result.rows
+    assert "truth" not in result.text() and "What left each device?" in page_of_count(result)
+
+
+def test_a_later_week_costs_anew_until_the_total_is_spent(counted: Counted, tmp_path: Path) -> None:
+    second = counted("second", last=counted("first"))
+    assert second.week == 2 and len(second.moved) == 3 and not any(move.found for move in second.moved)
+    assert len(charges(tmp_path)) == 1200
+    with pytest.raises(Refused):  # by the devices
+        counted("third", last=second)
+    assert len(charges(tmp_path)) == 1200
+
+
+def test_what_devices_would_refuse_is_not_asked(counted: Counted, tmp_path: Path) -> None:
+    for policy, price, said in (
+        (POLICY, {"epsilon": 4.5}, "policy.answer: 4 is below"),
+        (POLICY, {"epsilon": 1.0, "mechanism": "subset-selection"}, "--bundle: its devices would refuse"),
+        (replace(POLICY, answer=0.0), {"epsilon": None, "mechanism": None, "central": 1.0}, "policy.answer: is 0"),
+    ):
+        with pytest.raises(UserError, match=said) as caught:
+            counted(policy=policy, **price)
+        assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+    assert charges(tmp_path) == []
