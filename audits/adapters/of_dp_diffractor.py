@@ -41,18 +41,25 @@ if __name__ == "__main__":
         asked = {"method": METHOD, "epsilon": EPSILON, "replace_stopwords": True, "verbose": False}
         config = DiffractorConfig(**asked, **({} if DEFAULT else {"seed": None}))
 
-        def made():
-            with contextlib.redirect_stdout(sys.stderr):
-                return Diffractor(config, [MODEL])
+        with contextlib.redirect_stdout(sys.stderr):
+            mechanism = Diffractor(config, [MODEL])
 
         def first(x):
-            with made() as mechanism:
-                return mechanism.rewrite(x)[0]
+            """Of a new process, what the first word becomes: the package starts its workers when it is first asked."""
+            out, into = os.pipe()
+            if not os.fork():
+                os.write(into, mechanism.rewrite(x)[0].encode())
+                os._exit(0)
+            os.close(into)
+            with os.fdopen(out) as said:
+                word = said.read()
+            os.wait()
+            return word
 
-        with made() as one:
-            order = one.mgr.lists[0]
-            claim = {
-                "epsilon": EPSILON, "inputs": order, "places": [[float(i)] for i in range(len(order))],
-                "metric": "euclidean", "releases": "category",
-            }  # fmt: skip
-            speak(claim, lambda x, n: [first(x) for _ in range(n)] if DEFAULT else one.rewrite([x] * n))
+        order = mechanism.mgr.lists[0]
+        claim = {
+            "epsilon": EPSILON, "inputs": order, "places": [[float(i)] for i in range(len(order))],
+            "metric": "euclidean", "releases": "category",
+        }  # fmt: skip
+        speak(claim, lambda x, n: [first(x) for _ in range(n)] if DEFAULT else mechanism.rewrite([x] * n))
+        mechanism.close()

@@ -72,9 +72,8 @@ def claimed():
     return compute_epsilon_single_group(spent, ALPHA, DELTA, BETA)["theoretical"]
 
 
-names = ["ann", "bob"] if KIND == "tokens" else ["ann", "bob", "ann joe"]
-releases = "sequence" if KIND == "tokens" else "text"
-speak(
-    {"epsilon": claimed(), "delta": DELTA, "inputs": names, "releases": releases},
-    each(lambda x: written(x)["text"].split() if KIND == "tokens" else written(x)["text"]),
-)
+claim = {"epsilon": claimed(), "delta": DELTA}
+if KIND == "tokens":
+    speak(claim | {"pairs": [["ann", "bob"]], "releases": "sequence"}, each(lambda x: written(x)["text"].split()[1:]))
+else:
+    speak(claim | {"inputs": ["ann", "bob", "ann joe"], "releases": "text"}, each(lambda x: written(x)["text"]))

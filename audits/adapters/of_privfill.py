@@ -70,7 +70,7 @@ def bart(folder):
 with tempfile.TemporaryDirectory() as folder:
     os.environ["HF_HUB_OFFLINE"] = "1"
     if KIND.startswith("prompt"):
-        mechanism, epsilon = prompt(folder), 1.0
+        mechanism, epsilon = prompt(folder), 0.1
         most = max(len(mechanism.tokenizer(mechanism.prompt_template_fn(text))["input_ids"]) for text in TEXTS)
         claim = {"epsilon": epsilon * most, "inputs": TEXTS, "releases": "text"}
         draws = each(lambda x: mechanism.privatize(x, epsilon))
