@@ -142,8 +142,8 @@ below, and its share of the claim. A claim that falls was measured again on new 
 raises an alarm with probability at most 1e-3. A row that holds says that these draws, of this pair and by these tests,
 show no more: no proof. Where draws are dear the audit is [sequential](sequential-audits.md): it stops at the first
 violation, which says that ε is above the claim, and after how many draws. All figures are also in
-[gallery.json](gallery.json). NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, PrivacyGo because
-no package registry has it.
+[gallery.json](gallery.json). NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, PrivacyGo
+because no package registry has it.
 """
 
 

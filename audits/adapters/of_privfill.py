@@ -61,6 +61,7 @@ def bart(folder):
     shape |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     BartForConditionalGeneration(BartConfig(vocab_size=len(names), **shape)).save_pretrained(folder)
     made = DPBart(model=folder)
+    made.delta = 0.01
     made.calibrateAnalyticGaussianMechanism_precision = functools.cache(
         made.calibrateAnalyticGaussianMechanism_precision
     )
@@ -79,10 +80,10 @@ with tempfile.TemporaryDirectory() as folder:
 
         def noisy(x, n):
             rows = torch.tensor(x).reshape(tokens, -1)
-            drawn = [mechanism.noise(mechanism.clip(rows), 5.0, mechanism.delta) for _ in range(n)]
+            drawn = [mechanism.noise(mechanism.clip(rows), 1.0, mechanism.delta) for _ in range(n)]
             return np.stack([each.numpy().ravel() for each in drawn])
 
         draws = lambda x, n: (np.rint(noisy(x, n) * 2**10) / 2**10).tolist()  # noqa: E731
-        claim = {"epsilon": 5.0, "delta": mechanism.delta, "releases": "vector"}
+        claim = {"epsilon": 1.0, "delta": mechanism.delta, "releases": "vector"}
         claim["inputs"] = {"low": -1.0, "high": 1.0, "size": 8}
     speak(claim, draws)
