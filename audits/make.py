@@ -132,7 +132,7 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
 INTRODUCTION = """# A gallery of audits
 
 Other people's software under [the audit](how-to/audit-package.md): {rows} audits of {software} packages and published
-algorithms, each in an environment of its own, made by one command, `python audits/make.py` (an hour or so; `--only
+algorithms, in environments of their own, made by one command, `python audits/make.py` (an hour or so; `--only
 NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
 
 A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
@@ -144,6 +144,9 @@ show no more: no proof. Where draws are dear the audit is [sequential](sequentia
 violation, which says that ε is above the claim, and after how many draws. All figures are also in
 [gallery.json](gallery.json). NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, PrivacyGo
 because no package registry has it.
+
+Language models are tiny here, made by hand or of random weights: a claim about a rewriter is of any model. A row of a
+paper tests our own rebuilding of its algorithm, not the authors' program.
 """
 
 
