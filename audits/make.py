@@ -33,6 +33,8 @@ JSON, PAGE = ROOT / "docs" / "results" / "gallery.json", ROOT / "docs" / "result
 DRAWS = 100_000
 #: Seconds that an answer may take: some packages load slowly.
 TIMEOUT = 300.0
+#: End of a requirement that is installed without its own: what it names is not needed here, or cannot be had.
+ALONE = " --no-deps"
 #: Of an audit's entry.
 KEPT = (
     "about", "pair", "claimed", "measured", "claimed_at_delta", "measured_at_delta", "measured_mu", "draws", "verdict"
@@ -52,7 +54,11 @@ def environment(name: str, requirements: list[str]) -> None:
         return
     print(f"making the environment {name} ...", file=sys.stderr)
     venv.create(folder, with_pip=True, clear=True)
-    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements], check=True)
+    alone = [each.removesuffix(ALONE) for each in requirements if each.endswith(ALONE)]
+    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, *(each for each in requirements if not each.endswith(ALONE))], check=True)
+    if alone:
+        subprocess.run([*install, "--no-deps", *alone], check=True)
     made.write_text(wanted)
 
 
@@ -60,19 +66,23 @@ def audited(row: dict[str, Any], seed: int) -> dict[str, Any]:
     """One row's entry in the JSON; its certificate is written beside it where there is one."""
     command = f"audits/.envs/{row['environment']}/bin/python -W ignore audits/adapters/{row['adapter']}"
     began = time.monotonic()
-    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, fixed=True, timeout=TIMEOUT)
+    fixed = not row.get("sequential", False)
+    results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, fixed=fixed, timeout=TIMEOUT)
     kept = CERTIFICATES / f"{row['name']}.json"
     kept.unlink(missing_ok=True)
     confirmed = None
     if results["certificates"]:
         # the one that is violated by most: of several it is the easiest to check
-        worst = max(results["certificates"], key=lambda each: each["measured"]["delta"] - each["claimed"]["delta"])
+        worst = max(
+            results["certificates"], key=lambda each: each["measured"].get("delta", 0.0) - each["claimed"]["delta"]
+        )
         CERTIFICATES.mkdir(exist_ok=True)
         kept.write_text(json.dumps(worst, ensure_ascii=False) + "\n", encoding="utf-8")
         confirmed = verify(kept, seed=seed + 1000, timeout=TIMEOUT)["confirmed"]
     return {
         "name": row["name"], "command": command, "seed": seed, "draws": results["draws"], "delta": results["delta"],
-        "seconds": round(time.monotonic() - began, 1), "violated": results["violated"], "confirmed": confirmed,
+        "sequential": not fixed, "seconds": round(time.monotonic() - began, 1), "violated": results["violated"],
+        "confirmed": confirmed,
         "entries": [{key: each[key] for key in KEPT} for each in results["entries"]],
     }  # fmt: skip
 
@@ -94,6 +104,8 @@ def page(rows: list[dict[str, Any]], done: dict[str, Any]) -> str:
     for row in there:
         if done[row["name"]]["violated"]:
             said = f"**{row['software']}, {row['what']}.** {' '.join(row['fell'].split())}"
+            if "fix" in row:
+                said += f" Possible fix: {row['fix']}"
             lines += [textwrap.fill(said, 120, break_on_hyphens=False, break_long_words=False), ""]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -105,26 +117,36 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
     at = "" if shown["claimed"] != "inf" else "_at_delta"
     claimed, measured = float(shown[f"claimed{at}"]), float(shown[f"measured{at}"])
     share = f"{measured / claimed:.2f}" if claimed and math.isfinite(claimed) else ""
+    bound = f"{measured:.3g}"
+    if result.get("sequential"):
+        bound = f"{'> ' + bound if result['violated'] else 'none'} in {shown['draws']:,} draws"
+        share = ""
     said = "holds"
     if result["violated"]:
         said = f"[violated](gallery/{row['name']}.json)"
         said += "" if first is shown else f", {shown['about']}"
-    cells = row["software"], row["what"], row["claim"], f"{claimed:.3g}", f"{measured:.3g}", share, said
+    cells = row["software"], row["what"], row["claim"], f"{claimed:.3g}", bound, share, said
     return "| " + " | ".join(cells) + " |"
 
 
 INTRODUCTION = """# A gallery of audits
 
-Other people's software under [the audit](../how-to/audit-package.md): {rows} audits of {software} packages and
-published algorithms, each in an environment of its own, made by one command, `python audits/make.py` (an hour or so;
-`--only NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
+Other people's software under [the audit](../how-to/audit-package.md): {rows} audits of {software} packages and published
+algorithms, in environments of their own, made by one command, `python audits/make.py` (an hour or so; `--only
+NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} claims fell.
 
 A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from
 below, and its share of the claim. A claim that falls was measured again on new draws, has a certificate (the link;
 `sottovoce audit --verify FILE`, from the repository's root), and is described below. An audit of a sound mechanism
 raises an alarm with probability at most 1e-3. A row that holds says that these draws, of this pair and by these tests,
-show no more: no proof. All figures are also in [gallery.json](gallery.json).
+show no more: no proof. Where draws are dear the audit is [sequential](sequential-audits.md): it stops at the first
+violation, which says that ε is above the claim, and after how many draws. All figures are also in
+[gallery.json](gallery.json). NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, PrivacyGo
+because no package registry has it.
+
+Language models are tiny here, made by hand or of random weights: a claim about a rewriter is of any model. A row of a
+paper tests our own rebuilding of its algorithm, not the authors' program.
 """
 
 

@@ -64,6 +64,75 @@ def sentence(epochs):
     return draws
 
 
+UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+#: A text of three words; two are neighbours where one word differs.
+TEXT = {"inputs": {"records": NAMES[:4], "count": 3}, "neighbours": "replace", "releases": "sequence"}
+
+
+def chosen(weights):
+    """The place of one of several, with probability proportional to e^weight."""
+    weights = np.exp(weights - np.max(weights))
+    return RNG.choice(len(weights), p=weights / weights.sum())
+
+
+def privrewrite(x, n):
+    """Kim 2025: words by the exponential mechanism, rewrites of those by a language model, one of them chosen by x.
+
+    The language model is one that changes the order of the words and one of them.
+    """
+    spent, rho = EPSILON / 2, 2.0
+    private = np.array([NAMES.index(word) for word in x])
+    released = []
+    for _ in range(n):
+        seen = np.array([chosen(spent / 2 * (1 + UNIT @ UNIT[i]) / 2) for i in private])
+        rewrites = np.array([RNG.permutation(seen) for _ in range(8)])
+        rewrites[np.arange(8), RNG.integers(len(x), size=8)] = RNG.integers(len(NAMES), size=8)
+        means = UNIT[rewrites].mean(axis=1)
+        kept = [0]
+        for i in range(1, 8):
+            if all((1 + means[i] @ means[j] / np.linalg.norm(means[i]) / np.linalg.norm(means[j])) / 2 < 0.8
+                   for j in kept):  # fmt: skip
+                kept.append(i)
+        near = np.clip(1 / 2 + means[kept] @ UNIT[private].mean(axis=0) / rho, 0, 1)
+        sensitivity = min(1.0, 2 / (len(x) * rho))
+        released.append([NAMES[i] for i in rewrites[kept[chosen(spent / 2 / sensitivity * near)]]])
+    return released
+
+
+def safedp(x, n):
+    """Kim 2025, as its abstract has it: rewrites of the text with words masked, one chosen by how near it is.
+
+    A language model that knows no names fills each mask with one of ten common words, equally often.
+    """
+    private = np.array([NAMES.index(word) for word in x])
+    masked = RNG.random((n, 8, len(x))) < 0.5
+    rewrites = np.where(masked, RNG.integers(10, 20, size=masked.shape), private)
+    near = (rewrites == private).mean(axis=2)
+    weights = np.exp(EPSILON / 2 * near)
+    cumulated = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+    at = (RNG.random((n, 1)) > cumulated).sum(axis=1).clip(max=7)
+    return [[NAMES[i] for i in row] for row in rewrites[np.arange(n), at]]
+
+
+WIDE = np.array(list(words(size=256).values()))
+FAR = np.linalg.norm(WIDE[:, None] - WIDE[None], axis=2)
+
+
+def rantext(epsilon):
+    """Tong et al. 2023: a word among those that are nearer than a noisy copy of its vector, noise as they set it."""
+    scale = 0.01658160142016071 * np.log(epsilon * 19.064721649556482 - 38.1294334077209) + 9.311083811697406
+
+    def draws(x, n):
+        own = FAR[NAMES.index(x)]
+        noise = RNG.laplace(size=(n, WIDE.shape[1])) * np.ptp(WIDE, axis=0) / scale
+        radius = np.linalg.norm(noise, axis=1, keepdims=True)
+        weights = np.where(own < radius, np.exp(epsilon / 2 * (radius - own) / radius), 0.0)
+        cumulated = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+        return [NAMES[i] for i in (RNG.random((n, 1)) > cumulated).sum(axis=1).clip(max=len(NAMES) - 1)]
+
+    return draws
+
+
 TWO = {"pairs": [[["word0", b], [a, b]] for a in NAMES[1:] for b in NAMES[:4]], "releases": "category"}
 LARGEST = EPSILON * float(APART.max())
 CIRCLE = {"epsilon": EPSILON * np.pi, "inputs": {"radius": 1.0, "size": 2}, "releases": "vector"}
@@ -73,6 +142,9 @@ KINDS = {
     "santext-independent": (two_people(False), {"epsilon": LARGEST} | TWO),
     "custext": (custext, {"epsilon": EPSILON, "inputs": NAMES[:5], "releases": "category"}),
     "madlib": (madlib, {"epsilon": EPSILON} | of_words(VOCABULARY)),
+    "privrewrite": (privrewrite, {"epsilon": EPSILON} | TEXT),
+    "safedp-rewrite": (safedp, {"epsilon": EPSILON} | TEXT),
+    "rantext": (rantext(3.0), {"epsilon": 3.0, "inputs": NAMES, "releases": "category"}),
     "sentence-ldp": (sentence(1), CIRCLE),
     "sentence-ldp-epochs": (sentence(3), CIRCLE),
 }
