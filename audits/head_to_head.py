@@ -2,7 +2,7 @@
 
 Each auditor gets the draws of one pair of inputs, the worst; the search for a pair is not compared. An auditor that
 says a claim is violated is wrong with probability at most 1e-3 by its own statement. jax-privacy runs in the gallery's
-environment of that name; the table is printed for docs/sequential-audits.md.
+environment of that name; the table is printed for docs/how-to/sequential-audits.md.
 """
 
 from __future__ import annotations

@@ -266,11 +266,13 @@ class Experiment:
 
     def allowed(self) -> dict[str, Any]:
         """Return what the clients' policy allows one user, and the smallest batch of the shuffler, JSON-ready."""
-        policy, limits = self.policy, ("embedding", "label", "text", "statistic", "answer")
+        policy = self.policy
+        limits = {name: getattr(policy, name) for name in ("text", "embedding", "label", "answer")}
+        limits["vector"] = policy.statistic
         return {
-            "total": policy.total, "total_delta": policy.total_delta, "minimum_users": self.shuffle.least,
+            "total_epsilon": policy.total, "total_delta": policy.total_delta, "minimum_users": self.shuffle.least,
             "releases": policy.releases, "unprotected": list(policy.accept_unprotected),
-            "channels": {name: limit for name in limits if (limit := getattr(policy, name))},
+            "limits": [{"channel": name, "epsilon": limit} for name, limit in limits.items() if limit],
         }  # fmt: skip
 
     def _policy(self, arm: Arm) -> ClientPolicy:

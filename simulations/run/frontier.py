@@ -94,7 +94,7 @@ def priced_figure(
     figure, _ = new_figure(*((4.8, 2.6 * len(panels) + 1.6) if several else (3.6 * len(panels), 3.9)))
     figure.clear()
     shape = (len(panels), 1) if several else (1, len(panels))
-    every = list(figure.subplots(*shape, sharey=True))
+    every = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
     arms = [same for each in encoders.values() for same in each]
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
     for axes, (price, apart, label) in zip(every, panels, strict=True):
@@ -135,7 +135,7 @@ def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
     if not paid:
         return
     if min(paid) == max(paid):  # a single value gives no axis
-        axes.set_xlim(paid[0] / 2, 2 * paid[0])
+        axes.set_xlim((paid[0] or 1.0) / 2, 2 * (paid[0] or 1.0))
     low, high = axes.get_xlim()
     shown = [tick for tick in _TICKS if low <= tick <= high]
     if len(shown) < 2:

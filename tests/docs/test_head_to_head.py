@@ -21,7 +21,7 @@ def compared() -> ModuleType:
 def test_the_page_has_the_table_that_the_command_prints(compared: ModuleType) -> None:
     done = json.loads(compared.JSON.read_text(encoding="utf-8"))
     assert list(done) == list(compared.AUDITORS)
-    assert compared.table(done) in (ROOT / "docs" / "sequential-audits.md").read_text(encoding="utf-8")
+    assert compared.table(done) in (ROOT / "docs" / "how-to" / "sequential-audits.md").read_text(encoding="utf-8")
 
 
 def test_claims_that_are_called_violated_are_and_the_others_hold(compared: ModuleType) -> None:

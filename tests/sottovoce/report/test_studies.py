@@ -12,6 +12,7 @@ import pytest
 from sottovoce.cli import main as cli
 from sottovoce.report.write import report, report_of_plan
 from tests.sottovoce.report.test_report import Page, attacked, folder, results
+from tests.support.paths import ROOT
 
 ONE = "Purkayastha, ε = 10"
 
@@ -114,6 +115,19 @@ def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_c
     assert not bare["protected"] and not everything["protected"]
     assert private["protected"] and private["trust"]["nobody"]["epsilon"] == pytest.approx(worst)
     assert private["accuracy"] == {"sanitized": None, "on_device": None}
+
+
+def test_the_smallest_protocol_costs_what_the_page_for_privacy_officers_quotes(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "privacy-review.md").read_text(encoding="utf-8")
+    quoted = next(line for line in page.splitlines() if line.startswith("> For everything one user has"))
+    html, label = report_of_plan("one-vector", tmp_path / "report.html")
+    text = html.read_text(encoding="utf-8")
+    assert quoted.removeprefix("> ").replace("**", "") in text
+    assert "In all, one user may spend\nε = 2" in text and "policy.total</code> is infinite" not in text
+    allowed = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["policy"]
+    assert allowed["total_epsilon"] == 2.0 and allowed["limits"] == [{"channel": "vector", "epsilon": 2.0}]
+    report_of_plan("demo", tmp_path / "other.html")
+    assert "policy.total</code> is infinite" in (tmp_path / "other.html").read_text(encoding="utf-8")
 
 
 def test_the_command_of_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
