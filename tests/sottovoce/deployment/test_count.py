@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from mechanisms.messages.wire import record_from_bytes, sealed_from_record
 from simulations.counts.asking import Budget, asked_by
 from simulations.counts.result import CountResult, read
 from simulations.errors import UserError
+from sottovoce.cli.main import main
 from sottovoce.deployment.count import count
 from sottovoce.deployment.shuffler_client import Delivered
 from sottovoce.deployment.training_server import RemoteShuffler
@@ -68,6 +70,7 @@ def counted(tmp_path: Path) -> Counted:
             budget=Budget(**({"epsilon": 2.0, "mechanism": "randomized-response"} | price)), last=last,
         )  # fmt: skip
 
+    run.line, run.public = Line, ready.public  # type: ignore[attr-defined]
     return run
 
 
@@ -108,3 +111,36 @@ def test_what_devices_would_refuse_is_not_asked(counted: Counted, tmp_path: Path
             counted(policy=policy, **price)
         assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
     assert charges(tmp_path) == []
+
+
+def test_the_command_counts_and_errs_in_one_line(
+    counted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    class Shuffler(counted.line):  # type: ignore[misc, name-defined]
+        def __init__(self, address: str, **certificates: Any) -> None:
+            asked.append((address, *certificates.values()))
+
+        def __enter__(self) -> Shuffler:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr("simulations.experiment.load", lambda *_: STUDY)
+    monkeypatch.setattr("client.device.bundle.open_bundle", lambda *_: SimpleNamespace(policy=POLICY))
+    monkeypatch.setattr("simulations.artifacts.public.load_public", lambda *_: counted.public)
+    monkeypatch.setattr("sottovoce.deployment.shuffler_client.Shuffler", Shuffler)
+    given = {
+        "public": "public", "shuffler": "there:1", "root-certificates": "ca.pem", "certificate": "me.pem",
+        "key": "me.key", "seal-key": tmp_path / "seal.key", "bundle": "bundle", "mechanism": "randomized-response",
+    }  # fmt: skip
+    command = ["deploy", "count", "study.toml", *(f"--{name}={value}" for name, value in given.items())]
+    assert main([*command, f"--out={tmp_path / 'counts'}", "--epsilon=2", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["users"] == 600 and len(read(tmp_path / "counts").rows) == 3 and len(charges(tmp_path)) == 600
+    assert asked == [("there:1", Path("ca.pem"), Path("me.pem"), Path("me.key"))]
+    assert main([*command, f"--out={tmp_path / 'other'}", "--epsilon=4.5"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "policy.answer: 4 is below" in said and not (tmp_path / "other").exists() and len(charges(tmp_path)) == 600
