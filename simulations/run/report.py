@@ -189,9 +189,11 @@ def notes(results: Results) -> list[str]:
         lines.append(_ANSWERS)
     if len(statistics) < len(arms):
         lines.append(
-            f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two, "
-            "at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: delivered and validated."
+            f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two that agree "
+            "in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
+            "delivered and validated."
         )
+    lines += trust.conditions(arms)
     lines += trust.several([results])
     lines += [trust.NOTE] if trust.anybody(arms) else []
     encoder = results.get("encoder") or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ NOTE = (
     "Central ε: of data sets that differ in all that one user has (replaced; δ is in results.json), if whom the user "
     "trusts is honest: the server, which sees all and adds the noise, or the shuffler. Worst case ε trusts nobody."
 )
+
+#: What two inputs of a rung's neighbours have in common because it was declared public.
+_PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
 
 UNPROTECTED = "not private: a reference, or some ε of what its users send is infinite."
 
@@ -119,6 +123,24 @@ def unprotected(*runs: ArmResult) -> bool:
 def public_labels(arm: ArmResult) -> bool:
     """Return True if users send their labels in clear, declared public."""
     return arm.budget.public_label
+
+
+def agreed(rungs: Iterable[Mapping[str, Any]] | None) -> list[str]:
+    """Return what all data of two users must have in common for the ladder's ε to hold; between others it is ∞."""
+    user = next((rung for rung in rungs or [] if rung["rung"] == "user"), None)
+    return [] if user is None else _PUBLIC.findall(user.get("neighbours", ""))
+
+
+def conditions(arms: Iterable[ArmResult]) -> list[str]:
+    """Return a line for arms whose worst case holds only between inputs that agree in what was declared public."""
+    named: dict[str, list[str]] = {}
+    for arm in arms:
+        if not unprotected(arm) and (said := dict.fromkeys(agreed(arm.ladder) + agreed(arm.test_ladder))):
+            named.setdefault(" and ".join(said), []).append(arm.name)
+    return [
+        f"{', '.join(names)}: worst-case ε is between data that agree in {said}, declared public; others have ∞."
+        for said, names in named.items()
+    ]
 
 
 def marked(*runs: ArmResult) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +22,6 @@ Rungs = Sequence[Mapping[str, Any]]
 _GRADIENTS = {"gradients": "gradients computed from the raw texts"}
 #: Rungs that are sums of other rungs.
 _SUMS = ("token", "record", "user", "shuffled")
-_PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,7 @@ def _side(who: str, rungs: Rungs) -> Side:
             protected.append(CHANNELS[name].released if name in CHANNELS else name)
         elif rung["assumption"].startswith("declared public"):
             exposed.append(f"{_bare(name)} ({rung['assumption']})")
-    user = next((rung for rung in rungs if rung["rung"] == "user"), None)
-    agreed = [] if user is None else _PUBLIC.findall(user["neighbours"])
-    exposed += [f"{said} of each text, declared public" for said in agreed if said != LABEL.name]
+    exposed += [f"{said} of each text, declared public" for said in trust.agreed(rungs) if said != LABEL.name]
     return Side(who, rungs, protected, bare, exposed)
 
 

@@ -23,7 +23,8 @@ ENTRIES = {
         "ε·d for two inputs at distance d. Compare its **worst case**, at the largest distance."
     ),
     "worst case": (
-        "ε between any two inputs, with δ = 0, trusting only one's own device."
+        "ε between any two inputs that agree in what is exposed, with δ = 0, trusting only one's own "
+        "device. Between others it is ∞."
     ),
     "neighbours": (
         "The two inputs that an ε compares, words, records or users. One *replaces* the other."

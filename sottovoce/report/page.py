@@ -203,7 +203,9 @@ def _range(arms: Sequence[ArmResult], ladder: str, *, alone: bool) -> str:
         return ""
 
     def priced(cost: facts.Cost, arm: ArmResult) -> str:
-        return _price(cost) + " for each text" * (ladder == "test_ladder" and facts.one_by_one(arm))
+        agreed = trust.agreed(getattr(arm, ladder))
+        alike = f", between data that agree in {' and '.join(agreed)}" if agreed else ""
+        return _price(cost) + " for each text" * (ladder == "test_ladder" and facts.one_by_one(arm)) + alike
 
     if alone:
         return f"{priced(*known[0])}, {_guess(known[0][0])}"
