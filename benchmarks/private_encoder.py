@@ -1,8 +1,9 @@
 """Gain of a trusted server that trains the encoder itself by DP-SGD, instead of a head alone.
 
-The data are SST-2 or another folder of its form. A run takes a quarter of an hour to an hour:
+The data are SST-2 or another folder of its form. A run takes up to an hour on a CPU, and a minute on a
+GPU:
 
-    python -m benchmarks.private_encoder FOLDER [--seed 1] [--users 20000] [--epsilon 1] [--rank 4]
+    python -m benchmarks.private_encoder FOLDER [--seed 1] [--users 20000] [--epsilon 1] [--rank 4] [--set KEY=VALUE]
 
 Half of ε and δ make a linear head (`server/training/descent.py: DPSGD`). Under that fixed head, the other half trains
 low-rank changes (LoRA, Hu et al. 2022) of the encoder's queries and values by Opacus. Opacus computes each user's own
@@ -24,7 +25,8 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from benchmarks.teaching import prepared
+from benchmarks.in_process import TorchEncoder
+from server.accelerator import beside, lent, place
 from server.checkpoint import load as load_checkpoint
 from server.maps import Maps
 from server.model import pool
@@ -33,6 +35,9 @@ from server.text_batches import collate, tokenize
 from server.training.descent import DPSGD
 from server.training.principal import pca_maps
 from server.training.rescale import factored
+from simulations.experiment import load
+from simulations.progress import progress_lines
+from simulations.run.prepare import parts
 
 DELTA, BATCH, FEATURES = 1e-6, 64, 64
 #: Steps that train the encoder: a user's share of them, their number, the clip, and Adam's usual learning rate for
@@ -104,12 +109,13 @@ def batches(rows: Sequence[Any], chosen: Array) -> list[Array]:
     return [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
 
 
-def right(model: Any, tokenizer: Any, rows: Sequence[Any], labels: Array) -> float:
+def right(model: Headed, rows: Sequence[Any], labels: Array) -> float:
     """Return the share of rows whose label is predicted."""
     found = np.empty(len(rows), dtype=bool)
-    with torch.no_grad():
+    with lent(model), torch.no_grad():
         for at in batches(rows, np.arange(len(rows))):
-            found[at] = model(collate(tokenizer, [rows[i] for i in at])).argmax(1).numpy() == labels[at]
+            inputs = beside(model, collate(model.tokenizer, [rows[i] for i in at]))
+            found[at] = model(inputs).argmax(1).cpu().numpy() == labels[at]
     return float(found.mean())
 
 
@@ -133,15 +139,15 @@ def noisy_steps(
     trained = [p for p in module.parameters() if p.requires_grad]
     optimizer = DPOptimizer(
         torch.optim.Adam(trained, lr=steps.learning_rate), noise_multiplier=noise, max_grad_norm=steps.clip,
-        expected_batch_size=steps.rate * len(rows), generator=torch.Generator().manual_seed(seed),
+        expected_batch_size=steps.rate * len(rows), generator=torch.Generator(place(model)).manual_seed(seed),
     )  # fmt: skip
-    rng, target = np.random.default_rng(seed), torch.tensor(labels)
+    rng, target = np.random.default_rng(seed), torch.tensor(labels, device=place(model))
     for number in range(steps.steps):
-        parts = batches(rows, steps.sampled(len(rows), rng))
-        for i, at in enumerate(parts):
-            optimizer.signal_skip_step(do_skip=i < len(parts) - 1)
+        sample = batches(rows, steps.sampled(len(rows), rng))
+        for i, at in enumerate(sample):
+            optimizer.signal_skip_step(do_skip=i < len(sample) - 1)
             optimizer.zero_grad()
-            logits = module(collate(model.tokenizer, [rows[j] for j in at]))
+            logits = module(beside(model, collate(model.tokenizer, [rows[j] for j in at])))
             loss = torch.nn.functional.cross_entropy(logits, target[at])
             with warnings.catch_warnings():  # about hooks, because token ids have no gradients
                 warnings.simplefilter("ignore", UserWarning)
@@ -156,27 +162,33 @@ def main() -> None:
     parser.add_argument("folder")
     for name, kind, default in (("seed", int, 1), ("users", int, 20_000), ("epsilon", float, 1.0), ("rank", int, 4)):
         parser.add_argument(f"--{name}", type=kind, default=default)
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
-    checkpoint, (public, held, _) = prepared(
-        "frontier", given.folder, given.seed, f"population.users={given.users}", "encoder.layers=[6]"
-    )
+    fixed = [f"data.path={given.folder}", f"seed={given.seed}", f"population.users={given.users}", "encoder.layers=[6]"]
+    experiment = load("frontier", [*fixed, *given.overrides])
+    checkpoint = experiment.encoder.model
+    with progress_lines(clock=False):
+        split, _, _ = parts(experiment)
+    encoder = TorchEncoder(checkpoint, experiment.encoder)
     half = min(given.epsilon, 1e3) / 2
     curator = DPSGD(epsilon=half, delta=DELTA / 2, learning_rate=8.0 if given.epsilon >= 1 else 4.0)
-    texts, labels = held.train.texts, held.train.labels
-    frame = pca_maps(public.embeddings, dim=FEATURES, classes=2)
-    theirs, known = (frame.project(np.asarray(each[:])) for each in (held.train_embeddings, public.embeddings))
+    labels, public = split.train.labels, encoder.embed(split.public.texts)
+    frame = pca_maps(public, dim=FEATURES, classes=2)
+    theirs, known = frame.project(encoder.embed(split.train.texts)), frame.project(public)
     head = curator.head(theirs, labels, known, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed)
     torch.manual_seed(given.seed)
     model = Headed(checkpoint, factored(frame.mean, frame.m1, *head), given.rank)
-    rows, asked = rows_of(model, texts), rows_of(model, list(held.test.texts))
-    print(f"a head alone, ε = {half:g}: {right(model, model.tokenizer, asked, held.test.labels):.4f}", flush=True)
+    rows, asked = rows_of(model, split.train.texts), rows_of(model, split.test.texts)
+    print(f"a head alone, ε = {half:g}: {right(model, asked, split.test.labels):.4f}", flush=True)
     private = not math.isinf(given.epsilon)
     steps = replace(STEPS, epsilon=half, delta=DELTA / 2) if private else STEPS
     began = time.perf_counter()
-    for number in noisy_steps(steps, model, rows, labels, seed=given.seed, noise=steps.noise if private else 0.0):
-        if number % 5 == 0:
-            found = right(model, model.tokenizer, asked, held.test.labels)
-            print(f"step {number} of {steps.steps}: {found:.4f} ({time.perf_counter() - began:.0f} s)", flush=True)
+    noise = steps.noise if private else 0.0
+    with lent(model):
+        for number in noisy_steps(steps, model, rows, labels, seed=given.seed, noise=noise):
+            if number % 5 == 0:
+                found, seconds = right(model, asked, split.test.labels), time.perf_counter() - began
+                print(f"step {number} of {steps.steps}: {found:.4f} ({seconds:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

@@ -36,13 +36,23 @@ def numbers(cell: str) -> list[float]:
     return [float(found.replace(",", "").replace("∞", "inf")) for found in _NUMBER.findall(cell)]
 
 
+def finished(figure: Any, axes: Any, x: str, y: str, *, columns: int) -> Any:
+    """Return a figure of one panel with the names of its axes, its ticks and its legend."""
+    axes.tick_params(labelsize=8)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    return figure
+
+
 def words() -> Any:
-    """Draw accuracy of word mechanisms against the worst case of any two texts."""
+    """Draw accuracy of word mechanisms against the worst case between texts of equal length."""
     figure, axes = new_figure(WIDTH, 3.9)
     _, *rows = table("sst2-words")
     for i, (name, sanitized, device, worst) in enumerate(row for row in rows if row[3] != "∞"):
-        short = re.sub(r", ε.*", "", name)
-        at = numbers(worst)[0] * (1.1 if name.startswith("TEM, ε") else 1)  # or it would hide SanText, its equal here
+        short, at = re.sub(r", ε.*", "", name), numbers(worst)[0]
+        if name.startswith("TEM, ε"):  # or it would hide SanText, which has the same worst case
+            short, at = "TEM (drawn 10 % to the right)", 1.1 * at
         style: dict[str, Any] = {"color": (*COLOURS, "#555555", "#222222")[i], "markersize": 5, "capsize": 2}
         for cell, face in ((sanitized, None), (device, "white")):
             mean, error, *_ = numbers(cell)
@@ -53,11 +63,11 @@ def words() -> Any:
     clear = next(numbers(row[2])[0] for row in rows if row[3] == "∞")
     axes.axhline(clear, color="#333333", linewidth=1, linestyle="--", label="no noise, on device")
     axes.set_xscale("log")
-    axes.set_xlabel("worst case: ε between any two texts (less is better)", fontsize=8)
-    axes.set_ylabel("accuracy (filled: sanitized; hollow: on device)", fontsize=8)
-    axes.tick_params(labelsize=8)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    return figure
+    x, y = (
+        "worst case: ε between texts of equal length (less is better)",
+        "accuracy (filled: sanitized; hollow: on device)",
+    )
+    return finished(figure, axes, x, y, columns=2)
 
 
 def labels() -> Any:
@@ -72,11 +82,7 @@ def labels() -> Any:
             markersize=5, linewidth=1.3, label=name.replace(" †", " (not private)"),
         )  # fmt: skip
     axes.set_xticks(range(len(rows)), [row[0] for row in rows], fontsize=8)
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("public texts with a label", fontsize=8)
-    axes.set_ylabel("accuracy on the device", fontsize=8)
-    figure.legend(loc="outside lower center", ncols=1, fontsize=8, frameon=False)
-    return figure
+    return finished(figure, axes, "public texts with a label", "accuracy on the device", columns=1)
 
 
 def composition() -> Any:
@@ -89,11 +95,8 @@ def composition() -> Any:
         said = f"{users} users, {rounds} round{'s' if rounds != '1' else ''}"
         axes.plot(parts, device, color=COLOURS[i], marker=MARKERS[i], markersize=5, linewidth=1.3, label=said)
     axes.set_xticks(parts)
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("ε of the label (central ε = 4 for all releases together)", fontsize=8)
-    axes.set_ylabel("accuracy on the device", fontsize=8)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    return figure
+    x = "ε of the label (central ε = 4 for all releases together)"
+    return finished(figure, axes, x, "accuracy on the device", columns=2)
 
 
 def time() -> Any:
@@ -102,9 +105,8 @@ def time() -> Any:
     return growth({"rounds": [{"users": numbers(row[0])[0], "seconds": {"round": numbers(row[2])[0]}} for row in rows]})
 
 
-def attacks() -> Any:
-    """Draw success of attacks against the theorem's bound; none may lie above the diagonal."""
-    figure, axes = new_figure(WIDTH, 4.4)
+def bounded_successes() -> dict[str, list[tuple[float, float]]]:
+    """Return for each mechanism pairs of the success that a theorem allows an attack, and the attack's own."""
     found: dict[str, list[tuple[float, float]]] = {}
     _, *rows = table("attack-vector")
     found["PrivUnit"] = [
@@ -119,17 +121,19 @@ def attacks() -> Any:
             mechanism = row[0].split(",")[0]
             if "ε" in row[0] and numbers(row[success]) and numbers(row[bound]):
                 found.setdefault(mechanism, []).append((numbers(row[bound])[0], numbers(row[success])[0]))
+    return found
+
+
+def attacks() -> Any:
+    """Draw success of attacks against the theorem's bound."""
+    figure, axes = new_figure(WIDTH, 4.4)
     axes.plot([0, 1], [0, 1], color="#333333", linewidth=1, linestyle="--", label="the theorem's bound")
-    for i, (name, points) in enumerate(found.items()):
+    for i, (name, points) in enumerate(bounded_successes().items()):
         x, y = zip(*points, strict=True)
         axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], markersize=5, linestyle="none", alpha=0.8, label=name)
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.02)
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("success that the theorem allows", fontsize=8)
-    axes.set_ylabel("success of the attack", fontsize=8)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    return figure
+    return finished(figure, axes, "success that the theorem allows", "success of the attack", columns=2)
 
 
 #: Figures by the stem of their file.

@@ -229,7 +229,7 @@ def of_several(classes: Sequence[int], best: Callable[[int, int], CountMechanism
 
     Users who answer one question each spend all of ε on it, but only every Q-th stands for all, which costs
     (Q - 1)·share·(1 - share)/n beside the noise. One class for all answers has no such error, and more noise. To split
-    ε among questions is never the best of the three (docs/counts.md).
+    ε among questions is never the best of the three (docs/how-to/counts.md).
 
     Args:
         classes: Number of answers to each question.

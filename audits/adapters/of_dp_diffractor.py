@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from speak import speak, words
+from speak import nltk_data, speak, words
 
 METHOD, EPSILON, DEFAULT = sys.argv[1], float(sys.argv[2]), sys.argv[3:] == ["default"]
 VOCABULARY = words(40 if METHOD == "TEM" else 20)
@@ -23,14 +23,7 @@ def home(folder):
     cache.mkdir(parents=True)
     lines = [f"{word} {' '.join(map(str, vector))}\n" for word, vector in VOCABULARY.items()]
     (cache / f"{MODEL}.txt").write_text(f"{len(VOCABULARY)} 3\n{''.join(lines)}")
-    stop = Path(folder) / "nltk_data" / "corpora" / "stopwords"
-    punkt = Path(folder) / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
-    for made in (stop, punkt):
-        made.mkdir(parents=True)
-    (stop / "english").write_text("the\n")
-    for name in ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt"):
-        (punkt / name).write_text("")
-    os.environ |= {"HOME": folder, "NLTK_DATA": str(Path(folder) / "nltk_data")}
+    os.environ |= {"HOME": folder, "NLTK_DATA": nltk_data(folder)}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from unittest.mock import MagicMock
 
-from speak import each, speak
+from speak import each, nltk_data, speak
 
 sys.modules["presidio_analyzer"] = MagicMock()  # finds names to leave out, which is not asked for here
 warnings.simplefilter("ignore")
@@ -16,18 +16,6 @@ logging.disable(logging.CRITICAL)
 EPSILON = 1.0
 WORDS = ["apple", "bread", "candle", "door"]
 INPUTS = {"lower": WORDS, "capital": [WORDS[0], WORDS[0].capitalize()]}[sys.argv[1]]
-
-
-def data(folder):
-    """The NLTK files that the package reads."""
-    stop = Path(folder) / "nltk_data" / "corpora" / "stopwords"
-    punkt = Path(folder) / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
-    for made in (stop, punkt):
-        made.mkdir(parents=True)
-    (stop / "english").write_text("the\n")
-    for name in ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt"):
-        (punkt / name).write_text("")
-    os.environ |= {"NLTK_DATA": str(Path(folder) / "nltk_data"), "HF_HUB_OFFLINE": "1"}
 
 
 def made(folder):
@@ -49,7 +37,7 @@ def made(folder):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    data(folder)
+    os.environ |= {"NLTK_DATA": nltk_data(folder), "HF_HUB_OFFLINE": "1"}
     mechanism = made(folder)
     claim = {"epsilon": EPSILON, "inputs": INPUTS, "releases": "category"}
     speak(claim, each(lambda x: mechanism.dpmlm_rewrite(x, EPSILON)[0]))

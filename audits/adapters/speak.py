@@ -6,6 +6,7 @@ What a package prints goes to standard error, so that standard output holds answ
 import contextlib
 import json
 import sys
+from pathlib import Path
 
 
 def speak(claim, draws):
@@ -48,3 +49,15 @@ def of_words(vocabulary):
     return {
         "inputs": list(vocabulary), "places": list(vocabulary.values()), "metric": "euclidean", "releases": "category",
     }  # fmt: skip
+
+
+def nltk_data(folder):
+    """Write the NLTK files that rewriters read into a folder, and return the path for NLTK_DATA."""
+    data = Path(folder) / "nltk_data"
+    stop, punkt = data / "corpora" / "stopwords", data / "tokenizers" / "punkt_tab" / "english"
+    for made in (stop, punkt):
+        made.mkdir(parents=True)
+    (stop / "english").write_text("the\n")
+    for name in ("abbrev_types.txt", "collocations.tab", "ortho_context.tab", "sent_starters.txt"):
+        (punkt / name).write_text("")
+    return str(data)

@@ -83,14 +83,14 @@ def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
     rewriter = prepare_rewriter(
         experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed,
     )  # fmt: skip
-    labels = _public_labels(experiment.data.public, corpus, experiment.seed)
-    return _with_maps(experiment, Public(
+    labels = public_labels(experiment.data.public, corpus, experiment.seed)
+    return with_maps(experiment, Public(
         corpus.texts, labels, corpus.classes, encoder, rewriter=rewriter,
         checkpoint="" if encoder is None else checkpoint_of(experiment.encoder, encoder.folder),
     ))  # fmt: skip
 
 
-def _public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
+def public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
     """Return the public labels, (n,), -1 for a label that is not public; None if no label is public.
 
     A smaller number of labels is always a subset of a larger one.
@@ -168,7 +168,7 @@ def load_public(experiment: Experiment, folder: Path) -> Public:
         raise UserError(
             f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"
         ) from error
-    return _with_maps(experiment, Public(texts, labels, classes, encoder, rewriter=rewriter, checkpoint=checkpoint))
+    return with_maps(experiment, Public(texts, labels, classes, encoder, rewriter=rewriter, checkpoint=checkpoint))
 
 
 def _names(experiment: Experiment, public: Public) -> NDArray[np.float64] | None:
@@ -196,7 +196,7 @@ def _names(experiment: Experiment, public: Public) -> NDArray[np.float64] | None
     return prototypes_of(np.split(embedded, np.cumsum([len(several) for several in sentences])[:-1]))
 
 
-def _with_maps(experiment: Experiment, public: Public) -> Public:
+def with_maps(experiment: Experiment, public: Public) -> Public:
     """Return the public part with its embeddings and the learning of maps, if users have an encoder."""
     public = replace(public, elsewhere=experiment.data.elsewhere)
     if public.encoder is None:

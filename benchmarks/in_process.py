@@ -1,0 +1,185 @@
+"""The protocol `statistics` in one process, with its encoders run by torch, on a GPU where there is one.
+
+    python -m benchmarks.in_process EXPERIMENT [--seeds 1] [--set KEY=VALUE ...] [--out FILE]
+
+A simulation runs every encoder on CPUs, as devices do. Where a large encoder is trained on much public text, that takes
+hours. Here all users are in one process, one user for each record, without shuffler and ledgers. Data, mechanism and
+training are those of a simulation, so accuracies are comparable. It prints one line a seed and arm: the accuracy of the
+model on clean test texts. --out also writes the lines to a file, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mechanisms.channels import VECTOR
+from mechanisms.messages.batch import Batch
+from mechanisms.messages.questions import VectorQuestion
+from mechanisms.messages.questions.question import Lent
+from mechanisms.messages.release import Release
+from mechanisms.messages.request import Request
+from mechanisms.streams import SimulationStreams
+from server.accelerator import beside, device, lent
+from server.checkpoint import load as load_checkpoint
+from server.model import pool
+from server.protocols.models import STUDENT
+from server.protocols.protocol import Model, Public, Publish, Training
+from server.protocols.statistics import statistics
+from server.text_batches import collate, tokenize
+from simulations.artifacts.encoder import layers_of, pooling_of, student_of
+from simulations.artifacts.public import public_labels, with_maps
+from simulations.artifacts.ways import channels_of, training_of
+from simulations.corpora.corpus import Corpus
+from simulations.experiment import Encoder as EncoderSettings
+from simulations.experiment import load
+from simulations.experiment.setup import ArmSetup
+from simulations.progress import progress_lines
+from simulations.run.prepare import parts
+
+BATCH = 256
+Array = np.ndarray
+
+
+class TorchEncoder:
+    """Encoder run by torch (`server.protocols.protocol.Encoding`).
+
+    Args:
+        checkpoint: Checkpoint of the encoder.
+        settings: Layers, pooling and maximal length.
+    """
+
+    #: Nobody compares it or reads its files: all users are in this process.
+    identity, folder, precision = "0" * 64, Path(), "fp32"
+
+    def __init__(self, checkpoint: str | Path, settings: EncoderSettings) -> None:
+        self.model, self.tokenizer = load_checkpoint(checkpoint)
+        self._layers, self._pooling, self._most = layers_of(settings), pooling_of(settings), settings.max_length
+
+    def embed(self, texts: Sequence[Any]) -> Array:
+        """Return sentence embeddings (n, m) of texts."""
+        rows = tokenize(self.tokenizer, texts, self._most)
+        order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
+        found: list[Array] = []
+        with lent(self.model), torch.no_grad():
+            for start in range(0, len(order), BATCH):
+                inputs = beside(self.model, collate(self.tokenizer, [rows[i] for i in order[start : start + BATCH]]))
+                out = self.model(**inputs, output_hidden_states=bool(self._layers))
+                states = [out.hidden_states[layer] for layer in self._layers] or [out.last_hidden_state]
+                found.append(pool(torch.cat(states, dim=-1), inputs["attention_mask"], self._pooling).cpu().numpy())
+        return np.concatenate(found)[np.argsort(order)]
+
+
+class Users:
+    """Training users in this process, one for each record.
+
+    Args:
+        corpus: Records.
+        seed: Seed of their draws.
+    """
+
+    def __init__(self, corpus: Corpus, seed: int) -> None:
+        self._corpus, self._streams = corpus, SimulationStreams(seed)
+        self._embedded: dict[int, Array] = {}
+
+    def answer(self, request: Request, encoder: TorchEncoder) -> Batch:
+        """Return the releases of the group that a request names."""
+        question = request.question(VectorQuestion)
+        number, groups = request.part
+        rows = np.arange(number, len(self._corpus), groups)
+        if id(encoder) not in self._embedded:
+            self._embedded = {id(encoder): encoder.embed(self._corpus.texts)}
+        means = question.means(self._embedded[id(encoder)][rows], self._corpus.labels[rows], np.arange(len(rows) + 1))
+        rng = self._streams.rows(rows, np.zeros_like(rows), stage=request.stage, channel=VECTOR.name)
+        values = question.draw(means, Lent(lambda: rng, _no_texts))
+        release = Release(
+            {question.array: values},
+            VECTOR.name,
+            request.stage,
+            question.mechanism.guarantee,
+            request.digest(question.channel),
+        )
+        return Batch((release,), users=len(rows), duplicates=0)
+
+
+def _no_texts(*_: Any) -> Any:
+    raise AssertionError("users release vectors alone")
+
+
+def trained(
+    setup: ArmSetup, public: Public, users: Users, training: Training, student: EncoderSettings
+) -> Model | None:  # fmt: skip
+    """Return the model that an arm's training makes with these users. Self-training trains `student`."""
+    encoder = public.encoder
+    with tempfile.TemporaryDirectory() as folder:
+        steps = statistics(
+            public, channels_of(setup, public), training, folder=Path(folder),
+        )  # fmt: skip
+        answer: Any = None
+        while True:
+            try:
+                asked = steps.send(answer)
+            except StopIteration as end:
+                return end.value
+            if isinstance(asked, Publish):  # the exported encoder and the student are the same
+                answer = encoder = TorchEncoder(asked.folder.parent / STUDENT, student)
+            else:
+                answer = users.answer(asked, encoder)
+
+
+def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """Return one line an arm: its accuracy on clean test texts, and its users."""
+    experiment = load(name, [f"seed={seed}", *overrides])
+    split, holders, _ = parts(experiment)
+    if holders.most > 1:
+        raise SystemExit("in_process: users of several records need a simulation: sottovoce simulate")
+    checkpoint = experiment.encoder.model
+    encoder = TorchEncoder(checkpoint, experiment.encoder)
+    public = with_maps(experiment, Public(
+        split.public.texts, public_labels(experiment.data.public, split.public, seed), split.public.classes, encoder,
+        checkpoint=checkpoint,
+    ))  # fmt: skip
+    training = training_of(experiment.training, experiment.encoder, seed)
+    student = student_of(experiment.encoder, experiment.training)
+    users, lines = Users(split.train, seed), []
+    for setup in experiment.setups:
+        start = time.perf_counter()
+        model = trained(setup, public, users, training, student)
+        right = None if model is None else model.classify(split.test.texts) == split.test.labels
+        line = {
+            "experiment": experiment.name, "seed": seed, "arm": setup.arm.name, "encoder": checkpoint,
+            "public": len(split.public), "users": len(split.train), "tests": len(split.test),
+            "accuracy": None if right is None else round(float(right.mean()), 4),
+            "seconds": round(time.perf_counter() - start, 1), "device": device().type,
+        }  # fmt: skip
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+        lines.append(line)
+    return lines
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.in_process", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("experiment")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--out", type=Path, help="file of the lines")
+    given = parser.parse_args()
+    with progress_lines(clock=True):
+        lines = [line for seed in given.seeds for line in measured(given.experiment, seed, given.overrides)]
+    if given.out is not None:
+        given.out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
