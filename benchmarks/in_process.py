@@ -151,6 +151,9 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
     student = student_of(experiment.encoder, experiment.training)
     users, lines = Users(split.train, seed), []
     for setup in experiment.setups:
+        if setup.statistic is None and not setup.arm.public_only:
+            print(f"{setup.arm.name}: left out, its users do not release one vector", flush=True)
+            continue
         start = time.perf_counter()
         model = trained(setup, public, users, training, student)
         right = None if model is None else model.classify(split.test.texts) == split.test.labels
