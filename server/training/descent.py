@@ -18,6 +18,7 @@ from mechanisms.accounting.descent import least_noise
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import parameters
 from mechanisms.privunit import PrivUnit
+from mechanisms.projection import constant_share
 from mechanisms.streams import SimulationStreams
 
 FloatArray = NDArray[np.float64]
@@ -297,9 +298,10 @@ class LocalDPSGD(Descent):
 
         n, d = x.shape
         codes = simplex_codes(len(start[1])).astype(np.float64)
-        share = np.sqrt(d / (d + 1))  # share of features against the constant, as in a user vector
-        rows = np.hstack([share * x, np.full((n, 1), 1 / np.sqrt(d + 1))])
-        table = np.linalg.pinv(codes) @ np.vstack([start[0] / share, start[1] * np.sqrt(d + 1)]).T
+        share = constant_share(d)
+        features, constant = np.sqrt(1 - share), np.sqrt(share)  # as in a user vector
+        rows = np.hstack([features * x, np.full((n, 1), constant)])
+        table = np.linalg.pinv(codes) @ np.vstack([start[0] / features, start[1] / constant]).T
         planned = replace(self, users=min(self.users, n)).planned  # fewer users than expected make a smaller crowd
         mechanism = PrivUnit(table.size, planned.epsilon, planned.cap_probability)
         order, speed = np.random.default_rng(seed).permutation(n), np.zeros_like(table)
@@ -321,7 +323,7 @@ class LocalDPSGD(Descent):
             speed = self.momentum * speed + self.clip * mean
             table = table + self.learning_rate * speed
         head = codes @ table
-        return head[:, :d].T * share, head[:, d] / np.sqrt(d + 1)
+        return head[:, :d].T * features, head[:, d] * constant
 
 
 #: Methods by the name that experiments use.

@@ -16,6 +16,7 @@ from scipy.special import ndtr
 
 from mechanisms.accounting.liars import HonestLaw, edge, edge_along
 from mechanisms.privunit import PrivUnit
+from mechanisms.projection import constant_share
 
 FloatArray = NDArray[np.float64]
 
@@ -153,7 +154,7 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
 
 
 def vector_moments(features: FloatArray, length: int) -> FloatArray:
-    """Return an upper bound of E[x x'] (D, D) for users' vectors x = code ⊗ [√d·f, 1]/√(d + 1) of one record each.
+    """Return an upper bound of E[x x'] (D, D) for users' vectors x = code ⊗ [√(1 - w)·f, √w] of one record each.
 
     A code has length 1, so E[x x'] <= I ⊗ E[f f'] whatever the labels. With two classes a code is ±1, and it is exact.
 
@@ -162,8 +163,8 @@ def vector_moments(features: FloatArray, length: int) -> FloatArray:
         length: c, the number of coordinates of a code.
     """
     f = np.asarray(features, np.float64)
-    d = f.shape[1]
-    rows = np.hstack([f * np.sqrt(d / (d + 1)), np.full((len(f), 1), 1 / np.sqrt(d + 1))])
+    share = constant_share(f.shape[1])
+    rows = np.hstack([f * np.sqrt(1 - share), np.full((len(f), 1), np.sqrt(share))])
     return np.kron(np.eye(length), rows.T @ rows / len(rows))
 
 

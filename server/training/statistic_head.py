@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.privunit import MAX_DIM
-from mechanisms.projection import project
+from mechanisms.projection import constant_share, project
 from server.training.principal import pca_maps
 
 FloatArray = NDArray[np.float64]
@@ -149,14 +149,14 @@ def of_users(mean: FloatArray, noise_variance: float, *, users: int, codes: NDAr
     """
     table = np.asarray(mean, np.float64).reshape(codes.shape[1], -1)
     d = table.shape[1] - 1
-    where, where_noise = None, 0.0
+    share, where, where_noise = constant_share(d), None, 0.0
     if codes.shape[1] == len(codes):
-        where = table[-1, :d] * np.sqrt((d + 1) / d / SHARED)
-        where_noise = noise_variance * (d + 1) / d / SHARED
+        where = table[-1, :d] / np.sqrt((1 - share) * SHARED)
+        where_noise = noise_variance / ((1 - share) * SHARED)
         table, noise_variance = table[:-1] / np.sqrt(1 - SHARED), noise_variance / (1 - SHARED)
     return Evidence(
-        table[:, :d] * np.sqrt((d + 1) / d), table[:, d] * np.sqrt(d + 1), noise_variance * (d + 1) / d,
-        noise_variance * (d + 1), users, where, where_noise,
+        table[:, :d] / np.sqrt(1 - share), table[:, d] / np.sqrt(share), noise_variance / (1 - share),
+        noise_variance / share, users, where, where_noise,
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatAr
     tables = vectors.reshape(len(vectors), exact.shape[1], -1)
     d = tables.shape[2] - 1
     labels = np.argmax(tables[:, :, d] @ exact.T, axis=1)
-    features = np.einsum("nc,ncd->nd", exact[labels], tables[:, :, :d]) * np.sqrt((d + 1) / d)
+    features = np.einsum("nc,ncd->nd", exact[labels], tables[:, :, :d]) / np.sqrt(1 - constant_share(d))
     return features, labels
 
 
@@ -440,7 +440,7 @@ def best_features(
         f = components[:, :d] / np.maximum(np.linalg.norm(components[:, :d], axis=1, keepdims=True), 1e-12)
         values = np.maximum(np.linalg.eigvalsh(np.cov(f, rowvar=False))[::-1], 1e-12)
         prior = share[:d] * values / c
-        variance = noise(c * (d + 1)) * (d + 1) / d + values / (c * users)
+        variance = noise(c * (d + 1)) / (1 - constant_share(d)) + values / (c * users)
         explained = float((share[:d] * prior / (prior + variance)).sum())
         if explained > best:
             best, chosen = explained, d
@@ -499,7 +499,7 @@ def expected_gain(
     cross = (names.cross - np.outer(names.constant, f.mean(axis=0))) @ vectors
     known = float(((cross**2).sum(axis=0) / values).sum())
     error = ERROR * known / c * values**ERROR_DECAY / (values ** (ERROR_DECAY - 1)).sum()
-    removed = error**2 / np.maximum(error + noise * (d + 1) / d + values / (c * users), 1e-300)
+    removed = error**2 / np.maximum(error + noise / (1 - constant_share(d)) + values / (c * users), 1e-300)
     return c * float((removed / values).sum()) / max(known, 1e-300)
 
 

@@ -20,6 +20,7 @@ from client.app import NODES, release
 from client.node import load_node
 from client.policy import Policy, Refused
 from client.shard import write_shard
+from mechanisms.messages import wire
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -33,9 +34,10 @@ from mechanisms.messages.wire import (
     request_to_record,
 )
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import signed_directions, statistic_vectors
+from mechanisms.projection import constant_share, signed_directions, statistic_vectors, user_means
 from mechanisms.quantizer import SPHERE
 from mechanisms.streams import SimulationStreams
+from server.training.statistic_head import shared_codes, simplex_codes
 from server.validation import validate
 from tests.support.answers import ask, ledger_rows
 from tests.support.clients import DIM, ENCODER, M, context, make_node, message, request
@@ -129,6 +131,35 @@ def test_the_vector_is_code_times_features(tmp_path: Path) -> None:
     mean = question.named("statistic").means(h, y, np.array([0, 2, 5]))
     np.testing.assert_allclose(mean, [found[:2].mean(axis=0), found[2:].mean(axis=0)], atol=1e-15)
     np.testing.assert_array_equal(statistic_vectors(x[:1], y[:1], SIMPLEX)[0], found[0])
+
+
+@pytest.mark.parametrize("codes", [simplex_codes(2), SIMPLEX, shared_codes(2), shared_codes(5)])
+def test_what_is_sanitized_has_length_1_whatever_the_features_and_records(codes: np.ndarray) -> None:
+    """PrivUnit's guarantee is for unit vectors. Its input has length 1, of one record and of many."""
+    rng = np.random.default_rng(11)
+    for d in (*range(2, 24), 48, 64, 384, 2000):
+        x = rng.normal(size=(12, d))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        x[0] = -x[1]
+        labels = rng.integers(0, len(codes), 12)
+        vectors = statistic_vectors(x, labels, codes)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-7)  # codes are float32
+        means = user_means(vectors, np.array([0, 1, 3, 12]))
+        assert (np.linalg.norm(means, axis=1) <= 1 + 1e-7).all()
+        for uniform in (0.0, 0.5, 1 - 2**-53):
+            drawn = signed_directions(means, np.full(3, uniform))
+            np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1.0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("d", "share"), [(2, 1 / 3), (8, 1 / 9), (9, 0.1), (10, 0.1), (48, 0.1), (384, 0.1)])
+def test_the_constant_s_share_is_that_of_a_coordinate_and_a_tenth_at_least(d: int, share: float) -> None:
+    x = np.random.default_rng(12).normal(size=(1, d))
+    x /= np.linalg.norm(x)
+    by_hand = np.append(x[0] * math.sqrt(1 - share), math.sqrt(share))
+    vectors = statistic_vectors(np.repeat(x, 3, axis=0), np.arange(3), SIMPLEX)
+    for code, vector in zip(SIMPLEX, vectors, strict=True):
+        np.testing.assert_allclose(vector, np.outer(code, by_hand).ravel(), atol=1e-7)
+    assert constant_share(d) == pytest.approx(share, rel=1e-15)
 
 
 @pytest.mark.parametrize("length", [0.0, 1e-13, 0.3, 0.9, 1.0, 1.0 + 1e-12])
@@ -225,6 +256,33 @@ def test_a_cap_rarer_than_the_least_is_refused_by_a_constant(tmp_path: Path, mon
         about = ConfigRecord({**record["request.about"]} | {"statistic": json.dumps(spec)})
         answered = release(message(RecordDict({**record} | {"request.about": about})), context())
         assert (answered.error.code, answered.error.reason) == REFUSALS["malformed"]
+    assert not ledger_rows(tmp_path / "0")
+
+
+def test_client_and_server_of_other_vectors_refuse_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of 9 features or fewer are those of all versions, and so are the requests for them. For more, a request
+    states the constant's share. A version that knows no such array refuses it, as every array that it does not know."""
+    monkeypatch.setenv(NODES, str(tmp_path))
+    make_node(tmp_path / "0", policy=POLICY)
+    m1 = np.random.default_rng(13).normal(size=(M, 10)).astype(np.float32)
+    few, many = asked(), asked(m1=m1)
+    assert set(few.parts()[0]) == {"mean", "m1", "codes"} == set(asked(m1=m1[:, :9]).parts()[0])
+    arrays, about = many.parts()
+    assert set(arrays) == {"mean", "m1", "codes", "constant"} and arrays["constant"].tolist() == [np.float32(0.1)]
+    assert Request.from_parts(arrays, about).digest("statistic") == many.digest("statistic")
+
+    def refused(arrays: dict[str, np.ndarray], about: dict[str, str | int]) -> None:
+        record = RecordDict({"request.arrays": wire._pack(arrays), "request.about": ConfigRecord(dict(about))})
+        answered = release(message(record), context())
+        assert (answered.error.code, answered.error.reason) == REFUSALS["malformed"]
+
+    old = {name: value for name, value in arrays.items() if name != "constant"}
+    refused(old, about)
+    for other in (1 / 11, 0.25, np.nan):
+        refused(old | {"constant": np.array([other], np.float32)}, about)
+    refused(old | {"constant": np.full(2, 0.1, np.float32)}, about)
+    plain, stated = few.parts()
+    refused(plain | {"constant": np.array([0.2], np.float32)}, stated)
     assert not ledger_rows(tmp_path / "0")
 
 

@@ -40,6 +40,7 @@ ROWS = 64
 _RNG = np.random.default_rng(9)
 HEAD = (_RNG.normal(size=(4, 3)).astype(np.float32), _RNG.normal(size=3).astype(np.float32) / 40)
 CODES = np.eye(3, dtype=np.float32)
+WIDE = np.random.default_rng(10).normal(size=(M, 12)).astype(np.float32)
 NONE = {"embedding": None, "label": None}
 
 
@@ -55,6 +56,9 @@ REQUESTS: dict[str, Callable[[], Request]] = {
     "embedding planar-laplace": lambda: request(embedding={"mechanism": "planar-laplace", "epsilon": 8.0}, label=None),
     "embedding gaussian": lambda: request(embedding={"mechanism": "gaussian", "sigma": 0.5}, label=None),
     "label with prior": with_prior,
+    "statistic of 12 features": lambda: request(
+        **NONE, statistic={"mechanism": "privunit", "epsilon": 4.0}, codes=CODES, m1=WIDE
+    ),
     "statistic": lambda: request(**NONE, statistic={"mechanism": "privunit", "epsilon": 4.0}, codes=CODES),
     "answer": lambda: request(**NONE, answer={"mechanism": "randomized-response", "epsilon": 2.0}, head=HEAD),
     "text santext": lambda: _text(small_vocabulary(), mechanism="santext", epsilon=3.0),

@@ -21,7 +21,11 @@ from mechanisms.messages.questions.question import (
     require,
     require_array,
 )
-from mechanisms.projection import signed_directions, statistic_vectors, user_means
+from mechanisms.projection import constant_share, signed_directions, statistic_vectors, user_means
+
+#: Array with the share of the constant. A request has it exactly if this share is larger than 1/(d + 1), so that a
+#: client or a server of a version with other vectors refuses the other's requests.
+_CONSTANT = "constant"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +64,25 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         return int(self.codes.shape[1]) * (self.projection.dim + 1)
 
     def public(self, split: str) -> dict[str, Any]:
-        """Return encoder, maps, grid and codes."""
-        return super().public(split) | {"codes": self.codes, "classes": self.classes}
+        """Return encoder, maps, grid and codes, and the share of the constant if it is larger than 1/(d + 1)."""
+        return super().public(split) | {"classes": self.classes} | self.arrays()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the codes."""
-        return {"codes": self.codes}
+        """Return the codes, and the share of the constant if it is larger than 1/(d + 1)."""
+        d = self.projection.dim
+        share = constant_share(d)
+        stated = {_CONSTANT: np.array([share], np.float32)} if share > 1 / (d + 1) else {}
+        return {"codes": self.codes} | stated
 
     @classmethod
     def read(cls, spec: dict[str, Any], wire: Received) -> VectorQuestion:
         """Return the question of a request's wire."""
         projection = wire.projection()
         require("codes" in wire.arrays, "codes go with a statistic")
-        return cls(spec, projection=projection, codes=wire.arrays["codes"])
+        question = cls(spec, projection=projection, codes=wire.arrays["codes"])
+        same = (np.array_equal(wire.arrays.get(name, 0), own) for name, own in question.arrays().items())
+        require(all(same), "its vectors are of another form")
+        return question
 
     def means(
         self, embeddings: NDArray[np.float32], labels: NDArray[np.int64], starts: NDArray[np.int64]

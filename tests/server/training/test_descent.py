@@ -163,8 +163,8 @@ def test_one_group_s_step_is_the_mean_gradient_with_the_mechanism_s_own_noise(mo
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels, codes = rng.integers(0, 2, n), simplex_codes(2)
     weight, bias = local(groups=1, momentum=0.0).descend(x, labels, nothing(2, dim), seed=3)
-    share = np.sqrt(dim / (dim + 1))
-    table = codes.astype(float).T @ np.vstack([weight / share, bias * np.sqrt(dim + 1)]).T / 2  # codes are 1 and -1
+    scaled = np.vstack([weight / np.sqrt(0.9), bias / np.sqrt(0.1)])  # a user vector's constant has the share .1
+    table = codes.astype(float).T @ scaled.T / 2  # codes are 1 and -1
     error = table.ravel() - statistic_vectors(x, labels, codes).mean(axis=0)
     variance = local().noise_of_mean(dim + 1, n)
     for wrong, low, high in ((1.0, 1e-4, 1.0), (2 / 3, 0.0, 1e-9), (3 / 2, 0.0, 1e-9)):

@@ -67,9 +67,10 @@ def test_one_class_has_no_code() -> None:
         simplex_codes(1)
 
 
+@pytest.mark.parametrize("dim", [DIM, 40])
 @pytest.mark.parametrize("classes", [2, 4])
-def test_what_users_release_and_what_labels_say_are_the_same_moments(classes: int) -> None:
-    features, labels = world(500, classes)
+def test_what_users_release_and_what_labels_say_are_the_same_moments(classes: int, dim: int) -> None:
+    features, labels = world(500, classes, dim=dim)
     codes = simplex_codes(classes)
     released, known = users_of(features, labels, codes), of_labels(features, labels, codes)
     np.testing.assert_allclose(released.cross, known.cross, atol=1e-7)
@@ -118,9 +119,33 @@ def test_labels_of_another_kind_weigh_less_than_users() -> None:
     assert beside > right - 0.01 > 0.7
 
 
+@pytest.mark.parametrize("dim", [DIM, 40])
+@pytest.mark.parametrize("codes", [simplex_codes(2), simplex_codes(3), shared_codes(2), shared_codes(3)])
+def test_noise_in_a_mean_is_noise_in_what_it_says(codes: np.ndarray, dim: int) -> None:
+    """A change of one coordinate of the mean by 1 changes one entry of the evidence, by the root of its noise for 1."""
+    size = codes.shape[1] * (dim + 1)
+    said = [of_users(mean, 1.0, users=100, codes=codes) for mean in np.eye(size)]
+    apart = len(codes) - 1
+    for at, each in enumerate(said):
+        code, feature = divmod(at, dim + 1)
+        cross, constant = np.zeros((apart, dim)), np.zeros(apart)
+        where = np.zeros(dim)
+        if code == apart and feature < dim:
+            where[feature] = each.mean_noise**0.5
+        elif code < apart and feature < dim:
+            cross[code, feature] = each.noise**0.5
+        elif code < apart:
+            constant[code] = each.constant_noise**0.5
+        np.testing.assert_allclose(each.cross, cross, rtol=1e-12)
+        np.testing.assert_allclose(each.constant, constant, rtol=1e-12)
+        assert (each.mean is None) == (codes.shape[1] == apart)
+        np.testing.assert_allclose(where if each.mean is None else each.mean, where, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [DIM, 40])
 @pytest.mark.parametrize("classes", [2, 4])
-def test_shared_codes_say_the_same_and_where_users_are(classes: int) -> None:
-    features, labels = world(500, classes)
+def test_shared_codes_say_the_same_and_where_users_are(classes: int, dim: int) -> None:
+    features, labels = world(500, classes, dim=dim)
     codes = shared_codes(classes)
     assert codes.shape == (classes, classes)
     np.testing.assert_allclose(np.linalg.norm(codes, axis=1), 1.0, atol=1e-6)
