@@ -3,9 +3,10 @@
     python -m benchmarks.liars FOLDER [--seeds 1 2 3 4 5] [--epsilon 3] [--out FOLDER] [--set KEY=VALUE ...]
 
 Liars replace users of the experiment sst2-statistics. They want to flip all predictions (the opposite of the users'
-mean), or to move the threshold, and send one point each, draws of the mechanism, or whatever harms most of what the
-defence lets through. One row a seed, strategy and share: accuracy on the device without and with the defence. The
-rows are also written to liars.json, from which `figure` draws.
+mean), or to move the threshold, and send one point each, draws of the mechanism, or, if they know the defence and the
+users' texts and labels, the messages of which most of these texts get a wrong class. With the goal `any` they know the
+model too and choose their direction by the same count. One row a seed, goal, strategy and share: accuracy on the device
+without and with the defence. The rows are also written to liars.json, from which `figure` draws.
 
     python -m benchmarks.liars FOLDER --worlds [--seeds 1] [--set KEY=VALUE ...]
 
@@ -14,10 +15,10 @@ the labels nearest to the honest head's threshold are those of the other class. 
 one of them on half of the texts whose labels differ. One row an arm, share and direction, with the accuracy that honest
 users have in both.
 
-    python -m benchmarks.liars FOLDER --constants [--seeds 1 2 3 4 5] [--set KEY=VALUE ...]
+    python -m benchmarks.liars FOLDER --constants [SHARE ...] [--seeds 1 2 3 4 5] [--set KEY=VALUE ...]
 
-The strongest liars against vectors whose constant has another share of the squared length, and the accuracy where the
-server knows that classes are equally frequent.
+The same adaptive liars against vectors whose constant has the product's least share of the squared length, each of
+these, and no least one, which is 1/(d + 1); and where the server knows that classes are equally frequent.
 
     python -m benchmarks.liars counts [--seeds 1 2 3 4 5]
 
@@ -34,32 +35,37 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+from scipy.special import expit
 
 from benchmarks.teaching import prepared
-from mechanisms.accounting.liars import HonestLaw, apart, confusable, moved
+from mechanisms import projection
+from mechanisms.accounting.liars import apart, confusable, moved
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import statistic_vectors
+from mechanisms.projection import LEAST_CONSTANT, statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SeededUniforms
 from server.training.principal import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
 from server.training.statistic_head import (
-    Evidence,
     best_features,
     linear_head,
     mean_noise,
     of_users,
     simplex_codes,
 )  # fmt: skip
-from sottovoce.adversary.estimators.poison import imitations, points, strongest
+from sottovoce.adversary.estimators.poison import imitations, points, strongest, unseen, worst_direction
 
 SHARES = (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 #: Mechanisms by their name: local ε = 3, and the one of central ε = 1 for 20,000 users.
 ARMS: dict[str, dict[str, float]] = {
     "ε = 3": {"epsilon": 3.0}, "central ε = 1": {"epsilon": 6.19, "cap_probability": 0.8}
 }  # fmt: skip
+#: Users' texts by which a direction is judged, and how steeply the smooth count of wrong classes turns at the threshold
+#: (in median margins). Twice as steep finds the same; a third as steep finds half of the harm.
+TRIED, STEEP = 3000, 3.0
 Array = np.ndarray
 
 
@@ -68,33 +74,24 @@ class World:
     """Users, public text and test texts of one seed, and the users' releases.
 
     Args:
-        public: Embeddings (N, m) of public text.
-        train: Embeddings (n, m) of users' texts.
+        features: Features (N, d) of public text.
+        held: Features (n, d) of users' texts.
         labels: Their labels (n,), 0 or 1.
-        test: Embeddings of test texts.
+        asked: Features of test texts.
         truth: Their labels.
         arm: Parameters of PrivUnit.
         seed: Seed of the draws.
+        equal: Whether the server knows that classes are equally frequent.
     """
 
-    public: Array
-    train: Array
+    features: Array
+    held: Array
     labels: Array
-    test: Array
+    asked: Array
     truth: Array
     arm: dict[str, float]
     seed: int
-
-    @cached_property
-    def maps(self) -> Any:
-        """Return the maps from embeddings to features."""
-        dim = best_features(
-            self.public, self.codes, lambda size: mean_noise(self._mechanism(size), users=self.users), users=self.users
-        )
-        return pca_maps(self.public, dim=dim, classes=2)
-
-    def _mechanism(self, dim: int) -> PrivUnit:
-        return PrivUnit(dim, **self.arm)
+    equal: bool = False
 
     @property
     def codes(self) -> Array:
@@ -107,24 +104,14 @@ class World:
         return len(self.labels)
 
     @cached_property
-    def features(self) -> Array:
-        """Return the features of public text."""
-        return self.maps.project(self.public)
-
-    @cached_property
-    def asked(self) -> Array:
-        """Return the features of test texts."""
-        return self.maps.project(self.test)
-
-    @cached_property
     def vectors(self) -> Array:
         """Return users' vectors (n, D)."""
-        return statistic_vectors(self.maps.project(self.train), self.labels, self.codes)
+        return statistic_vectors(self.held, self.labels, self.codes)
 
     @cached_property
     def mechanism(self) -> PrivUnit:
         """Return the mechanism."""
-        return self._mechanism(self.vectors.shape[1])
+        return PrivUnit(self.vectors.shape[1], **self.arm)
 
     @cached_property
     def honest(self) -> Array:
@@ -140,19 +127,63 @@ class World:
         """Return the robust mean of a batch."""
         return robust_mean(self.mechanism, released, self.honest, 1)
 
+    def margins(self, mean: Array, users: int, features: Array) -> Array:
+        """Return log-odds of class 1 for features, by the head of a mean of so many users."""
+        evidence = of_users(mean, mean_noise(self.mechanism, users=users), users=users, codes=self.codes)
+        if self.equal:
+            evidence = replace(evidence, constant=np.zeros(1), constant_noise=0.0)
+        weight, bias = linear_head(self.features, self.codes, users=evidence)
+        return (features @ weight + bias) @ np.array([-1.0, 1.0])
+
     def accuracy(self, mean: Array, users: int) -> float:
-        """Return the accuracy of the head of a mean of so many users."""
-        noise = mean_noise(self.mechanism, users=users)
-        weight, bias = linear_head(
-            self.features, self.codes, users=of_users(mean, noise, users=users, codes=self.codes)
-        )
-        return float(np.mean((self.asked @ weight + bias).argmax(axis=1) == self.truth))
+        """Return the accuracy on test texts of the head of a mean of so many users."""
+        return float(np.mean((self.margins(mean, users, self.asked) > 0) == self.truth))
+
+    def robust_accuracy(self, released: Array) -> float:
+        """Return the accuracy on test texts of the head of the robust mean of a batch."""
+        found = self.robust(released)
+        return self.accuracy(found.mean, int(found.kept.sum()))
 
     @cached_property
     def goals(self) -> dict[str, Array]:
         """Return the directions in which liars push: against the users' mean, and along the label's constant."""
         mean, constant = self.vectors.mean(axis=0), np.eye(self.vectors.shape[1])[-1]
         return {"flip": -mean / np.linalg.norm(mean), "threshold": np.sign(mean[-1]) * constant}
+
+    def wrong(self, released: Array) -> float:
+        """Return the share of users' own texts that the head of the robust mean of a batch gets wrong."""
+        found = self.robust(released)
+        margins = self.margins(found.mean, int(found.kept.sum()), self.held)
+        return float(np.mean((margins > 0) != self.labels))
+
+    def adaptive(self, direction: Array, count: int) -> Array:
+        """Return a batch with liars who push in a direction and send what harms most in spite of the defence."""
+        others = self.released[count:]
+        lies = strongest(
+            self.mechanism, direction, count, self.seed, honest=self.honest, users=self.users,
+            harm=lambda lies: self.wrong(np.concatenate([lies, others])),
+        )  # fmt: skip
+        return np.concatenate([lies, others])
+
+    def worst(self, tried: Sequence[Array], count: int) -> Array:
+        """Return the worst batch, by `wrong`, of these and of those of liars who choose their direction.
+
+        Directions are those between the goals, and what gradient ascent finds from there on a smooth count of some
+        users' texts with a wrong class.
+        """
+        mean = self.mechanism.decoded_mean(self.released[count:])
+        flip, threshold = self.goals.values()
+        some, sign = self.held[:TRIED], 1.0 - 2.0 * self.labels[:TRIED]
+
+        def harm(shift: Array) -> float:
+            margins = sign * self.margins(mean + shift, self.users, some)
+            return float(expit(STEEP * margins / np.median(np.abs(margins))).mean())
+
+        between = [-threshold, *(each / np.linalg.norm(each) for each in (flip + threshold, flip - threshold))]
+        share = count / self.users
+        reach = share * unseen(share, self.users, self.mechanism.dim) / self.mechanism.scale
+        found = worst_direction(harm, between, self.honest, reach)
+        return max([*tried, *(self.adaptive(each, count) for each in (*between, found))], key=self.wrong)
 
 
 def rows(world: World) -> Iterator[dict[str, Any]]:
@@ -169,40 +200,34 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
         others = world.released[count:]
         reference = world.mechanism.decoded_mean(others)
 
+        adaptive = []
         for goal, direction in world.goals.items():
-
-            def harm(lies: Array, direction: Array = direction, others: Array = others) -> float:
-                return float(world.robust(np.concatenate([lies, others])).mean @ direction)
-
             said = {
-                "point": points(world.mechanism, direction, count, world.seed),
-                "imitating": imitations(world.mechanism, direction, count, world.seed),
-                "adaptive": strongest(
-                    world.mechanism, direction, count, world.seed, honest=world.honest, users=world.users, harm=harm
-                ),
+                strategy: np.concatenate([make(world.mechanism, direction, count, world.seed), others])
+                for strategy, make in (("point", points), ("imitating", imitations))
             }
-            for strategy, lies in said.items():
-                batch = np.concatenate([lies, others])
-                plain, robust = world.mechanism.decoded_mean(batch), world.robust(batch)
-                yield {
-                    "goal": goal, "strategy": strategy, "share": share, "plain": world.accuracy(plain, world.users),
-                    "robust": world.accuracy(robust.mean, int(robust.kept.sum())), "excess": robust.excess,
-                    "dropped": robust.dropped, "moved": float(np.linalg.norm(plain - reference)),
-                    "moved_robust": float(np.linalg.norm(robust.mean - reference)),
-                }  # fmt: skip
+            adaptive.append(world.adaptive(direction, count))
+            for strategy, batch in (said | {"adaptive": adaptive[-1]}).items():
+                yield {"goal": goal, "strategy": strategy, "share": share} | harmed(world, batch, reference)
+        yield {"goal": "any", "strategy": "adaptive", "share": share} | harmed(
+            world, world.worst(adaptive, count), reference
+        )
+
+
+def harmed(world: World, batch: Array, reference: Array) -> dict[str, float]:
+    """Return the accuracy without and with the defence, and by how much either mean has moved."""
+    plain, robust = world.mechanism.decoded_mean(batch), world.robust(batch)
+    return {
+        "plain": world.accuracy(plain, world.users), "robust": world.accuracy(robust.mean, int(robust.kept.sum())),
+        "excess": robust.excess, "dropped": robust.dropped, "moved": float(np.linalg.norm(plain - reference)),
+        "moved_robust": float(np.linalg.norm(robust.mean - reference)),
+    }  # fmt: skip
 
 
 def worlds(world: World) -> Iterator[dict[str, Any]]:
     """Yield, for 3 and 10 % liars and either class, what no server can have in both of two populations."""
-    noise, own = mean_noise(world.mechanism, users=world.users), world.vectors.mean(axis=0)
-    users = world.maps.project(world.train)
-
-    def margins(mean: Array, features: Array) -> Array:
-        evidence = of_users(mean, noise, users=world.users, codes=world.codes)
-        weight, bias = linear_head(world.features, world.codes, users=evidence)
-        return (features @ weight + bias) @ np.array([-1.0, 1.0])
-
-    theirs, asked = margins(own, users), margins(own, world.asked)
+    own = world.vectors.mean(axis=0)
+    theirs, asked = (world.margins(own, world.users, features) for features in (world.held, world.asked))
     honest = float(np.mean((asked > 0) == world.truth))
     for share in (0.03, 0.1):
         for towards in (1, 0):
@@ -217,7 +242,7 @@ def worlds(world: World) -> Iterator[dict[str, Any]]:
                     break
                 truth = np.where(side * asked > side * theirs[rows[-1]], towards, world.truth)
                 mean = own - 2 * (world.vectors[rows]).sum(axis=0) / world.users
-                accuracies = (honest, float(np.mean((margins(mean, world.asked) > 0) == truth)))
+                accuracies = (honest, float(np.mean((world.margins(mean, world.users, world.asked) > 0) == truth)))
                 at_most = 1 - float(np.mean(truth != world.truth)) / 2
                 row |= {
                     "changed": float(changed), "apart": distance, "honest": accuracies, "at most": at_most,
@@ -226,45 +251,26 @@ def worlds(world: World) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def constants(world: World, shares: Sequence[float] = (0.05, 0.1, 0.16, 0.25)) -> Iterator[dict[str, Any]]:
-    """Yield the accuracy under the strongest adaptive liars for shares of the constant, the own one first."""
-    d, mechanism = world.features.shape[1], world.mechanism
-    sign = world.codes[world.labels, 0].astype(np.float64)
-    users = world.maps.project(world.train)
-    for part in (1 / (d + 1), *shares):
-        public, own = (
-            np.hstack([x * np.sqrt(1 - part), np.full((len(x), 1), np.sqrt(part))]) for x in (world.features, users)
-        )
-        vectors = own * sign[:, None] / np.linalg.norm(own, axis=1)[:, None]
-        released = mechanism.grid.encode(mechanism.sample(vectors, rng=SeededUniforms(world.seed)))
-        honest = HonestLaw(mechanism).second_moment(public.T @ public / len(public), rows=len(public))
+def constants(world: World, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy under adaptive liars for least shares of the constant, the product's first.
 
-        def accuracies(found: RobustMean, part: float = part) -> tuple[float, float]:
-            """With the classes' shares of users, and with equal ones."""
-            noise = mean_noise(mechanism, users=int(found.kept.sum()))
-            said = Evidence(
-                found.mean[None, :d] / np.sqrt(1 - part), found.mean[d:] / np.sqrt(part), noise / (1 - part),
-                noise / part, int(found.kept.sum()),
-            )  # fmt: skip
-            heads = (said, replace(said, constant=np.zeros(1), constant_noise=0.0))
-            both = [linear_head(world.features, world.codes, users=each) for each in heads]
-            right = [float(np.mean((world.asked @ w + b).argmax(axis=1) == world.truth)) for w, b in both]
-            return right[0], right[1]
-
-        row: dict[str, Any] = {"constant": part, "honest": accuracies(robust_mean(mechanism, released, honest, 1))}
-        mean = vectors.mean(axis=0)
-        goals = {"flip": -mean / np.linalg.norm(mean), "threshold": np.sign(mean[-1]) * np.eye(d + 1)[-1]}
-        for share in (0.03, 0.1):
-            count = round(share * world.users)
-            others = released[count:]
-            for goal, direction in goals.items():
-
-                def harm(lies: Array, of: Array = direction, others: Array = others, law: Array = honest) -> float:
-                    return float(robust_mean(mechanism, np.concatenate([lies, others]), law, 1).mean @ of)
-
-                lies = strongest(mechanism, direction, count, world.seed, honest=honest, users=world.users, harm=harm)
-                row[f"{goal} {share}"] = accuracies(robust_mean(mechanism, np.concatenate([lies, others]), honest, 1))
-        yield row
+    Args:
+        world: Users and texts.
+        shares: Other least shares, beside none.
+    """
+    for least, equal in ((LEAST_CONSTANT, False), *((each, False) for each in (0.0, *shares)), (LEAST_CONSTANT, True)):
+        with patch.object(projection, "LEAST_CONSTANT", least):
+            own = replace(world, equal=equal)
+            row: dict[str, Any] = {
+                "constant": projection.constant_share(world.features.shape[1]), "equal": equal,
+                "honest": own.robust_accuracy(own.released),
+            }  # fmt: skip
+            for share in (0.03, 0.1):
+                count = round(share * own.users)
+                found = {goal: own.adaptive(direction, count) for goal, direction in own.goals.items()}
+                found["any"] = own.worst(list(found.values()), count)
+                row |= {f"{goal} {share}": own.robust_accuracy(batch) for goal, batch in found.items()}
+            yield row
 
 
 def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
@@ -339,10 +345,15 @@ def counts(seeds: Sequence[int], users: int = 20_000, share: float = 0.01) -> It
 def world_of(folder: str, seed: int, arm: dict[str, float], overrides: Sequence[str]) -> World:
     """Return the world of a seed."""
     _, (public, held, _) = prepared("sst2-statistics", folder, seed, "shuffle.enabled=false", *overrides)
-    every = np.arange(len(held.train.labels)), np.arange(len(held.test.labels))
+    codes, users = simplex_codes(2), len(held.train.labels)
+    dim = best_features(
+        public.embeddings, codes, lambda size: mean_noise(PrivUnit(size, **arm), users=users), users=users
+    )
+    maps = pca_maps(public.embeddings, dim=dim, classes=2)
+    every = np.arange(users), np.arange(len(held.test.labels))
     return World(
-        public.embeddings, np.asarray(held.train_embeddings[every[0]]), held.train.labels,
-        np.asarray(held.test_embeddings[every[1]]), held.test.labels, arm, seed,
+        maps.project(public.embeddings), maps.project(np.asarray(held.train_embeddings[every[0]])), held.train.labels,
+        maps.project(np.asarray(held.test_embeddings[every[1]])), held.test.labels, arm, seed,
     )  # fmt: skip
 
 
@@ -355,7 +366,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path())
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--worlds", action="store_true", help="lower bound for every server, in place of attacks")
-    parser.add_argument("--constants", action="store_true", help="other shares of the constant, in place of attacks")
+    parser.add_argument(
+        "--constants", type=float, nargs="*", metavar="SHARE", help="other shares of the constant, in place of attacks"
+    )
     args = parser.parse_args()
     if args.folder == "counts":
         for row in counts(args.seeds):
@@ -365,10 +378,11 @@ def main() -> None:
     for seed in args.seeds:
         for arm in args.arms:
             world = world_of(args.folder, seed, ARMS[arm], args.set)
-            for row in (worlds if args.worlds else constants if args.constants else rows)(world):
+            other = None if args.constants is None else constants(world, args.constants)
+            for row in worlds(world) if args.worlds else rows(world) if other is None else other:
                 found.append({"arm": arm, "seed": seed} | row)
                 print(json.dumps(found[-1], ensure_ascii=False), flush=True)
-    if args.worlds or args.constants:
+    if args.worlds or args.constants is not None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "liars.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

@@ -26,6 +26,7 @@ from mechanisms.streams import SimulationStreams
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Encoding, Model
 from server.training.robust_mean import honest_moment, robust_mean
+from server.training.statistic_head import linear_head, mean_noise, of_users, simplex_codes
 from simulations.artifacts.ways import protocol_of, training_of
 from simulations.experiment import slug
 from simulations.run.prepare import Prepared
@@ -42,7 +43,7 @@ ATTACKS = {
     "poison-flip": "how many test texts a model gets wrong after a few users sent the opposite of what all others tell",
     "poison-threshold": "the same, after they voted for one class, whatever the text",
     "poison-imitating": "the same, after they followed the protocol with opposite data",
-    "poison-adaptive": "the same, after they sent what harms most of what the defence lets through",
+    "poison-adaptive": "the same, after they pushed where, and sent what, harms most in spite of the defence",
     "poison-target": "which of some test texts, one after another, a few users turn to another class",
     "poison-group": "which of some test texts that are alike they turn all at once",
 }
@@ -244,35 +245,56 @@ class _Lies:
         return self.attacked.target.seed
 
     def _vectors(self, question: VectorQuestion, mechanism: PrivUnit) -> NDArray[Any]:
-        others = self.honest[question][self.count :]
+        others, codes = self.honest[question][self.count :], question.codes
         mean = mechanism.decoded_mean(others)
-        direction = -mean
-        if self.name == "poison-threshold":  # for the class that fewest users have
-            last = mean.reshape(question.codes.shape[1], -1)[:, -1]
-            rare = question.codes[int(np.argmin(question.codes @ last))]
-            direction = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
+        rare = codes[int(np.argmin(codes @ mean.reshape(codes.shape[1], -1)[:, -1]))]  # of the class that fewest have
+        threshold = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
+        direction = threshold if self.name == "poison-threshold" else -mean
         if self.aim:  # the vectors of the texts with another class, instead of their own
             test, encoder = self.attacked.ready.held.test, self.attacked.ready.public.encoder
             assert encoder is not None
             own = np.asarray(test.labels, np.int64)[list(self.aim)]
             unit = question.projection.apply(encoder.embed([test.texts[i] for i in self.aim]))
-            wrong = statistic_vectors(unit, (own + 1) % len(question.codes), question.codes)
-            direction = (wrong - statistic_vectors(unit, own, question.codes)).sum(axis=0)
-        direction = direction / np.linalg.norm(direction)
-        if self.name != _ADAPTIVE:
-            make = poison.imitations if self.name == "poison-imitating" else poison.points
-            return make(mechanism, direction, self.count, self._seed)
-        public = self.attacked.ready.public
+            wrong = statistic_vectors(unit, (own + 1) % len(codes), codes)
+            direction = (wrong - statistic_vectors(unit, own, codes)).sum(axis=0)
+        if self.name == _ADAPTIVE:
+            return self._adaptive(question, mechanism, others, threshold)
+        make = poison.imitations if self.name == "poison-imitating" else poison.points
+        return make(mechanism, direction / np.linalg.norm(direction), self.count, self._seed)
+
+    def _adaptive(
+        self, question: VectorQuestion, mechanism: PrivUnit, others: NDArray[Any], threshold: NDArray[np.float64]
+    ) -> NDArray[Any]:
+        """Return messages by which most public texts change their class, pushed against the mean, a class, or both."""
+        public, mean = self.attacked.ready.public, mechanism.decoded_mean(others)
         assert public.embeddings is not None
+        features, length = question.projection.apply(public.embeddings), question.codes.shape[1]
         like_public = self.attacked.target.setup.records == 1 and not public.elsewhere
-        length = question.codes.shape[1]
-        features = question.projection.apply(public.embeddings) if like_public else None
-        honest = honest_moment(mechanism, features, length)
+        honest = honest_moment(mechanism, features if like_public else None, length)
+        users, simplex = len(self.honest[question]), simplex_codes(len(question.codes))
+
+        def classes(mean: NDArray[np.float64]) -> IntArray:
+            noise = mean_noise(mechanism, users=users)
+            said = of_users(mean, noise, users=users, codes=question.codes)
+            weight, bias = linear_head(features, simplex, users=said)
+            found: IntArray = (features @ weight + bias).argmax(axis=1)
+            return found
+
+        before = classes(mean)
+
+        def changed(mean: NDArray[np.float64]) -> float:
+            return float(np.mean(classes(mean) != before))
 
         def harm(lies: NDArray[Any]) -> float:
-            return float(robust_mean(mechanism, np.concatenate([lies, others]), honest, length).mean @ direction)
+            return changed(robust_mean(mechanism, np.concatenate([lies, others]), honest, length).mean)
 
-        users = len(self.honest[question])
+        share = self.count / users
+        reach = share * poison.unseen(share, users, mechanism.dim) / mechanism.scale
+        flip = -mean / np.linalg.norm(mean)
+        direction = poison.worst_direction(
+            lambda shift: changed(mean + shift), (flip, threshold, -threshold, flip + threshold, flip - threshold),
+            honest, reach, ascents=0,
+        )  # fmt: skip
         return poison.strongest(
             mechanism, direction, self.count, self._seed, honest=honest, users=users, harm=harm
         )

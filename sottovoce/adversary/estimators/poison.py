@@ -5,7 +5,7 @@ A liar knows the request, public data, the defence and even the honest users' me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ FloatArray = NDArray[np.float64]
 
 #: Coordinates of a user vector, in units of honest standard deviations, at which liars are tried.
 STEPS = (1.2, 1.35, 1.5, 1.8, 2.2, 2.5, 3.0)
+#: Ascents of a direction to the worst one, and the step of a coordinate in which a gradient is measured.
+ASCENTS, STEP = 15, 0.15
 
 
 def points(mechanism: PrivUnit, direction: FloatArray, count: int, seed: int) -> NDArray[np.signedinteger]:
@@ -73,7 +75,7 @@ def strongest(
     mechanism: PrivUnit, direction: FloatArray, count: int, seed: int, *, honest: FloatArray, users: int,
     harm: Callable[[NDArray[np.signedinteger]], float],
 ) -> NDArray[np.signedinteger]:  # fmt: skip
-    """Return the messages of liars who know the defence, and try on it what does most harm.
+    """Return the messages of liars who know the defence, and send what does most harm in spite of it.
 
     They try `imitations`, `points`, and `leaning` at the coordinate that the test does not see and at STEPS.
 
@@ -84,10 +86,46 @@ def strongest(
         seed: Seed of their draws.
         honest: Second moment (D, D) of honest reports.
         users: n, liars included.
-        harm: Function from the liars' messages to what they gain.
+        harm: Function from the liars' messages to what they gain. What moves the mean farthest need not harm most.
     """
     unit = float(np.sqrt(direction @ honest @ direction))
     steps = [*STEPS, unseen(count / users, users, mechanism.dim)]
     tried = [make(mechanism, direction, count, seed) for make in (points, imitations)]
     tried += [leaning(mechanism, direction, count, seed, step=min(step * unit, 1.0)) for step in steps]
     return max(tried, key=harm)
+
+
+def worst_direction(
+    harm: Callable[[FloatArray], float], starts: Sequence[FloatArray], honest: FloatArray, reach: float,
+    *, ascents: int = ASCENTS,
+) -> FloatArray:
+    """Return the unit vector (D,) along which liars do most harm, of several, after gradient ascent from each.
+
+    A test of second moments sees liars by how far they move the mean in honest standard deviations. So shifts of the
+    mean by `reach` of these are compared, all as visible as each other.
+
+    Args:
+        harm: Function from a shift (D,) of the mean to the harm that it does; smooth if there are ascents.
+        starts: Vectors (D,) to begin at.
+        honest: Second moment (D, D) of honest reports.
+        reach: Length of the shift, in standard deviations of honest reports before debiasing.
+        ascents: Ascents from each start; each measures the harm D + 1 times.
+    """
+    values, vectors = np.linalg.eigh(honest)
+    root = vectors * np.sqrt(values) @ vectors.T
+    steps, best = STEP * np.eye(len(root)), (-np.inf, starts[0])
+    for start in starts:
+        at = _unit(np.linalg.solve(root, start))
+        for _ in range(ascents):
+            now = harm(reach * root @ at)
+            gradient = np.array([harm(reach * root @ (at + step)) - now for step in steps])
+            if not gradient.any():
+                break
+            at = _unit(at + 4 * STEP * _unit(gradient))
+        best = max(best, (harm(reach * root @ at), root @ at), key=lambda found: found[0])
+    return _unit(best[1])
+
+
+def _unit(x: FloatArray) -> FloatArray:
+    unit: FloatArray = x / np.linalg.norm(x)
+    return unit

@@ -14,7 +14,15 @@ from sottovoce.adversary.attacks import knowledge
 from sottovoce.adversary.attacks import poison as attack_poison
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
-from sottovoce.adversary.estimators.poison import STEPS, imitations, leaning, points, strongest, unseen
+from sottovoce.adversary.estimators.poison import (
+    STEPS,
+    imitations,
+    leaning,
+    points,
+    strongest,
+    unseen,
+    worst_direction,
+)
 from tests.support.studies import LocalGrid, experiment, make_nodes, prepared, run_arms, use_folder
 
 VECTOR = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}}
@@ -81,3 +89,24 @@ def test_the_strongest_lie_is_the_one_that_harms_most() -> None:
     along = mechanism.grid.decode(best) @ direction
     seen = [step for step in (*STEPS, unseen(0.1, 1000, 17)) if step < 2]
     np.testing.assert_allclose(along, max(seen) / np.sqrt(17), atol=1e-3)
+
+
+def test_the_worst_direction_is_that_of_equally_visible_ones() -> None:
+    """Of a linear harm g it is known: H·g, where H is the second moment of honest reports."""
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(12, 12)) / 4 + np.eye(12)
+    honest, gain = root @ root.T, rng.normal(size=12)
+    reached = []
+
+    def harm(shift: np.ndarray) -> float:
+        reached.append(float(shift @ np.linalg.solve(honest, shift)))
+        return float(np.tanh(gain @ shift))
+
+    expected = honest @ gain / np.linalg.norm(honest @ gain)
+    found = worst_direction(harm, (rng.normal(size=12), -gain), honest, 0.02)
+    assert found @ expected > 0.995
+    assert gain @ expected < 0.95 * np.linalg.norm(gain)  # the gradient alone is another direction
+    np.testing.assert_allclose(reached[0], 0.02**2, rtol=1e-9)
+    starts = np.eye(12)
+    known = max(starts, key=lambda x: gain @ x / np.sqrt(x @ np.linalg.solve(honest, x)))
+    np.testing.assert_allclose(worst_direction(harm, starts, honest, 0.02, ascents=0), known, atol=1e-9)
