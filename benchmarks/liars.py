@@ -277,7 +277,7 @@ def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
     """Return the figure: accuracy against the share of liars, without and with the defence, a panel an arm and goal."""
     from simulations.output.figures import COLOURS, MARKERS, new_figure
 
-    goals = ("flip", "threshold")
+    goals = ("flip", "threshold", "any")
     drawn, _ = new_figure(7.2, 5.2)
     drawn.clear()
     panels = drawn.subplots(len(arms), len(goals), sharex=True, sharey=True, squeeze=False)
@@ -288,8 +288,8 @@ def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
             axes = panels[i][j]
             for k, strategy in enumerate(("point", "imitating", "adaptive")):
                 for key, style in (("plain", ":"), ("robust", "-")):
-                    if key == "plain" and strategy == "adaptive":
-                        continue
+                    if (key == "plain") if strategy == "adaptive" else (goal == "any"):
+                        continue  # adaptive liars answer to the defence, and the worst direction is theirs
                     at = [0.0005, *SHARES]
                     of = [[r[key] for r in own if (r["goal"], r["strategy"], r["share"]) == (goal, strategy, share)]
                           for share in SHARES]  # fmt: skip
@@ -299,7 +299,7 @@ def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
                         label=f"{strategy}, {'with' if key == 'robust' else 'without'} the defence",
                     )  # fmt: skip
             axes.set_xscale("log")
-            axes.set_xticks([0.0005, *SHARES], ["0", *(f"{100 * share:g}" for share in SHARES)], fontsize=8)
+            axes.set_xticks([0.0005, *SHARES], ["0", *(f"{100 * share:g}" for share in SHARES)], fontsize=7)
             axes.minorticks_off()
             axes.set_ylim(0, 1)
             axes.set_title(f"{arm}, goal: {goal}", loc="left", fontsize=9)
