@@ -18,7 +18,6 @@ from mechanisms.accounting.descent import least_noise
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import parameters
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import constant_share
 from mechanisms.streams import SimulationStreams
 
 FloatArray = NDArray[np.float64]
@@ -240,9 +239,11 @@ class LocalDPSGD(Descent):
     Groups of users answer one after another behind a shuffler, each at the head that earlier groups made. The local ε
     needs no trust.
 
-    With one group, all gradients are at a head of zeros. They are the vectors of
-    `mechanisms.projection.statistic_vectors`, and nothing descends. On the built-in reviews, with 20,000 users and ε of
-    .25, 1 and 4, 5 groups are within .004 of the best of 5 and 10, four learning rates, two momenta and two clips.
+    With one group, all gradients are at a head of zeros, and nothing descends. They are the vectors of
+    `mechanisms.projection.statistic_vectors`, except that the constant has a share of 1/(d + 1) of the squared length.
+    With a tenth of it the threshold overshoots: SST-2, MiniLM, central ε = 8, .60 in place of .79. On the built-in
+    reviews, with 20,000 users and ε of .25, 1 and 4, 5 groups are within .004 of the best of 5 and 10, four learning
+    rates, two momenta and two clips.
 
     Args:
         groups: Number of groups; membership is public.
@@ -298,10 +299,9 @@ class LocalDPSGD(Descent):
 
         n, d = x.shape
         codes = simplex_codes(len(start[1])).astype(np.float64)
-        share = constant_share(d)
-        features, constant = np.sqrt(1 - share), np.sqrt(share)  # as in a user vector
-        rows = np.hstack([features * x, np.full((n, 1), constant)])
-        table = np.linalg.pinv(codes) @ np.vstack([start[0] / features, start[1] / constant]).T
+        share = np.sqrt(d / (d + 1))  # share of features against the constant, in lengths
+        rows = np.hstack([share * x, np.full((n, 1), 1 / np.sqrt(d + 1))])
+        table = np.linalg.pinv(codes) @ np.vstack([start[0] / share, start[1] * np.sqrt(d + 1)]).T
         planned = replace(self, users=min(self.users, n)).planned  # fewer users than expected make a smaller crowd
         mechanism = PrivUnit(table.size, planned.epsilon, planned.cap_probability)
         order, speed = np.random.default_rng(seed).permutation(n), np.zeros_like(table)
@@ -323,7 +323,7 @@ class LocalDPSGD(Descent):
             speed = self.momentum * speed + self.clip * mean
             table = table + self.learning_rate * speed
         head = codes @ table
-        return head[:, :d].T * features, head[:, d] * constant
+        return head[:, :d].T * share, head[:, d] / np.sqrt(d + 1)
 
 
 #: Methods by the name that experiments use.

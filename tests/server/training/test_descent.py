@@ -154,8 +154,8 @@ def test_local_gradients_teach_and_at_a_tiny_epsilon_they_do_not(monkeypatch: py
 
 
 def test_one_group_s_step_is_the_mean_gradient_with_the_mechanism_s_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """False alarm 10⁻⁴. At a head of zeros, two classes: gradients are the statistics' vectors, which the clip of 1
-    leaves alone; the step's error has the variance that the mechanism claims, not that of 2/3 or 3/2 of its scale."""
+    """False alarm 10⁻⁴. At a head of zeros, two classes: gradients are code times features and constant, which the clip
+    of 1 leaves alone; the error of the step has the variance that the mechanism claims, not that of 2/3 or 3/2 of it."""
     dim, n = 300, 400
     monkeypatch.setattr(LocalDPSGD, "planned", PrivUnit(64, 6.0))
     rng = np.random.default_rng(8)
@@ -163,9 +163,10 @@ def test_one_group_s_step_is_the_mean_gradient_with_the_mechanism_s_own_noise(mo
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels, codes = rng.integers(0, 2, n), simplex_codes(2)
     weight, bias = local(groups=1, momentum=0.0).descend(x, labels, nothing(2, dim), seed=3)
-    scaled = np.vstack([weight / np.sqrt(0.9), bias / np.sqrt(0.1)])  # a user vector's constant has the share .1
-    table = codes.astype(float).T @ scaled.T / 2  # codes are 1 and -1
-    error = table.ravel() - statistic_vectors(x, labels, codes).mean(axis=0)
+    share = np.sqrt(dim / (dim + 1))
+    table = codes.astype(float).T @ np.vstack([weight / share, bias * np.sqrt(dim + 1)]).T / 2  # codes are 1 and -1
+    rows = np.hstack([share * x, np.full((n, 1), 1 / np.sqrt(dim + 1))])
+    error = table.ravel() - (codes[labels] * rows).mean(axis=0)
     variance = local().noise_of_mean(dim + 1, n)
     for wrong, low, high in ((1.0, 1e-4, 1.0), (2 / 3, 0.0, 1e-9), (3 / 2, 0.0, 1e-9)):
         p = chi2.cdf((error**2).sum() / (variance * wrong**2), error.size)
