@@ -155,7 +155,7 @@ def test_local_gradients_teach_and_at_a_tiny_epsilon_they_do_not(monkeypatch: py
 
 def test_one_group_s_step_is_the_mean_gradient_with_the_mechanism_s_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """False alarm 10⁻⁴. At a head of zeros, two classes: gradients are code times features and constant, which the clip
-    of 1 leaves alone; the error of the step has the variance that the mechanism claims, not that of 2/3 or 3/2 of it."""
+    of 1 leaves alone; its error has the variance that the mechanism claims, not that of 2/3 or 3/2 of the scale."""
     dim, n = 300, 400
     monkeypatch.setattr(LocalDPSGD, "planned", PrivUnit(64, 6.0))
     rng = np.random.default_rng(8)
