@@ -8,6 +8,7 @@ are made anew and the others kept; --list says what there is; --page writes the 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import math
 import os
@@ -18,7 +19,7 @@ import time
 import tomllib
 import venv
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -44,6 +45,22 @@ KEPT = (
 def manifest() -> dict[str, Any]:
     with (HERE / "gallery.toml").open("rb") as file:
         return tomllib.load(file)
+
+
+def lock() -> TextIO:
+    """Take the folder of the environments for this process alone, until the file is closed.
+
+    Raises:
+        UserError: Another process has it: two would lose each other's rows, and clear environments in use.
+    """
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    file = (ENVIRONMENTS / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError("another audits/make.py is at work here: wait until it has ended") from None
+    return file
 
 
 def environment(name: str, requirements: list[str]) -> None:
@@ -103,7 +120,8 @@ def page(rows: list[dict[str, Any]], done: dict[str, Any]) -> str:
     lines += ["", "## What fell, looked at again", ""]
     for row in there:
         if done[row["name"]]["violated"]:
-            said = f"**{row['software']}, {row['what']}.** {' '.join(row['fell'].split())}"
+            said = f"**{row['software']}, {row['what']}.** Claim: {row['claim']}, by {row['source']}. "
+            said += f"{' '.join(row['fell'].split())} Not tested: {row['untested']}"
             if "fix" in row:
                 said += f" Possible fix: {row['fix']}"
             lines += [textwrap.fill(said, 120, break_on_hyphens=False, break_long_words=False), ""]
@@ -138,33 +156,27 @@ NAME` makes one row anew), from the adapters in `audits/adapters`. {violated} cl
 A row has the version that a package registry had, the claim as the software's documentation or the paper states it, the
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from
 below, and its share of the claim. A claim that falls was measured again on new draws, has a certificate (the link;
-`sottovoce audit --verify FILE`, from the repository's root), and is described below. An audit of a sound mechanism
+`sottovoce audit --verify FILE`, from the repository's root), and is described below, with where the claim is made and
+what was not tested. An audit of a sound mechanism
 raises an alarm with probability at most 1e-3. A row that holds says that these draws, of this pair and by these tests,
 show no more: no proof. Where draws are dear the audit is [sequential](../how-to/sequential-audits.md): it stops at the
 first violation, which says that ε is above the claim, and after how many draws. All figures are also in
-[gallery.json](gallery.json). NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, PrivacyGo
-because no package registry has it.
+[gallery.json](gallery.json).
+
+NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, and PrivacyGo because no package registry has
+it. SafeDP-Rewrite (Kim 2025) has none because only its abstract could be read; what would decide is whether it can
+release words of the private text that were left unmasked.
 
 Language models are tiny here, made by hand or of random weights: a claim about a rewriter is of any model. A row of a
 paper tests our own rebuilding of its algorithm, not the authors' program.
 """
 
 
-def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="NAME", help="this row alone; may be repeated")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--list", action="store_true", help="the rows' names")
-    parser.add_argument("--page", action="store_true", help="the page alone, from the JSON")
-    asked, given = parser.parse_args(words), manifest()
+def written(given: dict[str, Any], asked: argparse.Namespace) -> int:
+    """Audits the rows that were asked for, and writes the JSON after each and the page at the end."""
+    os.chdir(ROOT)
     rows = given["row"]
     names = [row["name"] for row in rows]
-    if unknown := [name for name in asked.only or () if name not in names]:
-        parser.error(f"no row {unknown[0]}; --list has the names")
-    if asked.list:
-        print("\n".join(names))
-        return 0
-    os.chdir(ROOT)
     failed, done = 0, json.loads(JSON.read_text(encoding="utf-8")) if JSON.is_file() else {}
     for row in rows:
         if asked.page or (asked.only and row["name"] not in asked.only):
@@ -180,11 +192,33 @@ def main(words: list[str]) -> int:
         print(f"{row['name']}: {said}, {done[row['name']]['seconds']} s", file=sys.stderr)
         kept = {name: done[name] for name in names if name in done}
         JSON.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    if not any("fell" not in row for row in rows if done.get(row["name"], {}).get("violated")):
+    said_of = {"fell", "source", "untested"}
+    if all(said_of <= set(row) for row in rows if done.get(row["name"], {}).get("violated")):
         PAGE.write_text(page(rows, done), encoding="utf-8")
     else:
-        print("a row is violated that gallery.toml says nothing of (fell): the page waits for it", file=sys.stderr)
+        print(f"the page waits: gallery.toml must have {', '.join(sorted(said_of))} of violated rows", file=sys.stderr)
     return failed
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="NAME", help="this row alone; may be repeated")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="the rows' names")
+    parser.add_argument("--page", action="store_true", help="the page alone, from the JSON")
+    asked, given = parser.parse_args(words), manifest()
+    names = [row["name"] for row in given["row"]]
+    if unknown := [name for name in asked.only or () if name not in names]:
+        parser.error(f"no row {unknown[0]}; --list has the names")
+    if asked.list:
+        print("\n".join(names))
+        return 0
+    try:
+        with lock():
+            return written(given, asked)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

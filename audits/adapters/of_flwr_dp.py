@@ -1,7 +1,8 @@
-"""flwr: one round of its server-side fixed clipping over a sample of three clients, as `FedAvg` samples them.
+"""flwr: one round of its server-side clipping, as `FedAvg` samples and averages clients.
 
-The input is the list of the clients there are; a client is its update. What is claimed of one client more or less is
-what Flower's accountant answers for the round.
+The input is the list of the clients there are; a client is its update. With fixed clipping three are sampled, and what
+is claimed of one client more or less is what Flower's accountant answers for the round. With adaptive clipping there is
+no accountant: claimed is the noise multiplier, of a client that changes nearly nothing or as much as is not clipped.
 """
 
 import logging
@@ -9,7 +10,11 @@ import sys
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+)
 from flwr.supercore.privacy_accounting import NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from flwr.supercore.task_identity import TaskIdentity
@@ -19,6 +24,8 @@ logging.disable(logging.CRITICAL)
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # what the server's process sets
 SAMPLED, CLIP, NOISE, DELTA = 3, 1.0, 1.0, 0.01
 KIND = sys.argv[1]
+#: Clients of adaptive clipping whose updates are longer than the norm.
+CLIPPED = [9.0] * 19
 zero = ArrayRecord({"w": Array(np.zeros(1, np.float32))})
 
 
@@ -44,12 +51,20 @@ def answered(message, update):
     return Message(content=content, reply_to=message)
 
 
+def adaptive(sampled):
+    """Adaptive clipping, all as it comes but for how fast the norm adapts."""
+    inner = FedAvg(min_train_nodes=sampled, min_available_nodes=sampled)
+    return DifferentialPrivacyServerSideAdaptiveClipping(
+        inner, NOISE, sampled, initial_clipping_norm=CLIP, clip_norm_lr=1.0
+    )
+
+
 def round_of(updates):
-    clients, strategy = Clients(updates), made(len(updates))
+    clients, strategy = Clients(updates), (adaptive if KIND == "adaptive" else made)(len(updates))
     asked = list(strategy.configure_train(1, zero, ConfigRecord(), clients))
     replies = [answered(m, clients.updates[m.metadata.dst_node_id]) for m in asked]
     arrays, _ = strategy.aggregate_train(1, replies)
-    return float(arrays["w"].numpy()[0]), strategy.privacy_spent().epsilon
+    return float(arrays["w"].numpy()[0]), strategy
 
 
 def draw(x):
@@ -60,11 +75,15 @@ def draw(x):
     return round(y * 2**10) / 2**10
 
 
-_, epsilon = round_of([0.5] * SAMPLED)
-claim = {"epsilon": epsilon, "delta": DELTA, "releases": "number"}
-if KIND in ("zero", "small"):  # a client that changes nothing, or nearly, or all that it may
-    nothing, ends = {"zero": 0.0, "small": 1e-6}[KIND], (-1.0, 1.0)
-    claim["pairs"] = [[[nothing, a, b], [c, a, b]] for a in ends for b in ends for c in ends]
-else:  # a client more: the sample stays three
-    claim["pairs"] = [[[-1.0] * SAMPLED, [1.0] + [-1.0] * SAMPLED], [[1.0] * SAMPLED, [-1.0] + [1.0] * SAMPLED]]
-speak(claim, each(draw))
+ends = -1.0, 1.0
+if KIND == "adaptive":
+    claim = {"mu": 1 / NOISE, "pairs": [[[1e-6, *CLIPPED], [end, *CLIPPED]] for end in ends]}
+else:
+    _, strategy = round_of([0.5] * SAMPLED)
+    claim = {"epsilon": strategy.privacy_spent().epsilon}
+    if KIND in ("zero", "small"):  # a client that changes nothing, or nearly, or all that it may
+        nothing = {"zero": 0.0, "small": 1e-6}[KIND]
+        claim["pairs"] = [[[nothing, a, b], [c, a, b]] for a in ends for b in ends for c in ends]
+    else:  # a client more: the sample stays three
+        claim["pairs"] = [[[-1.0] * SAMPLED, [1.0] + [-1.0] * SAMPLED], [[1.0] * SAMPLED, [-1.0] + [1.0] * SAMPLED]]
+speak(claim | {"delta": DELTA, "releases": "number"}, each(draw))

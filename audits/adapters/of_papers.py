@@ -99,19 +99,25 @@ def privrewrite(x, n):
     return released
 
 
-def safedp(x, n):
-    """Kim 2025, as its abstract has it: rewrites of the text with words masked, one chosen by how near it is.
+#: Of DP-Prompt: the highest temperature of the authors' program, the tokens that are written, and the logits' bounds.
+TEMPERATURE, WRITTEN, BOUNDS = 1.75, 2, (0.0, 2.0)
+#: Texts that name one person again and again, and texts of four words that differ, as public ones are here.
+TEXTS = [f"{name} {name} {name} {name}" for name in NAMES[:3]] + [" ".join(NAMES[i : i + 4]) for i in (4, 8, 12)]
 
-    A language model that knows no names fills each mask with one of ten common words, equally often.
+
+def dp_prompt(clipped):
+    """Utpala et al. 2023: words drawn from the softmax of a language model's logits over a temperature.
+
+    The language model is one that copies: a word's logit is twice the number of times that the text has it.
     """
-    private = np.array([NAMES.index(word) for word in x])
-    masked = RNG.random((n, 8, len(x))) < 0.5
-    rewrites = np.where(masked, RNG.integers(10, 20, size=masked.shape), private)
-    near = (rewrites == private).mean(axis=2)
-    weights = np.exp(EPSILON / 2 * near)
-    cumulated = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
-    at = (RNG.random((n, 1)) > cumulated).sum(axis=1).clip(max=7)
-    return [[NAMES[i] for i in row] for row in rewrites[np.arange(n), at]]
+
+    def draws(x, n):
+        logits = 2.0 * np.array([x.split().count(name) for name in NAMES])
+        weights = np.exp((np.clip(logits, *BOUNDS) if clipped else logits) / TEMPERATURE)
+        written = RNG.choice(len(NAMES), (n, WRITTEN), p=weights / weights.sum())
+        return [[NAMES[i] for i in row] for row in written]
+
+    return draws
 
 
 WIDE = np.array(list(words(size=256).values()))
@@ -136,6 +142,9 @@ def rantext(epsilon):
 TWO = {"pairs": [[["word0", b], [a, b]] for a in NAMES[1:] for b in NAMES[:4]], "releases": "category"}
 LARGEST = EPSILON * float(APART.max())
 CIRCLE = {"epsilon": EPSILON * np.pi, "inputs": {"radius": 1.0, "size": 2}, "releases": "vector"}
+PROMPTED = {
+    "epsilon": 2 * WRITTEN * (BOUNDS[1] - BOUNDS[0]) / TEMPERATURE, "inputs": TEXTS, "releases": "sequence"
+}  # fmt: skip
 KINDS = {
     "santext": (one_word, {"epsilon": EPSILON} | of_words(VOCABULARY)),
     "santext-workers": (two_people(True), {"epsilon": LARGEST} | TWO),
@@ -143,7 +152,8 @@ KINDS = {
     "custext": (custext, {"epsilon": EPSILON, "inputs": NAMES[:5], "releases": "category"}),
     "madlib": (madlib, {"epsilon": EPSILON} | of_words(VOCABULARY)),
     "privrewrite": (privrewrite, {"epsilon": EPSILON} | TEXT),
-    "safedp-rewrite": (safedp, {"epsilon": EPSILON} | TEXT),
+    "dp-prompt": (dp_prompt(False), PROMPTED),
+    "dp-prompt-clipped": (dp_prompt(True), PROMPTED),
     "rantext": (rantext(3.0), {"epsilon": 3.0, "inputs": NAMES, "releases": "category"}),
     "sentence-ldp": (sentence(1), CIRCLE),
     "sentence-ldp-epochs": (sentence(3), CIRCLE),

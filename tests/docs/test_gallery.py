@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -59,7 +60,8 @@ def test_what_is_violated_has_a_certificate_was_confirmed_and_is_described(
             assert entry["verdict"] == "violated" or entry["measured_at_delta"] <= float(entry["claimed_at_delta"])
     for name in violated:
         written = load(make.CERTIFICATES / f"{name}.json")
-        assert rows[name]["fell"] and written["command"] == done[name]["command"] and "/work" not in json.dumps(written)
+        assert all(rows[name][key].strip() for key in ("fell", "source", "untested"))
+        assert written["command"] == done[name]["command"] and "/work" not in json.dumps(written)
         measured = written["measured"]
         if done[name].get("sequential"):
             assert measured["log10_wealth"] >= 3 and rows[name]["fix"] and Part.of(written["bet"]["test"])
@@ -76,6 +78,17 @@ def test_an_adapter_of_the_gallery_answers_and_its_certificate_is_confirmed(
     assert main(["audit", "--verify", str(kept), "--command", f"{adapter} santext-workers", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confirmed"] is True
     assert main(["audit", "--command", f"{adapter} custext", "--draws", "16000", "--json"]) == 0
+
+
+def test_two_at_once_are_refused_in_one_line(
+    make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(make, "ENVIRONMENTS", tmp_path / "envs")
+    monkeypatch.setattr(make, "PAGE", tmp_path / "page.md")
+    with make.lock():
+        assert make.main(["--page"]) == 2 and not make.PAGE.exists()
+        assert capsys.readouterr().err == "another audits/make.py is at work here: wait until it has ended\n"
+    assert make.main(["--page"]) == 0 and make.PAGE.exists()
 
 
 def test_a_row_that_is_not_there_is_said(make: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
