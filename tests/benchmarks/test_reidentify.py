@@ -57,3 +57,13 @@ def test_the_beam_finds_what_brute_force_finds(
         }
         assert tuple(best[row, :end]) == max(each, key=lambda texts: each[texts])
         assert (best[row, end:] == NOTHING).all()
+
+
+def test_the_standard_error_of_a_share_is_that_of_texts() -> None:
+    """Texts of one length: the standard error of their mean. Places that are not scored change nothing."""
+    right = np.array([[True, True], [False, False], [True, False], [False, False]])
+    scored = np.ones_like(right)
+    shares = right.mean(axis=1)
+    expected = f"{shares.mean():.3f} ± {shares.std(ddof=1) / 2:.3f}"
+    assert reidentify.share(right, scored) == expected
+    assert reidentify.share(np.c_[right, ~right], np.c_[scored, np.zeros_like(scored)]) == expected
