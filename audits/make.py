@@ -157,11 +157,10 @@ A row has the version that a package registry had, the claim as the software's d
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from
 below, and its share of the claim. A claim that falls was measured again on new draws, has a certificate (the link;
 `sottovoce audit --verify FILE`, from the repository's root), and is described below, with where the claim is made and
-what was not tested. An audit of a sound mechanism
-raises an alarm with probability at most 1e-3. A row that holds says that these draws, of this pair and by these tests,
-show no more: no proof. Where draws are dear the audit is [sequential](../how-to/sequential-audits.md): it stops at the
-first violation, which says that ε is above the claim, and after how many draws. All figures are also in
-[gallery.json](gallery.json).
+what was not tested. An audit of a sound mechanism raises an alarm with probability at most 1e-3. A row that holds says
+that these draws, of this pair and by these tests, show no more: no proof. Where draws are dear the audit is
+[sequential](../how-to/sequential-audits.md): it stops at the first violation, which says that ε is above the claim, and
+after how many draws. All figures are also in [gallery.json](gallery.json).
 
 NVFlare's PercentilePrivacy and NAP2 have no row because they claim no ε, and PrivacyGo because no package registry has
 it. SafeDP-Rewrite (Kim 2025) has none because only its abstract could be read; what would decide is whether it can
