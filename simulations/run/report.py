@@ -193,7 +193,7 @@ def notes(results: Results) -> list[str]:
             "in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
             "delivered and validated."
         )
-    lines += trust.conditions(arms)
+    lines += trust.conditions([results])
     lines += trust.several([results])
     lines += [trust.NOTE] if trust.anybody(arms) else []
     encoder = results.get("encoder") or {}
