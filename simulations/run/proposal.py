@@ -36,7 +36,7 @@ from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
 #: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST show no result.
-TEST, PUBLIC, LEAST = 0.2, 0.2, 200
+TEST, PUBLIC, LEAST = 0.2, 0.2, 20
 #: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
 CUTS, CUT = (32, 64, 128, 256), 0.05
 #: Largest number of classes that are listed with their rows.

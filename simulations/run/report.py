@@ -91,7 +91,7 @@ def print_table(results: Results, console: Console) -> None:
     left_out = 0 if console.width >= 100 else 2
     styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
     _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
-    if not left_out:
+    if not left_out and not on_text(results):  # differences of texts are in results.md: their tables are wide
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *found) in beside([results]):
@@ -220,18 +220,20 @@ def notes(results: Results) -> list[str]:
         tests = [BatchTest(**about) for about in arm.batch_tests]
         told = [arm.liars, *(test.limits for test in tests)] if arm.liars and not trust.unprotected(arm) else []
         lines += [f"{arm.name}: {said}." for said in told]
-    lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
+    if any(arm.perturbed for arm in arms):
+        lines.append(f"Words replaced or removed: {'; '.join(_perturbed(arm) for arm in arms if arm.perturbed)}.")
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
 
 
 def _perturbed(arm: ArmResult) -> str:
-    """Return how many words an arm's users had perturbed; nothing if none released texts."""
-    whose = {"train": "of training users", "test": "of users who ask"}
+    """Return the share of the words that an arm's users had replaced or removed."""
+    whose = {"train": "in training", "test": "to ask"}
     counts = arm.perturbed.items()
-    said = [f"{each['perturbed']:,} of {each['words']:,} words {whose[split]}" for split, each in counts]
-    return f"perturbed {' and '.join(said)}" if said else ""
+    return f"{arm.name}: " + ", ".join(
+        f"{each['perturbed'] / max(1, each['words']):.1%} of {each['words']:,} {whose[split]}" for split, each in counts
+    )
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
@@ -345,18 +347,17 @@ RUNGS = (
 )
 
 
-#: Rungs that are left out if no arm has any of these.
-_SOMETIMES = {"token": {"token", "text"}, "text": {"token", "text"}, "statistic": {"statistic"}}
-
-
 def _ladders(arms: Sequence[ArmResult]) -> list[str]:
     """Return what one user spent, rung by rung; results.json and the model cards have the derivation."""
     known = [r for arm in arms for r in arm.ladder or arm.test_ladder or []]
     if not known:
         return []
     lines = ["## What it cost one user: ε (δ), rung by rung", ""]
-    released = {r["rung"] for r in known if r["epsilon"] is not None}
-    columns = [c for c in RUNGS if c[2] not in _SOMETIMES or released & _SOMETIMES[c[2]]]
+    released = {
+        (whose, r["rung"]) for arm in arms for whose, rungs in arm.ladders.items() for r in rungs or []
+        if r["epsilon"] is not None
+    }  # fmt: skip
+    columns = [column for column in RUNGS if column[1:] in released]
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
     lines.append("| --- |" + " ---: |" * len(columns))
     for arm in arms:
