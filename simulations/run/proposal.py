@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,8 +36,9 @@ from simulations.experiment.sections import NUMERIC, Data, Encoder, Population, 
 from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
-#: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST show no result.
-TEST, PUBLIC, LEAST = 0.2, 0.2, 20
+#: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST leave fewer than ten for
+#: the test. Of fewer than FEW, differences below a tenth are noise, and a line says so.
+TEST, PUBLIC, LEAST, FEW = 0.2, 0.2, 50, 500
 #: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
 CUTS, CUT = (32, 64, 128, 256), 0.05
 #: Largest number of classes that are listed with their rows.
@@ -90,7 +92,7 @@ def propose(
     group = next((name for name in columns.kept if _has_groups(table.kept[name])), None)
     lengths = token_lengths(Encoder().model, table.texts)
     cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
-    found = (*_seen(file, columns, table, lengths, group), *table.notes)
+    found = (*_seen(file, columns, table, lengths, group), *table.notes, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
         _write(part / TESTED, called, table, np.flatnonzero(tested))
         _write(part / TRAIN, called, table, np.flatnonzero(~tested))
@@ -138,7 +140,11 @@ def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[n
     table = table.without(gone, f"ROWS of {some} that only test or only train would have: left out")
     tested = tested[~gone]
     if len(table.texts) < LEAST:
-        raise UserError(f"{file}: {len(table.texts)} of {table.rows} rows can be used, and a study needs {LEAST}")
+        why = f" ({'; '.join(table.left)})" if table.left else ""
+        raise UserError(
+            f"{file}: {len(table.texts)} of {table.rows} rows can be used, and {LEAST} are needed for ten test texts; "
+            f"give more rows{why}"
+        )
     if len(both) < 2:
         raise UserError(f"{file}: no two classes are in both test and train; give more rows")
     return table, tested
@@ -236,6 +242,16 @@ def _seen(
         f"{most:,} at most; labels by {by[columns.label]}: {shown}.",
         *(warn if people else []),
         *([f"Kept: {', '.join(by[name] for name in columns.kept)}; {groups}."] if columns.kept else []),
+    ]
+
+
+def _few(tests: int) -> list[str]:
+    """Return a warning if accuracies on so many test texts say little."""
+    if tests >= TEST * FEW:
+        return []
+    return [
+        f"Only {tests} test texts: an accuracy has a standard error of about {0.5 / math.sqrt(tests):.2f}; more rows, "
+        "or several splits (init --seed), show more."
     ]
 
 

@@ -126,7 +126,8 @@ def run(attack: Attack) -> dict[str, Any]:
     entries = [entry | {"about": about(entry["attack"])} for entry in intervals.judged(entries)]
     return {
         "name": study.name, "run": str(attack.run), "limit": attack.limit, "entries": entries, "skipped": skipped,
-        "refused": list(dict.fromkeys(refused)), "reading": [kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)],
+        "refused": list(dict.fromkeys(refused)),
+        "reading": [kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)],
     }  # fmt: skip
 
 

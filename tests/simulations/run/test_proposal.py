@@ -68,8 +68,10 @@ def test_everything_odd_about_a_table_is_said_and_mended(tmp_path: Path) -> None
     assert "a bold tale of i <3 u & me, told at length by somebody new" in list(found.texts)
     notes = "\n".join(found.notes)
     for said in (
-        "2 of 267 rows lack something", "1 texts hold HTML", 'label "positive" is also spelled "Positive" (1)',
-        'label "postive" has 1 row: left out', "1 texts are repeated, but for case and marks (1 with another label)",
+        "2 of 267 rows have nothing in column review or sentiment: left out; fill them in to keep them (first: line 26",
+        "1 texts hold HTML", 'label "positive" is also spelled "Positive" (1)',
+        'label "postive" has 1 row, fewer than 5: left out (line 268)',
+        "1 texts are repeated, but for case and marks (1 with another label)",
         "1 more texts are nearly another",
     ):  # fmt: skip
         assert said in notes, notes
