@@ -293,11 +293,11 @@ def _trained(experiment: Experiment, parts: Parts, model: Transformer) -> float:
     public, train = (float(model.operations(part).sum()) for part in (parts.public, parts.train))
     if experiment.encoder.fine_tune_on_public:
         total += experiment.encoder.fine_tune_epochs * public
-    if not training.protocol.encoder:
-        share = 0.5 if training.protocol.in_halves else 1.0
-        beside = public if experiment.data.public.any_labels and training.protocol.private else 0.0
-        for arm in experiment.arms:
-            total += training.epochs * (beside + (0.0 if arm.public_only else share * train))
+    for setup in experiment.setups:
+        if not setup.protocol.encoder:
+            share = 0.5 if setup.protocol.in_halves else 1.0
+            beside = public if experiment.data.public.any_labels and setup.protocol.private else 0.0
+            total += training.epochs * (beside + (0.0 if setup.arm.public_only else share * train))
     if training.self_training:
         student = Transformer.of(student_of(experiment.encoder, training).model)
         public = float(student.operations(parts.public).sum())

@@ -36,6 +36,7 @@ from simulations.run.figures import (
     accuracy_said,
     on_text,
     spent_figure,
+    texts_beside,
     title,
     worst_said,
 )
@@ -91,7 +92,8 @@ def print_table(results: Results, console: Console) -> None:
     left_out = 0 if console.width >= 100 else 2
     styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
     _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
-    if not left_out and not on_text(results):  # differences of texts are in results.md: their tables are wide
+    texts = on_text(results) or texts_beside(results)  # many mechanisms: their differences are in results.md
+    if not left_out and not texts:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *found) in beside([results]):
@@ -174,9 +176,11 @@ def cells(arm: ArmResult) -> tuple[str, ...]:
 
 def notes(results: Results) -> list[str]:
     """Return the footnotes: the meaning of columns, arms that are not private, and losses of rows and nodes."""
+    text, mixed = on_text(results), texts_beside(results)
+    device = "the whole model" if text else "the model" if mixed else "the last step"
     lines = [
         "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
-        f"clean ones, {'the whole model' if on_text(results) else 'the last step'} run by the user. "
+        f"clean ones, {device} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
     ]
     if added(results):
@@ -189,8 +193,8 @@ def notes(results: Results) -> list[str]:
         lines.append(_ANSWERS)
     if len(statistics) < len(arms):
         lines.append(
-            f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two that agree "
-            "in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
+            f"{_METRIC['text' if text or mixed else 'embedding']} bounds the loss; worst case: any two that "
+            "agree in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
             "delivered and validated."
         )
     lines += trust.conditions([results])
