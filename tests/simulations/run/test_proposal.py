@@ -141,6 +141,28 @@ def test_people_are_in_one_part_each(tmp_path: Path) -> None:
     assert holders.people == made.experiment.population.users == len(people[1])
 
 
+def test_mechanisms_of_texts_are_compared_on_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At one worst case, for as many words as the texts of the table have, within the policy."""
+    file = table(tmp_path)
+    assert cli.main(["init", "mine", "--from", str(file), "--kind", "texts"]) == 0
+    assert "three seeds: a figure" in capsys.readouterr().out
+    study, demo = load("mine/experiment.toml"), load("text-demo")
+    assert [arm.name for arm in study.arms] == ["centralised, not private", *(arm.name for arm in demo.arms)]
+    texts = {arm.name: arm for arm in study.arms if arm.text is not None}
+    assert {arm.text["tokens"] for arm in texts.values() if arm.text} == {32} and study.policy.text == 1200
+    assert all("decide about it" in reason for reason in study.policy.accept_unprotected)
+    assert len(load_study("mine/experiment.toml").runs) == 3
+    assert cli.main(["check", "mine/experiment.toml", "--json"]) == 0
+    arms = {arm["arm"]: arm for arm in json.loads(capsys.readouterr().out)["arms"]}
+    worst = {
+        name: next(rung["worst_case"] for rung in arms[name]["test_ladder"] if rung["rung"] == "user")
+        for name, arm in texts.items() if not arm.reference and "∞" not in name
+    }  # fmt: skip
+    assert len(worst) == 3 and all(0.99 * 1200 < each <= 1200 for each in worst.values()), worst
+    assert cli.main(["init", "other", "--from", str(file), "--kind", "text"]) == 2
+    assert "--kind text: is one of vectors, texts" in capsys.readouterr().err
+
+
 def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:
     for name in ("demo", "text-demo", "sst2-paper"):
         experiment = load(name)
