@@ -70,7 +70,9 @@ def accuracy_figure(results: Results) -> Figure:
     """
     arms = arms_of(results)
     if beside := texts_beside(results):
-        budgets = [replace(arm.budget, metric_epsilon=arm.budget.worst_case_epsilon) for arm in arms]
+        worst = [arm.budget.worst_case_epsilon for arm in arms]
+        rounded = [None if each is None else float(f"{each:.3g}") for each in worst]  # ticks are at these
+        budgets = [replace(arm.budget, metric_epsilon=each) for arm, each in zip(arms, rounded, strict=True)]
         arms = [replace(arm, budget=budget) for arm, budget in zip(arms, budgets, strict=True)]
     channel = _varied(arms)
     figure, axes = new_figure(7.2, 4.0)
