@@ -129,4 +129,6 @@ class TrainingProtocol:
         """Return True if an arm of this protocol may stand in an experiment of the other one."""
         if self.borrows:
             return other.alone is not Alone.NEVER
+        if self.releases_text:
+            return other.releases_vector  # of which texts are a comparison; others release texts or train the encoder
         return self is not other and (other.encoder or not self.encoder) and (other.public_text or not self.public_text)

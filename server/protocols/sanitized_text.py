@@ -142,5 +142,5 @@ def _released(batch: Batch, channels: Channels) -> Labelled:
 PROTOCOL = TrainingProtocol(
     "sanitized-text", "every user released a sanitized text and label once; the rest is post-processing",
     steps=sanitized_text, trains_on=frozenset({TEXT.name, LABEL.name}), queried=frozenset({TEXT.name}),
-    checkpoint=True, alone=Alone.LABELLED, deployable=True, options=(BOTTLENECK,),
+    checkpoint=True, alone=Alone.LABELLED, beside=True, deployable=True, options=(BOTTLENECK,),
 )  # fmt: skip

@@ -67,12 +67,16 @@ def check(study: Study) -> None:
     """Check the numbers and the mechanisms of a study.
 
     Raises:
-        UserError: A number is out of range, or a mechanism is not NAME[:key=value,...].
+        UserError: A number is out of range, or a mechanism is not NAME[:key=value,...] or draws no single words.
     """
     if not study.mechanisms:
         raise UserError("--mechanism: name at least one, as madlib or madlib-syntax:mode=paper,k=20")
     for text in study.mechanisms:
-        read_mechanism(text)
+        if getattr(catalogue.admit(read_mechanism(text)["mechanism"]), "reads", ()):
+            raise UserError(
+                f"--mechanism {text}: a language model reads the whole text for each draw, so a word alone has no "
+                "deniability; compare texts: sottovoce text similarity, or arms of an experiment"
+            )
     for name, value, low, high in (
         ("--sample", study.sample, 1, 10**6), ("--draws", study.draws, 2, 10**5),
         ("--quantile", study.quantile, 0, 1), ("--target", study.target, 0, 1),
@@ -122,10 +126,7 @@ def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarra
 
     def build(epsilon: float | None) -> Any:
         given = {"epsilon": epsilon} if takes and "epsilon" not in spec else {}
-        word = catalogue.build(given | spec, channel="text", vocabulary=vocabulary).word
-        if word.reads:
-            raise UserError(f"--mechanism {text}: reads the whole text, so single words say nothing about it")
-        return word
+        return catalogue.build(given | spec, channel="text", vocabulary=vocabulary).word
 
     if not takes or "epsilon" in spec:
         return [build(None)]

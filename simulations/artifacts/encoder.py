@@ -143,7 +143,8 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
         said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
     )  # fmt: skip
     protocol = training.protocol
-    asked = {"training.bottleneck": training.bottleneck} if protocol.releases_text else {}
+    texts = protocol.releases_text or any(arm.protocol is not None and arm.protocol.releases_text for arm in arms)
+    asked = {"training.bottleneck": training.bottleneck} if texts else {}
     if protocol.in_halves:
         asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in arms}
     for where, dim in asked.items():

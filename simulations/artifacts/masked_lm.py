@@ -34,7 +34,7 @@ def masked_lm_folder(
 ) -> Path:
     """Return the folder of an exported masked language model (`client.models.masked_lm`).
 
-    Clip bounds come from the public texts. A checkpoint without a prediction head, as the bundled "minilm" is, gets one
+    Clip bounds come from the public texts. A checkpoint without a prediction head, as "minilm" is, gets one
     by training on the public texts (see `server.training.pretrain`, minutes). Each side of a pair is a text: clients
     read it by itself.
 
@@ -66,6 +66,8 @@ def masked_lm_folder(
     def make(folder: Path) -> None:
         checkpoint: str | Path = model
         if kept is not None or not read(model)[2]:
+            why = "to restore sanitized words" if kept is not None else "to have a prediction head"
+            log.info(f"training {model} on {len(texts):,} public texts {why}: {steps} batches; kept for later runs")
             clean, noisy = (texts, texts) if kept is None else sanitized(texts, kept, seed=seed)
             checkpoint = pretrain(
                 model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed,

@@ -18,9 +18,10 @@ from mechanisms.facts import AboutWords, facts_of
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
+from simulations.artifacts.bundled_head import bundled_masked_lm
 from simulations.artifacts.generator import generator_folder, together
 from simulations.artifacts.masked_lm import masked_lm_folder
-from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
+from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import (
@@ -197,16 +198,18 @@ def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[
         kind = language_models.kind_of(word)
         if named.get(kind, NONE) == NONE:
             masked = kind == language_models.MASKED_LM
-            what = f'"{BUNDLED_LM}" or a folder' if masked else "the folder of a checkpoint that generates text"
+            what = f'"{BUNDLED_LM}" or a checkpoint' if masked else "the folder of a checkpoint that generates text"
             read = language_models.SAID.get(kind, kind)
             raise UserError(f'arm "{arm.name}": text: reads a {read}; set text.{kind} = {what}')
-        found[kind] = MINILM if named[kind] == BUNDLED_LM and kind == language_models.MASKED_LM else named[kind]
+        found[kind] = named[kind]
     return found
 
 
 def _made(settings: TextChannel, kind: str, source: str, public: Sequence[Text], seed: int) -> Path:
     """Return the folder of a language model, as clients read it."""
     if kind == language_models.MASKED_LM:
+        if source == BUNDLED_LM:
+            return bundled_masked_lm()
         return masked_lm_folder(source, public, seed=seed)
     prompt = settings.prompt if kind == language_models.GENERATOR else settings.paraphraser_prompt
     return generator_folder(source, public, kind=kind, prompt=prompt, seed=seed)

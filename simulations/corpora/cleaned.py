@@ -198,12 +198,13 @@ class _Table:
         return len(self.columns.row_names)
 
     def leave_out(self, gone: Sequence[bool], why: str) -> None:
-        """Take rows out. ROWS in `why` is replaced by their number."""
+        """Take rows out. ROWS in `why` is replaced by their number, and the first of them is named behind it."""
         number = sum(gone)
         if not number:
             return
         keep = [row for row in range(self.rows) if not gone[row]]
-        self.left[_counted(why, number)] = number
+        where = self.columns.row_names[list(gone).index(True)]
+        self.left[f"{_counted(why, number)} ({'first: ' * (number > 1)}{where})"] = number
         values = {name: [column[row] for row in keep] for name, column in self.columns.values.items()}
         self.columns = Columns(self.columns.source, values, [self.columns.row_names[row] for row in keep])
 
@@ -317,7 +318,9 @@ def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
             else "no row has something in each of these columns: " + ", ".join(columns.needed) if rows
             else "has no rows below its header"
         ))  # fmt: skip
-    table.leave_out(gone, f"N of {rows:,} rows lack something in one of these columns: left out")
+    names = [plain_name(name) if columns.named else name for name in columns.needed]
+    either = f"{', '.join(names[:-1])} or {names[-1]}"
+    table.leave_out(gone, f"N of {rows:,} rows have nothing in column {either}: left out; fill them in to keep them")
     texts = [(column, _NO_TEXT, "text") for column in columns.texts]
     for column, nothing, what in (*texts, (columns.user, _NOBODY, "user")):
         if column is None:
@@ -473,7 +476,7 @@ def _leave_out_rare(file: Path, columns: Chosen, table: _Table) -> None:
                 why = f", and many of them in fewer than {LEAST} rows: name"
         has = f'column "{columns.label}" has {len(counts):,} {values} in {len(labels):,} {of}'
         raise UserError(f"{file}: {has}{why} the column that holds classes with --label")
-    few = {name: f"label {shown(name)} has ROWS: left out" for name in list(rare)[:_NAMED]}
+    few = {name: f"label {shown(name)} has ROWS, fewer than {LEAST}: left out" for name in list(rare)[:_NAMED]}
     for name, why in few.items():
         table.leave_out([value == name for value in table.columns.values[columns.label]], why)
     table.leave_out(
@@ -495,7 +498,9 @@ def _leave_out_repeated(columns: Chosen, table: _Table) -> None:
         same = [first[text] != row for row, text in enumerate(plain)]
         clash = sum(labels[first[text]] != labels[row] for row, text in enumerate(plain))
         table.leave_out(
-            same, f"N texts are repeated, but for case and marks ({clash:,} with another label): the first is kept"
+            same,
+            f"N texts are repeated, but for case and marks ({clash:,} with another label): the first is kept; all are "
+            "with --user, if they are of different people",
         )
     near = near_another(list(map(str, first)))
     plain = _normalized(columns, table)

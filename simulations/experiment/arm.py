@@ -61,8 +61,8 @@ class Arm(Section):
         smallest-crowd: Least number of delivered users, as somebody who knows assures, that agree with any one of them
             in all that is sent in clear. Without it nothing is amplified before a run. After a run labels in clear are
             counted, and it stands for what texts expose.
-        protocol: "public-only" trains on no user, "release-once" is a comparison beside protocol "statistics", and
-            "centralised" is a reference arm whose trusted server has all texts and labels in clear.
+        protocol: "public-only" trains on no user, "release-once" and "sanitized-text" are comparisons beside protocol
+            "statistics", and "centralised" is a reference arm whose trusted server has all texts and labels in clear.
     """
 
     name: str = setting(values.text, "")

@@ -159,7 +159,7 @@ def of_experiment(
                 setup, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
                 (vectors := _statistics(setup, classes, public)),
             )
-            counted = label_of(arm, classes) if arm.label is not None else None
+            counted = label_of(arm, classes) if arm.label is not None and not setup.protocol.releases_text else None
             teller = max(vectors, key=lambda mechanism: liars.amplification(mechanism) or 0.0, default=counted)
             said = "" if teller is None else liars.told(teller)
             said += " (of the largest number of features that may be chosen)" if said and len(vectors) > 1 else ""

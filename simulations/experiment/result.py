@@ -9,6 +9,8 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from mechanisms.accounting import liars
+from mechanisms.identity import Identity
+from mechanisms.messages.questions import LabelQuestion
 from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
@@ -88,7 +90,8 @@ class ArmResult:
         measures: Measures beside accuracy, by split: of each a value and its error, and of a group n.
         perturbed: Counts for released texts, by split: "words" that users wrote, and how many are "perturbed".
         guessed: Number of predictions of each class, in the order of the run's classes, by split.
-        liars: How far dishonest training users move the estimate, in a sentence; "" if no bound is known.
+        liars: How far dishonest training users move the estimate, in a sentence; "" if no bound is known. None is of a
+            model that is trained on texts.
         batch_tests: Tests of batches for dishonest users (`server.training.robust_mean.BatchTest`).
         queried: False if the protocol chose to query no training user, because users would add next to nothing.
     """
@@ -231,15 +234,19 @@ def arm_result(
         way=setup.way,
         budget=promise(setup.policy, what),
         parameters=arm.parameters,
-        liars=_liars(driver),
+        liars="" if setup.protocol.releases_text else _liars(driver),
         batch_tests=[asdict(test) for test in getattr(model, "tests", ())],
         queried=bool(teaching.requests) or not channels.teaching,
     )
 
 
 def _liars(driver: Driver) -> str:
-    """Return how far dishonest training users move what is estimated from the last stage's vectors or labels."""
+    """Return how far dishonest training users move what is estimated from the last stage's vectors or labels.
+
+    "" for labels in clear: the bound of a mechanism without noise is about vectors.
+    """
     asked = [question for request in driver.teaching.requests.values() for question in request.questions]
+    asked = [each for each in asked if not (isinstance(each, LabelQuestion) and isinstance(each.mechanism, Identity))]
     said = [liars.told(question.mechanism) for question in asked if question.reads_labels]
     return said[-1] if said else ""
 

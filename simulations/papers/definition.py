@@ -174,7 +174,7 @@ def experiment_of(
             "protocol": item.protocol, "epochs": 1 if quick else 3, "acknowledge-not-private": item.protocol == "paper",
             **item.training,
         },
-        "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "bundled"},
+        "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},
         "shuffle": {"enabled": False},
         "policy": {
             "text": math.inf, "embedding": math.inf, "label": math.inf,

@@ -18,8 +18,8 @@ from simulations.experiment.guarantees import released, spent
 from simulations.experiment.ladder import of_run
 from simulations.experiment.result import ArmResult, arm_result
 from simulations.experiment.sections import Data
+from simulations.run.accuracy import score
 from simulations.run.collect import FlowerUsers
-from simulations.run.counts import score
 from simulations.run.evaluation import Answers, Scored, asked, guessed, measures, on_device, sanitized
 from simulations.run.journal import Journal
 from simulations.run.perturbed import CountedUsers

@@ -23,8 +23,8 @@ from simulations.experiment import Arm
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data
+from simulations.run.accuracy import score
 from simulations.run.arm import Finished
-from simulations.run.counts import score
 from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device
 from simulations.run.prepare import Held, Prepared
 

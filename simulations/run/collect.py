@@ -19,6 +19,7 @@ from server.protocols.drive import Collected
 from server.query import ask
 from server.validation import validate
 from simulations.artifacts.public import CachedEncoder
+from simulations.errors import UserError
 from simulations.experiment.sections import Population
 from simulations.run.population import late
 from simulations.shuffler.core import LATE
@@ -26,6 +27,8 @@ from simulations.shuffler.shuffle import Origin, shuffle
 
 #: In a simulation a full disk is not a client's fault: the run stops before it loses releases.
 _STORAGE = f"code {REFUSALS['storage'][0]}"
+#: Errors of nodes whose process is gone: Flower's own codes, and silence.
+_GONE = {"code 0", "code 5", "code 8", "no answer"}
 
 
 class FlowerUsers:
@@ -56,25 +59,33 @@ class FlowerUsers:
 
         Raises:
             OSError: A node cannot write its ledger.
+            UserError: The processes of all nodes are gone.
         """
         replies = []
+        gone: list[bool] = []
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
         for answer in ask(self._grid, request, timeout=self._people.timeout):
             if answer.error == _STORAGE:
                 raise OSError(errno.ENOSPC, "a node cannot write its ledger")
+            gone.append(answer.error in _GONE)
             if answer.reply is None:
                 errors[describe_error(str(answer.error))] += 1
                 continue
             valid, faults = validate(answer.reply, request, enrolled=self._enrolled[request.split])
             dropped.update(faults)
             replies.append(valid)
+        if gone and all(gone):
+            raise UserError(
+                f"stage {request.stage}: none of {len(gone)} nodes answered: {', '.join(errors)}; was memory short, or "
+                "were Ray's processes killed?"
+            )
         rng = np.random.default_rng([self._seed, 2, *request.stage.encode()])
         probability, seed = self._people.late, self._seed
         clock = partial(late, probability=probability, stage=request.stage, seed=seed) if probability else None
-        batch, origin, gone = shuffle(replies, minimum_users=request.minimum_users, rng=rng, late=clock)
+        batch, origin, missed = shuffle(replies, minimum_users=request.minimum_users, rng=rng, late=clock)
         self.origins[request.stage] = origin
-        return Collected(batch, dropped + Counter({LATE: gone}), errors)
+        return Collected(batch, dropped + Counter({LATE: missed}), errors)
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> CachedEncoder:
         """Give the nodes an encoder's embeddings of their records of these splits, and return the encoder.

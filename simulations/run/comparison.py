@@ -10,7 +10,7 @@ from typing import Any
 from simulations.experiment import Arm
 from simulations.experiment.result import SPLITS, arms_of
 from simulations.output.numbers import is_finite
-from simulations.run.counts import difference
+from simulations.run.accuracy import difference
 from simulations.run.evaluation import Answers
 
 Results = Mapping[str, Any]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulations.errors import UserError
 from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
-from simulations.run.counts import Counts
+from simulations.run.accuracy import Counts
 from simulations.run.measures import Guesses, measured, measures_of
 from simulations.run.prepare import Held
 from simulations.shuffler.shuffle import Origin

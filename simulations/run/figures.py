@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,11 @@ def on_text(results: Results) -> bool:
     return releases(results["way"], "text") and not releases(results["way"], "embedding")
 
 
+def texts_beside(results: Results) -> bool:
+    """Return True if users of some arms release texts, and users of the experiment's protocol do not."""
+    return not releases(results["way"], "text") and any(releases(arm.way, "text") for arm in arms_of(results))
+
+
 def worst_said(budget: Promise) -> str:
     """Return the worst-case ε of an arm's releases, with its δ if that is above 0."""
     worst, delta = budget.worst_case_epsilon, budget.delta
@@ -59,9 +65,15 @@ def accuracy_said(score: Score | None) -> str:
 def accuracy_figure(results: Results) -> Figure:
     """Draw accuracy on sanitized (filled) and clean (hollow) test sentences against ε; without finite ε, a line.
 
-    The axis is the metric ε of embeddings, or the label ε if the arms differ in that.
+    The axis is the metric ε of embeddings, or the label ε if the arms differ in that. It is the worst case if arms
+    release texts beside vectors, which have no metric in common.
     """
     arms = arms_of(results)
+    if beside := texts_beside(results):
+        worst = [arm.budget.worst_case_epsilon for arm in arms]
+        rounded = [None if each is None else float(f"{each:.3g}") for each in worst]  # ticks are at these
+        budgets = [replace(arm.budget, metric_epsilon=each) for arm, each in zip(arms, rounded, strict=True)]
+        arms = [replace(arm, budget=budget) for arm, budget in zip(arms, budgets, strict=True)]
     channel = _varied(arms)
     figure, axes = new_figure(7.2, 4.0)
     points = [a for a in arms if _is_point(a, channel)]
@@ -109,7 +121,9 @@ def accuracy_figure(results: Results) -> Figure:
     axes.axhline(results["chance"], color="#999999", linewidth=2.2, linestyle=(0, (1, 2)), label="chance")
     of = "a text's words" if on_text(results) else "the embedding"
     axis = f"metric ε of {of} (each in its own metric)"
-    if releases(results["way"], "statistic"):
+    if beside:
+        axis = "worst-case ε, of inputs that agree in what is public"
+    elif releases(results["way"], "statistic"):
         axis = "ε of a user's one vector (any two users' data)"
     axes.set_xlabel("label ε" if channel == LABEL.name else axis)
     axes.set_ylabel("test accuracy")
@@ -129,7 +143,8 @@ def spent_figure(results: Results) -> Figure:
     channels = (("embedding", f"{first} (worst case)", COLOURS[0]), ("label", "label", COLOURS[1]))
     to_ask = "asking", "to ask (worst case)"
     if releases(results["way"], "statistic"):
-        channels = (("embedding", "one vector, to teach", COLOURS[0]), (*to_ask, COLOURS[1]))
+        taught = "one vector, or a text, in training" if texts_beside(results) else "one vector, in training"
+        channels = (("embedding", taught, COLOURS[0]), (*to_ask, COLOURS[1]))
     elif any(_worst(arm)["asking"] is not None for arm in arms):
         channels += ((*to_ask, COLOURS[2]),)
     width = 0.76 / len(channels)

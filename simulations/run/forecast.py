@@ -19,7 +19,8 @@ from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from simulations.artifacts.encoder import check_trained, layers_of, student_of
 from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
-from simulations.artifacts.text_channel import MINILM, rewriter_to_price
+from simulations.artifacts.text_channel import rewriter_to_price
+from simulations.artifacts.vocabulary import MINILM
 from simulations.corpora.corpus import Corpus, Split
 from simulations.experiment import BUNDLED_LM, Arm, Encoder, Experiment
 from simulations.experiment.ladder import of_experiment
@@ -63,7 +64,8 @@ def forecast(experiment: Experiment) -> dict[str, Any]:
     - "cut": share of the texts that each limit truncates;
     - "unknown": share of the words that the encoder and the vocabulary lack;
     - "arms": as in `simulations.experiment.ladder.of_experiment`;
-    - "estimate": seconds and bytes with their derivation; None if the encoder is not on this machine;
+    - "estimate": seconds and bytes with their derivation, and models that are trained "before" the arms; None if the
+      encoder is not on this machine;
     - "warnings": warnings.
 
     Raises:
@@ -161,7 +163,8 @@ def _estimate(
     in_int8 = INT8 if experiment.encoder.precision == "int8" else 1
     encode = _encoded(experiment, parts) / (rate * in_int8)
     rewrite = sum(_rewritten(experiment, arm, parts, texts[arm.name]) for arm in experiment.arms if arm.name in texts)
-    trained = _trained(experiment, parts, model, texts)
+    before = _pretrained(experiment, parts, model, texts)
+    trained = _trained(experiment, parts, model) + sum(before.values())
     train = _BACKWARDS * TORCH * trained / rate + _regressed(experiment, parts, model, classes) / rate
     made = (not experiment.training.protocol.releases_text) + any(text.word.reads for text in texts.values())
     asked = sum(experiment.population.users + tests for _ in experiment.arms)
@@ -170,6 +173,7 @@ def _estimate(
     return {
         "seconds": START + EXPORT * made + ARM * len(experiment.arms) + asked / USERS + encode + rewrite / rate + train,
         "encoding": encode, "rewriting": rewrite / rate, "training": train,
+        "before": [{"what": what, "seconds": _BACKWARDS * TORCH * each / rate} for what, each in before.items()],
         "memory": BASE + USER * experiment.population.users + 12 * columns * (public + tests)
         + (WEIGHT * max(model.weights, student.weights) if trained else 0),
         "disk": 0 if experiment.training.protocol.releases_text else 4 * columns * len(lengths),
@@ -283,30 +287,37 @@ def _rewritten(experiment: Experiment, arm: Arm, parts: Parts, text: TextMechani
     return draws + float(reader.operations(words + _MARKS).sum())
 
 
-def _trained(experiment: Experiment, parts: Parts, model: Transformer, texts: dict[str, TextMechanism]) -> float:
-    """Return the operations of one pass for each text of each training."""
+def _trained(experiment: Experiment, parts: Parts, model: Transformer) -> float:
+    """Return the operations of one pass for each text of each training on public text and on users' releases."""
     training, total = experiment.training, 0.0
     public, train = (float(model.operations(part).sum()) for part in (parts.public, parts.train))
     if experiment.encoder.fine_tune_on_public:
         total += experiment.encoder.fine_tune_epochs * public
-    if not training.protocol.encoder:
-        share = 0.5 if training.protocol.in_halves else 1.0
-        beside = public if experiment.data.public.any_labels and training.protocol.private else 0.0
-        for arm in experiment.arms:
-            total += training.epochs * (beside + (0.0 if arm.public_only else share * train))
+    for setup in experiment.setups:
+        if not setup.protocol.encoder:
+            share = 0.5 if setup.protocol.in_halves else 1.0
+            beside = public if experiment.data.public.any_labels and setup.protocol.private else 0.0
+            total += training.epochs * (beside + (0.0 if setup.arm.public_only else share * train))
     if training.self_training:
         student = Transformer.of(student_of(experiment.encoder, training).model)
         public = float(student.operations(parts.public).sum())
         total += _self_taught(experiment) * training.rounds * training.student_epochs * public
-    reading = [text for text in texts.values() if text.word.reads]
-    kinds = {language_models.kind_of(text.word) for text in reading}
-    if language_models.MASKED_LM in kinds:
-        source = experiment.text.masked_lm
-        reader = Transformer.of(MINILM if source == BUNDLED_LM else source)
-        total += 0.0 if reader.whole else pretraining(parts.public, reader, PRETRAINING)
-    if experiment.text.pretrain:
-        total += len(texts) * pretraining(parts.public, model, experiment.text.pretrain_steps)
     return total
+
+
+def _pretrained(
+    experiment: Experiment, parts: Parts, model: Transformer, texts: dict[str, TextMechanism]
+) -> dict[str, float]:
+    """Return the operations of one pass for each text by which language models are trained, by their description."""
+    found, source, steps = {}, experiment.text.masked_lm, experiment.text.pretrain_steps
+    kinds = {language_models.kind_of(text.word) for text in texts.values() if text.word.reads}
+    if language_models.MASKED_LM in kinds and source != BUNDLED_LM and not (reader := Transformer.of(source)).whole:
+        what = f'a prediction head for text.masked-lm = "{source}", which has none ("{BUNDLED_LM}" comes with one)'
+        found[what] = pretraining(parts.public, reader, PRETRAINING)
+    if experiment.text.pretrain:
+        what = f"the encoder on sanitized texts (text.pretrain), {steps:,} batches for each of {len(texts)} arms"
+        found[what] = len(texts) * pretraining(parts.public, model, steps)
+    return found
 
 
 def pretraining(public: NDArray[np.float64], model: Transformer, steps: int) -> float:

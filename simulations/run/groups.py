@@ -22,7 +22,7 @@ from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.experiment.result import SPLITS, ArmResult
 from simulations.experiment.sections import Data
 from simulations.run import trust
-from simulations.run.counts import Contrast, Counts, contrast
+from simulations.run.accuracy import Contrast, Counts, contrast
 from simulations.run.evaluation import Answers
 from simulations.run.prepare import Held
 

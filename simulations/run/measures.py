@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from client.personal import fit
 from simulations.experiment.sections import Data
-from simulations.run.counts import Counts, score
+from simulations.run.accuracy import Counts, score
 
 if TYPE_CHECKING:
     from simulations.run.prepare import Held

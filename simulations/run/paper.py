@@ -30,8 +30,8 @@ from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data, Training
 from simulations.progress import prefixed
+from simulations.run.accuracy import score
 from simulations.run.arm import Finished
-from simulations.run.counts import score
 from simulations.run.evaluation import Answers, Scored, guessed, measures, on_device
 from simulations.run.prepare import Held
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,12 +36,18 @@ from simulations.experiment.sections import NUMERIC, Data, Encoder, Population, 
 from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
-#: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST show no result.
-TEST, PUBLIC, LEAST = 0.2, 0.2, 200
+#: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST leave fewer than ten for
+#: the test. Of fewer than FEW, differences below a tenth are noise, and a line says so.
+TEST, PUBLIC, LEAST, FEW = 0.2, 0.2, 50, 500
 #: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
 CUTS, CUT = (32, 64, 128, 256), 0.05
+#: Candidate numbers of words that text mechanisms take of a text.
+TOKENS = (16, 32, 64)
 #: Largest number of classes that are listed with their rows.
 CLASSES = 30
+#: What is compared, by the bundled experiment whose arms it has.
+VECTORS, TEXTS = "vectors", "texts"
+KINDS = {VECTORS: "demo", TEXTS: "text-demo"}
 STUDY, TRAIN, TESTED = "experiment.toml", "train.csv", "test.csv"
 
 
@@ -63,7 +70,7 @@ class Proposal:
 
 def propose(
     file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None,
-    second: str | None = None, kept: Sequence[str] = (), seed: int = 1,
+    second: str | None = None, kept: Sequence[str] = (), seed: int = 1, kind: str = VECTORS,
 ) -> Proposal:  # fmt: skip
     """Write the folder `out` for a table: train.csv, test.csv, and experiment.toml with a sweep over five ε.
 
@@ -76,10 +83,13 @@ def propose(
         second: Column of the second text of a pair; None to find it by its name.
         kept: Columns to copy. The first of them that has groups becomes `data.group`.
         seed: Seed of the split and of the experiment.
+        kind: What is compared: one vector a user (VECTORS), or mechanisms of texts (TEXTS).
 
     Raises:
-        UserError: `out` exists, a column cannot be found, or too few rows can be used.
+        UserError: `kind` is neither, `out` exists, a column cannot be found, or too few rows can be used.
     """
+    if kind not in KINDS:
+        raise UserError(f"--kind {kind}: is one of {', '.join(KINDS)}")
     columns = chosen(file, text=text, label=label, user=user, second=second, kept=kept)
     if out.exists():
         raise UserError(f"{out}: is there already; name another: sottovoce init NAME")
@@ -90,7 +100,7 @@ def propose(
     group = next((name for name in columns.kept if _has_groups(table.kept[name])), None)
     lengths = token_lengths(Encoder().model, table.texts)
     cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
-    found = (*_seen(file, columns, table, lengths, group), *table.notes)
+    found = (*_seen(file, columns, table, lengths, group), *table.notes, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
         _write(part / TESTED, called, table, np.flatnonzero(tested))
         _write(part / TRAIN, called, table, np.flatnonzero(~tested))
@@ -104,8 +114,8 @@ def propose(
             public=Public(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
             measures=NUMERIC if numbers else (),
         )  # fmt: skip
-        experiment = _experiment(out, data, seed, cut, named=named)
-        why = _why(experiment, lengths, int((~tested).sum()), table.users is not None)
+        experiment = _experiment(out, data, seed, cut, kind, lengths, named=named)
+        why = _why(experiment, lengths, int((~tested).sum()), table.users is not None, kind)
         written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
         (part / STUDY).write_text(written, encoding="utf-8")
     return Proposal(experiment, out / STUDY, table, found)
@@ -138,7 +148,11 @@ def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[n
     table = table.without(gone, f"ROWS of {some} that only test or only train would have: left out")
     tested = tested[~gone]
     if len(table.texts) < LEAST:
-        raise UserError(f"{file}: {len(table.texts)} of {table.rows} rows can be used, and a study needs {LEAST}")
+        why = f" ({'; '.join(table.left)})" if table.left else ""
+        raise UserError(
+            f"{file}: {len(table.texts)} of {table.rows} rows can be used, and {LEAST} are needed for ten test texts; "
+            f"give more rows{why}"
+        )
     if len(both) < 2:
         raise UserError(f"{file}: no two classes are in both test and train; give more rows")
     return table, tested
@@ -172,9 +186,26 @@ def _write(path: Path, called: Mapping[str, str], table: Cleaned, rows: NDArray[
             writer.writerow([*texts, table.written[row], *owner, *(cells[row] for cells in table.kept.values())])
 
 
-def _experiment(out: Path, data: Data, seed: int, cut: int, *, named: bool) -> Experiment:
-    """Return the demo's arms and policy, with a centralised arm, on the rows in `data.path`, which becomes `out`."""
-    demo, part = load("demo"), data.path
+def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
+    """Return a demo whose arms take as many words as texts have, at the demo's ε for each word."""
+    tokens = next((most for most in TOKENS if np.mean(lengths > most) <= CUT), TOKENS[-1])
+    before = max((arm.text["tokens"] for arm in demo.arms if arm.text is not None), default=0)
+    if not before:
+        return demo
+    arms = tuple(arm if arm.text is None else replace(arm, text={**arm.text, "tokens": tokens}) for arm in demo.arms)
+    shown = [each.partition(":")[0] for each in demo.policy.accept_unprotected]
+    policy = replace(
+        demo.policy, text=demo.policy.text * tokens / before,
+        accept_unprotected=tuple(f"{name}: simulated; decide about it before real users release" for name in shown),
+    )  # fmt: skip
+    return replace(demo, arms=arms, policy=policy)
+
+
+def _experiment(
+    out: Path, data: Data, seed: int, cut: int, kind: str, lengths: NDArray[np.int64], *, named: bool
+) -> Experiment:
+    """Return a demo's arms and policy, with a centralised arm, on the rows in `data.path`, which becomes `out`."""
+    demo, part = _for_lengths(load(KINDS[kind]), lengths), data.path
     known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
     arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
     experiment = replace(
@@ -194,15 +225,17 @@ def _experiment(out: Path, data: Data, seed: int, cut: int, *, named: bool) -> E
 
 
 def _sweep(experiment: Experiment) -> str:
-    """Return the table [sweep] of accuracy against ε: the references, and an arm at each of five ε, three seeds."""
-    names = [arm.name for arm in experiment.arms]
-    taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
-    references = names[: names.index(taught)]
-    about = {
-        "seeds": [1, 2, 3], "arms": [*references, taught],
-        "grid": {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]},
-    }  # fmt: skip
-    said = "# Accuracy against ε, by `sottovoce sweep`: each value of the grid with each seed."
+    """Return the table [sweep] of accuracy against ε: references, and an arm at each of five ε, three seeds.
+
+    Of mechanisms of texts, all arms as they are: one ε of each is comparable with the others.
+    """
+    arms = [arm for arm in experiment.arms if arm.text is not None]
+    about: dict[str, Any] = {"seeds": [1, 2, 3], "arms": [arm.name for arm in experiment.arms]}
+    if not arms:
+        taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
+        about["arms"] = about["arms"][: about["arms"].index(taught) + 1]
+        about["grid"] = {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]}
+    said = "# By `sottovoce sweep`: each value of the grid, if there is one, with each seed."
     return f"\n{said}\n{tomli_w.dumps({SWEEP: about})}"
 
 
@@ -239,7 +272,19 @@ def _seen(
     ]
 
 
-def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool) -> dict[str, Any]:
+def _few(tests: int) -> list[str]:
+    """Return a warning if accuracies on so many test texts say little."""
+    if tests >= TEST * FEW:
+        return []
+    return [
+        f"Only {tests} test texts: an accuracy has a standard error of about {0.5 / math.sqrt(tests):.2f}; more rows, "
+        "or several splits (init --seed), show more."
+    ]
+
+
+def _why(
+    experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool, kind: str
+) -> dict[str, Any]:
     """Return the comments above keys that the data determined."""
     cut, public = experiment.encoder.max_length, experiment.data.public.fraction
     row = "users, with all their rows" if owned else "train.csv"
@@ -253,6 +298,6 @@ def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: 
         "population.users": f"All whose rows are not public, of {train:,} rows.",
         "encoder.max-length": f"Tokens after these are cut: of {np.mean(lengths > cut):.1%} of the texts. Twice as "
         "many take more than twice as long.",
-        "arm": "These are the arms of `sottovoce simulate demo`, and one whose server has every text as it is: the "
-        "line to measure by. `sottovoce check` says what each costs, and what a run takes.",
+        "arm": f"These are the arms of `sottovoce simulate {KINDS[kind]}`, and one whose server has every text as it "
+        "is: the line to measure by. `sottovoce check` says what each costs, and what a run takes.",
     }  # fmt: skip

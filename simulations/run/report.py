@@ -36,6 +36,7 @@ from simulations.run.figures import (
     accuracy_said,
     on_text,
     spent_figure,
+    texts_beside,
     title,
     worst_said,
 )
@@ -91,7 +92,8 @@ def print_table(results: Results, console: Console) -> None:
     left_out = 0 if console.width >= 100 else 2
     styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
     _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
-    if not left_out:
+    texts = on_text(results) or texts_beside(results)  # many mechanisms: their differences are in results.md
+    if not left_out and not texts:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *found) in beside([results]):
@@ -174,9 +176,11 @@ def cells(arm: ArmResult) -> tuple[str, ...]:
 
 def notes(results: Results) -> list[str]:
     """Return the footnotes: the meaning of columns, arms that are not private, and losses of rows and nodes."""
+    text, mixed = on_text(results), texts_beside(results)
+    device = "the whole model" if text else "the model" if mixed else "the last step"
     lines = [
         "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
-        f"clean ones, {'the whole model' if on_text(results) else 'the last step'} run by the user. "
+        f"clean ones, {device} run by the user. "
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
     ]
     if added(results):
@@ -189,11 +193,11 @@ def notes(results: Results) -> list[str]:
         lines.append(_ANSWERS)
     if len(statistics) < len(arms):
         lines.append(
-            f"{_METRIC['text' if on_text(results) else 'embedding']} bounds the loss; worst case: any two that agree "
-            "in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
+            f"{_METRIC['text' if text or mixed else 'embedding']} bounds the loss; worst case: any two that "
+            "agree in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
             "delivered and validated."
         )
-    lines += trust.conditions(arms)
+    lines += trust.conditions([results])
     lines += trust.several([results])
     lines += [trust.NOTE] if trust.anybody(arms) else []
     encoder = results.get("encoder") or {}
@@ -220,18 +224,20 @@ def notes(results: Results) -> list[str]:
         tests = [BatchTest(**about) for about in arm.batch_tests]
         told = [arm.liars, *(test.limits for test in tests)] if arm.liars and not trust.unprotected(arm) else []
         lines += [f"{arm.name}: {said}." for said in told]
-    lines += [f"{arm.name}: {said}." for arm in arms if (said := _perturbed(arm))]
+    if any(arm.perturbed for arm in arms):
+        lines.append(f"Words replaced or removed: {'; '.join(_perturbed(arm) for arm in arms if arm.perturbed)}.")
     others = (arm for arm in arms if not _asked_in_vain(arm))
     lines += [f"{arm.name}: {lost}." for arm in others if (lost := _lost(arm))]
     return lines + [f"{line}." for line in undelivered(results)]
 
 
 def _perturbed(arm: ArmResult) -> str:
-    """Return how many words an arm's users had perturbed; nothing if none released texts."""
-    whose = {"train": "of training users", "test": "of users who ask"}
+    """Return the share of the words that an arm's users had replaced or removed."""
+    whose = {"train": "in training", "test": "to ask"}
     counts = arm.perturbed.items()
-    said = [f"{each['perturbed']:,} of {each['words']:,} words {whose[split]}" for split, each in counts]
-    return f"perturbed {' and '.join(said)}" if said else ""
+    return f"{arm.name}: " + ", ".join(
+        f"{each['perturbed'] / max(1, each['words']):.1%} of {each['words']:,} {whose[split]}" for split, each in counts
+    )
 
 
 def undelivered(results: Mapping[str, Any]) -> list[str]:
@@ -345,18 +351,17 @@ RUNGS = (
 )
 
 
-#: Rungs that are left out if no arm has any of these.
-_SOMETIMES = {"token": {"token", "text"}, "text": {"token", "text"}, "statistic": {"statistic"}}
-
-
 def _ladders(arms: Sequence[ArmResult]) -> list[str]:
     """Return what one user spent, rung by rung; results.json and the model cards have the derivation."""
     known = [r for arm in arms for r in arm.ladder or arm.test_ladder or []]
     if not known:
         return []
     lines = ["## What it cost one user: ε (δ), rung by rung", ""]
-    released = {r["rung"] for r in known if r["epsilon"] is not None}
-    columns = [c for c in RUNGS if c[2] not in _SOMETIMES or released & _SOMETIMES[c[2]]]
+    released = {
+        (whose, r["rung"]) for arm in arms for whose, rungs in arm.ladders.items() for r in rungs or []
+        if r["epsilon"] is not None
+    }  # fmt: skip
+    columns = [column for column in RUNGS if column[1:] in released]
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
     lines.append("| --- |" + " ---: |" * len(columns))
     for arm in arms:

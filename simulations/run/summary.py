@@ -87,7 +87,7 @@ def _summary(runs: Sequence[Results]) -> str:
         )
     if any(trust.unprotected(*arms) for arms in every):
         lines += ["", f"† {trust.UNPROTECTED}"]
-    for line in trust.several(runs):
+    for line in [*trust.conditions(runs), *trust.several(runs)]:
         lines += ["", line]
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):

@@ -131,12 +131,16 @@ def agreed(rungs: Iterable[Mapping[str, Any]] | None) -> list[str]:
     return [] if user is None else _PUBLIC.findall(user.get("neighbours", ""))
 
 
-def conditions(arms: Iterable[ArmResult]) -> list[str]:
-    """Return a line for arms whose worst case holds only between inputs that agree in what was declared public."""
+def conditions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for arms whose worst case holds only between inputs that agree in what was declared public.
+
+    `runs` have the same arms, one run for each seed.
+    """
     named: dict[str, list[str]] = {}
-    for arm in arms:
-        if not unprotected(arm) and (said := dict.fromkeys(agreed(arm.ladder) + agreed(arm.test_ladder))):
-            named.setdefault(" and ".join(said), []).append(arm.name)
+    for same in zip(*map(arms_of, runs), strict=True):
+        said = dict.fromkeys(each for arm in same for each in agreed(arm.ladder) + agreed(arm.test_ladder))
+        if said and not unprotected(*same):
+            named.setdefault(" and ".join(said), []).append(same[0].name)
     return [
         f"{', '.join(names)}: worst-case ε is between data that agree in {said}, declared public; others have ∞."
         for said, names in named.items()

@@ -258,6 +258,8 @@ def _notes(points: Sequence[Point]) -> list[str]:
         lines += ["", line]
     local = "Local ε: what a training user, or a test user, who asks, releases at worst, trusting nobody."
     lines += ["", f"{local} {trust.NOTE}"]
+    for line in dict.fromkeys(line for point in points for line in trust.conditions(point.results)):
+        lines += ["", line]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,8 @@ def command(
 ) -> None:  # fmt: skip
     """Attack a run's releases as the server would.
 
-    Write attacks.json and attacks.md into its folder.
+    Write attacks.json and attacks.md into its folder. If a named attack has no result, the others are kept, and the
+    exit code is 2.
     """
     from simulations.output.remote import Remote, is_url
     from simulations.run.published import finished
@@ -66,3 +68,7 @@ def command(
         print_json(results)
     else:
         print(attacks.table(results))
+    for line in results["refused"]:
+        print(f"sottovoce: {line}", file=sys.stderr)
+    if results["refused"]:
+        raise typer.Exit(2)

@@ -46,6 +46,10 @@ Party = Annotated[
 ]
 Port = Annotated[int, typer.Option("--port", help="Port to listen on.")]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+PublicPart = Annotated[
+    Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
+]
+ShufflerAddress = Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")]
 SealKeys = Annotated[
     list[Path],
     typer.Option(
@@ -316,11 +320,9 @@ def public(
 @app.command("train")
 def train(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
-    public: Annotated[
-        Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
-    ],
+    public: PublicPart,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The model; new or empty.")],
-    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")],
+    shuffler: ShufflerAddress,
     root_certificates: Authority,
     certificate: Certificate,
     key: Key,
@@ -367,11 +369,9 @@ def train(
 @app.command("count")
 def count(
     file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
-    public: Annotated[
-        Path, typer.Option("--public", metavar="DIR", help="The public part of its data, by `deploy public`.")
-    ],
+    public: PublicPart,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The counts; new or empty.")],
-    shuffler: Annotated[str, typer.Option("--shuffler", metavar="HOST:PORT", help="Address of the shuffler.")],
+    shuffler: ShufflerAddress,
     root_certificates: Authority,
     certificate: Certificate,
     key: Key,

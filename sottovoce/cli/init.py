@@ -32,6 +32,9 @@ def command(
         list[str] | None,
         typer.Option("--keep", metavar="COLUMN", help="Further column to copy, as of groups.", show_default=False),
     ] = None,
+    kind: Annotated[
+        str, typer.Option("--kind", help="What to compare: vectors (one a user), or texts (sanitized word by word).")
+    ] = "vectors",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
 ) -> None:
     """Write an experiment on your own table of texts and labels."""
@@ -41,7 +44,7 @@ def command(
     out = Path(name or from_.stem)
     made = propose(
         from_, out, text=text, label=label, user=user, second=second, kept=tuple(keep or ()),
-        seed=whole(0)(seed, "--seed"),
+        seed=whole(0)(seed, "--seed"), kind=kind,
     )  # fmt: skip
     study = shlex.quote(str(made.file))
     print("\n".join(made.found))
@@ -49,5 +52,6 @@ def command(
         f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
         f"    sottovoce check {study}      # what it costs, before it runs\n"
         f"    sottovoce simulate {study}\n"
-        f"    sottovoce sweep {study}      # five ε by three seeds: a figure, and tables for a paper"
+        f"    sottovoce sweep {study}      # {'' if kind == 'texts' else 'five ε by '}three seeds: a figure, and "
+        "tables for a paper"
     )

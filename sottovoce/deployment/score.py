@@ -16,7 +16,7 @@ from simulations.artifacts.model_folder import classify, read_about
 from simulations.errors import UserError
 from simulations.experiment import slug
 from simulations.experiment.result import ArmResult
-from simulations.run.counts import score
+from simulations.run.accuracy import score
 from simulations.run.evaluation import Answers, guessed, on_device, sanitized
 from simulations.run.prepare import Prepared
 from simulations.shuffler.shuffle import Origin

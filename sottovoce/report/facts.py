@@ -136,9 +136,9 @@ def worst(arm: ArmResult) -> Cost:
 
 def paid(arm: ArmResult, ladder: str) -> Cost | None:
     """Return the worst-case cost of one user of a ladder, of PAYERS; None if there is no such user."""
-    price = price_of(getattr(arm, ladder), PAYERS[ladder])
     if ladder == "ladder" and (unprotected(arm) or server_is_trusted(arm)):
         return worst(arm)
+    price = price_of(getattr(arm, ladder), PAYERS[ladder])
     return None if price is None else _priced(price)
 
 

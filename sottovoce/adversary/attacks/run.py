@@ -45,6 +45,7 @@ KINDS = (
     (attack_membership, lambda setup: True),
     (attack_poison, lambda setup: setup.protocol.private and not (setup.arm.public_only or setup.arm.centralised)),
 )
+_NONE = "applies to none of the arms"
 #: Description of each attack, by its name on the command line.
 ATTACKS: dict[str, str] = {name: about for kind, _ in KINDS for name, about in kind.ATTACKS.items()}
 
@@ -75,13 +76,18 @@ class Attack:
 def run(attack: Attack) -> dict[str, Any]:
     """Run every attack on every arm, and return the entries of a JSON object.
 
+    "refused" has a line for each named attack without a result, and for each error after which others went on.
+
     Raises:
-        UserError: There is nothing to attack, no attack or arm of a name, or a named attack applies to none of the
-            arms. The message is one line.
+        UserError: There is nothing to attack, no attack or arm of a name, a named attack applies to none of the arms,
+            or no attack had a result. The message is one line.
     """
     _check(attack)
     study = load(attack.run / "experiment.toml")
     setups = _chosen(attack, study.setups)
+    for name in attack.names:  # before the first computes
+        if not any(name in kind.ATTACKS and applies(setup) for kind, applies in KINDS for setup in setups):
+            raise UserError(f"--attack {name}: {_NONE}")
     nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
     if not nodes and study.training.protocol.private:
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
@@ -93,25 +99,34 @@ def run(attack: Attack) -> dict[str, Any]:
     }  # fmt: skip
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
+    refused: list[str] = []
     first = next((setup for setup in setups if setup.arm.embedding is not None), None)
     for setup in setups:
         target = Target(attack.run, setup, **settings, unprotected=setup is first)
         for kind, applies in KINDS:
             names = [name for name in dict.fromkeys(attack.names or ATTACKS) if name in kind.ATTACKS]
-            if names and applies(setup):
+            if not (names and applies(setup)):
+                continue
+            try:
                 found, without = kind.entries(target, names)
-                entries += found
-                skipped += without
-    for name in attack.names:
-        if not any(e["attack"] == name for e in entries):
-            why = [line for line in skipped if line.startswith(f"{name} on ")]
-            raise UserError(f"--attack {why[0] if why else f'{name}: applies to none of the arms'}")
+            except UserError as error:  # results of other attacks are kept
+                refused.append(str(error))
+                continue
+            entries += found
+            skipped += without
+    done = {entry["attack"] for entry in entries}
+    why = {name: _reasons(name, setups, skipped) for name in attack.names if name not in done}
+    silent = "" if refused else f": {_NONE}"
+    refused += [f"--attack {name}{said}" for name in why if (said := why[name] or silent)]
+    if refused and not entries:
+        raise UserError("; ".join(dict.fromkeys(refused)))
     if not entries and not skipped:
         raise UserError(f"{attack.run}: holds nothing that can be attacked; run an experiment whose users release")
     named = {entry["attack"] for entry in entries}
     entries = [entry | {"about": about(entry["attack"])} for entry in intervals.judged(entries)]
     return {
         "name": study.name, "run": str(attack.run), "limit": attack.limit, "entries": entries, "skipped": skipped,
+        "refused": list(dict.fromkeys(refused)),
         "reading": [kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)],
     }  # fmt: skip
 
@@ -144,6 +159,17 @@ def attack(
     results = run(asked)
     write(results, asked.run)
     return results
+
+
+def _reasons(name: str, setups: Sequence[ArmSetup], skipped: Sequence[str]) -> str:
+    """Return each reason to leave out an attack once, behind its arms: " on a, b: reason; on c: another"."""
+    arms: dict[str, list[str]] = {}
+    for setup in setups:
+        start = f"{name} on {setup.arm.name}: "
+        for line in skipped:
+            if line.startswith(start):
+                arms.setdefault(line.removeprefix(start), []).append(setup.arm.name)
+    return ";".join(f" on {', '.join(dict.fromkeys(names))}: {why}" for why, names in arms.items())
 
 
 def _check(attack: Attack) -> None:

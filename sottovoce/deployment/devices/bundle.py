@@ -209,15 +209,24 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
     """
     if not experiment.training.protocol.private:
         raise UserError('training.protocol: "paper" is a trusted simulation; a device has no part in it')
-    fit = [setup for setup in experiment.setups if not setup.arm.reference and _released(setup)]
+    own = experiment.training.protocol
+    fit = [
+        setup for setup in experiment.setups
+        if not setup.arm.reference and _released(setup) and setup.protocol.only_texts == own.only_texts
+    ]  # fmt: skip
     names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
+    found = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
+    if found and found[0].protocol.only_texts != own.only_texts:
+        raise UserError(
+            f'--arm "{name}": texts beside training.protocol = "{own}" are for simulations; to deploy them, write an '
+            'experiment with training.protocol = "sanitized-text"'
+        )
     if not fit:
         raise UserError(f"{experiment.name}: has no arm whose users release anything under a guarantee")
     if name is None:
         if len(fit) > 1:
             raise UserError(f"--arm: is missing; choose one of {names}")
         return fit[0]
-    found = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
     if not found:
         raise UserError(f'--arm "{name}": there is none; choose one of {names}')
     if found[0] not in fit:

@@ -1,5 +1,7 @@
 """The prediction head that comes with Sottovoce: what is kept of a training, and that no other file passes for it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +10,11 @@ from client.models import tokens
 from client.models import vocabulary as vocabularies
 from client.models.masked_lm import MaskedLM
 from server.masked_lm import ALIGNED, read
-from simulations.artifacts import bundled_head
+from simulations.artifacts import bundled_head, text_channel
 from simulations.artifacts.bundled_head import compress, restore
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
+from simulations.experiment.sections import TextChannel
 from tests.support.tiny_models import bert
 
 __all__ = ["bert"]  # a fixture
@@ -65,6 +68,15 @@ def test_what_is_shipped_is_small_known_by_its_hash_and_nothing_else_passes_for_
         with pytest.raises(UserError, match=words) as caught:
             bundled_head._shipped()
         assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_that_names_the_bundled_model_trains_no_head(monkeypatch):
+    """As the command line does under the same name; a checkpoint without a head is trained."""
+    monkeypatch.setattr(text_channel, "bundled_masked_lm", lambda: Path("shipped"))
+    monkeypatch.setattr(text_channel, "masked_lm_folder", lambda source, public, *, seed: Path(source))
+    for source, folder in (("bundled", "shipped"), ("minilm", "minilm")):
+        made = text_channel._made(TextChannel(masked_lm=source), "masked-lm", source, ["a fine film"], 1)
+        assert made == Path(folder)
 
 
 @pytest.mark.slow

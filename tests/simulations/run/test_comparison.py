@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from simulations.run.accuracy import Counts
 from simulations.run.comparison import added, baseline, differences, gap, matrices
-from simulations.run.counts import Counts
 from simulations.run.evaluation import Answers
 from simulations.run.report import markdown, print_table
 from tests.support.results import demo

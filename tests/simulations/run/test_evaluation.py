@@ -9,7 +9,7 @@ from scipy.stats import binom, multinomial
 
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.run.counts import Counts, Difference, difference, score
+from simulations.run.accuracy import Counts, Difference, difference, score
 from simulations.run.evaluation import Answers, on_device, read_answers, sanitized, write_answers
 from simulations.run.prepare import Held, Holders
 from simulations.shuffler.shuffle import Origin

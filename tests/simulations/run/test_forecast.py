@@ -310,6 +310,22 @@ def test_reading_and_pretraining_are_a_part_of_the_estimate(bert: Path, monkeypa
     assert read["seconds"] > read["rewriting"] + read["training"]
 
 
+def test_what_is_trained_before_the_arms_is_named(bert: Path) -> None:
+    """A head that a checkpoint lacks takes as long as a run; the bundled one is not trained."""
+    assert reading(bert)["before"] == []
+    dp_mlm = {"mechanism": "dp-mlm", "epsilon": 50.0}
+    assert reading(bert, text={"masked-lm": "bundled"}, text_arm=dp_mlm)["before"] == []
+    for sections, what in (
+        ({"text": {"masked-lm": MINILM}, "text_arm": dp_mlm}, 'a prediction head for text.masked-lm = "minilm", which'),
+        ({"text": {"pretrain": True}}, "the encoder on sanitized texts (text.pretrain), 500 batches"),
+    ):
+        estimate = reading(bert, **sections)
+        (each,) = estimate["before"]
+        assert each["what"].startswith(what) and 0 < each["seconds"] < estimate["training"]
+        said = f"First, and once for all runs, public texts train {what}"
+        assert [line for line in check._estimate(estimate) if line.startswith(said)]
+
+
 def test_public_texts_without_labels_are_not_trained_on(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasts, "FLOPS", 1e6)
     labelled, unlabelled = reading(bert), reading(bert, data={"public": {"labels": False}})

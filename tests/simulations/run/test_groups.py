@@ -19,7 +19,7 @@ from simulations.experiment import Experiment
 from simulations.experiment.result import ArmResult
 from simulations.experiment.sections import Data, Population
 from simulations.run import report
-from simulations.run.counts import Counts, contrast, score
+from simulations.run.accuracy import Counts, contrast, score
 from simulations.run.evaluation import Answers
 from simulations.run.groups import FALSE_ALARM, MARGIN, warnings, with_losses
 from simulations.run.journal import UNFINISHED

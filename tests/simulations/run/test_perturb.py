@@ -72,8 +72,9 @@ def test_whoever_is_not_perturbed_is_charged_for_a_text_in_clear(
             r["epsilon"] for r in line[key] if r["rung"] == "text"
         ]
     results = {"arms": [line], "chance": 0.5, "classes": ["a", "b"], "way": line["way"]}
-    said = [note for note in notes(results) if "perturbed" in note]
-    assert len(said) == 1 and "of training users and" in said[0]
+    said = [note for note in notes(results) if note.startswith("Words replaced or removed: ")]
+    assert len(said) == 1 and " in training, " in said[0] and said[0].endswith(" to ask.")
+    assert line["liars"] == before["liars"] == "" and not any("liars" in note for note in notes(results))
 
     from client.node import load_node
 

@@ -68,8 +68,10 @@ def test_everything_odd_about_a_table_is_said_and_mended(tmp_path: Path) -> None
     assert "a bold tale of i <3 u & me, told at length by somebody new" in list(found.texts)
     notes = "\n".join(found.notes)
     for said in (
-        "2 of 267 rows lack something", "1 texts hold HTML", 'label "positive" is also spelled "Positive" (1)',
-        'label "postive" has 1 row: left out', "1 texts are repeated, but for case and marks (1 with another label)",
+        "2 of 267 rows have nothing in column review or sentiment: left out; fill them in to keep them (first: line 26",
+        "1 texts hold HTML", 'label "positive" is also spelled "Positive" (1)',
+        'label "postive" has 1 row, fewer than 5: left out (line 268)',
+        "1 texts are repeated, but for case and marks (1 with another label)",
         "1 more texts are nearly another",
     ):  # fmt: skip
         assert said in notes, notes
@@ -137,6 +139,28 @@ def test_people_are_in_one_part_each(tmp_path: Path) -> None:
     people = [set(part.users or ()) for part in (split.public, split.train, split.test)]
     assert sum(map(len, people)) == len(set.union(*people)) == 65
     assert holders.people == made.experiment.population.users == len(people[1])
+
+
+def test_mechanisms_of_texts_are_compared_on_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At one worst case, for as many words as the texts of the table have, within the policy."""
+    file = table(tmp_path)
+    assert cli.main(["init", "mine", "--from", str(file), "--kind", "texts"]) == 0
+    assert "three seeds: a figure" in capsys.readouterr().out
+    study, demo = load("mine/experiment.toml"), load("text-demo")
+    assert [arm.name for arm in study.arms] == ["centralised, not private", *(arm.name for arm in demo.arms)]
+    texts = {arm.name: arm for arm in study.arms if arm.text is not None}
+    assert {arm.text["tokens"] for arm in texts.values() if arm.text} == {32} and study.policy.text == 1200
+    assert all("decide about it" in reason for reason in study.policy.accept_unprotected)
+    assert len(load_study("mine/experiment.toml").runs) == 3
+    assert cli.main(["check", "mine/experiment.toml", "--json"]) == 0
+    arms = {arm["arm"]: arm for arm in json.loads(capsys.readouterr().out)["arms"]}
+    worst = {
+        name: next(rung["worst_case"] for rung in arms[name]["test_ladder"] if rung["rung"] == "user")
+        for name, arm in texts.items() if not arm.reference and "∞" not in name
+    }  # fmt: skip
+    assert len(worst) == 3 and all(0.99 * 1200 < each <= 1200 for each in worst.values()), worst
+    assert cli.main(["init", "other", "--from", str(file), "--kind", "text"]) == 2
+    assert "--kind text: is one of vectors, texts" in capsys.readouterr().err
 
 
 def test_a_file_with_comments_reads_back_the_same_and_names_every_key() -> None:

@@ -146,10 +146,30 @@ def test_rows_of_markup_alone_are_counted_and_white_space_is_no_html() -> None:
     Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     made = proposed(Path("in.jsonl"))
     assert made.table.left == {
-        "10 of 300 rows lack something in one of these columns: left out": 10,  # a zero-width space is nothing
-        "20 rows with no text but markup, or what nobody sees: left out": 20,
+        # a zero-width space is nothing
+        "10 of 300 rows have nothing in column text or label: left out; fill them in to keep them (first: line "
+        "273)": 10,
+        "20 rows with no text but markup, or what nobody sees: left out (first: line 271)": 20,
     }
     assert not any("HTML" in line for line in made.found)
+
+
+def test_a_table_that_is_too_short_says_what_became_of_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    said = texts(70)
+    rows = [(text, "" if i < 20 else i % 2) for i, text in enumerate([*said[:40], *said[30:35]])]
+    found = complaint(capsys, "--from", str(written("in.csv", ("text", "label"), rows)))
+    assert "20 of 45 rows can be used, and 50 are needed for ten test texts; give more rows (" in found
+    assert "20 of 45 rows have nothing in column text or label: left out" in found and "5 texts are repeated" in found
+    enough = written("in.csv", ("text", "label"), [(text, i % 2) for i, text in enumerate(said)])
+    assert len(proposed(enough).table.texts) == 70
+
+
+def test_a_short_table_says_how_much_its_accuracies_are_worth() -> None:
+    for rows, error in ((60, "0.14"), (500, None)):
+        written("in.csv", ("text", "label"), [(text, i % 2) for i, text in enumerate(texts(rows))])
+        made = propose(Path("in.csv"), Path(f"mine-{rows}"))
+        warned = [line for line in made.found if line.startswith("Only ")]
+        assert len(warned) == (error is not None) and all(f"about {error};" in line for line in warned)
 
 
 # -- whose a row is
@@ -194,8 +214,9 @@ def test_nobody_is_no_user_and_what_may_be_no_label_is_named() -> None:
     rows = [(text, label, nobody[i // 5] if i < 30 else user) for i, (text, label, user) in enumerate(rows)]
     made = proposed(written("in.csv", ("text", "label", "user"), rows))
     assert made.table.left == {
-        "10 of 400 rows lack something in one of these columns: left out": 10,
-        '20 rows with "[deleted]" or "na" or "none" or "null" in place of a user: left out': 20,
+        "10 of 400 rows have nothing in column text, label or user: left out; fill them in to keep them (first: line "
+        "22)": 10,
+        '20 rows with "[deleted]" or "na" or "none" or "null" in place of a user: left out (first: line 2)': 20,
     }
     assert any(line.startswith('label "none" (') and "may stand for no label" in line for line in made.found)
     assert made.table.classes == ("1", "2", "None")
@@ -204,7 +225,7 @@ def test_nobody_is_no_user_and_what_may_be_no_label_is_named() -> None:
 def test_a_text_that_stands_for_none_is_named() -> None:
     rows = [("[removed]" if i < 7 else text, i % 2) for i, text in enumerate(texts(300))]
     made = proposed(written("in.csv", ("text", "label"), rows))
-    assert made.table.left == {'7 rows with "[removed]" in place of a text: left out': 7}
+    assert made.table.left == {'7 rows with "[removed]" in place of a text: left out (first: line 2)': 7}
 
 
 def test_labels_that_name_people_are_remarked_on() -> None:
@@ -234,7 +255,7 @@ def test_many_classes_and_rare_ones() -> None:
     made = proposed(written("in.csv", ("text", "label"), rows))
     assert len(made.table.classes) == 80 and sum(made.table.left.values()) == 16
     assert made.found[1].endswith(" and 50 more of 10 to 10.")
-    assert "4 more labels of fewer than 5 rows have 6 rows: left out" in made.found
+    assert "4 more labels of fewer than 5 rows have 6 rows: left out (first: line 812)" in made.found
     assert not any("somebody" in line for line in made.found)
 
 

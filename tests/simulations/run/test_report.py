@@ -22,6 +22,8 @@ from simulations.run import report, trust
 from simulations.run.figures import accuracy_figure, spent_figure
 from simulations.run.frontier import frontier_figure
 from simulations.run.report import cells, markdown, notes, print_table, table, undelivered, write
+from simulations.run.summary import summarize
+from simulations.sweep import tables
 from tests.support.results import curve, demo, genre
 
 CASES = (demo, genre, curve)
@@ -343,3 +345,24 @@ def test_what_a_user_of_several_records_pays_is_said_beside_what_a_release_costs
     results["arms"][2] |= {"test_ladder": noise}
     said = next(line for line in notes(results) if several in line)
     assert f"{one}: ε = 34 at δ = 1e-06 (a test user)" in said
+
+
+def test_what_a_worst_case_takes_for_public_is_said_in_results_means_and_sweeps(tmp_path: Path) -> None:
+    agree = "any two users' data, the same label (public), that agree in the number of tokens (public)"
+    results = demo()
+    said = "worst-case ε is between data that agree in label and the number of tokens, declared public; others have ∞."
+    assert said not in "\n".join(notes(results))
+    results["arms"][2]["ladder"] = [rung | {"neighbours": agree} for rung in rungs(6.0, 1)]
+    results["arms"][1]["ladder"] = results["arms"][2]["ladder"]  # not private, so nothing is promised
+    name = results["arms"][2]["name"]
+    assert [line for line in notes(results) if said in line] == [f"{name}: {said}"]
+    folders = []
+    for seed in (1, 2):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps(json_ready(results | {"seed": seed})), encoding="utf-8")
+        (folder / "experiment.toml").write_text(f'name = "demo"\nseed = {seed}\n', encoding="utf-8")
+        folders.append(folder)
+    assert summarize(folders).splitlines().count(f"{name}: {said}") == 1
+    points = [tables.Point({"population.users": n}, folders, [results, results]) for n in (10, 20)]
+    assert tables._notes(points).count(f"{name}: {said}") == 1

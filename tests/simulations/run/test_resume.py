@@ -241,6 +241,24 @@ def test_what_stops_a_run_says_how_to_go_on(
     assert left(place / "run") == whole
 
 
+class Killed(LocalGrid):
+    """From the second request on, no process is left that runs a node."""
+
+    def send_and_receive(self, messages: Any, *, timeout: float) -> Any:
+        self.lost = set(self.get_node_ids()) if self.sent else set()
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_a_run_whose_nodes_are_all_gone_stops(whole: dict[str, Any], place: Path) -> None:
+    """In place of results of 0 users; what was released is kept."""
+    said = rf"^stage \S+: none of {NODES} nodes answered: no answer; was memory short"
+    with pytest.raises(UserError, match=said) as stopped:
+        begin(place / "run", Killed)
+    assert "what users have released is kept in" in str(stopped.value) and "\n" not in str(stopped.value)
+    go_on(place / "run")
+    assert left(place / "run") == whole
+
+
 def test_a_bug_keeps_what_was_released_too(place: Path) -> None:
     with pytest.raises(RuntimeError) as stopped:
         begin(place / "run", lambda nodes: Failing(nodes, RuntimeError("x")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
 from simulations.experiment.ladder import of_experiment
 from simulations.run.report import markdown
+from sottovoce.deployment.devices.bundle import chosen
 from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
 from tests.support.requests import made
 from tests.support.studies import (
@@ -120,6 +122,32 @@ def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path, 
             assert row.epsilon == line["budget"]["label_epsilon"] == 3.0
     saved = Pipeline.from_pretrained(folder.parent / "models" / outcomes[name].line["name"].replace(" ", "-"))
     np.testing.assert_array_equal(saved.maps().m1, outcomes[name].model.maps.m1)
+
+
+def test_texts_beside_vectors_are_released_trained_on_and_charged_as_alone(folder: Path, shared: Path) -> None:
+    """A comparison in one table: same requests, releases, ledgers and line."""
+    beside = text_study(
+        shared, arm("random") | {"protocol": "sanitized-text"}, training={"protocol": "statistics"},
+        policy={"accept-unprotected": DECLARED},
+    )  # fmt: skip
+    alone = text_study(shared, arm("random"), policy={"accept-unprotected": DECLARED})
+    found = []
+    for study in (beside, alone):
+        outcomes, grid = run(study, folder, shared)
+        found.append((outcomes["random"].line, charged(folder, "random"), sorted(map(str, sent(grid)))))
+        shutil.rmtree(folder)
+    (one, *rest), (other, *same) = found
+    assert rest == same and one["way"] == "sanitized-text"
+    assert {key: one[key] for key in one if key != "seconds"} == {key: other[key] for key in other if key != "seconds"}
+
+
+def test_texts_stand_beside_vectors_alone(shared: Path) -> None:
+    own = arm("random") | {"protocol": "sanitized-text"}
+    with pytest.raises(UserError, match=r'"sanitized-text" does not go with training.protocol'):
+        text_study(shared, own, training={"protocol": "release-once"})
+    study = text_study(shared, own, training={"protocol": "statistics"}, policy={"accept-unprotected": DECLARED})
+    with pytest.raises(UserError, match=r'^--arm "random": texts beside training.protocol = "statistics" are for'):
+        chosen(study, "random")
 
 
 def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:

@@ -252,6 +252,27 @@ def test_bad_options_are_one_line(finished, options, said, capsys):
     assert out == "" and len(complaint) == 1 and said in complaint[0]
 
 
+def test_attacks_that_are_done_are_kept_if_a_later_one_is_refused(finished, capsys):
+    """A refusal that needs the releases; each arm's reason is printed once."""
+    assert main(["attack", str(finished), "--attack", "copy", "--attack", "mask", "--limit", "20"]) == 2
+    out, err = capsys.readouterr()
+    (said,) = (line for line in err.splitlines() if line.startswith("sottovoce:"))
+    assert said.startswith(f"sottovoce: --attack mask on {', '.join(ARMS)}: ") and said.count("--masked-lm") == 1
+    assert all(f"| {arm} | copy |" in out for arm in ARMS)
+    kept = json.loads((finished / "attacks.json").read_text())
+    assert {entry["attack"] for entry in kept["entries"]} == {"copy"}
+    assert kept["refused"] == [said.removeprefix("sottovoce: ")]
+
+
+def test_an_attack_that_applies_to_no_arm_is_refused_before_another_computes(finished, capsys):
+    before = (finished / "attacks.json").read_bytes() if (finished / "attacks.json").exists() else b""
+    assert main(["attack", str(finished), "--attack", "copy", "--attack", "inversion"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "released texts" not in err
+    assert "--attack inversion: applies to none of the arms" in err
+    assert before == ((finished / "attacks.json").read_bytes() if (finished / "attacks.json").exists() else b"")
+
+
 def test_a_folder_that_holds_no_releases_is_one_line(finished, tmp_path, capsys):
     def complaint(folder: Path) -> str:
         assert main(["attack", str(folder)]) == 2
