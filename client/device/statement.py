@@ -17,7 +17,7 @@ from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
-from mechanisms.channels import CHANNELS
+from mechanisms.channels import CHANNELS, VECTOR
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.questions.question import ALL_RECORDS
@@ -198,7 +198,8 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
                 together = one["record"] == ALL_RECORDS
                 spent[together] = max(one["channels"].get(channel, 0.0), spent[together])
             left = _left(limit, sum(spent.values()), "the costliest one has")
-            lines.append(f"  {channel}: {_upto(limit)}{at} for each record; {left}")
+            unit = "for all records together" if channel == VECTOR.name else "for each record"
+            lines.append(f"  {channel}: {_upto(limit)}{at} {unit}; {left}")
     for name, why in reasons.items():
         if name in EXPOSURES:
             lines.append(f"  texts may show {EXPOSURES[name]} ({why})")

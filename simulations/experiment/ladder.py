@@ -162,7 +162,8 @@ def of_experiment(
             counted = label_of(arm, classes) if arm.label is not None and not setup.protocol.releases_text else None
             teller = max(vectors, key=lambda mechanism: liars.amplification(mechanism) or 0.0, default=counted)
             said = "" if teller is None else liars.told(teller)
-            said += " (of the largest number of features that may be chosen)" if said and len(vectors) > 1 else ""
+            if said and len(vectors) > 1:
+                said += f" (of the largest number of features that {'this' if public else 'any'} public text allows)"
         answer = answer_of(arm, classes)
         if any((arm.embedding, asked, answer)) and setup.protocol.private:
             test = _test(setup, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records)

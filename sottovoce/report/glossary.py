@@ -70,7 +70,7 @@ ENTRIES = {
         "Arm without protection, marked †. Not for use on people."
     ),
     "ladder, rung": (
-        "ε of a user for each unit: token, text, embedding, label, record, user, shuffled."
+        "ε of a user for each unit: token, text, embedding, label, statistic (a user vector), record, user, shuffled."
     ),
     "shuffler, crowd": (
         "The shuffler removes names and order. The crowd is the number of delivered, honest users who agree "

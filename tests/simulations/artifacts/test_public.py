@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from server.protocols.protocol import Public
-from simulations.artifacts.public import _public_labels, load_public, save_public
+from simulations.artifacts.public import public_labels, load_public, save_public
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
@@ -31,7 +31,7 @@ def study(**public: Any) -> Experiment:
 
 
 def labels_of(made: Experiment) -> Any:
-    return _public_labels(made.data.public, CORPUS, made.seed)
+    return public_labels(made.data.public, CORPUS, made.seed)
 
 
 def test_so_many_labels_are_public_and_fewer_are_some_of_those() -> None:
