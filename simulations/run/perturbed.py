@@ -24,8 +24,9 @@ from simulations.run.prepare import Held
 class CountedUsers:
     """Users of a simulation whose changed words are counted (`server.protocols.drive.Users`).
 
-    `counts` has for each split "words", the vocabulary's words in delivered users' texts, as far as a release has room
-    for them, and "perturbed", those that were replaced or removed. Mechanisms that move words are not counted.
+    `counts` has for each split "words", the words in delivered users' texts, as far as a release has room for them, and
+    "perturbed", those that were replaced or removed. A word outside the vocabulary stays if it is released as unknown.
+    Mechanisms that move words are not counted.
     """
 
     def __init__(self, users: FlowerUsers, held: Held) -> None:
@@ -57,7 +58,7 @@ class CountedUsers:
         there = at >= 0  # a hostile client may name a record that nobody holds
         written = [held.test.texts[held.test_rows[row]] if texts is None else texts[row] for row in at[there].tolist()]
         truth = padded_word_ids(written, text)
-        known = (truth != NOTHING) & (truth < len(text.vocabulary))
+        words = truth != NOTHING
         found = self.counts.setdefault(request.split, {"words": 0, "perturbed": 0})
-        found["words"] += int(known.sum())
-        found["perturbed"] += int((known & (released[there] != truth)).sum())
+        found["words"] += int(words.sum())
+        found["perturbed"] += int((words & (released[there] != truth)).sum())

@@ -146,6 +146,8 @@ HEADINGS = (
 )
 
 
+#: Mark of a worst case that holds only between inputs that agree in something public.
+CONDITION_MARK = "‡"
 #: Position of the column of what users added: after the accuracies.
 _ADDED_AT = 3
 #: Largest number of arms whose differences are shown on a terminal and in results.md; results.json has all.
@@ -166,6 +168,7 @@ def cells(arm: ArmResult) -> tuple[str, ...]:
         share(arm.accuracy_clean_test),
         metric,
         worst_said(budget)
+        + (f" {CONDITION_MARK}" if trust.conditional(arm) else "")
         + (f", {epsilon(budget.asking_epsilon)} to ask" if budget.asking_epsilon is not None else ""),
         "public" if trust.public_labels(arm) else epsilon(budget.label_epsilon),
         count(arm.delivered),
@@ -197,7 +200,7 @@ def notes(results: Results) -> list[str]:
             "agree in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
             "delivered and validated."
         )
-    lines += trust.conditions([results])
+    lines += [f"{CONDITION_MARK} {said}" for said in trust.conditions([results])]
     lines += trust.several([results])
     lines += [trust.NOTE] if trust.anybody(arms) else []
     encoder = results.get("encoder") or {}

@@ -138,13 +138,24 @@ def conditions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     named: dict[str, list[str]] = {}
     for same in zip(*map(arms_of, runs), strict=True):
-        said = dict.fromkeys(each for arm in same for each in agreed(arm.ladder) + agreed(arm.test_ladder))
-        if said and not unprotected(*same):
+        if said := _agreed(*same):
             named.setdefault(" and ".join(said), []).append(same[0].name)
     return [
-        f"{', '.join(names)}: worst-case ε is between data that agree in {said}, declared public; others have ∞."
+        f"{'; '.join(names)}: worst-case ε is between data that agree in {said}, declared public; others have ∞."
         for said, names in named.items()
     ]
+
+
+def conditional(arm: ArmResult) -> bool:
+    """Return True if an arm's worst case holds only between inputs that agree in what was declared public."""
+    return bool(_agreed(arm))
+
+
+def _agreed(*runs: ArmResult) -> dict[str, None]:
+    """Return what these inputs of one arm's runs agree in, in words; nothing for an arm that is not private."""
+    if unprotected(*runs):
+        return {}
+    return dict.fromkeys(each for arm in runs for each in agreed(arm.ladder) + agreed(arm.test_ladder))
 
 
 def marked(*runs: ArmResult) -> str:

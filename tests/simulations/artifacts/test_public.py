@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from server.protocols.protocol import Public
-from simulations.artifacts.public import public_labels, load_public, save_public
+from simulations.artifacts.public import load_public, public_labels, save_public
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
