@@ -39,6 +39,8 @@ from simulations.output.atomic import staged, whole
 #: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST leave fewer than ten for
 #: the test. Of fewer than FEW, differences below a tenth are noise, and a line says so.
 TEST, PUBLIC, LEAST, FEW = 0.2, 0.2, 50, 500
+#: Largest number of reasons for rows left out that an error names: those of most rows.
+REASONS = 3
 #: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
 CUTS, CUT = (32, 64, 128, 256), 0.05
 #: Candidate numbers of words that text mechanisms take of a text.
@@ -148,7 +150,9 @@ def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[n
     table = table.without(gone, f"ROWS of {some} that only test or only train would have: left out")
     tested = tested[~gone]
     if len(table.texts) < LEAST:
-        why = f" ({'; '.join(table.left)})" if table.left else ""
+        most = sorted(table.left, key=lambda line: -table.left[line])[:REASONS]  # an error is one line to read
+        others = f"; and {len(table.left) - len(most)} more reasons" if len(table.left) > len(most) else ""
+        why = f" ({'; '.join(most)}{others})" if most else ""
         raise UserError(
             f"{file}: {len(table.texts)} of {table.rows} rows can be used, and {LEAST} are needed for ten test texts; "
             f"give more rows{why}"

@@ -178,7 +178,7 @@ def test_init_makes_two_spellings_one_and_says_so(tmp_path: Path) -> None:
     rows = [(f"{words[i % 5]} {i * 7919} {words[i // 5 % 5]}", labels[i % 5], users[i % 5]) for i in range(50)]
     table(file, [*rows, nobody])
     found = cleaned(file, Chosen("text", "label", "user"))
-    assert len(found.texts) == 50 and any(note.startswith("1 of 51 rows lack something") for note in found.notes)
+    assert len(found.texts) == 50 and any(note.startswith("1 of 51 rows have nothing in") for note in found.notes)
     assert found.classes == ("no", "é") and set(found.users or ()) == {"1", "Ann"}
     assert any('label "é" is also spelled "e\\u0301" (10)' in note for note in found.notes)
     assert any('2 in all, as "1" and "1.0": made one each' in note for note in found.notes)

@@ -355,7 +355,7 @@ def test_what_a_worst_case_takes_for_public_is_said_in_results_means_and_sweeps(
     results["arms"][2]["ladder"] = [rung | {"neighbours": agree} for rung in rungs(6.0, 1)]
     results["arms"][1]["ladder"] = results["arms"][2]["ladder"]  # not private, so nothing is promised
     name = results["arms"][2]["name"]
-    assert [line for line in notes(results) if said in line] == [f"{name}: {said}"]
+    assert [line for line in notes(results) if said in line] == [f"‡ {name}: {said}"]
     folders = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)

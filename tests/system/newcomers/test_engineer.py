@@ -180,7 +180,7 @@ def test_the_mod_in_his_app(newcomer: Newcomer) -> None:
     ))  # fmt: skip
     for policy, releases, instead, line in (
         (endless, sent, {}, "accounted: the policy needs a finite total: a server may ask without end"),
-        (small, sent, {}, "accounted: train: arrays: the policy does not allow so large an epsilon on the channel"),
+        (small, sent, {}, f"accounted: train: arrays: {REFUSALS['channel'][1]}"),
         (enough, {"train": {"arrays": {"mechanism": "privunti", "epsilon": 2.0, "norm": 1.0}}}, {},
          "statistic: unknown mechanism 'privunti'; did you mean 'privunit'?"),
         (enough, {"train": {"arrays": {"mechanism": "privunit", "epsilon": 2.0}}}, {},

@@ -54,8 +54,9 @@ def begins(newcomer: Newcomer) -> None:
     )
     said = types("init mine --from reviews.csv --text review --label sentiment")
     for found in (
-        "300 of 303 rows", "1 of 303 rows lack something", "60 texts hold HTML", 'is also spelled "Negative" (9)',
-        'label "postive" has 1 row', "1 texts are repeated", "sottovoce simulate mine/experiment.toml",
+        "300 of 303 rows", "1 of 303 rows have nothing in column review or sentiment", "60 texts hold HTML",
+        'is also spelled "Negative" (9)', 'label "postive" has 1 row', "1 texts are repeated",
+        "sottovoce simulate mine/experiment.toml",
     ):  # fmt: skip
         assert found in said, said
     errs("init mine --from reviews.csv", "mine: is there already; name another: sottovoce init NAME")
