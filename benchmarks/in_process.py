@@ -83,22 +83,24 @@ class Users:
 
     Args:
         corpus: Records.
+        numbers: User (n,) of each record.
         seed: Seed of their draws.
     """
 
-    def __init__(self, corpus: Corpus, seed: int) -> None:
-        self._corpus, self._streams = corpus, SimulationStreams(seed)
-        self._embedded: dict[int, Array] = {}
+    def __init__(self, corpus: Corpus, numbers: Array, seed: int) -> None:
+        self._corpus, self._numbers, self._streams = corpus, numbers, SimulationStreams(seed)
+        self._under: tuple[TorchEncoder | None, Array] = None, np.empty((0, 0))
 
     def answer(self, request: Request, encoder: TorchEncoder) -> Batch:
         """Return the releases of the group that a request names."""
         question = request.question(VectorQuestion)
         number, groups = request.part
-        rows = np.arange(number, len(self._corpus), groups)
-        if id(encoder) not in self._embedded:
-            self._embedded = {id(encoder): encoder.embed(self._corpus.texts)}
-        means = question.means(self._embedded[id(encoder)][rows], self._corpus.labels[rows], np.arange(len(rows) + 1))
-        rng = self._streams.rows(rows, np.zeros_like(rows), stage=request.stage, channel=VECTOR.name)
+        rows = np.flatnonzero(self._numbers % groups == number)
+        if self._under[0] is not encoder:
+            self._under = encoder, encoder.embed(self._corpus.texts)
+        means = question.means(self._under[1][rows], self._corpus.labels[rows], np.arange(len(rows) + 1))
+        users = self._numbers[rows]
+        rng = self._streams.rows(users, np.zeros_like(users), stage=request.stage, channel=VECTOR.name)
         values = question.draw(means, Lent(lambda: rng, _no_texts))
         release = Release(
             {question.array: values},
@@ -120,9 +122,7 @@ def trained(
     """Return the model that an arm's training makes with these users. Self-training trains `student`."""
     encoder = public.encoder
     with tempfile.TemporaryDirectory() as folder:
-        steps = statistics(
-            public, channels_of(setup, public), training, folder=Path(folder),
-        )  # fmt: skip
+        steps = statistics(public, channels_of(setup, public), training, folder=Path(folder))
         answer: Any = None
         while True:
             try:
@@ -139,8 +139,15 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
     """Return one line an arm: its accuracy on clean test texts, and its users."""
     experiment = load(name, [f"seed={seed}", *overrides])
     split, holders, _ = parts(experiment)
-    if holders.most > 1:
-        raise SystemExit("in_process: users of several records need a simulation: sottovoce simulate")
+    people, settings = experiment.population, experiment.encoder
+    for here, what in (
+        (holders.most > 1, "users of several records"),
+        (people.dropout + people.late > 0, "population.dropout or late"),
+        (settings.precision != TorchEncoder.precision, "encoder.precision"),
+        (settings.fine_tune_on_public, "encoder.fine-tune-on-public"),
+    ):  # fmt: skip
+        if here:
+            raise SystemExit(f"in_process: {what} needs a simulation: sottovoce simulate")
     checkpoint = experiment.encoder.model
     encoder = TorchEncoder(checkpoint, experiment.encoder)
     public = with_maps(experiment, Public(
@@ -149,7 +156,7 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
     ))  # fmt: skip
     training = training_of(experiment.training, experiment.encoder, seed)
     student = student_of(experiment.encoder, experiment.training)
-    users, lines = Users(split.train, seed), []
+    users, lines = Users(split.train, holders.users, seed), []
     for setup in experiment.setups:
         if setup.statistic is None and not setup.arm.public_only:
             print(f"{setup.arm.name}: left out, its users do not release one vector", flush=True)

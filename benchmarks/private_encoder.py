@@ -1,7 +1,6 @@
 """Gain of a trusted server that trains the encoder itself by DP-SGD, instead of a head alone.
 
-The data are SST-2 or another folder of its form. A run takes up to an hour on a CPU, and a minute on a
-GPU:
+The data are SST-2 or another folder of its form. A run takes up to an hour on a CPU, and a minute on a GPU:
 
     python -m benchmarks.private_encoder FOLDER [--seed 1] [--users 20000] [--epsilon 1] [--rank 4] [--set KEY=VALUE]
 

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from mechanisms.accounting.liars import HonestLaw, edge, edge_along
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import constant_share
+from mechanisms.projection import statistic_vectors
 
 FloatArray = NDArray[np.float64]
 
@@ -163,8 +163,7 @@ def vector_moments(features: FloatArray, length: int) -> FloatArray:
         length: c, the number of coordinates of a code.
     """
     f = np.asarray(features, np.float64)
-    share = constant_share(f.shape[1])
-    rows = np.hstack([f * np.sqrt(1 - share), np.full((len(f), 1), np.sqrt(share))])
+    rows = statistic_vectors(f, np.zeros(len(f), np.int64), np.ones((1, 1), np.float32))  # without a code
     return np.kron(np.eye(length), rows.T @ rows / len(rows))
 
 

@@ -101,7 +101,7 @@ def propose(
     called = _called(columns, table)
     group = next((name for name in columns.kept if _has_groups(table.kept[name])), None)
     lengths = token_lengths(Encoder().model, table.texts)
-    cut = next((most for most in CUTS if np.mean(lengths > most) <= CUT), CUTS[-1])
+    cut = _cutting_few(lengths, CUTS)
     found = (*_seen(file, columns, table, lengths, group), *table.notes, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
         _write(part / TESTED, called, table, np.flatnonzero(tested))
@@ -190,12 +190,17 @@ def _write(path: Path, called: Mapping[str, str], table: Cleaned, rows: NDArray[
             writer.writerow([*texts, table.written[row], *owner, *(cells[row] for cells in table.kept.values())])
 
 
+def _cutting_few(lengths: NDArray[np.int64], candidates: Sequence[int]) -> int:
+    """Return the least candidate length that cuts a share of CUT of the texts or fewer, or the largest candidate."""
+    return next((most for most in candidates if np.mean(lengths > most) <= CUT), candidates[-1])
+
+
 def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
     """Return a demo whose arms take as many words as texts have, at the demo's ε for each word."""
-    tokens = next((most for most in TOKENS if np.mean(lengths > most) <= CUT), TOKENS[-1])
     before = max((arm.text["tokens"] for arm in demo.arms if arm.text is not None), default=0)
     if not before:
         return demo
+    tokens = _cutting_few(lengths, TOKENS)
     arms = tuple(arm if arm.text is None else replace(arm, text={**arm.text, "tokens": tokens}) for arm in demo.arms)
     shown = [each.partition(":")[0] for each in demo.policy.accept_unprotected]
     policy = replace(

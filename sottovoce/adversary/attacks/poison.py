@@ -258,32 +258,36 @@ class _Lies:
             wrong = statistic_vectors(unit, (own + 1) % len(codes), codes)
             direction = (wrong - statistic_vectors(unit, own, codes)).sum(axis=0)
         if self.name == _ADAPTIVE:
-            return self._adaptive(question, mechanism, others, threshold)
+            return self._adaptive(question, mechanism, (others, mean), threshold)
         make = poison.imitations if self.name == "poison-imitating" else poison.points
         return make(mechanism, direction / np.linalg.norm(direction), self.count, self._seed)
 
     def _adaptive(
-        self, question: VectorQuestion, mechanism: PrivUnit, others: NDArray[Any], threshold: NDArray[np.float64]
-    ) -> NDArray[Any]:
-        """Return messages by which most public texts change their class, pushed against the mean, a class, or both."""
-        public, mean = self.attacked.ready.public, mechanism.decoded_mean(others)
+        self, question: VectorQuestion, mechanism: PrivUnit, honest_users: tuple[NDArray[Any], NDArray[np.float64]],
+        threshold: NDArray[np.float64],
+    ) -> NDArray[Any]:  # fmt: skip
+        """Return messages by which most public texts change their class, pushed against the mean, a class, or both.
+
+        `honest_users` are the honest users' releases and their mean.
+        """
+        public, (others, mean) = self.attacked.ready.public, honest_users
         assert public.embeddings is not None
         features, length = question.projection.apply(public.embeddings), question.codes.shape[1]
         like_public = self.attacked.target.setup.records == 1 and not public.elsewhere
         honest = honest_moment(mechanism, features if like_public else None, length)
         users, simplex = len(self.honest[question]), simplex_codes(len(question.codes))
 
-        def classes(mean: NDArray[np.float64]) -> IntArray:
+        def classes(of: NDArray[np.float64]) -> IntArray:
             noise = mean_noise(mechanism, users=users)
-            said = of_users(mean, noise, users=users, codes=question.codes)
+            said = of_users(of, noise, users=users, codes=question.codes)
             weight, bias = linear_head(features, simplex, users=said)
             found: IntArray = (features @ weight + bias).argmax(axis=1)
             return found
 
         before = classes(mean)
 
-        def changed(mean: NDArray[np.float64]) -> float:
-            return float(np.mean(classes(mean) != before))
+        def changed(of: NDArray[np.float64]) -> float:
+            return float(np.mean(classes(of) != before))
 
         def harm(lies: NDArray[Any]) -> float:
             return changed(robust_mean(mechanism, np.concatenate([lies, others]), honest, length).mean)

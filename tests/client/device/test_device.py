@@ -140,8 +140,9 @@ def device(tmp_path: Path) -> Path:
     """A device of one user with three records."""
     node = make_node(tmp_path / "node", [0, 0, 0], [0, 1, 2], seed=None)
     write_node(
-        node, policy=Policy(embedding=70.0, label=5.0, total=250.0, minimum_users=50, mechanisms=("purkayastha",
-        "randomized-response", "identity"), accept_unprotected=("length: short anyway",)), seal=generate_keys()[1],
+        node, policy=Policy(embedding=70.0, label=5.0, statistic=4.0, total=250.0, minimum_users=50,
+        mechanisms=("purkayastha", "randomized-response", "identity"), accept_unprotected=("length: short anyway",)),
+        seal=generate_keys()[1],
     )  # fmt: skip
     return node
 
@@ -171,6 +172,7 @@ def test_a_ledger_in_words(
     assert "all together, without what is declared public: ε = 106.2 at worst" in said
     assert "embedding: ε up to 70 at δ = 1e-05 for each record; the costliest one has 38.58 left" in said
     assert "label: ε up to 5 at δ = 1e-05 for each record; the costliest one has 1 left" in said
+    assert "statistic: ε up to 4 at δ = 1e-05 for all records together; the costliest one has 4 left" in said
     assert "text: nothing" in said and "in total: ε up to 250 at δ = 1e-05, and 10,000 releases" in said
     assert "left: ε = 143.8, δ = " in said and "9,991 releases (one half of δ is the filter's)" in said
     assert "or, in place of ε: zCDP ρ = " in said and "Whitehouse, Ramdas, Rogers and Wu 2023" in said

@@ -15,6 +15,7 @@ from simulations.analysis.budget import texts_to_price
 from simulations.errors import UserError
 from simulations.experiment import Experiment, text_mechanism
 from simulations.experiment.ladder import of_experiment
+from simulations.run import trust
 from simulations.run.comparison import baseline
 from simulations.run.report import notes
 from sottovoce.adversary.attacks import words
@@ -34,6 +35,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study_of(shared: Path, **arm: Any) -> Experiment:
     given = {"name": "some", "text": RANDOM, "reference": True} | arm
     return text_study(shared, given, training={"epochs": 1})
+
+
+def test_what_a_ladder_takes_for_public_is_read_from_its_own_words(shared: Path) -> None:
+    """Or a worst case that is infinite between other texts would have no mark in results."""
+    kept = SANTEXT | {"length": "kept"}
+    study = text_study(shared, {"name": "some", "text": kept}, policy={
+        "text": 1000.0, "accept-unprotected": ["length: made up", "label: made up"]
+    })  # fmt: skip
+    (line,) = of_experiment(study, texts={"some": text_mechanism(kept, WORDS)})
+    assert trust.agreed(line["ladder"]) == ["label", "the number of tokens"]
+    assert trust.agreed(line["test_ladder"]) == ["the number of tokens"]
 
 
 @pytest.mark.parametrize("perturb", PERTURBED)
