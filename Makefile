@@ -43,6 +43,7 @@ test: env
 
 lint: env
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 

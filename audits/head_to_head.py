@@ -102,9 +102,12 @@ def jax_privacy(method: str) -> Callable[[Draws, str, int], list[int | None]]:
             np.savez(kept, there=there, absent=absent)
             python = ENVIRONMENTS / "jax-privacy" / "bin" / "python"
             said = subprocess.run(
-                [python, "-c", _JAX, kept, method, str(ALPHA)], check=True, capture_output=True, text=True,
+                [python, "-c", _JAX, kept, method, str(ALPHA)],
+                check=True,
+                capture_output=True,
+                text=True,
                 env=os.environ | {"JAX_PLATFORMS": "cpu"},
-            ).stdout  # fmt: skip
+            ).stdout
             kept.unlink()
             for i, epsilon in enumerate(json.loads(said.splitlines()[-1])):
                 least[i] = size if epsilon > ASKED else least[i]
@@ -130,9 +133,12 @@ def measured(name: str, repeats: dict[bool, int]) -> dict[str, Any]:
         said = [each for each in least if each is not None]
         median = float(np.median([np.inf if each is None else each for each in least]))
         found[claim] = {
-            "violated": violated, "repeats": n, "said": len(said), "median": median if np.isfinite(median) else None,
+            "violated": violated,
+            "repeats": n,
+            "said": len(said),
+            "median": median if np.isfinite(median) else None,
             "seconds": round((sum(os.times()[:4]) - began) / n, 3),
-        }  # fmt: skip
+        }
         print(f"{name}: {claim}: {found[claim]}", file=sys.stderr)
     return found
 

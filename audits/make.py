@@ -38,8 +38,16 @@ TIMEOUT = 300.0
 ALONE = " --no-deps"
 #: Of an audit's entry.
 KEPT = (
-    "about", "pair", "claimed", "measured", "claimed_at_delta", "measured_at_delta", "measured_mu", "draws", "verdict"
-)  # fmt: skip
+    "about",
+    "pair",
+    "claimed",
+    "measured",
+    "claimed_at_delta",
+    "measured_at_delta",
+    "measured_mu",
+    "draws",
+    "verdict",
+)
 
 
 def manifest() -> dict[str, Any]:
@@ -97,11 +105,17 @@ def audited(row: dict[str, Any], seed: int) -> dict[str, Any]:
         kept.write_text(json.dumps(worst, ensure_ascii=False) + "\n", encoding="utf-8")
         confirmed = verify(kept, seed=seed + 1000, timeout=TIMEOUT)["confirmed"]
     return {
-        "name": row["name"], "command": command, "seed": seed, "draws": results["draws"], "delta": results["delta"],
-        "sequential": not fixed, "seconds": round(time.monotonic() - began, 1), "violated": results["violated"],
+        "name": row["name"],
+        "command": command,
+        "seed": seed,
+        "draws": results["draws"],
+        "delta": results["delta"],
+        "sequential": not fixed,
+        "seconds": round(time.monotonic() - began, 1),
+        "violated": results["violated"],
         "confirmed": confirmed,
         "entries": [{key: each[key] for key in KEPT} for each in results["entries"]],
-    }  # fmt: skip
+    }
 
 
 def page(rows: list[dict[str, Any]], done: dict[str, Any]) -> str:
@@ -109,13 +123,15 @@ def page(rows: list[dict[str, Any]], done: dict[str, Any]) -> str:
     there = [row for row in rows if row["name"] in done]
     lines = [
         INTRODUCTION.format(
-            rows=len(there), software=len({row["software"] for row in there}),
+            rows=len(there),
+            software=len({row["software"] for row in there}),
             violated=sum(bool(done[row["name"]]["violated"]) for row in there),
         ),
-        "<!-- table: gallery -->", "",
+        "<!-- table: gallery -->",
+        "",
         "| software | what | claim | claimed ε | measured ε ≥ | share | |",
         "| --- | --- | --- | ---: | ---: | ---: | --- |",
-    ]  # fmt: skip
+    ]
     lines += [_line(row, done[row["name"]]) for row in there]
     lines += ["", "## What fell, looked at again", ""]
     for row in there:

@@ -75,10 +75,17 @@ class World:
     def __init__(self, corpus: Corpus, data: Path, seed: int, model: str) -> None:
         layers = list(ENCODERS[model])
         path = [] if corpus.folder is None else [f"data.path={json.dumps(str(data / corpus.folder))}"]
-        experiment = load(corpus.experiment, [
-            *path, f"seed={seed}", "shuffle.enabled=false",
-            f"population.users={max(corpus.users)}", f"encoder.model={model}", f"encoder.layers={layers}",
-        ])  # fmt: skip
+        experiment = load(
+            corpus.experiment,
+            [
+                *path,
+                f"seed={seed}",
+                "shuffle.enabled=false",
+                f"population.users={max(corpus.users)}",
+                f"encoder.model={model}",
+                f"encoder.layers={layers}",
+            ],
+        )
         public, held, _ = prepare(experiment)
         assert public.embeddings is not None and public.names is not None and held.train_embeddings is not None
         self.seed, self.labels, self.truth = seed, held.train.labels, held.test.labels
@@ -148,10 +155,11 @@ def measured(world: World, users: int, epsilon: float, draws: int) -> dict[str, 
     """Return one cell: accuracies, mean over draws of users and their noise."""
     times = range(1 if math.isinf(epsilon) else draws)
     return {
-        "names": world.names(), "alone": float(np.mean([world.alone(epsilon, users, draw) for draw in times])),
+        "names": world.names(),
+        "alone": float(np.mean([world.alone(epsilon, users, draw) for draw in times])),
         "both": float(np.mean([world.both(epsilon, users, draw) for draw in times])),
         "expected": world.expected(epsilon, users),
-    }  # fmt: skip
+    }
 
 
 def cells(data: Path, names: Sequence[str], seeds: int, draws: int, model: str, kept: Path) -> list[dict[str, Any]]:

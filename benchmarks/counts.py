@@ -109,8 +109,9 @@ def weekly(rounds: int, *, users: int = 20_000, classes: int = 12, moved: float 
         after[rng.choice(np.flatnonzero(before != 0), int(users * moved), replace=False)] = 0
         others = rng.permutation(np.flatnonzero(before != 0))[: users // 10]  # who change places, and no share
         after[others] = after[rng.permutation(others)]
-        one, two = (estimate(mechanism, release(mechanism, each, seed + at)) for at, each in
-                    ((0, before), (10**6, after)))  # fmt: skip
+        one, two = (
+            estimate(mechanism, release(mechanism, each, seed + at)) for at, each in ((0, before), (10**6, after))
+        )
         change_of = change(one, two)
         share = (np.bincount(after, minlength=classes) - np.bincount(before, minlength=classes)) / users
         found += bool(change_of.low[0] > 0)

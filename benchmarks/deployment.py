@@ -149,14 +149,31 @@ class _Links:
 
     def _start_links(self) -> None:
         place, port = self._folder / "superlink", self._ports["superlink"]
-        process = self._start("SuperLink", "superlink", superlink.command(place, port=port),
-                              FLWR_HOME=str(place / "home"))  # fmt: skip
+        process = self._start(
+            "SuperLink", "superlink", superlink.command(place, port=port), FLWR_HOME=str(place / "home")
+        )
         superlink.wait_until_up(f"{_HOST}:{port}", self._ca, process=process, seconds=_STARTING)
-        self._start("gateway", "gateway", command_of(
-            "sottovoce", "deploy", "gateway", "--superlink", f"{_HOST}:{port}", "--root-certificates", self._ca,
-            "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", self._ports["gateway"],
-            "--connections", 8 * self._nodes,
-        ))  # fmt: skip
+        self._start(
+            "gateway",
+            "gateway",
+            command_of(
+                "sottovoce",
+                "deploy",
+                "gateway",
+                "--superlink",
+                f"{_HOST}:{port}",
+                "--root-certificates",
+                self._ca,
+                "--certificate",
+                place / "cert.pem",
+                "--key",
+                place / "cert.key",
+                "--port",
+                self._ports["gateway"],
+                "--connections",
+                8 * self._nodes,
+            ),
+        )
         self._up("gateway")
 
     def _registered(self) -> float:
@@ -174,13 +191,32 @@ class _Links:
 
     def _start_shuffler(self) -> None:
         place = self._folder / "shuffler"
-        self._start("shuffler", "shuffler", command_of(
-            "sottovoce", "deploy", "shuffler", place, "--superlink", f"{_HOST}:{self._ports['superlink']}",
-            "--root-certificates", self._ca, "--secret", self._folder / "superlink" / "secret",
-            "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", self._ports["shuffler"],
-            "--users", self._folder / "enrolment.jsonl",
-            "--enrolment-key", self._folder / "enrolment" / "sign.pub",
-        ))  # fmt: skip
+        self._start(
+            "shuffler",
+            "shuffler",
+            command_of(
+                "sottovoce",
+                "deploy",
+                "shuffler",
+                place,
+                "--superlink",
+                f"{_HOST}:{self._ports['superlink']}",
+                "--root-certificates",
+                self._ca,
+                "--secret",
+                self._folder / "superlink" / "secret",
+                "--certificate",
+                place / "cert.pem",
+                "--key",
+                place / "cert.key",
+                "--port",
+                self._ports["shuffler"],
+                "--users",
+                self._folder / "enrolment.jsonl",
+                "--enrolment-key",
+                self._folder / "enrolment" / "sign.pub",
+            ),
+        )
         self._up("shuffler")
 
     def _up(self, party: str) -> None:
@@ -198,10 +234,15 @@ class _Links:
             for first in range(0, self._nodes, share):
                 mine = [str(self._node(i)) for i in range(first, min(first + share, self._nodes))]
                 crowd = Crowd(f"{_HOST}:{self._ports['gateway']}", str(self._ca), mine, first, _STAGES)
-                process = block.enter_context(subprocess.Popen(
-                    [sys.executable, "-m", "benchmarks.nodes"], stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-                ))  # fmt: skip
+                process = block.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "benchmarks.nodes"],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                        env=os.environ | {"OMP_NUM_THREADS": "1"},
+                    )
+                )
                 block.callback(process.kill)
                 assert process.stdin is not None
                 process.stdin.write(json.dumps(asdict(crowd)) + "\n")
@@ -215,12 +256,14 @@ class _Links:
         """Run a stage from its request to its batch, and return its number of rows."""
         asked, server = bench_rows.request(stage, self._seed, users=self._nodes), self._folder / "server"
         with Shuffler(
-            f"{_HOST}:{self._ports['shuffler']}", root_certificates=self._ca, certificate=server / "cert.pem",
+            f"{_HOST}:{self._ports['shuffler']}",
+            root_certificates=self._ca,
+            certificate=server / "cert.pem",
             key=server / "cert.key",
-        ) as line:  # fmt: skip
+        ) as line:
             got = line.batch(
-                stage, record_to_bytes(request_to_record(asked)), row_bytes=sealed_bytes(asked), timeout=_TIMEOUT,
-            )  # fmt: skip
+                stage, record_to_bytes(request_to_record(asked)), row_bytes=sealed_bytes(asked), timeout=_TIMEOUT
+            )
         return len(got.rows)
 
     @contextmanager
@@ -265,14 +308,16 @@ def table(found: dict[str, Any]) -> list[str]:
     for link in (found["asked"], found["held"]):
         memory = ", ".join(f"{size / 1000:,.0f} kB in the {name}" for name, size in link["memory"].items())
         lines += [
-            "", f"One SuperLink held {link['held']:,} of {link['nodes']:,} nodes: {link['register']:,.0f} registered "
+            "",
+            f"One SuperLink held {link['held']:,} of {link['nodes']:,} nodes: {link['register']:,.0f} registered "
             f"and {link['come']:,.0f} come a second, {link['polls']:,.0f} questions for messages answered a second; of "
             f"each node {memory}.",
-        ]  # fmt: skip
+        ]
     lines += [
-        "", "| through SuperLink, gateway and shuffler | rows | rows/s | share of a core |",
+        "",
+        "| through SuperLink, gateway and shuffler | rows | rows/s | share of a core |",
         "| --- | ---: | ---: | --- |",
-    ]  # fmt: skip
+    ]
     busy = found["asked"]["busy"]
     for name, stage in found["asked"]["stages"].items():
         lines.append(f"| {name} | {stage['rows']:,} | {stage['per_second']:,.0f} | {_shares(busy[name])} |")

@@ -61,10 +61,13 @@ def phrases(data: Path | None, n: int, *, seed: int) -> tuple[list[str], str]:
 
 def exported(precision: str, model: str = MODEL) -> Path:
     """Return a model in client form, from the cache."""
-    experiment = from_table({
-        "name": "bench", "encoder": {"model": model, "max-length": MAX_LENGTH, "precision": precision},
-        "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
-    })  # fmt: skip
+    experiment = from_table(
+        {
+            "name": "bench",
+            "encoder": {"model": model, "max-length": MAX_LENGTH, "precision": precision},
+            "arm": [{"name": "bench", "reference": True, "embedding": {"mechanism": "identity", "dim": 16}}],
+        }
+    )
     nothing = Corpus((), np.zeros(0, np.int64), ("negative", "positive"))  # data for fine-tuning, which is off
     return encoder_folder(experiment.encoder, nothing, batch_size=1, seed=1)
 
@@ -97,10 +100,13 @@ def run(texts: Sequence[str], *, seed: int, repeats: int = REPEATS) -> dict[str,
     for name in ways:
         cosine = _cosine(found[name], found["plain"])
         results[name] = {
-            "per_second": speeds[name], "median": medians[name], "ratio": medians[name] / medians["plain"],
-            "cosine": float(cosine.mean()), "least_cosine": float(cosine.min()),
+            "per_second": speeds[name],
+            "median": medians[name],
+            "ratio": medians[name] / medians["plain"],
+            "cosine": float(cosine.mean()),
+            "least_cosine": float(cosine.min()),
             "sha256": encoders[name].identity if name in encoders else None,
-        }  # fmt: skip
+        }
     return results
 
 
@@ -125,10 +131,14 @@ def round_with_encoding(texts: Sequence[str], *, seed: int, folder: Path) -> dic
     alone.append(_rate(where, texts))
     log.info(f"encoder alone: {alone[1]:,.0f} texts/s; a round with it: {found['users_per_second']:,.0f} users/s")
     return {
-        "users": len(texts), "delivered": found["delivered"], "nodes": found["nodes"],
-        "round_per_second": found["users_per_second"], "encoder_per_second": alone,
-        "share": found["users_per_second"] / statistics.mean(alone), "seconds": found["seconds"],
-    }  # fmt: skip
+        "users": len(texts),
+        "delivered": found["delivered"],
+        "nodes": found["nodes"],
+        "round_per_second": found["users_per_second"],
+        "encoder_per_second": alone,
+        "share": found["users_per_second"] / statistics.mean(alone),
+        "seconds": found["seconds"],
+    }
 
 
 def operations(folder: Path, texts: Sequence[str]) -> float:
@@ -185,11 +195,17 @@ def named(models: Sequence[str], texts: Sequence[str], *, repeats: int = REPEATS
                 spent[precision].append(time.perf_counter() - start)
         for precision, seconds in spent.items():
             cosine, flops = _cosine(found[precision], found["fp32"]), work / statistics.median(seconds)
-            rows.append({
-                "model": model, "precision": precision, "per_second": len(texts) / statistics.median(seconds),
-                "flops": flops, "share": flops / statistics.median(limits), "cosine": float(cosine.mean()),
-                "least_cosine": float(cosine.min()),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "model": model,
+                    "precision": precision,
+                    "per_second": len(texts) / statistics.median(seconds),
+                    "flops": flops,
+                    "share": flops / statistics.median(limits),
+                    "cosine": float(cosine.mean()),
+                    "least_cosine": float(cosine.min()),
+                }
+            )
     return rows
 
 

@@ -22,14 +22,7 @@ import numpy as np
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from server.training.principal import pca_maps
-from server.training.statistic_head import (
-    CANDIDATES,
-    best_features,
-    linear_head,
-    mean_noise,
-    of_users,
-    simplex_codes,
-)
+from server.training.statistic_head import CANDIDATES, best_features, linear_head, mean_noise, of_users, simplex_codes
 from simulations.artifacts.encoder import layers_of
 from simulations.experiment import load
 from simulations.progress import progress_lines
@@ -106,10 +99,14 @@ def dims(sample: Sample, epsilons: Sequence[float], *, most: int, draws: int) ->
     sample = sample.components(most)
     yield ["features", *(f"{how}, {named(each)}" for how in ("shrunk", "ridge") for each in epsilons)]
     for dim in [d for d in CANDIDATES if d <= sample.public.shape[1]]:
-        yield [str(dim), *(
-            f"{accuracy(sample, dim, each, ridge=ridge, draws=draws):.3f}"
-            for ridge in (False, True) for each in epsilons
-        )]  # fmt: skip
+        yield [
+            str(dim),
+            *(
+                f"{accuracy(sample, dim, each, ridge=ridge, draws=draws):.3f}"
+                for ridge in (False, True)
+                for each in epsilons
+            ),
+        ]
 
 
 def layers(

@@ -21,9 +21,13 @@ def growth(found: dict[str, Any]) -> Figure:
     for y, (users, seconds) in enumerate(rounds):
         rate = float(f"{users / seconds:.2g}")
         axes.annotate(
-            f"{seconds:.2g} s, {rate:,.0f} users/s", (seconds, y), xytext=(4, 0), textcoords="offset points",
-            va="center", fontsize=8,
-        )  # fmt: skip
+            f"{seconds:.2g} s, {rate:,.0f} users/s",
+            (seconds, y),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axes.set_yticks(range(len(rounds)), [f"{users:,} users" for users, _ in rounds], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.9 * max(seconds for _, seconds in rounds))

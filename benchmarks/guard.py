@@ -31,19 +31,29 @@ def main(rounds: int) -> None:
         ports = free_port(), free_port()
         secret = str(folder / "secret")
         plain = os.environ | {
-            "FLWR_HOME": str(folder / "home"), "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-            "FLWR_TELEMETRY_ENABLED": "0", "PATH": f"{_BIN}:{os.environ['PATH']}",
-        }  # fmt: skip
+            "FLWR_HOME": str(folder / "home"),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": f"{_BIN}:{os.environ['PATH']}",
+        }
         commands = (
             [str(_BIN / "sottovoce"), "guard", str(policy), "--secret", secret, "--supernode", f"127.0.0.1:{ports[0]}"],
-            [str(_BIN / "flower-superexec"), "--insecure", "--runtime-api-address", f"127.0.0.1:{ports[1]}",
-             "--superexec-auth-secret-file", secret],
-        )  # fmt: skip
+            [
+                str(_BIN / "flower-superexec"),
+                "--insecure",
+                "--runtime-api-address",
+                f"127.0.0.1:{ports[1]}",
+                "--superexec-auth-secret-file",
+                secret,
+            ],
+        )
         took: dict[str, list[float]] = {"guard": [], "flower": []}
         with (
-            recording(ports[0]) as one, recording(ports[1]) as two,
-            running(commands[0], log=folder / "one"), running(commands[1], log=folder / "two", env=plain),
-        ):  # fmt: skip
+            recording(ports[0]) as one,
+            recording(ports[1]) as two,
+            running(commands[0], log=folder / "one"),
+            running(commands[1], log=folder / "two", env=plain),
+        ):
             for i in range(rounds + 1):
                 for label, node in (("guard", one), ("flower", two)):
                     start = time.monotonic()

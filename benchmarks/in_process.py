@@ -118,7 +118,7 @@ def _no_texts(*_: Any) -> Any:
 
 def trained(
     setup: ArmSetup, public: Public, users: Users, training: Training, student: EncoderSettings
-) -> Model | None:  # fmt: skip
+) -> Model | None:
     """Return the model that an arm's training makes with these users. Self-training trains `student`."""
     encoder = public.encoder
     with tempfile.TemporaryDirectory() as folder:
@@ -145,15 +145,21 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
         (people.dropout + people.late > 0, "population.dropout or late"),
         (settings.precision != TorchEncoder.precision, "encoder.precision"),
         (settings.fine_tune_on_public, "encoder.fine-tune-on-public"),
-    ):  # fmt: skip
+    ):
         if here:
             raise SystemExit(f"in_process: {what} needs a simulation: sottovoce simulate")
     checkpoint = experiment.encoder.model
     encoder = TorchEncoder(checkpoint, experiment.encoder)
-    public = with_maps(experiment, Public(
-        split.public.texts, public_labels(experiment.data.public, split.public, seed), split.public.classes, encoder,
-        checkpoint=checkpoint,
-    ))  # fmt: skip
+    public = with_maps(
+        experiment,
+        Public(
+            split.public.texts,
+            public_labels(experiment.data.public, split.public, seed),
+            split.public.classes,
+            encoder,
+            checkpoint=checkpoint,
+        ),
+    )
     training = training_of(experiment.training, experiment.encoder, seed)
     student = student_of(experiment.encoder, experiment.training)
     users, lines = Users(split.train, holders.users, seed), []
@@ -165,11 +171,17 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
         model = trained(setup, public, users, training, student)
         right = None if model is None else model.classify(split.test.texts) == split.test.labels
         line = {
-            "experiment": experiment.name, "seed": seed, "arm": setup.arm.name, "encoder": checkpoint,
-            "public": len(split.public), "users": len(split.train), "tests": len(split.test),
+            "experiment": experiment.name,
+            "seed": seed,
+            "arm": setup.arm.name,
+            "encoder": checkpoint,
+            "public": len(split.public),
+            "users": len(split.train),
+            "tests": len(split.test),
             "accuracy": None if right is None else round(float(right.mean()), 4),
-            "seconds": round(time.perf_counter() - start, 1), "device": device().type,
-        }  # fmt: skip
+            "seconds": round(time.perf_counter() - start, 1),
+            "device": device().type,
+        }
         print(json.dumps(line, ensure_ascii=False), flush=True)
         lines.append(line)
     return lines

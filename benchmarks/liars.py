@@ -49,20 +49,15 @@ from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SeededUniforms
 from server.training.principal import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
-from server.training.statistic_head import (
-    best_features,
-    linear_head,
-    mean_noise,
-    of_users,
-    simplex_codes,
-)  # fmt: skip
+from server.training.statistic_head import best_features, linear_head, mean_noise, of_users, simplex_codes
 from sottovoce.adversary.estimators.poison import imitations, points, strongest, unseen, worst_direction
 
 SHARES = (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 #: Mechanisms by their name: local ε = 3, and the one of central ε = 1 for 20,000 users.
 ARMS: dict[str, dict[str, float]] = {
-    "ε = 3": {"epsilon": 3.0}, "central ε = 1": {"epsilon": 6.19, "cap_probability": 0.8}
-}  # fmt: skip
+    "ε = 3": {"epsilon": 3.0},
+    "central ε = 1": {"epsilon": 6.19, "cap_probability": 0.8},
+}
 #: Users' texts by which a direction is judged, and how steeply the smooth count of wrong classes turns at the threshold
 #: (in median margins). Twice as steep finds the same; a third as steep finds half of the harm.
 TRIED, STEEP = 3000, 3.0
@@ -160,9 +155,14 @@ class World:
         """Return a batch with liars who push in a direction and send what harms most in spite of the defence."""
         others = self.released[count:]
         lies = strongest(
-            self.mechanism, direction, count, self.seed, honest=self.honest, users=self.users,
+            self.mechanism,
+            direction,
+            count,
+            self.seed,
+            honest=self.honest,
+            users=self.users,
             harm=lambda lies: self.wrong(np.concatenate([lies, others])),
-        )  # fmt: skip
+        )
         return np.concatenate([lies, others])
 
     def worst(self, tried: Sequence[Array], count: int) -> Array:
@@ -190,11 +190,18 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
     """Yield a row for each share of liars, goal and strategy, and one without liars."""
     plain, robust = world.mechanism.decoded_mean(world.released), world.robust(world.released)
     yield {
-        "goal": "none", "strategy": "honest", "share": 0.0, "plain": world.accuracy(plain, world.users),
-        "robust": world.accuracy(robust.mean, int(robust.kept.sum())), "excess": robust.excess,
-        "dropped": robust.dropped, "moved": 0.0, "moved_robust": 0.0, "dim": world.mechanism.dim,
+        "goal": "none",
+        "strategy": "honest",
+        "share": 0.0,
+        "plain": world.accuracy(plain, world.users),
+        "robust": world.accuracy(robust.mean, int(robust.kept.sum())),
+        "excess": robust.excess,
+        "dropped": robust.dropped,
+        "moved": 0.0,
+        "moved_robust": 0.0,
+        "dim": world.mechanism.dim,
         "length": float(np.linalg.norm(world.vectors.mean(axis=0))),
-    }  # fmt: skip
+    }
     for share in SHARES:
         count = round(share * world.users)
         others = world.released[count:]
@@ -218,10 +225,13 @@ def harmed(world: World, batch: Array, reference: Array) -> dict[str, float]:
     """Return the accuracy without and with the defence, and by how much either mean has moved."""
     plain, robust = world.mechanism.decoded_mean(batch), world.robust(batch)
     return {
-        "plain": world.accuracy(plain, world.users), "robust": world.accuracy(robust.mean, int(robust.kept.sum())),
-        "excess": robust.excess, "dropped": robust.dropped, "moved": float(np.linalg.norm(plain - reference)),
+        "plain": world.accuracy(plain, world.users),
+        "robust": world.accuracy(robust.mean, int(robust.kept.sum())),
+        "excess": robust.excess,
+        "dropped": robust.dropped,
+        "moved": float(np.linalg.norm(plain - reference)),
         "moved_robust": float(np.linalg.norm(robust.mean - reference)),
-    }  # fmt: skip
+    }
 
 
 def worlds(world: World) -> Iterator[dict[str, Any]]:
@@ -245,9 +255,12 @@ def worlds(world: World) -> Iterator[dict[str, Any]]:
                 accuracies = (honest, float(np.mean((world.margins(mean, world.users, world.asked) > 0) == truth)))
                 at_most = 1 - float(np.mean(truth != world.truth)) / 2
                 row |= {
-                    "changed": float(changed), "apart": distance, "honest": accuracies, "at most": at_most,
+                    "changed": float(changed),
+                    "apart": distance,
+                    "honest": accuracies,
+                    "at most": at_most,
                     "lost": float(np.mean(accuracies)) - at_most,
-                }  # fmt: skip
+                }
             yield row
 
 
@@ -262,9 +275,10 @@ def constants(world: World, shares: Sequence[float]) -> Iterator[dict[str, Any]]
         with patch.object(projection, "LEAST_CONSTANT", least):
             own = replace(world, equal=equal)
             row: dict[str, Any] = {
-                "constant": projection.constant_share(world.features.shape[1]), "equal": equal,
+                "constant": projection.constant_share(world.features.shape[1]),
+                "equal": equal,
                 "honest": own.robust_accuracy(own.released),
-            }  # fmt: skip
+            }
             for share in (0.03, 0.1):
                 count = round(share * own.users)
                 found = {goal: own.adaptive(direction, count) for goal, direction in own.goals.items()}
@@ -291,13 +305,20 @@ def figure(found: Sequence[dict[str, Any]], arms: Sequence[str]) -> Any:
                     if (key == "plain") if strategy == "adaptive" else (goal == "any"):
                         continue  # adaptive liars answer to the defence, and the worst direction is theirs
                     at = [0.0005, *SHARES]
-                    of = [[r[key] for r in own if (r["goal"], r["strategy"], r["share"]) == (goal, strategy, share)]
-                          for share in SHARES]  # fmt: skip
+                    of = [
+                        [r[key] for r in own if (r["goal"], r["strategy"], r["share"]) == (goal, strategy, share)]
+                        for share in SHARES
+                    ]
                     axes.plot(
-                        at, [start[key], *(np.mean(each) for each in of)], style, color=COLOURS[k], marker=MARKERS[k],
-                        markersize=4, linewidth=1.3,
+                        at,
+                        [start[key], *(np.mean(each) for each in of)],
+                        style,
+                        color=COLOURS[k],
+                        marker=MARKERS[k],
+                        markersize=4,
+                        linewidth=1.3,
                         label=f"{strategy}, {'with' if key == 'robust' else 'without'} the defence",
-                    )  # fmt: skip
+                    )
             axes.set_xscale("log")
             axes.set_xticks([0.0005, *SHARES], ["0", *(f"{100 * share:g}" for share in SHARES)], fontsize=7)
             axes.minorticks_off()
@@ -337,9 +358,14 @@ def counts(seeds: Sequence[int], users: int = 20_000, share: float = 0.01) -> It
             gained.append((plain[1] - plain[0], likely[1] - likely[0]))
         means, spread = np.mean(gained, axis=0), np.std(gained, axis=0, ddof=1) / np.sqrt(len(seeds))
         yield {
-            "epsilon": epsilon, "shares": list(true), "plain": means[0], "plain error": spread[0],
-            "likeliest": means[1], "likeliest error": spread[1], "theorem": moved(mechanism, share) - share * true[-1],
-        }  # fmt: skip
+            "epsilon": epsilon,
+            "shares": list(true),
+            "plain": means[0],
+            "plain error": spread[0],
+            "likeliest": means[1],
+            "likeliest error": spread[1],
+            "theorem": moved(mechanism, share) - share * true[-1],
+        }
 
 
 def world_of(folder: str, seed: int, arm: dict[str, float], overrides: Sequence[str]) -> World:
@@ -352,9 +378,14 @@ def world_of(folder: str, seed: int, arm: dict[str, float], overrides: Sequence[
     maps = pca_maps(public.embeddings, dim=dim, classes=2)
     every = np.arange(users), np.arange(len(held.test.labels))
     return World(
-        maps.project(public.embeddings), maps.project(np.asarray(held.train_embeddings[every[0]])), held.train.labels,
-        maps.project(np.asarray(held.test_embeddings[every[1]])), held.test.labels, arm, seed,
-    )  # fmt: skip
+        maps.project(public.embeddings),
+        maps.project(np.asarray(held.train_embeddings[every[0]])),
+        held.train.labels,
+        maps.project(np.asarray(held.test_embeddings[every[1]])),
+        held.test.labels,
+        arm,
+        seed,
+    )
 
 
 def main() -> None:

@@ -37,9 +37,7 @@ def baseline(x: np.ndarray, epsilon: float) -> np.ndarray:
     """Return Purkayastha draws for the rows of x, one at a time."""
     rng = np.random.default_rng(0)
     angles = np.linspace(0.0, np.pi, 10_001)
-    cdf = cumulative_trapezoid(
-        np.sin(angles) ** (x.shape[1] - 2) * np.exp(-epsilon * angles), angles, initial=0.0
-    )
+    cdf = cumulative_trapezoid(np.sin(angles) ** (x.shape[1] - 2) * np.exp(-epsilon * angles), angles, initial=0.0)
     cdf /= cdf[-1]
     out = np.empty_like(x)
     for row, centre in enumerate(x):

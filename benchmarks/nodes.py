@@ -140,8 +140,13 @@ def main() -> None:
     nodes = Nodes(Crowd(**json.loads(sys.stdin.readline())))
     nodes.start()
     for _ in sys.stdin:
-        done = {"up": nodes.up, "seconds": nodes.seconds, "polls": nodes.polls, "held": nodes.held,
-                "answered": nodes.answered}  # fmt: skip
+        done = {
+            "up": nodes.up,
+            "seconds": nodes.seconds,
+            "polls": nodes.polls,
+            "held": nodes.held,
+            "answered": nodes.answered,
+        }
         print(json.dumps(done), flush=True)
 
 

@@ -44,9 +44,14 @@ names = iter(range(users * (repeats + 1)))
 data = FederatedDataset(lambda user: Dataset((value,), user_id=user), lambda: str(next(names)))
 backend = SimulatedBackend(data, data)
 context = CentralContext(
-    current_central_iteration=0, do_evaluation=False, cohort_size=users, population=Population.TRAIN,
-    model_train_params=ModelHyperParams(), model_eval_params=ModelHyperParams(),
-    algorithm_params=AlgorithmHyperParams(), seed=1,
+    current_central_iteration=0,
+    do_evaluation=False,
+    cohort_size=users,
+    population=Population.TRAIN,
+    model_train_params=ModelHyperParams(),
+    model_eval_params=ModelHyperParams(),
+    algorithm_params=AlgorithmHyperParams(),
+    seed=1,
 )
 speeds = []
 for _ in range(repeats + 1):

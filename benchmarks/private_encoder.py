@@ -78,9 +78,10 @@ class Headed(torch.nn.Module):
         self.model.requires_grad_(False)
         self.pooling = read(checkpoint).pooling
         places = [
-            name.rpartition(".")[::2] for name, part in self.model.named_modules()
+            name.rpartition(".")[::2]
+            for name, part in self.model.named_modules()
             if isinstance(part, torch.nn.Linear) and name.rpartition(".")[2] in CHANGED
-        ]  # fmt: skip
+        ]
         if not places:
             raise ValueError(f"encoder: {checkpoint} has no linear maps named {', '.join(CHANGED)}")
         for within, name in places:
@@ -137,9 +138,12 @@ def noisy_steps(
     module = GradSampleModule(model)
     trained = [p for p in module.parameters() if p.requires_grad]
     optimizer = DPOptimizer(
-        torch.optim.Adam(trained, lr=steps.learning_rate), noise_multiplier=noise, max_grad_norm=steps.clip,
-        expected_batch_size=steps.rate * len(rows), generator=torch.Generator(place(model)).manual_seed(seed),
-    )  # fmt: skip
+        torch.optim.Adam(trained, lr=steps.learning_rate),
+        noise_multiplier=noise,
+        max_grad_norm=steps.clip,
+        expected_batch_size=steps.rate * len(rows),
+        generator=torch.Generator(place(model)).manual_seed(seed),
+    )
     rng, target = np.random.default_rng(seed), torch.tensor(labels, device=place(model))
     for number in range(steps.steps):
         sample = batches(rows, steps.sampled(len(rows), rng))

@@ -73,9 +73,15 @@ def _answer_at_once(message: Message, context: Context) -> Message:
 
 
 def run(
-    users: int, *, nodes: int | None = None, seed: int, folder: Path, texts: Sequence[str] | None = None,
-    encoder: Path | None = None, statistic: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    users: int,
+    *,
+    nodes: int | None = None,
+    seed: int,
+    folder: Path,
+    texts: Sequence[str] | None = None,
+    encoder: Path | None = None,
+    statistic: bool = False,
+) -> dict[str, Any]:
     """Run one round of users with one record each, in an empty folder.
 
     "round" is the time from the request to the shuffled batch. Before it, "warm-up" sends every node an empty request,
@@ -250,12 +256,14 @@ def _table(users: int, seed: int, path: Path) -> Tables:
 #: Sections of a round's experiment that differ: the releases, and the policies' limits.
 _RECORDS: dict[str, Any] = {
     "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
-    "arm": [{
-        "name": "round",
-        "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
-        "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
-    }],
-}  # fmt: skip
+    "arm": [
+        {
+            "name": "round",
+            "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
+            "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
+        }
+    ],
+}
 _MEANS: dict[str, Any] = {
     "training": {"protocol": "statistics"},
     "policy": {"vector": _STATISTIC.epsilon},
@@ -310,9 +318,7 @@ def _request(seed: int, least: int, split: str, identity: str) -> Request:
     projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
     embedding = EmbeddingQuestion(parameters(_EMBEDDING), projection=projection, classes=CLASSES)
     labels = () if split == "test" else (LabelQuestion(parameters(_LABEL), classes=CLASSES),)
-    return Request(
-        arm="round", stage=split, split=split, minimum_users=least, questions=(embedding, *labels),
-    )  # fmt: skip
+    return Request(arm="round", stage=split, split=split, minimum_users=least, questions=(embedding, *labels))
 
 
 def _of_means(seed: int, least: int, split: str, identity: str) -> Request:

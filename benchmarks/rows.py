@@ -51,8 +51,9 @@ def request(stage: str, seed: int, *, users: int) -> Request:
     embedding = parameters(Purkayastha(dim=DIM, epsilon=10.0))
     label = parameters(RandomizedResponse(epsilon=2.0, classes=CLASSES))
     questions = (
-        EmbeddingQuestion(embedding, projection=projection, classes=CLASSES), LabelQuestion(label, classes=CLASSES)
-    )  # fmt: skip
+        EmbeddingQuestion(embedding, projection=projection, classes=CLASSES),
+        LabelQuestion(label, classes=CLASSES),
+    )
     return Request(arm="", stage=stage, split="train", minimum_users=users, questions=questions)
 
 
@@ -104,9 +105,7 @@ def _reply(asked: Request, rows: int, seed: int) -> Reply:
         "embedding": SPHERE.encode(x / np.linalg.norm(x, axis=1, keepdims=True)),
         "label": rng.integers(CLASSES, size=rows).astype(np.int16),
     }
-    releases = tuple(
-        asked.release(question, values[question.channel]) for question in asked.questions
-    )
+    releases = tuple(asked.release(question, values[question.channel]) for question in asked.questions)
     return Reply(np.arange(rows), np.zeros(rows, np.int64), releases)
 
 
@@ -144,9 +143,11 @@ def measured(step: str, sizes: tuple[int, int], seed: int) -> dict[str, Any]:
 
 def _apart(step: str, rows: int, seed: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.rows", step, str(rows), str(seed)], stdout=subprocess.PIPE,
-        check=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "benchmarks.rows", step, str(rows), str(seed)],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

@@ -208,18 +208,26 @@ def pfl(options: BenchOptions) -> dict[str, Any]:
 
 
 _WORK: dict[str, Callable[[BenchOptions], dict[str, Any]]] = {
-    "mechanisms": mechanisms, "encoder": encoder, "round": rounds,
-    "statistic": partial(rounds, statistic=True), "flower": flower, "deployment": deployment, "pfl": pfl,
-}  # fmt: skip
+    "mechanisms": mechanisms,
+    "encoder": encoder,
+    "round": rounds,
+    "statistic": partial(rounds, statistic=True),
+    "flower": flower,
+    "deployment": deployment,
+    "pfl": pfl,
+}
 
 
 def _apart(module: Sequence[str], options: BenchOptions) -> Any:
     """Return a module's answer from its own process; raise its last error line as a UserError."""
     path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", *module], input=json.dumps(asdict(options)), stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", *module],
+        input=json.dumps(asdict(options)),
+        stdout=subprocess.PIPE,
+        text=True,
         env=os.environ | {"PYTHONPATH": path},
-    )  # fmt: skip
+    )
     lines = done.stdout.splitlines()
     answer = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
     if done.returncode:
@@ -245,10 +253,12 @@ def table(results: dict[str, Any]) -> str:
     about, sections = results["machine"], results["sections"]
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     lines = [
-        "# Speed", "",
+        "# Speed",
+        "",
         f"{about['cores']} cores of {about['processor']}, {about['memory'] / 2**30:.0f} GiB, "
-        f"load {about['load_before']:.1f} before. Python {about['python']}, {versions}. Seed {results['seed']}.", "",
-    ]  # fmt: skip
+        f"load {about['load_before']:.1f} before. Python {about['python']}, {versions}. Seed {results['seed']}.",
+        "",
+    ]
     if results["quick"]:
         lines += ["**A quick run: rough figures.**", ""]
     for name, found in sections.items():
@@ -272,23 +282,33 @@ def _encoder(found: dict[str, Any]) -> list[str]:
     ]
     whole = found["round"]
     return [
-        f"{found['texts']:,} texts ({found['source']}), {found['cores']} threads.", "",
-        *_grid(["encoder", "texts/s", "ratio", "mean cosine to plain"], rows), "",
+        f"{found['texts']:,} texts ({found['source']}), {found['cores']} threads.",
+        "",
+        *_grid(["encoder", "texts/s", "ratio", "mean cosine to plain"], rows),
+        "",
         f"A round of {whole['users']:,} users who encode their own text: {whole['round_per_second']:,.0f} users/s, "
         f"{whole['share']:.0%} of the encoder alone.",
-    ]  # fmt: skip
+    ]
 
 
 def _rounds(found: dict[str, Any]) -> list[str]:
     rows = [
-        [f"{r['users']:,}", str(r["nodes"]), f"{r['seconds']['round']:.2f}", f"{r['users_per_second']:,.0f}",
-         f"{r['memory']['peak'] / 2**30:.2f}"]
+        [
+            f"{r['users']:,}",
+            str(r["nodes"]),
+            f"{r['seconds']['round']:.2f}",
+            f"{r['users_per_second']:,.0f}",
+            f"{r['memory']['peak'] / 2**30:.2f}",
+        ]
         for r in found["rounds"]
-    ]  # fmt: skip
+    ]
     lines = _grid(["users", "nodes", "seconds", "users/s", "peak memory, GiB"], rows)
     if "exponent" in found:
-        lines += ["", f"Time grows as users to the power {found['exponent']:.3f}; each further user takes "
-                  f"{found['bytes_of_memory_per_user']:,.0f} bytes of memory."]  # fmt: skip
+        lines += [
+            "",
+            f"Time grows as users to the power {found['exponent']:.3f}; each further user takes "
+            f"{found['bytes_of_memory_per_user']:,.0f} bytes of memory.",
+        ]
     return lines
 
 
@@ -307,9 +327,14 @@ def _pfl(found: dict[str, Any]) -> list[str]:
 
 
 _TABLES = {
-    "mechanisms": _mechanisms, "encoder": _encoder, "round": _rounds, "statistic": _rounds, "flower": _flower,
-    "deployment": _deployment, "pfl": _pfl,
-}  # fmt: skip
+    "mechanisms": _mechanisms,
+    "encoder": _encoder,
+    "round": _rounds,
+    "statistic": _rounds,
+    "flower": _flower,
+    "deployment": _deployment,
+    "pfl": _pfl,
+}
 
 
 def _peers(sections: dict[str, Any]) -> list[str]:

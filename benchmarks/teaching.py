@@ -39,7 +39,7 @@ from server.training.statistic_head import (
     of_users,
     shared_codes,
     simplex_codes,
-)  # fmt: skip
+)
 from simulations.experiment import load
 from simulations.progress import progress_lines
 from simulations.run.prepare import Prepared, prepare
@@ -117,9 +117,11 @@ class Tangent:
         weight, bias = maps.folded()
         self.weight, self.bias = torch.tensor(weight[:, 1] - weight[:, 0]), float(bias[1] - bias[0])
         self.linear = [
-            part for layer in layers for part in self.model.encoder.layer[layer].modules()
+            part
+            for layer in layers
+            for part in self.model.encoder.layer[layer].modules()
             if isinstance(part, torch.nn.Linear)
-        ]  # fmt: skip
+        ]
         self.model.requires_grad_(False)
         self._into: dict[int, torch.Tensor] = {}
         self._back: dict[int, torch.Tensor] = {}
@@ -200,9 +202,13 @@ def gradients(folder: str, seed: int, users: int, sample: int, dim: int) -> None
     """Print the accuracy after each round of gradients."""
     first = min(20_000, users)
     model, (public, held, _) = prepared(
-        "sst2-statistics", folder, seed, f"population.users={first + users}", "encoder.layers=[6]",
+        "sst2-statistics",
+        folder,
+        seed,
+        f"population.users={first + users}",
+        "encoder.layers=[6]",
         "shuffle.enabled=false",
-    )  # fmt: skip
+    )
     codes = simplex_codes(2)
     chosen = best_features(
         public.embeddings, codes, lambda size: mean_noise(PrivUnit(size, FIRST), users=first), users=first

@@ -105,18 +105,23 @@ def main() -> None:
     for gamma in (None, 8.0):
         tem = Tem(EPSILON, vocabulary, gamma)
         compare(
-            f"TEM, γ = {tem.radius:.3g}", x, FEW_TEM,
+            f"TEM, γ = {tem.radius:.3g}",
+            x,
+            FEW_TEM,
             lambda few, tem=tem: published_tem(vocabulary.vectors, few, EPSILON, tem.radius),
             lambda tem=tem: tem.sample(x, rng=streams(ROWS)),
-        )  # fmt: skip
+        )
     start = time.process_time()
     mechanism = Diffractor(EPSILON, vocabulary)
     order, place = mechanism.order, mechanism.place
     print(f"{mechanism.lists} lists made in {time.process_time() - start:.1f} s")
     compare(
-        "1-Diffractor, 3 lists", x, FEW_DIFFRACTOR, lambda few: published_diffractor(order, place, few, EPSILON),
+        "1-Diffractor, 3 lists",
+        x,
+        FEW_DIFFRACTOR,
+        lambda few: published_diffractor(order, place, few, EPSILON),
         lambda: mechanism.sample(x, rng=streams(ROWS)),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -123,9 +123,12 @@ class Accountant:
 
     @classmethod
     def of(
-        cls, ledger: Path | str, policy: Policy, releases: Mapping[str, Mapping[str, Mapping[str, Any]]],
+        cls,
+        ledger: Path | str,
+        policy: Policy,
+        releases: Mapping[str, Mapping[str, Mapping[str, Any]]],
         instead: Mapping[str, float | None],
-    ) -> Accountant:  # fmt: skip
+    ) -> Accountant:
         """Return an accountant whose parts are read from descriptions."""
         made = {kind: tuple(Outgoing.of(name, spec) for name, spec in each.items()) for kind, each in releases.items()}
         return cls(Path(ledger), policy, made, dict(instead))

@@ -49,11 +49,15 @@ def respond(message: Message, folder: Path, *, load: Callable[[Path], Node] = lo
 
 
 def accounted(
-    ledger: Path | str, policy: Policy | None = None,
-    releases: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None, *,
-    instead: Mapping[str, float | None] | None = None, total: float | None = None, update: str | None = None,
+    ledger: Path | str,
+    policy: Policy | None = None,
+    releases: Mapping[str, Mapping[str, Mapping[str, Any]]] | None = None,
+    *,
+    instead: Mapping[str, float | None] | None = None,
+    total: float | None = None,
+    update: str | None = None,
     norm: float = 1.0,
-) -> Mod:  # fmt: skip
+) -> Mod:
     """Return a mod that lets another ClientApp's answers leave only through mechanisms, each charged before it is sent.
 
         ClientApp(mods=[accounted("ledger.sqlite", total=8.0, update="privunit:epsilon=2.0")])

@@ -79,9 +79,14 @@ class Book:
 
 
 def release(
-    due: Sequence[Due], users: NDArray[np.int64], records: NDArray[np.int64], *, policy: Policy, book: Book,
+    due: Sequence[Due],
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
+    *,
+    policy: Policy,
+    book: Book,
     dummies: Book | None = None,
-) -> tuple[NDArray[np.intp], Payloads]:  # fmt: skip
+) -> tuple[NDArray[np.intp], Payloads]:
     """Return the positions of the rows that are answered, rising, and their releases; charged before this returns.
 
     Users whose budget does not cover their new releases are left out with all their rows, or answered from `dummies`,
@@ -156,9 +161,12 @@ def _recall(ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray
 
 
 def _affordable(
-    recalled: Mapping[Due, list[Recalled]], users: NDArray[np.int64], records: NDArray[np.int64], policy: Policy,
+    recalled: Mapping[Due, list[Recalled]],
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
+    policy: Policy,
     ledgers: Sequence[Ledger],
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # fmt: skip
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return a mask of rows whose users can pay for all new releases, and one of rows for dummy releases.
 
     Raise Refused if there were rows and none is left.
@@ -203,9 +211,7 @@ def _repeated(one: Due, found: Sequence[Recalled]) -> tuple[NDArray[Any], NDArra
     return payload, np.any([each.known for each in found], axis=0)
 
 
-def _drawn(
-    one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64], payloads: Payloads
-) -> NDArray[Any]:
+def _drawn(one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64], payloads: Payloads) -> NDArray[Any]:
     """Draw the releases of the rows at these positions."""
     drawn = np.empty((len(at), *one.shape), one.dtype)
     # A record that is requested again under another digest draws from its next stream, never from the same one.
@@ -219,11 +225,13 @@ def _drawn(
 
 
 def _charge(
-    one: Due, guarantee: Guarantee, policy: Policy, users: NDArray[np.int64], records: NDArray[np.int64],
+    one: Due,
+    guarantee: Guarantee,
+    policy: Policy,
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
     drawn: NDArray[Any],
-) -> Charge:  # fmt: skip
+) -> Charge:
     rows = np.ascontiguousarray(drawn, one.stored).reshape(len(users), -1).view(np.uint8)
     cost = policy.cost(guarantee)
-    return Charge(
-        one.stage, one.channel, one.digest, guarantee, cost.epsilon, policy.delta, users, records, rows
-    )
+    return Charge(one.stage, one.channel, one.digest, guarantee, cost.epsilon, policy.delta, users, records, rows)

@@ -116,9 +116,15 @@ def allow_question(node: Node, request: Request) -> None:
         except Refused as error:
             raise ValueError(f"{node.folder}: its policy does not allow this question in any case: {error}") from None
         write_node(
-            node.folder, encoder=node.encoder, vocabulary=node.vocabulary_folder, masked_lm=node.masked_lm,
-            policy=policy, seal=node.seal, model_seal=node.model_seal, publisher=node.publisher,
-        )  # fmt: skip
+            node.folder,
+            encoder=node.encoder,
+            vocabulary=node.vocabulary_folder,
+            masked_lm=node.masked_lm,
+            policy=policy,
+            seal=node.seal,
+            model_seal=node.model_seal,
+            publisher=node.publisher,
+        )
     for path in kept_questions(node):
         if path.name == _name(request):
             path.unlink(missing_ok=True)

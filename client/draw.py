@@ -18,10 +18,17 @@ from mechanisms.streams import SecureStreams, SimulationStreams
 
 
 def draw(
-    question: Question, values: Any, users: NDArray[np.int64], records: NDArray[np.int64], *, stage: str,
-    streams: SimulationStreams | SecureStreams, step: int = 0, released: NDArray[Any] | None = None,
+    question: Question,
+    values: Any,
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
+    *,
+    stage: str,
+    streams: SimulationStreams | SecureStreams,
+    step: int = 0,
+    released: NDArray[Any] | None = None,
     masked_lm: Path | None = None,
-) -> NDArray[Any]:  # fmt: skip
+) -> NDArray[Any]:
     """Answer a question once for each of n records, in the form of the wire (`Question.payload_form`).
 
     Every row depends on its own values and stream alone.

@@ -45,9 +45,13 @@ class SanitizedEncoder:
     """
 
     def __init__(
-        self, encoder: Encodes, mechanism: Mechanism, *, mean: NDArray[Any] | None = None,
+        self,
+        encoder: Encodes,
+        mechanism: Mechanism,
+        *,
+        mean: NDArray[Any] | None = None,
         m1: NDArray[Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if mechanism.channel != EMBEDDING.name:
             raise ValueError(f"sanitized encoder: {mechanism.name} is a mechanism of {mechanism.channel}s")
         self._encoder, self.mechanism = encoder, mechanism

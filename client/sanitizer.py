@@ -73,11 +73,14 @@ class Sanitizer:
         answering = _Answering.of(request, shard)
         due = {
             Due(
-                request.stage, each.channel, request.digest(each.channel), each.mechanism.guarantee,
+                request.stage,
+                each.channel,
+                request.digest(each.channel),
+                each.mechanism.guarantee,
                 *each.payload_form[1:],
             ): each
             for each in request.questions
-        }  # fmt: skip
+        }
         book = Book(self.ledger, _Draws(due, shard, answering, self.streams).draw)
         dummies = None
         if self.stand_ins is not None:
@@ -123,9 +126,16 @@ class _Draws:
         for here in self.answering.pieces(rows, max(width, question.bytes_in_draw)):
             part = self.answering.take(here)
             drawn[start : start + len(here)] = draw(
-                question, values(part), part.users, part.records, stage=one.stage, streams=self.streams, step=step,
-                released=None if read is None else read[here], masked_lm=self.shard.masked_lm,
-            )  # fmt: skip
+                question,
+                values(part),
+                part.users,
+                part.records,
+                stage=one.stage,
+                streams=self.streams,
+                step=step,
+                released=None if read is None else read[here],
+                masked_lm=self.shard.masked_lm,
+            )
             start += len(here)
         return drawn
 

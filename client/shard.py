@@ -67,9 +67,7 @@ class Shard:
         return len(self.texts)
 
     @classmethod
-    def load(
-        cls, folder: Path | str, split: str, encoder: Path | None = None, masked_lm: Path | None = None
-    ) -> Shard:
+    def load(cls, folder: Path | str, split: str, encoder: Path | None = None, masked_lm: Path | None = None) -> Shard:
         """Return the shard of a split; a node without the file has no records.
 
         Raises:

@@ -22,8 +22,12 @@ PICTURE = ROOT / "docs" / "figures" / "house.svg"
 #: Packages from the top of the house to its ground; those of one row stand side by side.
 HOUSE = (("sottovoce",), ("simulations",), ("client", "server"), ("mechanisms",))
 COLOURS = {
-    "sottovoce": "#8c4a5e", "simulations": "#4c72b0", "client": "#2f8f5b", "server": "#b0632f", "mechanisms": "#6b4c9a",
-}  # fmt: skip
+    "sottovoce": "#8c4a5e",
+    "simulations": "#4c72b0",
+    "client": "#2f8f5b",
+    "server": "#b0632f",
+    "mechanisms": "#6b4c9a",
+}
 #: Inches: the width of the picture, the height of a floor, and what a package stands apart from the one above it.
 WIDTH, FLOOR, APART = 10.0, 0.6, 0.25
 
@@ -113,8 +117,9 @@ def words(known: Imports) -> str:
     return "\n".join(
         f"{room.package}: {', '.join(room.names)} -> "
         + "; ".join(sorted(f"{o.package}: {', '.join(o.names)}" for o in to[room]))
-        for floor in house for room in floor
-    )  # fmt: skip
+        for floor in house
+        for room in floor
+    )
 
 
 def places(house: list[list[Room]], to: dict[Room, set[Room]]) -> dict[Room, tuple[float, float]]:
@@ -153,14 +158,32 @@ def draw(known: Imports) -> Figure:
             axes.fill_between([left, left + width], low, max(rooms) + FLOOR / 2, color=COLOURS[package], alpha=0.07)
             axes.text(left + 0.1, low + 0.2, package, color=COLOURS[package], fontsize=10, fontweight="bold")
     for room, (x, y) in place.items():
-        axes.text(x, y, room.label, ha="center", va="center", fontsize=8.4, zorder=3, bbox={
-            "boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": COLOURS[room.package]})  # fmt: skip
+        axes.text(
+            x,
+            y,
+            room.label,
+            ha="center",
+            va="center",
+            fontsize=8.4,
+            zorder=3,
+            bbox={"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": COLOURS[room.package]},
+        )
         for other in sorted(to[room], key=place.__getitem__):
             to_x, to_y = place[other]
             bend = 0.12 * (1 if to_x > x else -1) * (to_y - y > 1.5 * FLOOR)
-            axes.annotate("", (to_x, to_y - other.half), (x, y + room.half), zorder=2, arrowprops={
-                "arrowstyle": "-|>", "color": COLOURS[other.package], "connectionstyle": f"arc3,rad={bend}",
-                "shrinkA": 0, "shrinkB": 0})  # fmt: skip
+            axes.annotate(
+                "",
+                (to_x, to_y - other.half),
+                (x, y + room.half),
+                zorder=2,
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": COLOURS[other.package],
+                    "connectionstyle": f"arc3,rad={bend}",
+                    "shrinkA": 0,
+                    "shrinkB": 0,
+                },
+            )
     return figure
 
 

@@ -29,9 +29,7 @@ ROOT = Path(__file__).parents[1]
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EXPERIMENTS, COMMANDS, REFERENCE = "experiments.md", "reference/commands.md", "reference/python.md"
 #: Other places of the repository to which pages lead, and the page of the site that shows them.
-ELSEWHERE = {
-    "simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md", "docs/notebooks": "first-study.md",
-}  # fmt: skip
+ELSEWHERE = {"simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md", "docs/notebooks": "first-study.md"}
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 

@@ -57,9 +57,15 @@ def words() -> Any:
         for cell, face in ((sanitized, None), (device, "white")):
             mean, error, *_ = numbers(cell)
             axes.errorbar(
-                [at], [mean], yerr=error, marker=(*MARKERS, "X", "*")[i], markerfacecolor=face or style["color"],
-                label=short if face is None else None, linestyle="none", **style,
-            )  # fmt: skip
+                [at],
+                [mean],
+                yerr=error,
+                marker=(*MARKERS, "X", "*")[i],
+                markerfacecolor=face or style["color"],
+                label=short if face is None else None,
+                linestyle="none",
+                **style,
+            )
     clear = next(numbers(row[2])[0] for row in rows if row[3] == "∞")
     axes.axhline(clear, color="#333333", linewidth=1, linestyle="--", label="no noise, on device")
     axes.set_xscale("log")
@@ -78,9 +84,16 @@ def labels() -> Any:
         points = [(x, *numbers(row[i + 1])[:2]) for x, row in enumerate(rows) if numbers(row[i + 1])]
         x, mean, error = zip(*points, strict=True)
         axes.errorbar(
-            [each + 0.06 * (i - 1) for each in x], mean, yerr=error, color=COLOURS[i], marker=MARKERS[i], capsize=2,
-            markersize=5, linewidth=1.3, label=name.replace(" †", " (not private)"),
-        )  # fmt: skip
+            [each + 0.06 * (i - 1) for each in x],
+            mean,
+            yerr=error,
+            color=COLOURS[i],
+            marker=MARKERS[i],
+            capsize=2,
+            markersize=5,
+            linewidth=1.3,
+            label=name.replace(" †", " (not private)"),
+        )
     axes.set_xticks(range(len(rows)), [row[0] for row in rows], fontsize=8)
     return finished(figure, axes, "public texts with a label", "accuracy on the device", columns=1)
 
@@ -138,8 +151,12 @@ def attacks() -> Any:
 
 #: Figures by the stem of their file.
 FIGURES: dict[str, Callable[[], Any]] = {
-    "sst2-words": words, "labels-worth": labels, "composition": composition, "round": time, "attacks": attacks
-}  # fmt: skip
+    "sst2-words": words,
+    "labels-worth": labels,
+    "composition": composition,
+    "round": time,
+    "attacks": attacks,
+}
 
 
 if __name__ == "__main__":

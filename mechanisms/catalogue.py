@@ -43,15 +43,36 @@ from mechanisms.words.vickrey import Vickrey
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
-        Identity, Purkayastha, PlanarLaplace, Gaussian, PrivUnit, RandomizedResponse, RandomizedResponsePrior,
-        Piecewise, SubsetSelection,
-        RandomSubstitution, SanText, SanTextPlus, CusText, CusTextPlus, CusTextImportance,
-        Madlib, MadlibSyntax,
-        Tem, Mahalanobis, Vickrey, Diffractor, CluSanT,
-        DpMlm, DpMlmResized, DpPrompt, DpParaphrase, DpBart,
+        Identity,
+        Purkayastha,
+        PlanarLaplace,
+        Gaussian,
+        PrivUnit,
+        RandomizedResponse,
+        RandomizedResponsePrior,
+        Piecewise,
+        SubsetSelection,
+        RandomSubstitution,
+        SanText,
+        SanTextPlus,
+        CusText,
+        CusTextPlus,
+        CusTextImportance,
+        Madlib,
+        MadlibSyntax,
+        Tem,
+        Mahalanobis,
+        Vickrey,
+        Diffractor,
+        CluSanT,
+        DpMlm,
+        DpMlmResized,
+        DpPrompt,
+        DpParaphrase,
+        DpBart,
         Redaction,
     )
-}  # fmt: skip
+}
 
 #: Classes of names on a channel that has a class of its own.
 OWN_KINDS: dict[tuple[str, str], type[Any]] = {
@@ -105,9 +126,13 @@ def admit_installed(names: Iterable[str]) -> None:
 
 
 def build(
-    spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
+    spec: Mapping[str, Any],
+    *,
+    channel: str,
+    dim: int | None = None,
+    classes: int | None = None,
     vocabulary: Vocabulary | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return `rebuild` of a spec that this process's user wrote: it may name plugins (`admit`)."""
     name = spec.get("mechanism")
     if isinstance(name, str):
@@ -121,9 +146,13 @@ def build(
 
 
 def rebuild(
-    spec: Mapping[str, Any], *, channel: str, dim: int | None = None, classes: int | None = None,
+    spec: Mapping[str, Any],
+    *,
+    channel: str,
+    dim: int | None = None,
+    classes: int | None = None,
     vocabulary: Vocabulary | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Return the mechanism that a spec such as {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16} describes.
 
     It is the inverse of `mechanisms.mechanism.parameters`. `gaussian` may be given epsilon and delta (for unit vectors)

@@ -33,6 +33,8 @@ IntArray = NDArray[np.int64]
 UNIT = 2.0**-53
 #: Largest relative error of SciPy's inverse normal distribution (tests check it).
 NORMAL = 2.0**-50
+
+
 class Source(Protocol):
     """Source of uniforms that can be refined: `mechanism.Uniforms`."""
 
@@ -46,10 +48,13 @@ _HALF = Decimal("0.5")
 
 
 def certify(
-    draws: FloatArray, doubt: FloatArray, grid: Quantizer, uniforms: FloatArray,
+    draws: FloatArray,
+    doubt: FloatArray,
+    grid: Quantizer,
+    uniforms: FloatArray,
     further: Callable[[IntArray], FloatArray],
     exact: Callable[[int, Sequence[Decimal]], Sequence[Decimal]],
-) -> None:  # fmt: skip
+) -> None:
     """Change draws (n, m) in place, so that the grid rounds each as it would round the exact one.
 
     Args:

@@ -45,32 +45,55 @@ class Channel:
 
 
 TEXT = Channel(
-    "text", "text", Domain.TEXT, ("token", "sequence"), "any two texts",
+    "text",
+    "text",
+    Domain.TEXT,
+    ("token", "sequence"),
+    "any two texts",
     "for each text, a rewritten one: a random mechanism on the device has drawn its words",
-    "the words of each text as they were written", always=True,
-)  # fmt: skip
+    "the words of each text as they were written",
+    always=True,
+)
 EMBEDDING = Channel(
-    "embedding", "embedding", Domain.SPHERE, ("sequence",), "any two texts",
+    "embedding",
+    "embedding",
+    Domain.SPHERE,
+    ("sequence",),
+    "any two texts",
     "for each text, a short list of numbers computed from it, with random noise added on the device before it leaves",
-    "the exact numbers computed from each text, from which much of it can be guessed", always=True,
-)  # fmt: skip
+    "the exact numbers computed from each text, from which much of it can be guessed",
+    always=True,
+)
 VECTOR = Channel(
-    "statistic", "vector", Domain.BALL, ("record",), "any two users' data",
+    "statistic",
+    "vector",
+    Domain.BALL,
+    ("record",),
+    "any two users' data",
     "one vector of numbers that sums up all of the user's texts and labels, with random noise added on the device "
     "before it leaves",
     "the exact vector that sums up the user's texts and labels",
-)  # fmt: skip
+)
 ANSWER = Channel(
-    "answer", "answer", Domain.CLASSES, ("sequence",), "any two texts",
+    "answer",
+    "answer",
+    Domain.CLASSES,
+    ("sequence",),
+    "any two texts",
     "for each text asked about, one class, computed on the device and exchanged there at random with a known "
     "probability",
     "the exact answer of the model to each text",
-)  # fmt: skip
+)
 LABEL = Channel(
-    "label", "label", Domain.CLASSES, ("label",), "any two labels",
+    "label",
+    "label",
+    Domain.CLASSES,
+    ("label",),
+    "any two labels",
     "for each text, its label, which the device has exchanged at random with a known probability",
-    "the true label of each text", always=True,
-)  # fmt: skip
+    "the true label of each text",
+    always=True,
+)
 
 #: The channels that this process knows, in their order in a request. Another one is added by
 #: `mechanisms.messages.questions.register`.

@@ -60,9 +60,11 @@ class Gaussian:
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
         label="Gaussian: shifts it, without a worst case",
-        usual={"sigma": 1.0}, tried={"dim": DIMS, "sigma": (0.7,)}, pair=Pair.ANTIPODAL,
+        usual={"sigma": 1.0},
+        tried={"dim": DIMS, "sigma": (0.7,)},
+        pair=Pair.ANTIPODAL,
         slider=Slider(6.0, spaced(0.5, 20.0, 14), calibrated=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 1, MAX_DIM))

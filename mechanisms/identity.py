@@ -33,9 +33,11 @@ class Identity:
     name: ClassVar[str] = "identity"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        usual={"channel": "embedding", "size": 16}, tried={"channel": ("embedding", "answer", "label"), "size": (5,)},
-        pair=Pair.ANTIPODAL, slider=Absent("which hides nothing"),
-    )  # fmt: skip
+        usual={"channel": "embedding", "size": 16},
+        tried={"channel": ("embedding", "answer", "label"), "size": (5,)},
+        pair=Pair.ANTIPODAL,
+        slider=Absent("which hides nothing"),
+    )
 
     def __post_init__(self) -> None:
         known = [c.name for c in CHANNELS.values() if c.domain is not Domain.TEXT]

@@ -81,9 +81,7 @@ def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str
     return {number: name for number, name in left.items() if not name or _spells(tokenizer, name, {number: name})}
 
 
-def encoded(
-    tokenizer: Any, texts: Sequence[Text], special: Mapping[int, str], *, around: bool = True
-) -> list[Any]:
+def encoded(tokenizer: Any, texts: Sequence[Text], special: Mapping[int, str], *, around: bool = True) -> list[Any]:
     """Return the `tokenizers.Encoding` of each text, without pieces of `special` except those put around.
 
     Args:
@@ -111,7 +109,7 @@ def opened(tokenizer: Any, text: Text, special: Mapping[int, str]) -> Text:
             return text
         for side, start, end in sorted(spans, reverse=True):
             first = start + (end - start > 1)
-            sides[side] = f"{sides[side][:first]} {sides[side][max(first, start + 1):]}"
+            sides[side] = f"{sides[side][:first]} {sides[side][max(first, start + 1) :]}"
         text = sides[0] if isinstance(text, str) else (sides[0], sides[1])
     return "" if isinstance(text, str) else ("", "")
 

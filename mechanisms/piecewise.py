@@ -57,9 +57,10 @@ class Piecewise:
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.ENDS,
+        tried={"epsilon": EPSILONS, "classes": (2, 12)},
+        pair=Pair.ENDS,
         slider=Absent("which is for numbers in a range"),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -79,9 +80,12 @@ class Piecewise:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="label",
+            epsilon=self.epsilon,
+            metric="discrete",
+            diameter=1.0,
+            protects="label",
             numeric_delta=categorical.exact_delta(self.classes),
-        )  # fmt: skip
+        )
 
     def first(self, x: NDArray[Any]) -> IntArray:
         """Return the first level of each level's window, (n,) -> (n,)."""

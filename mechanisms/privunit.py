@@ -69,8 +69,10 @@ class PrivUnit:
     facts: ClassVar[Facts] = Facts(
         label="PrivUnit: a cap around it",
         tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)},
-        audits=({"epsilon": 2.0},), pair=Pair.ANTIPODAL, slider=Slider(4.0, spaced(0.0, 16.0, 17)),
-    )  # fmt: skip
+        audits=({"epsilon": 2.0},),
+        pair=Pair.ANTIPODAL,
+        slider=Slider(4.0, spaced(0.0, 16.0, 17)),
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
@@ -80,9 +82,7 @@ class PrivUnit:
         chosen = best_cap_probability(self.dim, self.epsilon) if self.cap_probability is None else self.cap_probability
         value = checks.real(self.name, "cap_probability", chosen, LEAST_CAP, 1 - LEAST_CAP)
         if value > most:
-            raise ValueError(
-                f"{self.name}: cap_probability must be at most e^ε/(1 + e^ε) = {most:.4g}, got {value:g}"
-            )
+            raise ValueError(f"{self.name}: cap_probability must be at most e^ε/(1 + e^ε) = {most:.4g}, got {value:g}")
         object.__setattr__(self, "cap_probability", value)
 
     @property

@@ -35,10 +35,7 @@ def _guarantee(epsilon: float, classes: int) -> Guarantee:
 
 
 def _checked(name: str, epsilon: float, classes: int) -> tuple[float, int]:
-    return (
-        checks.epsilon(name, epsilon),
-        checks.integer(name, "classes", classes, 2, MAX_CLASSES),
-    )
+    return (checks.epsilon(name, epsilon), checks.integer(name, "classes", classes, 2, MAX_CLASSES))
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,12 @@ class RandomizedResponse:
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        label="randomized response", tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        label="randomized response",
+        tried={"epsilon": EPSILONS, "classes": (2, 12)},
+        pair=Pair.LABELS,
         audits=({}, {"epsilon": 0.5, "classes": 50}),  # rare true labels are visible if every label is rare
         slider=Slider(2.0, spaced(0.0, 8.0, 17)),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         epsilon, classes = _checked(self.name, self.epsilon, self.classes)
@@ -129,9 +128,10 @@ class RandomizedResponsePrior:
     channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = True
     facts: ClassVar[Facts] = Facts(
-        tried={"epsilon": EPSILONS, "classes": (2, 12)}, pair=Pair.LABELS,
+        tried={"epsilon": EPSILONS, "classes": (2, 12)},
+        pair=Pair.LABELS,
         slider=Absent("which wants to know what is public about this very person"),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         epsilon, classes = _checked(self.name, self.epsilon, self.classes)

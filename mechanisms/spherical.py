@@ -78,9 +78,11 @@ class Purkayastha:
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
         label="Purkayastha: turns it on a sphere",
-        tried={"dim": DIMS, "epsilon": EPSILONS}, audits=({"dim": 2}, {"epsilon": 4.0}), pair=Pair.ANTIPODAL,
+        tried={"dim": DIMS, "epsilon": EPSILONS},
+        audits=({"dim": 2}, {"epsilon": 4.0}),
+        pair=Pair.ANTIPODAL,
         slider=Slider(6.0, spaced(0.0, 20.0, 21)),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
@@ -163,10 +165,12 @@ class PlanarLaplace:
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        label="planar Laplace: shifts it", tried={"dim": DIMS, "epsilon": EPSILONS, "normalize": (True, False)},
-        audits=({"epsilon": 4.0}, {"epsilon": 4.0, "normalize": False}), pair=Pair.ANTIPODAL,
+        label="planar Laplace: shifts it",
+        tried={"dim": DIMS, "epsilon": EPSILONS, "normalize": (True, False)},
+        audits=({"epsilon": 4.0}, {"epsilon": 4.0, "normalize": False}),
+        pair=Pair.ANTIPODAL,
         slider=Slider(12.0, spaced(0.0, 40.0, 21), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))

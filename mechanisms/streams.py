@@ -212,9 +212,7 @@ class SimulationStreams:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ValueError(f"streams: the seed must be a whole number, got {self.seed!r}")
 
-    def rows(
-        self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
-    ) -> SimulatedUniforms:
+    def rows(self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0) -> SimulatedUniforms:
         """Return streams of n rows; users (n,) int64 >= 0, records (n,) int64 in [0, 2^32). No row twice."""
         users, records = _check_rows(users, records)
         purpose = [self.purpose] if self.purpose else []
@@ -231,9 +229,7 @@ class SecureStreams:
     It is also a source itself: `mechanism.sample(x, rng=SecureStreams())` draws once for each row of x.
     """
 
-    def rows(
-        self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0
-    ) -> SecureUniforms:
+    def rows(self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0) -> SecureUniforms:
         """Return streams of n rows, with the arguments of SimulationStreams.rows.
 
         Draws depend on the number of rows alone.

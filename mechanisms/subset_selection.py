@@ -53,10 +53,12 @@ class SubsetSelection:
     channel: ClassVar[str] = "answer"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        label="subset selection", tried={"epsilon": EPSILONS, "classes": (2, 12), "subset": (0, 1)},
+        label="subset selection",
+        tried={"epsilon": EPSILONS, "classes": (2, 12), "subset": (0, 1)},
         pair=Pair.LABELS,
-        audits=({}, {"epsilon": 0.5, "classes": 50}), slider=Absent("whose release is a set of classes, for counts"),
-    )  # fmt: skip
+        audits=({}, {"epsilon": 0.5, "classes": 50}),
+        slider=Absent("whose release is a set of classes, for counts"),
+    )
 
     def __post_init__(self) -> None:
         epsilon = checks.epsilon(self.name, self.epsilon)
@@ -85,9 +87,12 @@ class SubsetSelection:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="sequence",
+            epsilon=self.epsilon,
+            metric="discrete",
+            diameter=1.0,
+            protects="sequence",
             numeric_delta=categorical.exact_delta(self.outputs),
-        )  # fmt: skip
+        )
 
     @property
     def hit(self) -> float:

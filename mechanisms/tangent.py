@@ -54,9 +54,7 @@ def tangent_normal(
     return doubt
 
 
-def exact_tangent_normal(
-    x: FloatArray, sine: Decimal, cosine: Decimal, uniforms: Sequence[Decimal]
-) -> list[Decimal]:
+def exact_tangent_normal(x: FloatArray, sine: Decimal, cosine: Decimal, uniforms: Sequence[Decimal]) -> list[Decimal]:
     """Return the same for one row x (m,), normalized exactly, within `decimals.precise`: m coordinates."""
     row = [Decimal(float(value)) for value in x]
     length = sum((value * value for value in row), Decimal(0)).sqrt()

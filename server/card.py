@@ -158,9 +158,14 @@ def _ladders(about: Mapping[str, Any]) -> str:
 def _rung(rung: Mapping[str, Any]) -> str:
     none = rung["epsilon"] is None
     cells = [
-        rung["rung"], _epsilon(rung["epsilon"]), "–" if none else f"{rung['delta']:.3g}", _epsilon(rung["worst_case"]),
-        "–" if rung.get("crowd") is None else rung["crowd"], rung["neighbours"], rung["assumption"],
-    ]  # fmt: skip
+        rung["rung"],
+        _epsilon(rung["epsilon"]),
+        "–" if none else f"{rung['delta']:.3g}",
+        _epsilon(rung["worst_case"]),
+        "–" if rung.get("crowd") is None else rung["crowd"],
+        rung["neighbours"],
+        rung["assumption"],
+    ]
     return f"| {' | '.join(_text(cell) for cell in cells)} |"
 
 

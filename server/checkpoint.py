@@ -100,9 +100,12 @@ def _with_layout(tokenizer: Any, layout: SentenceLayout) -> Any:
     backend.normalizer = normalizers.Sequence([*before, *([backend.normalizer] if backend.normalizer else [])])
     # Classes of one architecture make their normalizer anew when they are read again; this one keeps it.
     read = PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_input_names=tokenizer.model_input_names,
-        model_max_length=tokenizer.model_max_length, split_special_tokens=True, **tokenizer.special_tokens_map,
-    )  # fmt: skip
+        tokenizer_object=backend,
+        model_input_names=tokenizer.model_input_names,
+        model_max_length=tokenizer.model_max_length,
+        split_special_tokens=True,
+        **tokenizer.special_tokens_map,
+    )
     read.backend_tokenizer.encode_special_tokens = True
     return read
 
@@ -189,9 +192,10 @@ def _weights(kind: Any, source: str, *, cached: bool, **given: Any) -> tuple[Any
         raise ValueError("its weights are of other sizes than its config.json says") from None
     deepest = max((getattr(given["config"], name, None) or 0 for name in _DEPTHS), default=0)
     more = [
-        name for name in found["unexpected_keys"]
+        name
+        for name in found["unexpected_keys"]
         if _LAYER.search(name) or any(0 < deepest <= int(number) for number in _NUMBERED.findall(name))
-    ]  # fmt: skip
+    ]
     if more:
         raise ValueError(f"its config.json has fewer layers than its weights: {min(more)} is of none")
     broken = [name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())]

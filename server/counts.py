@@ -131,9 +131,14 @@ def change(earlier: Counts, later: Counts) -> Change:
 
 
 def estimate(
-    mechanism: CountMechanism, released: NDArray[np.int64], *, confusion: Confusion | None = None,
-    of: NDArray[np.int64] | None = None, one_of_many: bool = False, confidence: float = 0.95,
-) -> Counts:  # fmt: skip
+    mechanism: CountMechanism,
+    released: NDArray[np.int64],
+    *,
+    confusion: Confusion | None = None,
+    of: NDArray[np.int64] | None = None,
+    one_of_many: bool = False,
+    confidence: float = 0.95,
+) -> Counts:
     """Return the shares of classes among the users of a batch. This is post-processing and costs no privacy.
 
     The unbiased estimate of class t is the mean of g_t(y), with g_t(y) = Σ_j B_jt ([y holds j] - miss)/(hit - miss). B
@@ -199,9 +204,9 @@ def estimate(
 def _squares(mechanism: CountMechanism, seen: FloatArray, columns: FloatArray) -> FloatArray:
     """Return the mean of g_t(y)² of each column (K, K') of B, over shares of outputs."""
     gain = mechanism.hit - mechanism.miss
-    return np.array([
-        seen @ ((mechanism.inside(column) - mechanism.miss * column.sum()) / gain) ** 2 for column in columns.T
-    ])  # fmt: skip
+    return np.array(
+        [seen @ ((mechanism.inside(column) - mechanism.miss * column.sum()) / gain) ** 2 for column in columns.T]
+    )
 
 
 @dataclass(frozen=True)

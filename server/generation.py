@@ -63,9 +63,14 @@ def _kind(config: Any) -> Any:
 
 
 def export_generator(
-    checkpoint: str | Path, folder: str | Path, *, public_texts: Sequence[str], seed: int, prompt: str = PROMPT,
+    checkpoint: str | Path,
+    folder: str | Path,
+    *,
+    public_texts: Sequence[str],
+    seed: int,
+    prompt: str = PROMPT,
     max_length: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write model.onnx (opset 17, float32, any batch and length), tokenizer.json and generator.json.
 
     The graph takes input_ids and attention_mask, int64 (n, length), and positions, int64 (n,). It returns logits,
@@ -154,11 +159,18 @@ def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> d
         unknown = tokenizer.convert_ids_to_tokens(beyond[0])
         raise ValueError(f"generator: the prompt has a token that the model does not know: {unknown!r}")
     return {
-        "before": before, "after": after, "start": start, "end": end, "padding": padding,
-        "unknown": tokenizer.unk_token_id, "special": sorted(int(i) for i in tokenizer.all_special_ids),
-        "spelling": _spelling(tokenizer), "max_length": max_length, "history": history,
+        "before": before,
+        "after": after,
+        "start": start,
+        "end": end,
+        "padding": padding,
+        "unknown": tokenizer.unk_token_id,
+        "special": sorted(int(i) for i in tokenizer.all_special_ids),
+        "spelling": _spelling(tokenizer),
+        "max_length": max_length,
+        "history": history,
         "pieces": pieces,
-    }  # fmt: skip
+    }
 
 
 def _spelling(tokenizer: Any) -> str:
@@ -295,11 +307,19 @@ def _write_graphs(model: Any, folder: Path, pieces: int) -> None:
 def _write_graph(part: torch.nn.Module, path: Path, example: dict[str, torch.Tensor], output: str) -> None:
     length = {0: "batch", 1: "length"}
     free = {name: length for name in ("input_ids", "attention_mask", "states")} | {
-        "decoder_input_ids": {0: "batch", 1: "written"}, "positions": {0: "batch"}, "logits": {0: "batch"}
-    }  # fmt: skip
+        "decoder_input_ids": {0: "batch", 1: "written"},
+        "positions": {0: "batch"},
+        "logits": {0: "batch"},
+    }
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
         torch.onnx.export(
-            part, tuple(example.values()), str(path), input_names=list(example), output_names=[output],
-            dynamic_axes={name: free[name] for name in (*example, output)}, opset_version=17, dynamo=False,
-        )  # fmt: skip
+            part,
+            tuple(example.values()),
+            str(path),
+            input_names=list(example),
+            output_names=[output],
+            dynamic_axes={name: free[name] for name in (*example, output)},
+            opset_version=17,
+            dynamo=False,
+        )

@@ -161,12 +161,16 @@ def layout(model: Any, tokenizer: Any) -> dict[str, Any]:
     first, second = side.index(0), side.index(1)
     last_first, last_second = len(side) - 1 - side[::-1].index(0), len(side) - 1 - side[::-1].index(1)
     return {
-        "before": pair.ids[:first], "between": pair.ids[last_first + 1 : second], "after": pair.ids[last_second + 1 :],
+        "before": pair.ids[:first],
+        "between": pair.ids[last_first + 1 : second],
+        "after": pair.ids[last_second + 1 :],
         "segments": pair.type_ids[second] == 1 and "token_type_ids" in tokenizer.model_input_names,
-        "mask": int(tokenizer.mask_token_id), "unknown": int(tokenizer.unk_token_id),
-        "padding": int(tokenizer.pad_token_id or 0), "special": sorted(int(i) for i in tokenizer.all_special_ids),
+        "mask": int(tokenizer.mask_token_id),
+        "unknown": int(tokenizer.unk_token_id),
+        "padding": int(tokenizer.pad_token_id or 0),
+        "special": sorted(int(i) for i in tokenizer.all_special_ids),
         "aligned": bool(getattr(model.config, ALIGNED, False)),
-    }  # fmt: skip
+    }
 
 
 def inputs_of(
@@ -199,9 +203,7 @@ def inputs_of(
     return inputs | ({"position_ids": places} if about["aligned"] else {}), starts
 
 
-def logits_at(
-    model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor
-) -> torch.Tensor:
+def logits_at(model: Any, inputs: dict[str, torch.Tensor], rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return the logits (p, pieces) at p places of `inputs_of`, on the model's device.
 
     Args:

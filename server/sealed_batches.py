@@ -85,9 +85,7 @@ class Taken:
             os.close(opened)
 
 
-def open_batch(
-    rows: NDArray[np.uint8], request: Request, private_keys: Sequence[bytes]
-) -> tuple[Reply, Counter[str]]:
+def open_batch(rows: NDArray[np.uint8], request: Request, private_keys: Sequence[bytes]) -> tuple[Reply, Counter[str]]:
     """Return the valid releases of a batch, and the number of dropped rows by reason.
 
     A repeated row is "replayed"; its first occurrence counts. A row "does not open" if it was sealed to another key or

@@ -9,9 +9,7 @@ from pathlib import Path
 INTERRUPTED, TERMINATED = (128 + number for number in (signal.SIGINT, signal.SIGTERM))
 
 #: How text begins that is not UTF-8, and what it is then.
-_MARKS = (
-    (b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
-)  # fmt: skip
+_MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
 class UserError(ValueError):
@@ -46,9 +44,16 @@ def other_encoding(data: bytes) -> str | None:
 
 #: What a program does wrong whenever it comes to the same place: errors of libraries and the system are others.
 _BUGS = (
-    AssertionError, TypeError, AttributeError, LookupError, NameError, ArithmeticError, NotImplementedError,
-    RecursionError, SyntaxError,
-)  # fmt: skip
+    AssertionError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    NameError,
+    ArithmeticError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+)
 
 
 def comes_again(error: BaseException) -> bool:

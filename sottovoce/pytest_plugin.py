@@ -15,9 +15,11 @@ def pytest_addoption(parser: Any) -> None:
     """Add the option --sottovoce."""
     group = parser.getgroup("sottovoce", "mechanisms of Sottovoce")
     group.addoption(
-        "--sottovoce", action="append", metavar="MECHANISM",
+        "--sottovoce",
+        action="append",
+        metavar="MECHANISM",
         help="test the contracts of this mechanism: package.module:Class, or what an installed package calls it",
-    )  # fmt: skip
+    )
 
 
 def pytest_configure(config: Any) -> None:

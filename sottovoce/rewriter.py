@@ -29,9 +29,13 @@ class Rewriter(_Rewriter):
     """
 
     def __init__(
-        self, mechanism: TextMechanism | Mapping[str, Any] | str, vocabulary: Vocabulary | Path | str | None = None,
-        *, model: Path | str | None = None, **parameters: Any,
-    ) -> None:  # fmt: skip
+        self,
+        mechanism: TextMechanism | Mapping[str, Any] | str,
+        vocabulary: Vocabulary | Path | str | None = None,
+        *,
+        model: Path | str | None = None,
+        **parameters: Any,
+    ) -> None:
         if vocabulary is None and model is None and not isinstance(mechanism, TextMechanism):
             vocabulary = _usual(mechanism if isinstance(mechanism, str) else str(mechanism.get("mechanism")))
         super().__init__(mechanism, vocabulary, model=model, **parameters)

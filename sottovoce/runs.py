@@ -42,13 +42,20 @@ class Run(dict[str, Any]):
 
         rows = [
             {
-                "arm": arm.name, "protocol": arm.way, "reference": arm.reference, "users": arm.delivered,
-                "accuracy": arm.accuracy, "accuracy_error": arm.accuracy_se, "on_device": arm.accuracy_clean_test,
-                "on_device_error": arm.accuracy_clean_test_se, "local_epsilon": trust.local(arm),
-                "central_epsilon": trust.central(arm)[0], "trusts": trust.central(arm)[1],
+                "arm": arm.name,
+                "protocol": arm.way,
+                "reference": arm.reference,
+                "users": arm.delivered,
+                "accuracy": arm.accuracy,
+                "accuracy_error": arm.accuracy_se,
+                "on_device": arm.accuracy_clean_test,
+                "on_device_error": arm.accuracy_clean_test_se,
+                "local_epsilon": trust.local(arm),
+                "central_epsilon": trust.central(arm)[0],
+                "trusts": trust.central(arm)[1],
             }
             for arm in arms_of(self)
-        ]  # fmt: skip
+        ]
         return pandas.DataFrame(rows).set_index("arm")
 
     def plot(self) -> Figure:
@@ -104,9 +111,13 @@ class Sweep:
 
 
 def simulate(
-    experiment: Any, out: Path | str | None = None, *, seed: int | None = None,
-    overrides: Iterable[str] = (), **how: Any,
-) -> Run:  # fmt: skip
+    experiment: Any,
+    out: Path | str | None = None,
+    *,
+    seed: int | None = None,
+    overrides: Iterable[str] = (),
+    **how: Any,
+) -> Run:
     """Run every arm of an experiment on Flower and Ray, and write results, figures, models and ledgers.
 
     Args:

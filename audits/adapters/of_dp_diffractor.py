@@ -51,8 +51,11 @@ if __name__ == "__main__":
 
         order = mechanism.mgr.lists[0]
         claim = {
-            "epsilon": EPSILON, "inputs": order, "places": [[float(i)] for i in range(len(order))],
-            "metric": "euclidean", "releases": "category",
-        }  # fmt: skip
+            "epsilon": EPSILON,
+            "inputs": order,
+            "places": [[float(i)] for i in range(len(order))],
+            "metric": "euclidean",
+            "releases": "category",
+        }
         speak(claim, lambda x, n: [first(x) for _ in range(n)] if DEFAULT else mechanism.rewrite([x] * n))
         mechanism.close()

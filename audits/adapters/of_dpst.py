@@ -11,9 +11,18 @@ from unittest.mock import MagicMock
 from speak import each, speak
 
 for name in (
-    "torch", "torch.nn", "nltk", "weaviate", "weaviate.classes", "weaviate.classes.query", "transformers", "openie",
-    "vllm", "sentence_transformers", "datasketch",
-):  # fmt: skip
+    "torch",
+    "torch.nn",
+    "nltk",
+    "weaviate",
+    "weaviate.classes",
+    "weaviate.classes.query",
+    "transformers",
+    "openie",
+    "vllm",
+    "sentence_transformers",
+    "datasketch",
+):
     sys.modules.setdefault(name, MagicMock())
 from dpst.core import DPST  # noqa: E402 - after the stand-ins
 

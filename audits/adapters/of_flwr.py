@@ -19,8 +19,15 @@ grid = 2**10 if sys.argv[2:] == ["rounded"] else None
 mod = LocalDpMod(clipping_norm=1.0, sensitivity=SENSITIVITY, epsilon=1.0, delta=0.01)
 zero = ndarrays_to_parameters([np.zeros(2, np.float32)])
 about = Metadata(
-    run_id=1, message_id="1", src_node_id=1, dst_node_id=2, reply_to_message_id="", group_id="", created_at=time.time(),
-    ttl=1e9, message_type="train",
+    run_id=1,
+    message_id="1",
+    src_node_id=1,
+    dst_node_id=2,
+    reply_to_message_id="",
+    group_id="",
+    created_at=time.time(),
+    ttl=1e9,
+    message_type="train",
 )
 asked = Message(compat.fitins_to_recorddict(FitIns(zero, {}), True), metadata=about)
 

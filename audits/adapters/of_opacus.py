@@ -18,8 +18,7 @@ def draw(x):
         model._module.weight.zero_()
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer = DPOptimizer(
-        sgd, noise_multiplier=NOISE, max_grad_norm=NORM, expected_batch_size=1, loss_reduction="sum",
-        secure_mode=secure,
+        sgd, noise_multiplier=NOISE, max_grad_norm=NORM, expected_batch_size=1, loss_reduction="sum", secure_mode=secure
     )
     (-model(torch.tensor(x))).sum().backward()
     optimizer.step()
@@ -28,6 +27,4 @@ def draw(x):
 
 
 inputs = {"records": {"radius": 10.0, "size": 2}, "count": 3}
-speak(
-    {"mu": 1 / NOISE, "delta": 1e-5, "inputs": inputs, "neighbours": "add-remove", "releases": "vector"}, each(draw)
-)
+speak({"mu": 1 / NOISE, "delta": 1e-5, "inputs": inputs, "neighbours": "add-remove", "releases": "vector"}, each(draw))

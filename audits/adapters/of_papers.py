@@ -90,8 +90,9 @@ def privrewrite(x, n):
         means = UNIT[rewrites].mean(axis=1)
         kept = [0]
         for i in range(1, 8):
-            if all((1 + means[i] @ means[j] / np.linalg.norm(means[i]) / np.linalg.norm(means[j])) / 2 < 0.8
-                   for j in kept):  # fmt: skip
+            if all(
+                (1 + means[i] @ means[j] / np.linalg.norm(means[i]) / np.linalg.norm(means[j])) / 2 < 0.8 for j in kept
+            ):
                 kept.append(i)
         near = np.clip(1 / 2 + means[kept] @ UNIT[private].mean(axis=0) / rho, 0, 1)
         sensitivity = min(1.0, 2 / (len(x) * rho))
@@ -142,9 +143,7 @@ def rantext(epsilon):
 TWO = {"pairs": [[["word0", b], [a, b]] for a in NAMES[1:] for b in NAMES[:4]], "releases": "category"}
 LARGEST = EPSILON * float(APART.max())
 CIRCLE = {"epsilon": EPSILON * np.pi, "inputs": {"radius": 1.0, "size": 2}, "releases": "vector"}
-PROMPTED = {
-    "epsilon": 2 * WRITTEN * (BOUNDS[1] - BOUNDS[0]) / TEMPERATURE, "inputs": TEXTS, "releases": "sequence"
-}  # fmt: skip
+PROMPTED = {"epsilon": 2 * WRITTEN * (BOUNDS[1] - BOUNDS[0]) / TEMPERATURE, "inputs": TEXTS, "releases": "sequence"}
 KINDS = {
     "santext": (one_word, {"epsilon": EPSILON} | of_words(VOCABULARY)),
     "santext-workers": (two_people(True), {"epsilon": LARGEST} | TWO),

@@ -40,7 +40,7 @@ def prompt(folder):
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     outer = PreTrainedTokenizerFast(
         tokenizer_object=inner, unk_token="<unk>", pad_token="<pad>", eos_token="</s>", model_input_names=["input_ids"]
-    )  # fmt: skip
+    )
     outer.save_pretrained(folder)
     shape = {"d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     model = T5ForConditionalGeneration(T5Config(vocab_size=len(names), decoder_start_token_id=0, **shape))

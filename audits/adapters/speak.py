@@ -47,8 +47,11 @@ def words(count=20, size=3):
 def of_words(vocabulary):
     """The part of a claim that words have whose metric is the distance of their vectors."""
     return {
-        "inputs": list(vocabulary), "places": list(vocabulary.values()), "metric": "euclidean", "releases": "category",
-    }  # fmt: skip
+        "inputs": list(vocabulary),
+        "places": list(vocabulary.values()),
+        "metric": "euclidean",
+        "releases": "category",
+    }
 
 
 def nltk_data(folder):

@@ -78,9 +78,8 @@ class Predictions:
 
 
 def ask(
-    folder: Path | str, sentences: Sequence[str], *, server: str, root_certificates: Path | str,
-    user: int | None = None,
-) -> Predictions:  # fmt: skip
+    folder: Path | str, sentences: Sequence[str], *, server: str, root_certificates: Path | str, user: int | None = None
+) -> Predictions:
     """Return the predictions of the model at `server` for sentences of a user of the device in `folder`.
 
     Args:
@@ -101,15 +100,26 @@ def ask(
             raise ValueError(f"{_line(error, folder)}; nothing was charged") from error
         classes, probabilities, spent = asking.all(hashes, vectors)
     return Predictions(
-        classes, probabilities, rows, asking.charged, asking.request, asking.cost.epsilon,
-        asking.policy.delta, asking.public, spent,
-    )  # fmt: skip
+        classes,
+        probabilities,
+        rows,
+        asking.charged,
+        asking.request,
+        asking.cost.epsilon,
+        asking.policy.delta,
+        asking.public,
+        spent,
+    )
 
 
 def _prepared(
-    held: ExitStack, folder: Path, sentences: Sequence[str], server: str, root_certificates: Path | str,
+    held: ExitStack,
+    folder: Path,
+    sentences: Sequence[str],
+    server: str,
+    root_certificates: Path | str,
     user: int | None,
-) -> tuple[_Asking, list[bytes], NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
+) -> tuple[_Asking, list[bytes], NDArray[np.int64], NDArray[np.float32]]:
     """Do everything that comes before the first charge, so that failures occur here.
 
     Returns:
@@ -305,9 +315,15 @@ class _Asking:
     def _released(self, records: NDArray[np.int64], vectors: NDArray[np.float32]) -> Reply:
         """Return the releases of the sentences, charged. Texts are no longer needed, only their embeddings."""
         shard = _Held(
-            self._people(len(records)), records, None, [""] * len(records), self.node.folder, "test",
-            identity=self.request.encoder, vectors=vectors,
-        )  # fmt: skip
+            self._people(len(records)),
+            records,
+            None,
+            [""] * len(records),
+            self.node.folder,
+            "test",
+            identity=self.request.encoder,
+            vectors=vectors,
+        )
         before = int(self._known(records).sum())
         try:
             return Sanitizer(self.policy, self.ledger, self.node.streams).answer(self.request, shard)

@@ -46,9 +46,20 @@ MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 
 _KEYS = {
-    "format", "made_by", "name", "arm", "encoder", "vocabulary", "masked_lm", "digests", "guarantees", "files",
-    "publisher", "seal", "model_seal",
-}  # fmt: skip
+    "format",
+    "made_by",
+    "name",
+    "arm",
+    "encoder",
+    "vocabulary",
+    "masked_lm",
+    "digests",
+    "guarantees",
+    "files",
+    "publisher",
+    "seal",
+    "model_seal",
+}
 _PURPOSE = "bundle"
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
 #: A manifest is small, and is read before anything in it is known to be true.
@@ -200,9 +211,15 @@ class Bundle:
             encode_records(replace(load_node(node), encoder=self.encoder))
         with changing(node) if there.exists() else nullcontext():
             write_node(
-                node, encoder=self.encoder, vocabulary=self.vocabulary, masked_lm=self.masked_lm, policy=self.policy,
-                seal=self.seal, model_seal=self.model_seal, publisher=publisher,
-            )  # fmt: skip
+                node,
+                encoder=self.encoder,
+                vocabulary=self.vocabulary,
+                masked_lm=self.masked_lm,
+                policy=self.policy,
+                seal=self.seal,
+                model_seal=self.model_seal,
+                publisher=publisher,
+            )
 
     def _part(self, name: str) -> Path | None:
         return self.folder / name if self.manifest[name] else None
@@ -240,9 +257,16 @@ def open_bundle(folder: Path | str) -> Bundle:
 
 
 def write_bundle(
-    folder: Path | str, request: Request, policy: Policy, *, name: str, arm: str, made_by: str, parts: Parts,
+    folder: Path | str,
+    request: Request,
+    policy: Policy,
+    *,
+    name: str,
+    arm: str,
+    made_by: str,
+    parts: Parts,
     keys: Keys = NO_KEYS,
-) -> Bundle:  # fmt: skip
+) -> Bundle:
     """Write a bundle, completely or not at all, into a new or empty folder, and open it.
 
     Args:
@@ -277,23 +301,26 @@ def write_bundle(
             if source is not None:
                 _copy(source, draft / part, names)
         paths = sorted(p for p in draft.rglob("*") if p.is_file())
-        _write(draft / MANIFEST, {
-            "format": FORMAT,
-            "made_by": made_by,
-            "name": name,
-            "arm": arm,
-            "encoder": {"sha256": request.encoder, "precision": parts.precision} if request.encoder else None,
-            "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
-            "masked_lm": request.masked_lm or None,
-            "digests": _digests(request),
-            "guarantees": {each.channel: each.mechanism.guarantee.to_dict() for each in request.questions},
-            "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
-            "seal": None if keys.seal is None else keys.seal.hex(),
-            "model_seal": None if keys.model_seal is None else keys.model_seal.hex(),
-            "files": {
-                p.relative_to(draft).as_posix(): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in paths
+        _write(
+            draft / MANIFEST,
+            {
+                "format": FORMAT,
+                "made_by": made_by,
+                "name": name,
+                "arm": arm,
+                "encoder": {"sha256": request.encoder, "precision": parts.precision} if request.encoder else None,
+                "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
+                "masked_lm": request.masked_lm or None,
+                "digests": _digests(request),
+                "guarantees": {each.channel: each.mechanism.guarantee.to_dict() for each in request.questions},
+                "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
+                "seal": None if keys.seal is None else keys.seal.hex(),
+                "model_seal": None if keys.model_seal is None else keys.model_seal.hex(),
+                "files": {
+                    p.relative_to(draft).as_posix(): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in paths
+                },
             },
-        })  # fmt: skip
+        )
         if keys.signer is not None:
             signature = sign(keys.signer, _PURPOSE, (draft / MANIFEST).read_bytes())
             (draft / SIGNATURE).write_text(f"{signature.hex()}\n")

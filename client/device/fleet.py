@@ -28,12 +28,7 @@ from flwr.app.message import make_message, remove_content_from_message
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node as FlowerNode
@@ -327,7 +322,6 @@ class _Client(FleetHttpClient):
     def hurry(self) -> None:
         """Shorten the timeout to that of the last messages."""
         self._client.timeout = httpx.Timeout(_LAST)
-
 
     def corrected(self, response: httpx.Response) -> float | None:
         """Return by how many seconds the signed time is ahead of the SuperLink's (negative: behind), and correct it.

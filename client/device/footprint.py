@@ -57,9 +57,13 @@ def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, 
     """
     one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
     done = subprocess.run(
-        [sys.executable, "-m", "client.device.footprint", str(bundle)], input=json.dumps(list(sentences)), text=True,
-        stdout=subprocess.PIPE, env=os.environ | one_thread, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "client.device.footprint", str(bundle)],
+        input=json.dumps(list(sentences)),
+        text=True,
+        stdout=subprocess.PIPE,
+        env=os.environ | one_thread,
+        check=False,
+    )
     if done.returncode:
         raise ValueError("profile: the process that measures has died")
     measured: dict[str, Any] = json.loads(done.stdout)
@@ -198,9 +202,12 @@ def _timed_encoder(bundle: Bundle, clock: _Clock) -> Iterator[None]:
 def _node(bundle: Bundle, text: str, user: int, folder: Path) -> Node:
     """Return a device that holds one sentence, with the label 0."""
     write_node(
-        folder, encoder=bundle.encoder, vocabulary=bundle.vocabulary, masked_lm=bundle.masked_lm,
+        folder,
+        encoder=bundle.encoder,
+        vocabulary=bundle.vocabulary,
+        masked_lm=bundle.masked_lm,
         policy=replace(bundle.policy, questions=None),
-    )  # fmt: skip
+    )
     number, none = np.array([user], dtype=np.int64), np.zeros(1, np.int64)
     write_shard(folder, "train", number, none, [text], none)
     return load_node(folder)

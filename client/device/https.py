@@ -64,10 +64,12 @@ class Server:
         except (OSError, ssl.SSLError):
             raise ServerError(f"{root_certificates}: cannot be read as an authority's certificate (PEM)") from None
         self._client = httpx.Client(
-            base_url=url, verify=context, trust_env=False,
+            base_url=url,
+            verify=context,
+            trust_env=False,
             timeout=httpx.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),
             headers={"Accept-Encoding": "identity", "User-Agent": "sottovoce"},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self

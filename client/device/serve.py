@@ -54,9 +54,8 @@ class _Stopped(Exception):
 
 
 def serve(
-    node: Path, *, superlink: str, root_certificates: Path, key: Path,
-    stop: threading.Event | None = None,
-) -> None:  # fmt: skip
+    node: Path, *, superlink: str, root_certificates: Path, key: Path, stop: threading.Event | None = None
+) -> None:
     """Answer the messages that the SuperLink passes on, for a device's folder, until `stop` is set or Ctrl-C.
 
     A SuperLink that is unreachable, or becomes so, is tried again.

@@ -29,6 +29,7 @@ class Embeddings(Protocol):
     def width(self) -> int:
         """Return the number of coordinates of an embedding."""
         ...
+
     def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return the embeddings of some rows."""
         ...

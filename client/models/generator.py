@@ -23,8 +23,21 @@ from mechanisms.words.language_model import Scores
 FILES = ("model.onnx", "tokenizer.json", "generator.json")
 #: Of a model in two parts, beside those: the first part.
 ENCODER = "encoder.onnx"
-_FIELDS = ("before", "after", "start", "end", "padding", "unknown", "special", "spelling", "pieces", "max_length",
-           "history", "low", "high")  # fmt: skip
+_FIELDS = (
+    "before",
+    "after",
+    "start",
+    "end",
+    "padding",
+    "unknown",
+    "special",
+    "spelling",
+    "pieces",
+    "max_length",
+    "history",
+    "low",
+    "high",
+)
 _BATCH = 32
 #: Texts whose prompts' states are held at once.
 _HELD = 256
@@ -231,9 +244,12 @@ class Generator:
         return self._known[vocabulary.identity]
 
     def _next(
-        self, read: dict[int, NDArray[np.float32]], prompts: list[list[int]], rows: NDArray[np.int64],
+        self,
+        read: dict[int, NDArray[np.float32]],
+        prompts: list[list[int]],
+        rows: NDArray[np.int64],
         drawn: Sequence[list[int]],
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:  # fmt: skip
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield row indices and their logits behind these prompts, and behind the words drawn after each."""
         if self._encoder is None:
             return self._causal([[*prompts[row], *each] for row, each in zip(rows, drawn, strict=True)])
@@ -265,10 +281,11 @@ class Generator:
             for row, i in enumerate(batch):
                 states[row, : len(prompts[i][0])] = prompts[i][0]
             feeds = {
-                "states": states, "attention_mask": there.astype(np.int64),
+                "states": states,
+                "attention_mask": there.astype(np.int64),
                 "decoder_input_ids": self._padded(last, min(width[1], self._about["history"] + 1)),
                 "positions": np.array([len(ids) - 1 for ids in last], dtype=np.int64),
-            }  # fmt: skip
+            }
             yield batch, self._session.run(["logits"], feeds)[0]
 
     def _read(self, read: dict[int, NDArray[np.float32]], prompts: list[list[int]], rows: list[int]) -> None:
@@ -306,9 +323,10 @@ def _wrong(about: dict[str, Any]) -> str:
         if not numbers(about[name], 2**31 if name == "special" else pieces):
             return f"{name} must be a list of tokens of the model's"
     for name in ("start", "end", "padding", "unknown"):
-        if not (is_whole(about[name], 0, 2**31 if name == "unknown" else pieces - 1) or (
-            about[name] is None and name != "padding"
-        )):  # fmt: skip
+        if not (
+            is_whole(about[name], 0, 2**31 if name == "unknown" else pieces - 1)
+            or (about[name] is None and name != "padding")
+        ):
             return f"{name} must be a token of the model's"
     around = len(about["before"]) + len(about["after"])
     if not (is_whole(about["max_length"], around + 1, LONGEST) and is_whole(about["history"], 1, LONGEST)):

@@ -20,8 +20,20 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.language_model import Scores
 
 FILES = ("model.onnx", "tokenizer.json", "masked_lm.json")
-_FIELDS = ("before", "between", "after", "segments", "mask", "unknown", "padding", "special", "max_length", "low",
-           "high", "aligned")  # fmt: skip
+_FIELDS = (
+    "before",
+    "between",
+    "after",
+    "segments",
+    "mask",
+    "unknown",
+    "padding",
+    "special",
+    "max_length",
+    "low",
+    "high",
+    "aligned",
+)
 _BATCH = 32
 #: Inputs are padded to the next multiple. The width of an input then depends on its own text alone, and a row has the
 #: same last bits in every batch of its width (tested), so that a text is sanitized alike alone and in a cohort.
@@ -158,9 +170,12 @@ class MaskedLM:
     def _pieces(self, vocabulary: Vocabulary) -> Pieces:
         if vocabulary.identity not in self._known:
             self._known[vocabulary.identity] = in_pieces(
-                "masked-lm", vocabulary, self._tokenizer, special=frozenset(self._about["special"]),
+                "masked-lm",
+                vocabulary,
+                self._tokenizer,
+                special=frozenset(self._about["special"]),
                 unknown=(self._about["unknown"],),
-            )  # fmt: skip
+            )
         return self._known[vocabulary.identity]
 
     def _columns(self, row: NDArray[np.int64], pieces: Pieces) -> Columns:

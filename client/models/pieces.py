@@ -30,9 +30,14 @@ class Pieces:
 
 
 def in_pieces(
-    owner: str, vocabulary: Vocabulary, tokenizer: Tokenizer, *, special: frozenset[int], unknown: tuple[int, ...],
+    owner: str,
+    vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
+    *,
+    special: frozenset[int],
+    unknown: tuple[int, ...],
     most: float = math.inf,
-) -> Pieces:  # fmt: skip
+) -> Pieces:
     """Return a vocabulary in the pieces of a tokenizer.
 
     A vocabulary of pieces is looked up by name.

@@ -17,9 +17,13 @@ from mechanisms.words.text import TextMechanism
 
 
 def private_arguments(
-    mechanism: TextMechanism, texts: Sequence[Text], x: NDArray[np.int64], folder: Path | str | None, *,
+    mechanism: TextMechanism,
+    texts: Sequence[Text],
+    x: NDArray[np.int64],
+    folder: Path | str | None,
+    *,
     threads: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the private keyword arguments of `mechanism.sample(x, ...)`.
 
     They are those that `mechanism.word.reads` names, from a language model (`client.models.language_models`). A masked

@@ -30,9 +30,16 @@ def batch_size(mechanism: TextMechanism) -> int:
 
 
 def draw(
-    mechanism: TextMechanism, texts: Sequence[Text], users: NDArray[np.int64], records: NDArray[np.int64], *,
-    streams: SimulationStreams | SecureStreams, stage: str, step: int = 0, masked_lm: Path | None = None,
-) -> NDArray[np.int32]:  # fmt: skip
+    mechanism: TextMechanism,
+    texts: Sequence[Text],
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
+    *,
+    streams: SimulationStreams | SecureStreams,
+    stage: str,
+    step: int = 0,
+    masked_lm: Path | None = None,
+) -> NDArray[np.int32]:
     """Return one draw for each of n texts: (n, positions) int32 word ids.
 
     No draw depends on the grouping of texts.

@@ -254,9 +254,13 @@ class Ledger:
         return Recalled(known, payloads, earlier)
 
     def spent(
-        self, users: NDArray[np.int64], *, delta: float = 0.0, without: Collection[str] = (),
+        self,
+        users: NDArray[np.int64],
+        *,
+        delta: float = 0.0,
+        without: Collection[str] = (),
         declared: frozenset[str] = frozenset(),
-    ) -> Account:  # fmt: skip
+    ) -> Account:
         """Return the charges of each user, over all records and stages.
 
         Args:
@@ -273,9 +277,14 @@ class Ledger:
             return self._sum(self._connection.execute(_CHARGED.format(""), _block_bounds(users, None)), price, users)
 
     def spent_on(
-        self, channel: str, users: NDArray[np.int64], records: NDArray[np.int64], *, delta: float = 0.0,
+        self,
+        channel: str,
+        users: NDArray[np.int64],
+        records: NDArray[np.int64],
+        *,
+        delta: float = 0.0,
         declared: frozenset[str] = frozenset(),
-    ) -> Account:  # fmt: skip
+    ) -> Account:
         """Return the charges of each record on one channel, over all stages and digests.
 
         Args:
@@ -319,17 +328,29 @@ class Ledger:
                 width, theorem = len(payloads) // n, _guarantee(guarantee)
                 rows += (
                     LedgerRow(
-                        user, record, stage, channel, digest, theorem, epsilon, delta, payloads[i * width :][:width],
-                        commit, seconds,
+                        user,
+                        record,
+                        stage,
+                        channel,
+                        digest,
+                        theorem,
+                        epsilon,
+                        delta,
+                        payloads[i * width :][:width],
+                        commit,
+                        seconds,
                     )
                     for i, (user, record) in enumerate(_pairs([_checked(keys, check)]).tolist())
                 )
         return sorted(rows, key=lambda row: (row.user, row.record, row.stage, row.channel, row.digest))
 
     def _sum(
-        self, blocks: sqlite3.Cursor, price: Callable[[str, str], Cost], users: NDArray[np.int64],
+        self,
+        blocks: sqlite3.Cursor,
+        price: Callable[[str, str], Cost],
+        users: NDArray[np.int64],
         records: NDArray[np.int64] | None = None,
-    ) -> Account:  # fmt: skip
+    ) -> Account:
         """Return the charges of each user, or of each user's record, (n,), from the blocks of _CHARGED.
 
         Releases of one draw are counted before they are priced. So n at once cost, to the last bit, the same as n one
@@ -368,14 +389,21 @@ class Ledger:
         self._connection.execute(
             _INSERT,
             (
-                commit, draw, n, charge.epsilon, charge.delta, *_bounds(users), *_bounds(records),
-                zlib.crc32(data), zlib.crc32(payload), data, payload,
+                commit,
+                draw,
+                n,
+                charge.epsilon,
+                charge.delta,
+                *_bounds(users),
+                *_bounds(records),
+                zlib.crc32(data),
+                zlib.crc32(payload),
+                data,
+                payload,
             ),
-        )  # fmt: skip
+        )
 
-    def _keys(
-        self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64] | None = None
-    ) -> NDArray[np.int64]:
+    def _keys(self, draw: int, users: NDArray[np.int64], records: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Return users and records (N, 2) of all blocks of a draw that may hold one of these."""
         rows = self._connection.execute(f"SELECT keys_check, keys {_BLOCKS}", (draw, *_block_bounds(users, records)))
         return _pairs([_checked(keys, check) for check, keys in rows])
@@ -466,9 +494,7 @@ class _Pairs:
         codes = _codes(self._people, users, records)
         return np.searchsorted(self._sorted, codes, "right") - np.searchsorted(self._sorted, codes, "left")
 
-    def find(
-        self, users: NDArray[np.int64], records: NDArray[np.int64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    def find(self, users: NDArray[np.int64], records: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return a mask of the n pairs that occur, and the row of each that does."""
         if not len(self._sorted):
             return np.zeros(len(users), np.bool_), np.zeros(len(users), np.int64)

@@ -122,9 +122,15 @@ def blanket_epsilon(cells: BlanketCells, n: int, delta: float, *, pessimistic: b
 
 
 def least_epsilon(
-    cells: BlanketCells, n: int, delta: float, local: float, *, pessimistic: bool = True, near: float | None = None,
+    cells: BlanketCells,
+    n: int,
+    delta: float,
+    local: float,
+    *,
+    pessimistic: bool = True,
+    near: float | None = None,
     tolerance: float | None = None,
-) -> float | None:  # fmt: skip
+) -> float | None:
     """Return `blanket_epsilon` if the local ε is already known. The search stays below it.
 
     Args:
@@ -343,9 +349,7 @@ def _tilt(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest:
     return theta
 
 
-def _window(
-    values: FloatArray, masses: FloatArray, gamma: float, n: int, theta: float, largest: float
-) -> _Window:
+def _window(values: FloatArray, masses: FloatArray, gamma: float, n: int, theta: float, largest: float) -> _Window:
     """Return the window of S under the law tilted by θ. `below` is inf if Chernoff gives no bound there."""
 
     def growth(t: float) -> float:
@@ -411,9 +415,14 @@ def _lives(modulus: FloatArray, n: int) -> NDArray[np.bool_]:
 
 
 def _rounding(
-    factor: NDArray[np.complex128], logs: NDArray[np.complex128], power: NDArray[np.complex128], scale: float,
-    total: float, n: int, size: int,
-) -> float:  # fmt: skip
+    factor: NDArray[np.complex128],
+    logs: NDArray[np.complex128],
+    power: NDArray[np.complex128],
+    scale: float,
+    total: float,
+    n: int,
+    size: int,
+) -> float:
     """Bound the effect of the transforms' rounding on one probability of the sum of n tilted terms.
 
     `factor` is the characteristic function of a term minus 1, and `logs` and `power` are `_power` of it. `scale`

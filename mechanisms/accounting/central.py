@@ -19,9 +19,14 @@ _LOOKS = 12
 
 @lru_cache(maxsize=256)
 def central_epsilon(
-    mechanisms: tuple[Mechanism, ...], *, users: int, delta: float, records: int = 1, stages: int = 1,
+    mechanisms: tuple[Mechanism, ...],
+    *,
+    users: int,
+    delta: float,
+    records: int = 1,
+    stages: int = 1,
     bracketed: bool = True,
-) -> tuple[float | None, Mapping[str, Any]]:  # fmt: skip
+) -> tuple[float | None, Mapping[str, Any]]:
     """Return (ε, details) at δ of one user of k records in r shuffled stages; ε is None without amplification.
 
     The stages get δ/r each and their ε add up. With one record each and a blanket, the profiles of the stages are also

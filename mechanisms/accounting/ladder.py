@@ -125,8 +125,10 @@ def ladder(
     public, clear = dict(public or {}), dict(unprotected or {})
     whole = None if text is None else _Declared(text, exposed(public))
     channels: list[tuple[str, Mechanism | None, int]] = [
-        (TEXT.name, whole, 1), (EMBEDDING.name, embedding, draws), (LABEL.name, label, 1)
-    ]  # fmt: skip
+        (TEXT.name, whole, 1),
+        (EMBEDDING.name, embedding, draws),
+        (LABEL.name, label, 1),
+    ]
     if answer is not None:
         if any((statistic, text, embedding, label, clear, draws > 1)):
             raise ValueError("ladder: an answer is all that is released of a record; give it alone")
@@ -202,9 +204,15 @@ def widest(ladders: Sequence[tuple[Rung, ...]], note: str) -> tuple[Rung, ...]:
 
 
 def ledger_rung(
-    name: str, guarantees: Iterable[Guarantee], *, delta: float, unit: str, neighbours: str, note: str,
+    name: str,
+    guarantees: Iterable[Guarantee],
+    *,
+    delta: float,
+    unit: str,
+    neighbours: str,
+    note: str,
     public: Mapping[str, str] | None = None,
-) -> Rung:  # fmt: skip
+) -> Rung:
     """Return a rung from theorems alone, as a ledger keeps them: worst cases at `delta` each, added (k·delta in all).
 
     `public` maps names of EXPOSURES to reasons for which they are declared public. Neighbours agree on them; the rung
@@ -368,9 +376,14 @@ def _channel(
 
 
 def _composed(
-    name: str, releases: Sequence[tuple[Mechanism, int]], times: int, delta: float, neighbours: str, note: str,
+    name: str,
+    releases: Sequence[tuple[Mechanism, int]],
+    times: int,
+    delta: float,
+    neighbours: str,
+    note: str,
     in_clear: Sequence[str],
-) -> Rung:  # fmt: skip
+) -> Rung:
     """Return the rung of all the parts, each `times` over: the smaller ε of basic and exact composition."""
     if in_clear:
         note = f"UNPROTECTED: {', '.join(in_clear)}; {note}"
@@ -443,9 +456,15 @@ def _exact(counted: tuple[tuple[Mechanism, int], ...], delta: float) -> Budget:
 
 
 def _shuffled(
-    releases: Sequence[tuple[Mechanism, int]], records: int, stages: int, among: _Crowd, delta: float, same: str,
-    in_clear: Sequence[str], user: Rung,
-) -> Rung:  # fmt: skip
+    releases: Sequence[tuple[Mechanism, int]],
+    records: int,
+    stages: int,
+    among: _Crowd,
+    delta: float,
+    same: str,
+    in_clear: Sequence[str],
+    user: Rung,
+) -> Rung:
     """Return the central guarantee against an adversary who sees the shuffled batch alone."""
     users, size = among.users, among.size
 

@@ -129,9 +129,13 @@ def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
         shuffled = generic_epsilon(mechanisms, users=target.users, delta=delta) if delta >= LEAST_DELTA else None
         return shuffled is not None and shuffled <= epsilon
     shuffled, _ = central_epsilon(
-        mechanisms, users=target.users, delta=target.delta, records=target.records, stages=target.stages,
+        mechanisms,
+        users=target.users,
+        delta=target.delta,
+        records=target.records,
+        stages=target.stages,
         bracketed=False,
-    )  # fmt: skip
+    )
     return shuffled is not None and shuffled <= target.epsilon
 
 
@@ -255,9 +259,14 @@ def frontier(
 
 
 def users_needed(
-    mechanisms: Sequence[Mechanism], *, epsilon: float, delta: float, records: int = 1, stages: int = 1,
+    mechanisms: Sequence[Mechanism],
+    *,
+    epsilon: float,
+    delta: float,
+    records: int = 1,
+    stages: int = 1,
     tolerance: float = 0.01,
-) -> int | None:  # fmt: skip
+) -> int | None:
     """Return the least number of users of one crowd, within `tolerance`, at which the mechanisms fit a central (ε, δ).
 
     It is 1 if they fit without a shuffler, and None if 10^10 do not suffice. The answer itself was evaluated and fits.

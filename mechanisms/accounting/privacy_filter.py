@@ -91,9 +91,8 @@ class Account:
 
     def __add__(self, other: Account) -> Account:
         return Account(
-            self.epsilon + other.epsilon, self.delta + other.delta, self.rho + other.rho,
-            self.releases + other.releases,
-        )  # fmt: skip
+            self.epsilon + other.epsilon, self.delta + other.delta, self.rho + other.rho, self.releases + other.releases
+        )
 
     def take(self, rows: NDArray[np.intp]) -> Account:
         """Return the accounts of these rows."""

@@ -142,9 +142,15 @@ def cells_above(log_gamma: float, t: FloatArray, one_sided: FloatArray) -> Blank
     log_w = np.log(np.tile(ends - start, 2))
     log_u, log_v = np.concatenate([u, v]), np.concatenate([v, u])
     return BlanketCells(
-        log_gamma=min(0.0, log_gamma), log_w=log_w, log_p=log_w + log_u, log_q=log_w + log_v,
-        log_u_low=log_u, log_u_high=log_u, log_v_low=log_v, log_v_high=log_v,
-    )  # fmt: skip
+        log_gamma=min(0.0, log_gamma),
+        log_w=log_w,
+        log_p=log_w + log_u,
+        log_q=log_w + log_v,
+        log_u_low=log_u,
+        log_u_high=log_u,
+        log_v_low=log_v,
+        log_v_high=log_v,
+    )
 
 
 def _points(log_gamma: float, most: float) -> tuple[FloatArray, FloatArray]:

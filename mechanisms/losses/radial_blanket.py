@@ -177,17 +177,13 @@ def _masses(log_density: Callable[[FloatArray], FloatArray], edges: FloatArray) 
     return masses
 
 
-def _beside(
-    log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, t: float, r: FloatArray
-) -> FloatArray:
+def _beside(log_radius: Callable[[FloatArray], FloatArray], log_ratio: LogRatio, t: float, r: FloatArray) -> FloatArray:
     """Return the log density under x at r, on the side t = 1 of the input or t = -1."""
     density: FloatArray = log_radius(r) + log_ratio(r, np.full_like(r, t))
     return density
 
 
-def cell_masses(
-    log_density: LogRatio, r_edges: FloatArray, a_edges: FloatArray, rounding: float = 0.0
-) -> FloatArray:
+def cell_masses(log_density: LogRatio, r_edges: FloatArray, a_edges: FloatArray, rounding: float = 0.0) -> FloatArray:
     """Return log integrals over cells, edges (R + 1,), (A + 1,) -> (R, A), each to 1e-12 of itself.
 
     Two Gauss rules must agree so far. A cell on which they do not is quartered, down to a corner of the density.

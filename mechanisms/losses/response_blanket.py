@@ -108,6 +108,12 @@ def two_design(epsilon: float, points: int, size: int) -> BlanketCells:
     log_u = log_gamma + epsilon * np.array([1.0, 1.0, 0.0, 0.0])[kept]
     log_v = log_gamma + epsilon * np.array([1.0, 0.0, 1.0, 0.0])[kept]
     return BlanketCells(
-        log_gamma=log_gamma, log_w=log_w, log_p=log_w + log_u, log_q=log_w + log_v,
-        log_u_low=log_u, log_u_high=log_u, log_v_low=log_v, log_v_high=log_v,
-    )  # fmt: skip
+        log_gamma=log_gamma,
+        log_w=log_w,
+        log_p=log_w + log_u,
+        log_q=log_w + log_v,
+        log_u_low=log_u,
+        log_u_high=log_u,
+        log_v_low=log_v,
+        log_v_high=log_v,
+    )

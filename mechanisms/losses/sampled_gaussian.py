@@ -64,9 +64,11 @@ def replaced_loss(noise: float, rate: float) -> LossCells:
     above, below = log_masses(edges - center), log_masses(edges + center)
     rest = math.log1p(-rate) + log_masses(edges) if rate < 1 else np.full(len(edges) - 1, -np.inf)
     return LossCells(
-        low=loss[:-1], high=loss[1:], log_p=np.logaddexp(rest, math.log(rate) + above),
+        low=loss[:-1],
+        high=loss[1:],
+        log_p=np.logaddexp(rest, math.log(rate) + above),
         log_q=np.logaddexp(rest, math.log(rate) + below),
-    )  # fmt: skip
+    )
 
 
 def _mixed(t: FloatArray, noise: float, rate: float) -> FloatArray:

@@ -138,9 +138,12 @@ class Request:
     def release(self, question: Question, payload: NDArray[Any]) -> Release:
         """Return a release that answers one of the questions."""
         return Release(
-            {question.array: payload}, question.channel, self.stage, question.mechanism.guarantee,
+            {question.array: payload},
+            question.channel,
+            self.stage,
+            question.mechanism.guarantee,
             self.digest(question.channel),
-        )  # fmt: skip
+        )
 
     @cached_property
     def _digests(self) -> dict[str, str]:
@@ -154,20 +157,27 @@ class Request:
         for each in self.questions:
             arrays |= each.arrays()
         strings = {
-            "arm": self.arm, "stage": self.stage, "split": self.split, "encoder": self.encoder,
+            "arm": self.arm,
+            "stage": self.stage,
+            "split": self.split,
+            "encoder": self.encoder,
             "masked_lm": self.masked_lm,
-        }  # fmt: skip
+        }
         asked = {each.channel: json.dumps(each.spec, sort_keys=True) for each in self.questions}
         return arrays, strings | dict.fromkeys(_LISTED, "") | asked | {
-            "classes": int(self.classes), "minimum_users": int(self.minimum_users),
-            "part_index": int(self.part[0]), "part_count": int(self.part[1]),
-        }  # fmt: skip
+            "classes": int(self.classes),
+            "minimum_users": int(self.minimum_users),
+            "part_index": int(self.part[0]),
+            "part_count": int(self.part[1]),
+        }
 
     @classmethod
     def from_parts(
-        cls, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any],
+        cls,
+        arrays: Mapping[str, NDArray[Any]],
+        about: Mapping[str, Any],
         vocabulary: Callable[[str], Vocabulary] | None = None,
-    ) -> Request:  # fmt: skip
+    ) -> Request:
         """Return the request of `parts`. The sender may be hostile, so only a valid request is accepted.
 
         Args:
@@ -197,9 +207,13 @@ class Request:
                 wire = Received(arrays, about["classes"], about["masked_lm"], projection, vocabulary, questions)
                 questions += (kind.read(spec, wire),)
         request = cls(
-            arm=about["arm"], stage=about["stage"], split=about["split"], minimum_users=about["minimum_users"],
-            questions=questions, part=(about["part_index"], about["part_count"]),
-        )  # fmt: skip
+            arm=about["arm"],
+            stage=about["stage"],
+            split=about["split"],
+            minimum_users=about["minimum_users"],
+            questions=questions,
+            part=(about["part_index"], about["part_count"]),
+        )
         sent, said = request.parts()
         require(set(arrays) == set(sent), "its arrays are not those of a request")
         same = all(about[name] == said[name] for name in ("encoder", "masked_lm", "classes"))

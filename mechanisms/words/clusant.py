@@ -79,9 +79,12 @@ class CluSanT:
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         label="CluSanT: a cluster, then a word",
-        tried={"epsilon": EPSILONS, "clusters": (None, 5), "scale": (0.5,), "seed": (1,)}, few_words={"clusters": (2,)},
-        audits=({"clusters": 4},), pair=Pair.WORDS, slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
-    )  # fmt: skip
+        tried={"epsilon": EPSILONS, "clusters": (None, 5), "scale": (0.5,), "seed": (1,)},
+        few_words={"clusters": (2,)},
+        audits=({"clusters": 4},),
+        pair=Pair.WORDS,
+        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
+    )
 
     def __post_init__(self) -> None:
         size = len(self.vocabulary)
@@ -110,11 +113,14 @@ class CluSanT:
         reach = self.scale * made.reach + 1.0
         lengths = self.scale * made.reach + diameter(self.vocabulary) / made.narrowest
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=reach, protects="token",
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=reach,
+            protects="token",
             inputs="all; by the distances of the words, up to 1, and of their clusters together",
             numeric_epsilon=2 * self.epsilon * lengths * (width + 16) * 2.0**-53 + 2.0**-48,
             numeric_delta=sum(categorical.exact_delta(k) for k in made.members.shape),
-        )  # fmt: skip
+        )
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
         """Return d' of the guarantee, word ids (n,) and (k,) -> (n, k)."""

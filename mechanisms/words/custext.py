@@ -57,10 +57,14 @@ class _Grouped:
     ) -> Guarantee:
         groups = ("group",) if len(self.mapping.members) > 1 else ()
         return Guarantee(
-            epsilon=epsilon, metric="discrete", diameter=1.0, protects=protects, inputs=inputs,
+            epsilon=epsilon,
+            metric="discrete",
+            diameter=1.0,
+            protects=protects,
+            inputs=inputs,
             numeric_delta=categorical.exact_delta(self.mapping.members.shape[1]),
             exposes=exposed([*exposes, *groups]),
-        )  # fmt: skip
+        )
 
     def _draw(self, x: IntArray, epsilon: FloatArray, u: Points) -> IntArray:
         """Draw a word for each of (n,) inputs, with ε (n,) and points (n, 1)."""
@@ -114,10 +118,12 @@ class CusText(_Grouped):
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         label="CusText: one of K words",
-        tried={"epsilon": EPSILONS, "k": (3,), "similarity": ("euclidean", "cosine")}, few_words={"k": (2, 4)},
-        audits=({"epsilon": 2.0, "k": 8},), pair=Pair.WORDS,
+        tried={"epsilon": EPSILONS, "k": (3,), "similarity": ("euclidean", "cosine")},
+        few_words={"k": (2, 4)},
+        audits=({"epsilon": 2.0, "k": 8},),
+        pair=Pair.WORDS,
         slider=Slider(4.0, spaced(0.0, 12.0, 13), {"k": Range("Words to choose from, K", 2, 200, 1)}, slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         self._check()
@@ -243,13 +249,22 @@ class CusTextImportance(_Grouped):
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("importance",)
     facts: ClassVar[Facts] = Facts(
-        usual={"rest": 2.0}, few_words={"k": (2, 4)}, audits=({"k": 4},), pair=Pair.IMPORTANCE, slider=WHOLE_TEXT,
+        usual={"rest": 2.0},
+        few_words={"k": (2, 4)},
+        audits=({"k": 4},),
+        pair=Pair.IMPORTANCE,
+        slider=WHOLE_TEXT,
         tried={
-            "epsilon": EPSILONS, "rest": (8.0,), "share": (0.4,), "which": ("top", "bottom"),
-            "strategy": ("aggressive", "conservative"), "k": (3,), "similarity": ("euclidean", "cosine"),
+            "epsilon": EPSILONS,
+            "rest": (8.0,),
+            "share": (0.4,),
+            "which": ("top", "bottom"),
+            "strategy": ("aggressive", "conservative"),
+            "k": (3,),
+            "similarity": ("euclidean", "cosine"),
             "mode": ("repaired", "paper"),
         },
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         self._check()

@@ -96,13 +96,15 @@ def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: 
     counts[begins] = ends[1] - begins[1] + 1
     counts[ordered < 0] = 0
     return Deniability(
-        word_ids, draws, mass,
+        word_ids,
+        draws,
+        mass,
         stays=stays,
         distinct=given.sum(axis=1).astype(np.float64),
         core=_core(counts / draws, mass),
         origins=np.bincount(ordered[given], minlength=len(mechanism.vocabulary)).astype(np.float64),
         exact=False,
-    )  # fmt: skip
+    )
 
 
 def draw(mechanism: Any, word_ids: IntArray, *, draws: int, rng: Uniforms) -> IntArray:
@@ -151,9 +153,14 @@ def has_probabilities(mechanism: Any) -> bool:
 
 
 def calibrate(
-    level: Callable[[float], float], target: float, *, low: float = 1e-3, high: float = 1000.0,
-    relative: float = 1e-4, slack: float = 0.0,
-) -> float:  # fmt: skip
+    level: Callable[[float], float],
+    target: float,
+    *,
+    low: float = 1e-3,
+    high: float = 1000.0,
+    relative: float = 1e-4,
+    slack: float = 0.0,
+) -> float:
     """Return the largest ε, to a relative precision, with level(ε) at most `target`, for a level that rises with ε.
 
     `level` is, for example, a quantile of `stays` over given words. It rises with ε for the exponential mechanism,

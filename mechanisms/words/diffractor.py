@@ -70,11 +70,13 @@ class Diffractor:
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
-        label="1-Diffractor: neighbours in a list", tried={"epsilon": EPSILONS, "lists": (2,), "seed": (1,)},
-        audits=({"epsilon": 0.3, "lists": 2},), pair=Pair.WORDS,
+        label="1-Diffractor: neighbours in a list",
+        tried={"epsilon": EPSILONS, "lists": (2,), "seed": (1,)},
+        audits=({"epsilon": 0.3, "lists": 2},),
+        pair=Pair.WORDS,
         # its ε is for each place in a list of all words
         slider=Slider(0.1, (0.02, *spaced(0.1, 0.5, 5)), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -90,10 +92,13 @@ class Diffractor:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=float(len(self.vocabulary) - 1), protects="token",
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=float(len(self.vocabulary) - 1),
+            protects="token",
             inputs="all; by the largest difference of their places in a list",
             numeric_delta=(2 * len(self.vocabulary) + self.lists) * 2.0**-50,
-        )  # fmt: skip
+        )
 
     @property
     def order(self) -> IntArray:

@@ -71,9 +71,12 @@ class DpBart:
     moves: ClassVar[bool] = True
     whole: ClassVar[bool] = True
     facts: ClassVar[Facts] = Facts(
-        usual={"delta": 1e-3, "width": 2}, audits=({"window": 4},), pair=Pair.STATES, slider=WHOLE_TEXT,
+        usual={"delta": 1e-3, "width": 2},
+        audits=({"window": 4},),
+        pair=Pair.STATES,
+        slider=WHOLE_TEXT,
         tried={"epsilon": EPSILONS, "delta": (1e-6,), "width": (3,), "window": (4,), "clip": (0.1,)},
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         for name in ("width", "window"):
@@ -131,9 +134,13 @@ class DpBart:
         """
         noise = self.noise.guarantee
         return Guarantee(
-            epsilon=math.inf, metric=noise.metric, diameter=noise.diameter, protects="sequence",
-            numeric_delta=Gaussian(MAX_DIM, self.noise.sigma).guarantee.numeric_delta, sigma=noise.sigma,
-        )  # fmt: skip
+            epsilon=math.inf,
+            metric=noise.metric,
+            diameter=noise.diameter,
+            protects="sequence",
+            numeric_delta=Gaussian(MAX_DIM, self.noise.sigma).guarantee.numeric_delta,
+            sigma=noise.sigma,
+        )
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the loss that dominates all texts whose lifted states over R are within `distance` (None: 2)."""

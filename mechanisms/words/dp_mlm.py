@@ -100,7 +100,11 @@ class DpMlm(FromLogits):
                     before = current[rows, position]
                     at = np.full(len(rows), position, dtype=np.int64)
                     current[rows, position] = self._draw(
-                        scores, at, current, rows, points[rows * length + position],
+                        scores,
+                        at,
+                        current,
+                        rows,
+                        points[rows * length + position],
                         lift=partial(self._filtered, x=before),
                     )
         return current.reshape(np.shape(x))

@@ -69,9 +69,12 @@ class FromLogits:
     reads: ClassVar[tuple[str, ...]] = ("scores",)
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        usual={"low": -1.0, "high": 1.0}, tried={"epsilon": EPSILONS, "low": (-2.0,), "high": (3.0,)},
-        audits=({"epsilon": 2.0},), pair=Pair.LOGITS, slider=WHOLE_TEXT,
-    )  # fmt: skip
+        usual={"low": -1.0, "high": 1.0},
+        tried={"epsilon": EPSILONS, "low": (-2.0,), "high": (3.0,)},
+        audits=({"epsilon": 2.0},),
+        pair=Pair.LOGITS,
+        slider=WHOLE_TEXT,
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -94,9 +97,13 @@ class FromLogits:
     def guarantee(self) -> Guarantee:
         """Return the theorem of one draw, about everything from which its logits were computed."""
         return Guarantee(
-            epsilon=self.epsilon, metric="discrete", diameter=1.0, protects="sequence",
-            numeric_delta=categorical.exact_delta(len(self.vocabulary)), exposes=self.exposes,
-        )  # fmt: skip
+            epsilon=self.epsilon,
+            metric="discrete",
+            diameter=1.0,
+            protects="sequence",
+            numeric_delta=categorical.exact_delta(len(self.vocabulary)),
+            exposes=self.exposes,
+        )
 
     def blanket(self) -> BlanketCells | None:
         """Return cells above every two contexts, a choice by weights in [1, e^(ε/2)], or None with exposures."""
@@ -127,9 +134,15 @@ class FromLogits:
         return log_weights(scores, self.epsilon, self.low, self.high)
 
     def _draw(
-        self, scores: Scores, positions: IntArray, word_ids: IntArray, rows: IntArray, points: Points, *,
+        self,
+        scores: Scores,
+        positions: IntArray,
+        word_ids: IntArray,
+        rows: IntArray,
+        points: Points,
+        *,
         lift: Callable[[FloatArray], FloatArray] | None = None,
-    ) -> IntArray:  # fmt: skip
+    ) -> IntArray:
         """Draw one word for each of the rows, at its position: (k,) int64. `lift` changes the log-weights."""
         logits, expected = np.asarray(scores(positions, word_ids, rows)), (len(rows), len(self.vocabulary))
         if logits.shape != expected:

@@ -52,9 +52,12 @@ class Length:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=float(self.tokens), protects="sequence",
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=float(self.tokens),
+            protects="sequence",
             numeric_delta=categorical.exact_delta(self.tokens + 1),
-        )  # fmt: skip
+        )
 
     def _weights(self, x: NDArray[np.int64]) -> FloatArray:
         weights: FloatArray = -self.epsilon / 2 * np.abs(x[:, None] - np.arange(self.tokens + 1)[None])

@@ -60,9 +60,11 @@ class Madlib:
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
-        label="MADLIB: noise on the word's vector", tried={"epsilon": EPSILONS}, pair=Pair.WORDS,
+        label="MADLIB: noise on the word's vector",
+        tried={"epsilon": EPSILONS},
+        pair=Pair.WORDS,
         slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -108,9 +110,15 @@ def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:
 
 
 def perturbed(
-    x: IntArray, epsilon: float, vocabulary: Vocabulary, rng: Uniforms,
-    choose: Callable[[FloatArray, IntArray, FloatArray], IntArray], *, root: FloatArray | None = None, more: int = 0,
-) -> IntArray:  # fmt: skip
+    x: IntArray,
+    epsilon: float,
+    vocabulary: Vocabulary,
+    rng: Uniforms,
+    choose: Callable[[FloatArray, IntArray, FloatArray], IntArray],
+    *,
+    root: FloatArray | None = None,
+    more: int = 0,
+) -> IntArray:
     """Return the words chosen by noisy vectors for each number of x, (n,) or (n, L); NOTHING stays.
 
     Uniforms are drawn a few columns at a time, m + 1 + more for each token, present or not. The work is done for those

@@ -83,9 +83,11 @@ class MadlibSyntax:
     facts: ClassVar[Facts] = Facts(
         needs=frozenset({AboutWords.TAGS}),
         tried={"epsilon": EPSILONS, "k": (3,), "penalty": (1.0,), "mode": ("repaired", "paper")},
-        few_words={"k": (2, 4)}, audits=({}, {"k": 8, "mode": "paper"}), pair=Pair.WORDS,
+        few_words={"k": (2, 4)},
+        audits=({}, {"k": 8, "mode": "paper"}),
+        pair=Pair.WORDS,
         slider=Absent("which wants the part of speech of every word"),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -144,9 +146,12 @@ class MadlibSyntax:
         if self.mode == "paper":
             tags = _tags(self.vocabulary)
             return perturbed(
-                x, self.epsilon, self.vocabulary, rng,
+                x,
+                self.epsilon,
+                self.vocabulary,
+                rng,
                 lambda z, word_ids, _: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
-            )  # fmt: skip
+            )
         points = Points.drawn(rng, x.shape, UNIFORMS)
         out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)
         there = flat != NOTHING

@@ -71,9 +71,11 @@ class Mahalanobis:
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         label="Mahalanobis: noise by the words' shape",
-        tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)}, audits=({"lam": 0.5},), pair=Pair.WORDS,
+        tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)},
+        audits=({"lam": 0.5},),
+        pair=Pair.WORDS,
         slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -95,11 +97,14 @@ class Mahalanobis:
         """Return the theorem."""
         shape, width = _shape(self.vocabulary, self.lam), self.vocabulary.vectors.shape[1]
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=shape.diameter, protects="token",
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=shape.diameter,
+            protects="token",
             inputs="all; by the regularized Mahalanobis distance of the vectors",
             numeric_epsilon=self.epsilon * shape.error,
             numeric_delta=min(1.0, (2 * width + 1) * (len(self.vocabulary) - 1) * LATTICE),
-        )  # fmt: skip
+        )
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
         """Return d of the guarantee, never below it: word ids (n,) and (k,) -> (n, k)."""

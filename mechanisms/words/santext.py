@@ -50,9 +50,11 @@ class SanText:
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
-        label="SanText: near words more often", tried={"epsilon": EPSILONS}, pair=Pair.WORDS,
+        label="SanText: near words more often",
+        tried={"epsilon": EPSILONS},
+        pair=Pair.WORDS,
         slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -66,9 +68,13 @@ class SanText:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
-            numeric_epsilon=self._draws.numeric_epsilon, numeric_delta=self._draws.numeric_delta,
-        )  # fmt: skip
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=diameter(self.vocabulary),
+            protects="token",
+            numeric_epsilon=self._draws.numeric_epsilon,
+            numeric_delta=self._draws.numeric_delta,
+        )
 
     @property
     def _draws(self) -> Exponential:
@@ -133,13 +139,21 @@ class SanTextPlus:
     channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
-        label="SanText+: frequent words may stay", needs=frozenset({AboutWords.COUNTS}),
-        tried={"epsilon": EPSILONS, "w": (0.5,), "p": (0.3, 1.0)}, audits=({"w": 0.7},), pair=Pair.WORDS,
-        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True, more={
-            "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
-            "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
-        }),
-    )  # fmt: skip
+        label="SanText+: frequent words may stay",
+        needs=frozenset({AboutWords.COUNTS}),
+        tried={"epsilon": EPSILONS, "w": (0.5,), "p": (0.3, 1.0)},
+        audits=({"w": 0.7},),
+        pair=Pair.WORDS,
+        slider=Slider(
+            12.0,
+            (0.0, *WORD_CURVE),
+            slow=True,
+            more={
+                "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
+                "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
+            },
+        ),
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
@@ -171,12 +185,15 @@ class SanTextPlus:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=diameter(self.vocabulary), protects="token",
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=diameter(self.vocabulary),
+            protects="token",
             offset=-math.log(self.p) if self.keeps else 0.0,
             numeric_epsilon=self._draws.numeric_epsilon,
             numeric_delta=self._draws.numeric_delta + FINE,
             exposes=("frequent-words",) if self.keeps else (),
-        )  # fmt: skip
+        )
 
     @property
     def _draws(self) -> Exponential:

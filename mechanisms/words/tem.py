@@ -68,9 +68,11 @@ class Tem:
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         label="TEM: near words, far ones alike",
-        tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)}, audits=({"gamma": 1.5},), pair=Pair.WORDS,
+        tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)},
+        audits=({"gamma": 1.5},),
+        pair=Pair.WORDS,
         slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
@@ -95,9 +97,13 @@ class Tem:
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
         return Guarantee(
-            epsilon=self.epsilon, metric="euclidean", diameter=min(diameter(self.vocabulary), self.radius),
-            protects="token", numeric_epsilon=self._draws.numeric_epsilon, numeric_delta=self._draws.numeric_delta,
-        )  # fmt: skip
+            epsilon=self.epsilon,
+            metric="euclidean",
+            diameter=min(diameter(self.vocabulary), self.radius),
+            protects="token",
+            numeric_epsilon=self._draws.numeric_epsilon,
+            numeric_delta=self._draws.numeric_delta,
+        )
 
     @property
     def _draws(self) -> Exponential:

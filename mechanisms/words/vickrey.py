@@ -62,9 +62,10 @@ class Vickrey:
     reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         label="Vickrey: the nearest or the second nearest",
-        tried={"epsilon": EPSILONS, "t": (0.5,), "lam": (0.0, 0.4)}, pair=Pair.WORDS,
+        tried={"epsilon": EPSILONS, "t": (0.5,), "lam": (0.0, 0.4)},
+        pair=Pair.WORDS,
         slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

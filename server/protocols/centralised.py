@@ -9,6 +9,11 @@ from __future__ import annotations
 from server.protocols.declaration import TrainingProtocol
 
 PROTOCOL = TrainingProtocol(
-    "centralised", "trained on all texts and labels as they are, by a server trusted with them: NOT private",
-    some_labels=True, encoder=True, private=False, whole=False, beside=True,
-)  # fmt: skip
+    "centralised",
+    "trained on all texts and labels as they are, by a server trusted with them: NOT private",
+    some_labels=True,
+    encoder=True,
+    private=False,
+    whole=False,
+    beside=True,
+)

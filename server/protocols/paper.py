@@ -9,7 +9,10 @@ from mechanisms.channels import EMBEDDING, LABEL
 from server.protocols.declaration import TrainingProtocol
 
 PROTOCOL = TrainingProtocol(
-    "paper", "a trusted simulation of the published procedure; gradients depend on raw text: NOT private",
-    trains_on=frozenset({EMBEDDING.name, LABEL.name}), queried=frozenset({EMBEDDING.name}), checkpoint=True,
+    "paper",
+    "a trusted simulation of the published procedure; gradients depend on raw text: NOT private",
+    trains_on=frozenset({EMBEDDING.name, LABEL.name}),
+    queried=frozenset({EMBEDDING.name}),
+    checkpoint=True,
     private=False,
-)  # fmt: skip
+)

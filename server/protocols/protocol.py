@@ -164,9 +164,17 @@ class Channels:
         return bool(self.embedding) and (self.asking or (self.teaching and self.statistic is None))
 
     def embeddings(
-        self, encoder: str, maps: Maps, mechanism: Mechanism, *, stage: str, split: str, label: bool = False,
-        part: tuple[int, int] = (0, 1), prior: Any = None,
-    ) -> Request:  # fmt: skip
+        self,
+        encoder: str,
+        maps: Maps,
+        mechanism: Mechanism,
+        *,
+        stage: str,
+        split: str,
+        label: bool = False,
+        part: tuple[int, int] = (0, 1),
+        prior: Any = None,
+    ) -> Request:
         """Return a request for embeddings under the maps.
 
         Args:

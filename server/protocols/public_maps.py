@@ -33,9 +33,14 @@ class PublicMaps:
     """
 
     def __init__(
-        self, embeddings: NDArray[np.float32], labels: NDArray[np.int64] | None, *, classes: int, learned: bool,
+        self,
+        embeddings: NDArray[np.float32],
+        labels: NDArray[np.int64] | None,
+        *,
+        classes: int,
+        learned: bool,
         seed: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.embeddings = embeddings
         self.labels = labels
         self.classes = classes

@@ -24,9 +24,12 @@ log = logging.getLogger(__name__)
 
 #: Number of stages of the labels.
 LABEL_STAGES = Option(
-    "label_stages", 1, "Number of stages, of disjoint users, in which labels are released. The model of one stage "
-    "gives the prior of the next.", least=1,
-)  # fmt: skip
+    "label_stages",
+    1,
+    "Number of stages, of disjoint users, in which labels are released. The model of one stage "
+    "gives the prior of the next.",
+    least=1,
+)
 
 
 def release_once(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
@@ -53,9 +56,15 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
         asked = asked or maps
         prior = maps.folded() if getattr(label, "needs_prior", False) else None
         batch = yield channels.embeddings(
-            public.encoder.identity, maps, mechanism, split="train", label=True, prior=prior,
-            stage="train" if stages == 1 else f"train-{stage + 1}", part=(stage, stages),
-        )  # fmt: skip
+            public.encoder.identity,
+            maps,
+            mechanism,
+            split="train",
+            label=True,
+            prior=prior,
+            stage="train" if stages == 1 else f"train-{stage + 1}",
+            part=(stage, stages),
+        )
         embedding, labels = batch.of(EmbeddingQuestion), batch.of(LabelQuestion)
         if embedding is None or labels is None:
             continue
@@ -63,17 +72,27 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
         y.append(labels.values.astype(np.int64))
         transitions.append(log_transition(label, y[-1], classes=channels.classes, z=z[-1], prior=prior))
         maps = train_head(
-            maps, np.concatenate(z), np.concatenate(y),
+            maps,
+            np.concatenate(z),
+            np.concatenate(y),
             label_transition=None if isinstance(label, Identity) else np.exp(np.concatenate(transitions)),
             seed=training.seed,
-        )  # fmt: skip
+        )
     maps = rescaled(maps, public=public.embeddings)
     return EmbeddingModel(channels, public.encoder, mechanism, maps, asked)
 
 
 PROTOCOL = TrainingProtocol(
-    "release-once", "every user released a sanitized embedding and label once; the rest is post-processing",
-    steps=release_once, trains_on=frozenset({EMBEDDING.name, LABEL.name}),
-    queried=frozenset({EMBEDDING.name, ANSWER.name}), public_text=True, encoder=True, alone=Alone.ALWAYS, beside=True,
-    deployable=True, options=(LABEL_STAGES,), stages=LABEL_STAGES.of,
-)  # fmt: skip
+    "release-once",
+    "every user released a sanitized embedding and label once; the rest is post-processing",
+    steps=release_once,
+    trains_on=frozenset({EMBEDDING.name, LABEL.name}),
+    queried=frozenset({EMBEDDING.name, ANSWER.name}),
+    public_text=True,
+    encoder=True,
+    alone=Alone.ALWAYS,
+    beside=True,
+    deployable=True,
+    options=(LABEL_STAGES,),
+    stages=LABEL_STAGES.of,
+)

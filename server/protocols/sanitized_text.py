@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 #: Coordinates between encoder and head. Du et al. 2023, section 4.2, use 16 for all main results.
 BOTTLENECK = Option(
-    "bottleneck", 16, 'Number of coordinates between encoder and head if users release texts, or "none".', least=2,
+    "bottleneck",
+    16,
+    'Number of coordinates between encoder and head if users release texts, or "none".',
+    least=2,
     optional=True,
-)  # fmt: skip
+)
 
 
 def sanitized_text(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
@@ -76,9 +79,15 @@ def start_of(public: Public, channels: Channels, training: Training, *, dim: int
 
 
 def trained_on(
-    batch: Batch | None, public: Public, channels: Channels, training: Training, *, checkpoint: str | Path,
-    dim: int | None, mechanism: Mechanism | None = None,
-) -> Pipeline | None:  # fmt: skip
+    batch: Batch | None,
+    public: Public,
+    channels: Channels,
+    training: Training,
+    *,
+    checkpoint: str | Path,
+    dim: int | None,
+    mechanism: Mechanism | None = None,
+) -> Pipeline | None:
     """Return a pipeline trained on labelled public text and released texts with labels.
 
     Labelled public text is sanitized like users' text before it joins their releases. A model that reads sanitized
@@ -108,10 +117,20 @@ def trained_on(
     if not texts:
         return None
     return train_on_text(
-        checkpoint, texts, labels, classes=channels.classes, dim=dim, label_transition=likelihood,
-        mechanism=mechanism, epochs=training.epochs, batch_size=training.batch_size, seed=training.seed,
-        pooling=training.pooling, max_length=training.max_length, **training.descent,
-    )  # fmt: skip
+        checkpoint,
+        texts,
+        labels,
+        classes=channels.classes,
+        dim=dim,
+        label_transition=likelihood,
+        mechanism=mechanism,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        seed=training.seed,
+        pooling=training.pooling,
+        max_length=training.max_length,
+        **training.descent,
+    )
 
 
 Labelled = tuple[list[Text], NDArray[np.int64], NDArray[np.float64]]
@@ -140,7 +159,14 @@ def _released(batch: Batch, channels: Channels) -> Labelled:
 
 
 PROTOCOL = TrainingProtocol(
-    "sanitized-text", "every user released a sanitized text and label once; the rest is post-processing",
-    steps=sanitized_text, trains_on=frozenset({TEXT.name, LABEL.name}), queried=frozenset({TEXT.name}),
-    checkpoint=True, alone=Alone.LABELLED, beside=True, deployable=True, options=(BOTTLENECK,),
-)  # fmt: skip
+    "sanitized-text",
+    "every user released a sanitized text and label once; the rest is post-processing",
+    steps=sanitized_text,
+    trains_on=frozenset({TEXT.name, LABEL.name}),
+    queried=frozenset({TEXT.name}),
+    checkpoint=True,
+    alone=Alone.LABELLED,
+    beside=True,
+    deployable=True,
+    options=(BOTTLENECK,),
+)

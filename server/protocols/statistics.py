@@ -67,24 +67,30 @@ SAME = "same"
 #: Number of groups of users, and training of the encoder between them.
 ROUNDS = Option("rounds", 1, "Number of groups of disjoint users that release vectors, one after another.", least=1)
 SELF_TRAINING = Option(
-    "self_training", False, "True if the model of one group labels public text, on which the encoder of the next group "
+    "self_training",
+    False,
+    "True if the model of one group labels public text, on which the encoder of the next group "
     "and of the final model is trained.",
-)  # fmt: skip
+)
 STUDENT_ENCODER = Option(
-    "student", SAME, "Encoder that self-training fine-tunes, named as in encoder.model, so that a large encoder labels "
+    "student",
+    SAME,
+    "Encoder that self-training fine-tunes, named as in encoder.model, so that a large encoder labels "
     'public text for a small one that devices run; "same" for the experiment\'s.',
-)  # fmt: skip
+)
 STUDENT_EPOCHS = Option("student_epochs", 3, "Number of epochs of self-training.", least=1)
 #: Whether a few dishonest users are kept from moving the users' mean.
 ROBUST = Option(
-    "robust", True, "True if user vectors that honest users would not have released are left out of their mean.",
-)  # fmt: skip
+    "robust", True, "True if user vectors that honest users would not have released are left out of their mean."
+)
 #: Measured (MiniLM): 9,000 users of banking77 under ε = 6 have .004 and lose .005, 300 of AG News under ε = 3 have .011
 #: and add .001, 300 of CR under ε = 3 have .022 and add .036.
 LEAST_GAIN = Option(
-    "least_gain", 0.01, "What users' vectors must be expected to explain of labels beyond class names, as a share of "
+    "least_gain",
+    0.01,
+    "What users' vectors must be expected to explain of labels beyond class names, as a share of "
     "what class names explain. Below it, no user is queried. 0 always queries.",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +153,12 @@ class Batches:
             HonestLaw(mechanism), length, len(release), honest, exact=self.like_public and codes.shape == (2, 1)
         )
         test = BatchTest(
-            release.stage, len(release), found.excess, found.dropped if self.robust else 0.0,
+            release.stage,
+            len(release),
+            found.excess,
+            found.dropped if self.robust else 0.0,
             (plain, most if self.robust else plain),
-        )  # fmt: skip
+        )
         self.tests.append(test)
         if test.alarm:
             log.warning(f"stage {release.stage}: {test.told}")
@@ -191,11 +200,18 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
         believed = Belief(pseudo_labels(maps, embeddings, public.labels))
         place = folder if last else folder / f"round-{number + 1}"
         student = finetune(
-            training.student or public.checkpoint, public.texts, believed.values, place / STUDENT,
-            classes=channels.classes, epochs=STUDENT_EPOCHS.of(training.options), lr=RATE,
-            batch_size=training.batch_size, seed=training.seed, pooling=training.pooling,
+            training.student or public.checkpoint,
+            public.texts,
+            believed.values,
+            place / STUDENT,
+            classes=channels.classes,
+            epochs=STUDENT_EPOCHS.of(training.options),
+            lr=RATE,
+            batch_size=training.batch_size,
+            seed=training.seed,
+            pooling=training.pooling,
             max_length=training.max_length,
-        )  # fmt: skip
+        )
         export_encoder(student, place / ENCODER, **training.export)
         encoder = yield Publish(place / ENCODER, splits=("test" if last else "train",))
         embeddings = encoder.embed(public.texts)
@@ -266,20 +282,25 @@ def _frame(
         said = 1 - SHARED if codes.shape[1] > own.shape[1] else 1.0
         by_names = believed is not None and believed.by_names and channels.teaching
         features = best_features(
-            embeddings, own,
+            embeddings,
+            own,
             lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1]) / said,
-            users=max(answers, 1), length=codes.shape[1],
+            users=max(answers, 1),
+            length=codes.shape[1],
             least=covering_features(embeddings, believed.values, own) if believed is not None and by_names else 0,
-        )  # fmt: skip
+        )
     if channels.asking:
         features = max(features, dim_of(channels.embedding[0]))
     return pca_maps(embeddings, dim=features, classes=channels.classes)
 
 
 def _worth_querying(
-    embeddings: NDArray[np.float32], believed: Belief | None, channels: Channels, codes: NDArray[np.float32],
+    embeddings: NDArray[np.float32],
+    believed: Belief | None,
+    channels: Channels,
+    codes: NDArray[np.float32],
     least: float,
-) -> bool:  # fmt: skip
+) -> bool:
     """Return False, with a line of progress, if users are expected to add next to nothing to class names."""
     if not channels.teaching or believed is None or not believed.by_names or least == 0:
         return True
@@ -297,11 +318,7 @@ def _worth_querying(
 
 
 def _asked(
-    frame: Maps,
-    encoder: Encoding,
-    channels: Channels,
-    codes: NDArray[np.float32],
-    part: tuple[int, int],
+    frame: Maps, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], part: tuple[int, int]
 ) -> Generator[Request, Batch, Release | None]:
     """Request user vectors from a group, (number, groups); return None if no group is asked or nothing arrives."""
     if not channels.teaching:
@@ -313,9 +330,15 @@ def _asked(
 
 
 def _taught(
-    frame: Maps, embeddings: NDArray[Any], believed: Belief | None, release: Release | None, channels: Channels,
-    codes: NDArray[np.float32], seed: list[int], batches: Batches,
-) -> Maps | None:  # fmt: skip
+    frame: Maps,
+    embeddings: NDArray[Any],
+    believed: Belief | None,
+    release: Release | None,
+    channels: Channels,
+    codes: NDArray[np.float32],
+    seed: list[int],
+    batches: Batches,
+) -> Maps | None:
     """Return the frame with the head from a group's release and labels of public text; None if both are missing.
 
     Args:
@@ -351,9 +374,13 @@ def _taught(
 
 
 def _descended(
-    frame: Maps, embeddings: NDArray[Any], believed: Belief | None,
-    records: tuple[NDArray[np.float64], NDArray[np.int64]], curator: Descent, seed: list[int],
-) -> Maps:  # fmt: skip
+    frame: Maps,
+    embeddings: NDArray[Any],
+    believed: Belief | None,
+    records: tuple[NDArray[np.float64], NDArray[np.int64]],
+    curator: Descent,
+    seed: list[int],
+) -> Maps:
     """Return the head after a curator's steps on users' records, starting from the head of public labels."""
     public = frame.project(embeddings)
     start = np.zeros((frame.dim, frame.classes)), np.zeros(frame.classes)
@@ -392,10 +419,19 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 PROTOCOL = TrainingProtocol(
-    "statistics", "every user released one vector, of how features go with labels; the server learnt from their mean, "
+    "statistics",
+    "every user released one vector, of how features go with labels; the server learnt from their mean, "
     "and the rest is post-processing",
-    steps=statistics, trains_on=frozenset({VECTOR.name}), queried=frozenset({EMBEDDING.name, ANSWER.name}),
-    public_text=True, some_labels=True, encoder=True, checkpoint=True, alone=Alone.DESCRIBED, deployable=True,
-    options=(ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST, LEAST_GAIN), stages=ROUNDS.of,
+    steps=statistics,
+    trains_on=frozenset({VECTOR.name}),
+    queried=frozenset({EMBEDDING.name, ANSWER.name}),
+    public_text=True,
+    some_labels=True,
+    encoder=True,
+    checkpoint=True,
+    alone=Alone.DESCRIBED,
+    deployable=True,
+    options=(ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST, LEAST_GAIN),
+    stages=ROUNDS.of,
     check=_check,
-)  # fmt: skip
+)

@@ -64,8 +64,12 @@ def text_then_embeddings(public: Public, channels: Channels, training: Training,
 
 
 PROTOCOL = TrainingProtocol(
-    "text-then-embeddings", "half of the users released a sanitized text, the others a sanitized embedding under the "
+    "text-then-embeddings",
+    "half of the users released a sanitized text, the others a sanitized embedding under the "
     "encoder trained on these, each with a label; the rest is post-processing",
-    steps=text_then_embeddings, trains_on=frozenset({TEXT.name, EMBEDDING.name, LABEL.name}),
-    queried=frozenset({EMBEDDING.name}), checkpoint=True, stages=lambda options: 2,
-)  # fmt: skip
+    steps=text_then_embeddings,
+    trains_on=frozenset({TEXT.name, EMBEDDING.name, LABEL.name}),
+    queried=frozenset({EMBEDDING.name}),
+    checkpoint=True,
+    stages=lambda options: 2,
+)

@@ -50,9 +50,12 @@ class Descent:
 
     def __post_init__(self) -> None:
         limits = {
-            "epsilon": (1e-6, 1000.0), "delta": (1e-300, 1 - 1e-12), "clip": (1e-6, 1e6), "learning_rate": (1e-6, 1e6),
+            "epsilon": (1e-6, 1000.0),
+            "delta": (1e-300, 1 - 1e-12),
+            "clip": (1e-6, 1e6),
+            "learning_rate": (1e-6, 1e6),
             "momentum": (0.0, 0.999),
-        }  # fmt: skip
+        }
         for field, (low, high) in limits.items():
             object.__setattr__(self, field, checks.real(self.name, field, getattr(self, field), low, high))
 
@@ -160,9 +163,11 @@ class DPSGD(NoisySteps):
         module = GradSampleModule(linear)
         optimizer = DPOptimizer(
             torch.optim.SGD(module.parameters(), lr=self.learning_rate, momentum=self.momentum),
-            noise_multiplier=self.noise, max_grad_norm=self.clip, expected_batch_size=self.rate * len(x),
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            expected_batch_size=self.rate * len(x),
             generator=torch.Generator().manual_seed(seed),
-        )  # fmt: skip
+        )
         features, target = torch.from_numpy(x.astype(np.float32)), torch.tensor(labels)
         rng = np.random.default_rng(seed)
         for _ in range(self.steps):

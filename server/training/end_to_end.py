@@ -46,9 +46,15 @@ def check(checkpoint: str | Path, *, dim: int | None, name: str, max_length: int
 
 
 def started(
-    checkpoint: str | Path, texts: Sequence[Text], *, dim: int | None, classes: int, rng: np.random.Generator,
-    pooling: str, max_length: int,
-) -> Pipeline:  # fmt: skip
+    checkpoint: str | Path,
+    texts: Sequence[Text],
+    *,
+    dim: int | None,
+    classes: int,
+    rng: np.random.Generator,
+    pooling: str,
+    max_length: int,
+) -> Pipeline:
     """Return the checkpoint as a pipeline with random maps and head.
 
     The starting `mean` is that of the first texts' embeddings.
@@ -77,11 +83,23 @@ def started(
 
 
 def fit(
-    pipeline: Pipeline, texts: Sequence[Text], loss: Loss, *, epochs: int, batch_size: int, encoder_lr: float,
-    maps_lr: float, seed: int, rng: np.random.Generator, noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    warm_up: float = 0.1, schedule: str = "linear", weight_decay: float = 0.01, said: str,
+    pipeline: Pipeline,
+    texts: Sequence[Text],
+    loss: Loss,
+    *,
+    epochs: int,
+    batch_size: int,
+    encoder_lr: float,
+    maps_lr: float,
+    seed: int,
+    rng: np.random.Generator,
+    noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    warm_up: float = 0.1,
+    schedule: str = "linear",
+    weight_decay: float = 0.01,
+    said: str,
     after_epoch: Callable[[int, Pipeline], None] | None = None,
-) -> Pipeline:  # fmt: skip
+) -> Pipeline:
     """Minimize loss(logits, rows) over all parameters, in place.
 
     It uses AdamW, a linear warm-up, then decay to 0 or none (`text_batches.warmed`), weight decay of the encoder alone,

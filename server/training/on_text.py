@@ -80,12 +80,20 @@ def train_on_text(
         return -torch.logsumexp(torch.log_softmax(logits, dim=1) + log[at].to(logits.device), dim=1).mean()
 
     rng = np.random.default_rng([seed, 0])
-    pipeline = started(
-        checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length
-    )
+    pipeline = started(checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length)
     return fit(
-        pipeline, texts, loss, epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr,
-        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, seed=seed, rng=rng,
+        pipeline,
+        texts,
+        loss,
+        epochs=epochs,
+        batch_size=batch_size,
+        encoder_lr=encoder_lr,
+        maps_lr=maps_lr,
+        warm_up=warm_up,
+        schedule=schedule,
+        weight_decay=weight_decay,
+        seed=seed,
+        rng=rng,
         noise=None if mechanism is None else Noise(mechanism, seed=seed, stage="sanitized-text"),
         said="training on sanitized text",
-    )  # fmt: skip
+    )

@@ -73,13 +73,22 @@ def train_paper(
         raise ValueError(f"training: way paper must be acknowledged in the experiment file. {SENTENCE}")
     y = checked(texts, labels, classes, epochs, batch_size)
     rng = np.random.default_rng([seed, 0])
-    pipeline = started(
-        checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length
-    )
+    pipeline = started(checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length)
     noise = Noise(mechanism, seed=seed, stage="paper")
     return fit(
-        pipeline, texts, lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at].to(logits.device)),
-        epochs=epochs, batch_size=batch_size, encoder_lr=encoder_lr, maps_lr=maps_lr, seed=seed, rng=rng, noise=noise,
-        warm_up=warm_up, schedule=schedule, weight_decay=weight_decay, said="trusted simulation",
+        pipeline,
+        texts,
+        lambda logits, at: torch.nn.functional.cross_entropy(logits, y[at].to(logits.device)),
+        epochs=epochs,
+        batch_size=batch_size,
+        encoder_lr=encoder_lr,
+        maps_lr=maps_lr,
+        seed=seed,
+        rng=rng,
+        noise=noise,
+        warm_up=warm_up,
+        schedule=schedule,
+        weight_decay=weight_decay,
+        said="trusted simulation",
         after_epoch=after_epoch,
-    )  # fmt: skip
+    )

@@ -21,9 +21,15 @@ REPORT = 50
 
 
 def finetune_paraphraser(
-    checkpoint: str | Path, pairs: Sequence[tuple[str, str]], folder: str | Path, *, epochs: int = 3,
-    batch_size: int = 16, lr: float = 5e-5, seed: int,
-) -> Path:  # fmt: skip
+    checkpoint: str | Path,
+    pairs: Sequence[tuple[str, str]],
+    folder: str | Path,
+    *,
+    epochs: int = 3,
+    batch_size: int = 16,
+    lr: float = 5e-5,
+    seed: int,
+) -> Path:
     """Train a causal or sequence-to-sequence checkpoint on *public* pairs (text, paraphrase).
 
     Each text stands in the prompt of `dp-paraphrase`, as `export_generator` builds it. The model learns every token of

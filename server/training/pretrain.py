@@ -191,9 +191,13 @@ def _training_kinds(uniforms: np.ndarray) -> np.ndarray:
 
 
 def _predictions(
-    model: Any, about: dict[str, Any], rows: list[list[tuple[Word, Word]]], rng: np.random.Generator, paired: bool,
+    model: Any,
+    about: dict[str, Any],
+    rows: list[list[tuple[Word, Word]]],
+    rng: np.random.Generator,
+    paired: bool,
     kinds: Callable[[np.ndarray], np.ndarray],
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return logits (p, pieces) at the pieces of chosen words, and the original pieces (p,), on the model's device."""
     pairs: list[tuple[Sequence[int] | None, Sequence[int]]] = []
     places: list[tuple[int, int]] = []

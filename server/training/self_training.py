@@ -14,9 +14,7 @@ from server.maps import Maps
 RATE = 3e-5
 
 
-def pseudo_labels(
-    maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None
-) -> NDArray[np.float64]:
+def pseudo_labels(maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
     """Return the probability of each class for each public text, (n, K): the head's posterior.
 
     Args:

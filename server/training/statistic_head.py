@@ -155,9 +155,14 @@ def of_users(mean: FloatArray, noise_variance: float, *, users: int, codes: NDAr
         where_noise = noise_variance / ((1 - share) * SHARED)
         table, noise_variance = table[:-1] / np.sqrt(1 - SHARED), noise_variance / (1 - SHARED)
     return Evidence(
-        table[:, :d] / np.sqrt(1 - share), table[:, d] / np.sqrt(share), noise_variance / (1 - share),
-        noise_variance / share, users, where, where_noise,
-    )  # fmt: skip
+        table[:, :d] / np.sqrt(1 - share),
+        table[:, d] / np.sqrt(share),
+        noise_variance / (1 - share),
+        noise_variance / share,
+        users,
+        where,
+        where_noise,
+    )
 
 
 def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatArray, NDArray[np.int64]]:
@@ -300,9 +305,12 @@ def _shift(users: Evidence | None, mean: FloatArray, values: FloatArray) -> Floa
 
 
 def _posterior(
-    users: FloatArray | None, labels: FloatArray | None, user_variance: FloatArray | None,
-    label_variance: FloatArray | None, values: FloatArray,
-) -> FloatArray:  # fmt: skip
+    users: FloatArray | None,
+    labels: FloatArray | None,
+    user_variance: FloatArray | None,
+    label_variance: FloatArray | None,
+    values: FloatArray,
+) -> FloatArray:
     """Return the posterior mean (c, d) of C = E[code ⊗ (f - f̄)] along directions of these variances λ (d,).
 
     C ~ N(0, τ²·λ^DECAY). Users' estimate of C has their noise; that of labelled text is of C + N(0, ω²·λ^DECAY). τ² and
@@ -411,9 +419,14 @@ def features_allowed(
 
 
 def best_features(
-    embeddings: NDArray[Any], codes: NDArray[np.float32], noise: Callable[[int], float], *, users: int,
-    length: int | None = None, least: int = 0,
-) -> int:  # fmt: skip
+    embeddings: NDArray[Any],
+    codes: NDArray[np.float32],
+    noise: Callable[[int], float],
+    *,
+    users: int,
+    length: int | None = None,
+    least: int = 0,
+) -> int:
     """Return d, the number of principal components with the most expected information, before any request.
 
     It maximizes the expected share of a label's variance that shrunk estimates explain. It assumes that directions of

@@ -50,17 +50,30 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
         y = arms.index(e["arm"]) + (i - (len(series) - 1) / 2) * _LINES / height
         low, high = e["interval"]
         axes.errorbar(
-            [e["success"]], [y], xerr=[[max(0, e["success"] - low)], [max(0, high - e["success"])]],
-            color=COLOURS[i % 6], marker=MARKERS[i % 6], markersize=5,
-            linewidth=1.2, capsize=2, zorder=3,
-        )  # fmt: skip
+            [e["success"]],
+            [y],
+            xerr=[[max(0, e["success"] - low)], [max(0, high - e["success"])]],
+            color=COLOURS[i % 6],
+            marker=MARKERS[i % 6],
+            markersize=5,
+            linewidth=1.2,
+            capsize=2,
+            zorder=3,
+        )
         if e["baseline"] is not None:
             axes.plot([e["baseline"]], [y], color="black", marker="|", markersize=8, linestyle="none", zorder=2)
         if e["bound"] is not None:
             axes.plot(
-                [e["bound"]], [y], color="black", marker="<", markersize=5, markerfacecolor="white", linestyle="none",
-                clip_on=False, zorder=2,
-            )  # fmt: skip
+                [e["bound"]],
+                [y],
+                color="black",
+                marker="<",
+                markersize=5,
+                markerfacecolor="white",
+                linestyle="none",
+                clip_on=False,
+                zorder=2,
+            )
         allowed = "" if e["bound"] is None else f", the theorem allows {e['bound']:.3f}"
         said = f"{e['success']:.3f} ({low:.3f} to {high:.3f}){allowed}"
         tell(axes, [e["success"]], [y], f"{e['arm']}, {_series(e)}: {said}")
@@ -96,9 +109,18 @@ def below(entry: Mapping[str, Any]) -> bool:
 
 
 HEADINGS = (
-    "arm", "attack", "success", "95 % interval", "baseline", "best possible", "the theorem allows",
-    "who knows the counts", "worst-case ε", "of", "note",
-)  # fmt: skip
+    "arm",
+    "attack",
+    "success",
+    "95 % interval",
+    "baseline",
+    "best possible",
+    "the theorem allows",
+    "who knows the counts",
+    "worst-case ε",
+    "of",
+    "note",
+)
 
 
 #: Notes on the columns of all kinds of attacks.
@@ -122,12 +144,7 @@ def table(results: dict[str, Any]) -> str:
         note = "; ".join(said for said in marks if said)
         rows.append([e["arm"], e["attack"], markdown.number(e["success"]), within, *figures, worst, of, note])
     said = [f"{name}: {about}" for name, about in {e["attack"]: e["about"] for e in results["entries"]}.items()]
-    notes = [
-        "Attacks: " + "; ".join(said) + ".",
-        *results["reading"],
-        ALLOWED,
-        *_left_out(results["skipped"]),
-    ]
+    notes = ["Attacks: " + "; ".join(said) + ".", *results["reading"], ALLOWED, *_left_out(results["skipped"])]
     return "\n".join([markdown.table(HEADINGS, rows), "", *notes])
 
 

@@ -78,9 +78,7 @@ class Release:
             UserError: A mechanism has none.
         """
         if read_mechanism(self.mechanism)["mechanism"] == "identity":
-            raise UserError(
-                "identity: has no privacy loss distribution: it passes values through, so ε = ∞ at every δ"
-            )
+            raise UserError("identity: has no privacy loss distribution: it passes values through, so ε = ∞ at every δ")
         return self.mechanisms()
 
 
@@ -145,10 +143,15 @@ def ladder_of_release(
             "`budget local` says what it costs"
         )
     rungs = ladder(
-        channels.get("embedding"), channels.get("label"), statistic=channels.get("statistic"),
+        channels.get("embedding"),
+        channels.get("label"),
+        statistic=channels.get("statistic"),
         answer=channels.get("answer"),
-        records=records, stages=stages, users=users, delta=delta,
-    )  # fmt: skip
+        records=records,
+        stages=stages,
+        users=users,
+        delta=delta,
+    )
     return {"delta": delta, "users": users, "ladder": [rung.to_dict() for rung in rungs]}
 
 

@@ -88,9 +88,7 @@ def against_users(mechanism: Purkayastha, *, users: Sequence[int], delta: float)
     return _titled(figure, axes, f"{_name(mechanism)}, one release each, δ = {delta:g}")
 
 
-def against_crowds(
-    mechanism: Purkayastha, *, users: Sequence[int], shares: Sequence[float], delta: float
-) -> Figure:
+def against_crowds(mechanism: Purkayastha, *, users: Sequence[int], shares: Sequence[float], delta: float) -> Figure:
     """Draw ε against the share of delivered users in the target's crowd. A user alone has the local ε."""
     figure, axes = new_figure(7.2, 4.2)
     for i, n in enumerate(users):
@@ -158,8 +156,10 @@ def split(dim: int, *, users: Sequence[int], central_epsilon: float, labels: Seq
     for i, n in enumerate(users):
         points = frontier(
             lambda e, label: [Purkayastha(dim, e), RandomizedResponse(label, 2)],
-            Target(central_epsilon, delta, n), labels, tolerance=0.02,
-        )  # fmt: skip
+            Target(central_epsilon, delta, n),
+            labels,
+            tolerance=0.02,
+        )
         fitting = [(p.label_epsilon, p.embedding_epsilon) for p in points if p.embedding_epsilon is not None]
         if fitting:
             x, y = zip(*fitting, strict=True)

@@ -76,9 +76,13 @@ def compare(
                 reason = _TOO_LARGE
         answers.append({"accountant": name, "epsilon": epsilon, "reason": reason})
     return {
-        "mechanism": described(mechanism), "times": times, "delta": delta, "sampling": sampling, "ours": ours,
+        "mechanism": described(mechanism),
+        "times": times,
+        "delta": delta,
+        "sampling": sampling,
+        "ours": ours,
         "answers": answers,
-    }  # fmt: skip
+    }
 
 
 def _event(mechanism: Mechanism, sampling: float | None) -> tuple[Any, Any]:
@@ -114,8 +118,10 @@ def _rdp(relation: Any) -> Any:
 
 #: Accountants: name, constructor, and True if releases are composed one by one.
 _ACCOUNTANTS: tuple[tuple[str, Callable[[Any], Any], bool], ...] = (
-    ("PLDAccountant", _pld, False), ("PLDAccountant, one by one", _pld, True), ("RdpAccountant", _rdp, False)
-)  # fmt: skip
+    ("PLDAccountant", _pld, False),
+    ("PLDAccountant, one by one", _pld, True),
+    ("RdpAccountant", _rdp, False),
+)
 
 
 def _asked(accountant: Any, event: Any, times: int, delta: float, one_by_one: bool) -> float:

@@ -78,9 +78,11 @@ def check(study: Study) -> None:
                 "deniability; compare texts: sottovoce text similarity, or arms of an experiment"
             )
     for name, value, low, high in (
-        ("--sample", study.sample, 1, 10**6), ("--draws", study.draws, 2, 10**5),
-        ("--quantile", study.quantile, 0, 1), ("--target", study.target, 0, 1),
-    ):  # fmt: skip
+        ("--sample", study.sample, 1, 10**6),
+        ("--draws", study.draws, 2, 10**5),
+        ("--quantile", study.quantile, 0, 1),
+        ("--target", study.target, 0, 1),
+    ):
         if value is not None and not low <= value <= high:
             raise UserError(f"{name}: must be from {low:,} to {high:,}, got {value:g}")
     for epsilon in study.epsilons:
@@ -112,11 +114,18 @@ def run(study: Study, vocabulary: Vocabulary) -> dict[str, Any]:
             runs.append(measured)
             log.info(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
     return {
-        "words": study.words, "vocabulary": vocabulary.identity, "vocabulary_size": len(vocabulary),
-        "vocabulary_tags": _counts(vocabulary.tags), "sample": len(inputs),
+        "words": study.words,
+        "vocabulary": vocabulary.identity,
+        "vocabulary_size": len(vocabulary),
+        "vocabulary_tags": _counts(vocabulary.tags),
+        "sample": len(inputs),
         "sample_tags": _counts(vocabulary.tags[inputs]),
-        "draws": study.draws, "seed": study.seed, "quantile": study.quantile, "target": study.target, "runs": runs,
-    }  # fmt: skip
+        "draws": study.draws,
+        "seed": study.seed,
+        "quantile": study.quantile,
+        "target": study.target,
+        "runs": runs,
+    }
 
 
 def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarray) -> list[Any]:
@@ -138,9 +147,7 @@ def _settings(study: Study, text: str, vocabulary: Vocabulary, inputs: np.ndarra
 
 def _calibrated(study: Study, build: Callable[[float], Any], inputs: np.ndarray, target: float) -> float:
     def level(epsilon: float) -> float:
-        shares = deniability.stays(
-            build(epsilon), inputs, draws=study.draws, rng=lambda: _streams(study, inputs)
-        )  # fmt: skip
+        shares = deniability.stays(build(epsilon), inputs, draws=study.draws, rng=lambda: _streams(study, inputs))
         return float(np.quantile(shares, study.quantile))
 
     # The draws of paper modes may be out of order by a little; a figure that falls by more has no ε of its own.
@@ -177,18 +184,27 @@ def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, output
     distances = _distances(vocabulary, inputs, outputs)[changed]
     guarantee = mechanism.guarantee
     return {
-        "mechanism": text, "epsilon": getattr(mechanism, "epsilon", None), "exact": figures.exact,
-        "worst_case": guarantee.worst_case(), "exposes": list(guarantee.exposes),
-        "stays": _spread(figures.stays), "distinct": _spread(figures.distinct), "core": _spread(figures.core),
+        "mechanism": text,
+        "epsilon": getattr(mechanism, "epsilon", None),
+        "exact": figures.exact,
+        "worst_case": guarantee.worst_case(),
+        "exposes": list(guarantee.exposes),
+        "stays": _spread(figures.stays),
+        "distinct": _spread(figures.distinct),
+        "core": _spread(figures.core),
         # over the sampled inputs only
-        "origins": _spread(figures.origins), "stays_by_word": figures.stays, "distinct_by_word": figures.distinct,
-        "tag_kept": float(by_word.mean()), "tag_kept_se": float(by_word.std() / math.sqrt(len(by_word))),
+        "origins": _spread(figures.origins),
+        "stays_by_word": figures.stays,
+        "distinct_by_word": figures.distinct,
+        "tag_kept": float(by_word.mean()),
+        "tag_kept_se": float(by_word.std() / math.sqrt(len(by_word))),
         "tag_kept_mean_of_tags": float(np.mean(np.diag(confusion)[rows > 0] / rows[rows > 0])),
         "tag_kept_where_substituted": float(same[changed].mean()) if changed.any() else math.nan,
-        "confusion": confusion, "distance": _spread(distances),
+        "confusion": confusion,
+        "distance": _spread(distances),
         "distances": np.histogram(distances, bins=HISTOGRAM, range=(0, _reach(vocabulary)))[0],
         "distances_up_to": _reach(vocabulary),
-    }  # fmt: skip
+    }
 
 
 HISTOGRAM = 60
@@ -242,9 +258,20 @@ def label(run_: dict[str, Any]) -> str:
 
 
 HEADINGS = (
-    "mechanism", "ε", "N_x mean", "N_x median", "N_x .9", "S_x mean", "S_x core", "S*_y median",
-    "tag kept", "by tag", "substituted", "distance", "worst case",
-)  # fmt: skip
+    "mechanism",
+    "ε",
+    "N_x mean",
+    "N_x median",
+    "N_x .9",
+    "S_x mean",
+    "S_x core",
+    "S*_y median",
+    "tag kept",
+    "by tag",
+    "substituted",
+    "distance",
+    "worst case",
+)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -252,23 +279,36 @@ def table(results: dict[str, Any]) -> str:
     rows = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 1))]
     for r in results["runs"]:
         worst = f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else _short(r["worst_case"])
-        rows.append((
-            r["mechanism"], _short(r["epsilon"]), *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
-            f"{r['distinct']['mean']:.1f}", f"{r['core']['mean']:,.0f}", f"{r['origins']['q0.5']:.1f}",
-            f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}", f"{r['tag_kept_mean_of_tags']:.3f}",
-            f"{r['tag_kept_where_substituted']:.3f}", f"{r['distance']['q0.5']:.2f}", worst,
-        ))  # fmt: skip
+        rows.append(
+            (
+                r["mechanism"],
+                _short(r["epsilon"]),
+                *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
+                f"{r['distinct']['mean']:.1f}",
+                f"{r['core']['mean']:,.0f}",
+                f"{r['origins']['q0.5']:.1f}",
+                f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}",
+                f"{r['tag_kept_mean_of_tags']:.3f}",
+                f"{r['tag_kept_where_substituted']:.3f}",
+                f"{r['distance']['q0.5']:.2f}",
+                worst,
+            )
+        )
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     sampled = any(not r["exact"] for r in results["runs"])
-    return "\n".join([
-        *lines, "",
-        f"{results['sample']:,} of {results['vocabulary_size']:,} words, {results['draws']} draws each. N_x: how often "
-        "a word stays. S_x: distinct outputs of these draws; core: outputs that hold .95 of the probability"
-        + (" (of the draws, where there are no closed probabilities)" if sampled else "")
-        + ". S*_y: from how many of the sampled words an output comes. Tag kept: draws with the word's own part of "
-        "speech, ± standard error over words; by tag: mean over the parts of speech; substituted: of the draws that "
-        "changed the word. Distance: median, of these. Worst case: ε of a token, any two words.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{results['sample']:,} of {results['vocabulary_size']:,} words, {results['draws']} draws each. "
+            "N_x: how often a word stays. S_x: distinct outputs of these draws; core: outputs that hold .95 of the "
+            "probability"
+            + (" (of the draws, where there are no closed probabilities)" if sampled else "")
+            + ". S*_y: from how many of the sampled words an output comes. Tag kept: draws with the word's own part "
+            "of speech, ± standard error over words; by tag: mean over the parts of speech; substituted: of the "
+            "draws that changed the word. Distance: median, of these. Worst case: ε of a token, any two words.",
+        ]
+    )
 
 
 def _short(value: float | None) -> str:
@@ -277,9 +317,11 @@ def _short(value: float | None) -> str:
 
 def markdown(results: dict[str, Any]) -> str:
     """Return the table, the differences from the first mechanism, and the confusion of parts of speech of each run."""
-    how = "at given ε" if results["target"] is None else (
-        f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}"
-    )  # fmt: skip
+    how = (
+        "at given ε"
+        if results["target"] is None
+        else (f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}")
+    )
     lines = [f"# Deniability {how}", "", table(results), "", "![N_x and S_x](deniability.png)", ""]
     lines += ["![Parts of speech before and after](tags.png)", "", "![Distances of substitutes](distances.png)", ""]
     compared = [r for r in results["runs"] if (r["against_first"] or {}).get("own")]

@@ -87,9 +87,17 @@ class Comparison:
 
 
 def compare(
-    file: Path, names: Sequence[str], *, text: str | None, label: str | None, users: int, epsilons: Sequence[float],
-    sample: int, precision: str, seed: int,
-) -> Comparison:  # fmt: skip
+    file: Path,
+    names: Sequence[str],
+    *,
+    text: str | None,
+    label: str | None,
+    users: int,
+    epsilons: Sequence[float],
+    sample: int,
+    precision: str,
+    seed: int,
+) -> Comparison:
     """Return what each encoder costs, and what a head on its embeddings reaches on a labelled public sample.
 
     The head is that of the protocol `statistics`: one vector a user, in closed form. Each of five folds is scored by a
@@ -130,10 +138,16 @@ def compare(
             for epsilon in (*sorted(epsilons), np.inf)
         }
         error = {epsilon: float(folds.std(ddof=1) / FOLDS**0.5) for epsilon, folds in scores.items()}
-        made.append(Compared(
-            name, _parameters(name), sum((folder / each).stat().st_size for each in FILES), milliseconds,
-            {epsilon: float(folds.mean()) for epsilon, folds in scores.items()}, error,
-        ))  # fmt: skip
+        made.append(
+            Compared(
+                name,
+                _parameters(name),
+                sum((folder / each).stat().st_size for each in FILES),
+                milliseconds,
+                {epsilon: float(folds.mean()) for epsilon, folds in scores.items()},
+                error,
+            )
+        )
     return Comparison(len(texts), table.classes, users, precision, tuple(made))
 
 
@@ -206,10 +220,14 @@ def figure(found: Comparison) -> Figure:
     places = np.arange(len(found.encoders[0].accuracy))
     for number, each in enumerate(found.encoders):
         axes.errorbar(
-            places, list(each.accuracy.values()), yerr=list(each.error.values()), color=COLOURS[number % len(COLOURS)],
-            marker=MARKERS[number % len(MARKERS)], capsize=2,
+            places,
+            list(each.accuracy.values()),
+            yerr=list(each.error.values()),
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            capsize=2,
             label=f"{each.name}: {each.bundle / 1e6:.0f} MB, {each.milliseconds:.0f} ms",
-        )  # fmt: skip
+        )
     names = ["no noise" if np.isinf(epsilon) else f"{epsilon:g}" for epsilon in found.encoders[0].accuracy]
     axes.set_xticks(places, names)
     axes.set_xlabel(f"local ε of a user vector, {found.users:,} users")

@@ -66,12 +66,17 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     note = f"{_NOTE}; record {record[0].record}, the costliest"
     rungs = [
         ledger_rung(
-            channel, (r.guarantee for r in record if r.channel == channel), delta=delta, unit=channel,
-            neighbours=about.neighbours, note=note, public=public,
+            channel,
+            (r.guarantee for r in record if r.channel == channel),
+            delta=delta,
+            unit=channel,
+            neighbours=about.neighbours,
+            note=note,
+            public=public,
         )
         for channel, about in CHANNELS.items()
         if about.always or any(r.channel == channel for r in record)
-    ]  # fmt: skip
+    ]
     every = (r.guarantee for r in record)
     rungs.append(
         ledger_rung("record", every, delta=delta, unit="record", neighbours="any two records", note=note, public=public)
@@ -79,10 +84,15 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
     all_of_it = f"{_NOTE}; {len(mine)} releases of {len(records)} records in {len({r.stage for r in mine})} stages"
     rungs.append(
         ledger_rung(
-            "user", (r.guarantee for r in mine), delta=delta, unit="user", neighbours="any two users' data",
-            note=all_of_it, public=public,
+            "user",
+            (r.guarantee for r in mine),
+            delta=delta,
+            unit="user",
+            neighbours="any two users' data",
+            note=all_of_it,
+            public=public,
         )
-    )  # fmt: skip
+    )
     return {
         "user": chosen,
         "users": len(by_user),

@@ -110,7 +110,10 @@ def plan(terms: Terms, *, mechanism: str, dim: int) -> dict[str, Any]:
 
 
 def plan_text(
-    terms: Terms, build: Callable[[float], TextMechanism], *, public: Mapping[str, str] | None = None,
+    terms: Terms,
+    build: Callable[[float], TextMechanism],
+    *,
+    public: Mapping[str, str] | None = None,
     crowd: int | None = None,
 ) -> dict[str, Any]:
     """Return for each label ε the largest ε of a text's word mechanism, as `plan` does for embeddings.
@@ -181,30 +184,39 @@ def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
     )
     if best is not None:
         build = partial(PrivUnit, dim, cap_probability=best.cap_probability)
-        epsilon, central = _at_most(best.epsilon, lambda e: fits([build(e)], target), lambda e: _central(
-            target, None, None, statistic=build(e)), terms.epsilon)  # fmt: skip
+        epsilon, central = _at_most(
+            best.epsilon,
+            lambda e: fits([build(e)], target),
+            lambda e: _central(target, None, None, statistic=build(e)),
+            terms.epsilon,
+        )
         if epsilon is not None and target.users is not None:
             chosen, curator = build(epsilon), Gaussian.calibrated(terms.epsilon, terms.delta, dim)
             answer = {
-                "local_epsilon": epsilon, "cap_probability": chosen.cap_probability, "expected_cosine": chosen.scale,
+                "local_epsilon": epsilon,
+                "cap_probability": chosen.cap_probability,
+                "expected_cosine": chosen.scale,
                 "noise": 1 / chosen.scale / math.sqrt(target.users),
                 "curator_noise": math.sqrt(dim) * curator.sigma / target.users,
                 "central_epsilon": central,
-            }  # fmt: skip
+            }
     return _about(terms, target, {"crowd": target.users, "mechanism": PrivUnit.name, "dim": dim}) | answer
 
 
 def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "epsilon": terms.epsilon, "delta": terms.delta, "users": terms.users, "delivered": target.users,
-        "dropout": terms.dropout, **about,
-    }  # fmt: skip
+        "epsilon": terms.epsilon,
+        "delta": terms.delta,
+        "users": terms.users,
+        "delivered": target.users,
+        "dropout": terms.dropout,
+        **about,
+    }
 
 
 def _planned(
-    terms: Terms, target: Target, about: Mapping[str, Any], drawn: Mechanism,
-    split: Callable[[float], dict[str, Any]],
-) -> dict[str, Any]:  # fmt: skip
+    terms: Terms, target: Target, about: Mapping[str, Any], drawn: Mechanism, split: Callable[[float], dict[str, Any]]
+) -> dict[str, Any]:
     """Plan each split. `drawn` is the mechanism at some ε; "reason" is set if its sampler leaves no room in δ."""
     splits = []
     for number, label in enumerate(terms.label_epsilons, 1):
@@ -240,7 +252,10 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
     table = {
         "name": name,
         "data": {
-            "source": "built-in", "task": task, "public-size": PUBLIC, "test-size": TEST,
+            "source": "built-in",
+            "task": task,
+            "public-size": PUBLIC,
+            "test-size": TEST,
             "test-repeats": math.ceil(planned["delivered"] / TEST),
         },
         "population": {"users": planned["users"], "dropout": planned["dropout"]},
@@ -257,7 +272,7 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
             }
             for s in splits
         ],
-    }  # fmt: skip
+    }
     if planned["mechanism"] == "gaussian":
         # the filter has one half of the total; samplers may spend as much of the other as the noise
         table["policy"] |= {"delta": planned["delta"], "total-delta": max(1e-5, 4 * planned["delta"])}
@@ -309,17 +324,30 @@ def _at_most(
 
 
 def _central(
-    target: Target, embedding: Any, label: Any, text: TextMechanism | None = None,
-    public: Mapping[str, str] | None = None, crowd: int | None = None, statistic: PrivUnit | None = None,
-) -> float | None:  # fmt: skip
+    target: Target,
+    embedding: Any,
+    label: Any,
+    text: TextMechanism | None = None,
+    public: Mapping[str, str] | None = None,
+    crowd: int | None = None,
+    statistic: PrivUnit | None = None,
+) -> float | None:
     """Return the ε of a user by the ladder: shuffled, or local if nothing is amplified."""
     rungs = {
         r.name: r.epsilon
         for r in ladder(
-            embedding, label, records=target.records, stages=target.stages, users=target.users, delta=target.delta,
-            text=text, public=public, crowd=crowd, statistic=statistic,
+            embedding,
+            label,
+            records=target.records,
+            stages=target.stages,
+            users=target.users,
+            delta=target.delta,
+            text=text,
+            public=public,
+            crowd=crowd,
+            statistic=statistic,
         )
-    }  # fmt: skip
+    }
     return rungs["shuffled"] if rungs["shuffled"] is not None else rungs["user"]
 
 

@@ -89,9 +89,7 @@ class _Cells:
             u = density(1.0 / (1.0 + odds))
             v = np.concatenate([u[_CELLS:], u[:_CELLS]])
             log_w, log_u, log_v = np.log(np.tile(self.masses, 2)), np.log(u), np.log(v)
-            cells = BlanketCells(
-                float(log_u.min()), log_w, log_w + log_u, log_w + log_v, log_u, log_u, log_v, log_v
-            )
+            cells = BlanketCells(float(log_u.min()), log_w, log_w + log_u, log_w + log_v, log_u, log_u, log_v, log_v)
             return blanket_delta(cells, target.users or 1, target.epsilon) <= target.delta
 
         odds = largest(fits, least=1e-4, most=1e5, tolerance=5e-3)
@@ -132,13 +130,12 @@ def shapes(dim: int) -> dict[str, Shape]:
         "cap, linear": _cap(1.0),
         "cap, square root": _cap(0.5),
         "cap, square": _cap(2.0),
-        "uniform and von Mises-Fisher": (
-            _von_mises_fisher, lambda d: np.geomspace(0.1, 10.0, _TRIED) * math.sqrt(d)
-        ),
+        "uniform and von Mises-Fisher": (_von_mises_fisher, lambda d: np.geomspace(0.1, 10.0, _TRIED) * math.sqrt(d)),
         "uniform and Gaussian direction": (
-            partial(_gaussian_direction, dim=dim), lambda d: np.geomspace(0.02, 3.0, _TRIED)
+            partial(_gaussian_direction, dim=dim),
+            lambda d: np.geomspace(0.02, 3.0, _TRIED),
         ),
-    }  # fmt: skip
+    }
 
 
 def best_of_shape(shape: Shape, dim: int, target: Target) -> tuple[float, float] | None:
@@ -212,6 +209,10 @@ def search(*, users: int, dim: int, epsilon: float, delta: float) -> dict[str, A
         if answer is not None:
             releases.append(priced(name, 1, answer[1], answer[0]))
     return {
-        "users": users, "dim": dim, "epsilon": epsilon, "delta": delta, "curator_noise": math.sqrt(curator),
+        "users": users,
+        "dim": dim,
+        "epsilon": epsilon,
+        "delta": delta,
+        "curator_noise": math.sqrt(curator),
         "releases": [asdict(release) for release in releases],
-    }  # fmt: skip
+    }

@@ -82,9 +82,14 @@ def similarity(original: Sequence[str], rewritten: Sequence[str], *, masked_lm: 
     same = float(np.mean([a == b for a, b in zip(original, rewritten, strict=True)]))
     likely = [None if masked_lm is None else pseudo_perplexity(texts, masked_lm) for texts in (rewritten, original)]
     return Similarity(
-        len(original), same, float(score.score) if of_four else None, str(bleu.get_signature()), float(cosines.mean()),
-        float(cosines.std() / math.sqrt(len(cosines))) if len(cosines) > 1 else None, *likely,
-    )  # fmt: skip
+        len(original),
+        same,
+        float(score.score) if of_four else None,
+        str(bleu.get_signature()),
+        float(cosines.mean()),
+        float(cosines.std() / math.sqrt(len(cosines))) if len(cosines) > 1 else None,
+        *likely,
+    )
 
 
 def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, masked_lm: Path | None = None) -> Similarity:

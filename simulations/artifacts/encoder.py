@@ -45,9 +45,14 @@ def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int
     made_from: list[object] = [fingerprint(settings.model), pooling_of(settings), settings.max_length]
     if settings.fine_tune_on_public:
         made_from += [
-            settings.fine_tune_epochs, settings.fine_tune_lr, batch_size, seed,
-            list(public.texts), public.labels.tolist(), device().type,
-        ]  # fmt: skip
+            settings.fine_tune_epochs,
+            settings.fine_tune_lr,
+            batch_size,
+            seed,
+            list(public.texts),
+            public.labels.tolist(),
+            device().type,
+        ]
     if settings.layers:
         made_from += [["layers", *layers_of(settings)]]
     if settings.precision != "fp32":
@@ -62,11 +67,18 @@ def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int
             from server.training.finetune import finetune
 
             checkpoint = finetune(
-                settings.model, public.texts, public.labels, folder / _CHECKPOINT, classes=len(public.classes),
-                epochs=settings.fine_tune_epochs, lr=settings.fine_tune_lr,
-                batch_size=batch_size, seed=seed, pooling=pooling_of(settings),
+                settings.model,
+                public.texts,
+                public.labels,
+                folder / _CHECKPOINT,
+                classes=len(public.classes),
+                epochs=settings.fine_tune_epochs,
+                lr=settings.fine_tune_lr,
+                batch_size=batch_size,
+                seed=seed,
+                pooling=pooling_of(settings),
                 max_length=settings.max_length,
-            )  # fmt: skip
+            )
         log.info(f"exporting the encoder {settings.model}")
         export_encoder(checkpoint, folder, **export_settings(settings))
 
@@ -139,9 +151,7 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
     if student != settings:
         check_trained(student, replace(training, student=SAME), arms)
     said = _config(settings.model)
-    width, places, depth = (
-        said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers")
-    )  # fmt: skip
+    width, places, depth = (said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers"))
     protocol = training.protocol
     texts = protocol.releases_text or any(arm.protocol is not None and arm.protocol.releases_text for arm in arms)
     asked = {"training.bottleneck": training.bottleneck} if texts else {}
@@ -182,9 +192,12 @@ def export_settings(settings: EncoderSettings) -> dict[str, Any]:
     """Return the arguments of `server.export.export_encoder` for the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {
-        "pooling": pooling_of(settings), "max_length": settings.max_length, "layers": layers_of(settings),
-        "precision": settings.precision, "calibration": calibration,
-    }  # fmt: skip
+        "pooling": pooling_of(settings),
+        "max_length": settings.max_length,
+        "layers": layers_of(settings),
+        "precision": settings.precision,
+        "calibration": calibration,
+    }
 
 
 def _calibration_texts() -> Sequence[Any]:

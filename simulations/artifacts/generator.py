@@ -30,9 +30,13 @@ def public_sentences() -> Sequence[str]:
 
 
 def generator_folder(
-    checkpoint: str | Path, public_texts: Sequence[str | tuple[str, str]], *, kind: str, prompt: str | None = None,
+    checkpoint: str | Path,
+    public_texts: Sequence[str | tuple[str, str]],
+    *,
+    kind: str,
+    prompt: str | None = None,
     seed: int,
-) -> Path:  # fmt: skip
+) -> Path:
     """Return the folder of an exported generating model (`client.models.generator`), clip bounds from the public texts.
 
     A folder that is one already stays as it is.

@@ -66,9 +66,10 @@ def unknown_share(model: str, texts: Sequence[Text]) -> float:
     unknown = {tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>")}
     read = tokenizer.encode_batch([" " + word for word in distinct], add_special_tokens=False)
     bad = {
-        word for word, found in zip(distinct, read, strict=True)
+        word
+        for word, found in zip(distinct, read, strict=True)
         if len(found.ids) >= least or not unknown.isdisjoint(found.ids)
-    }  # fmt: skip
+    }
     return sum(word in bad for word in words) / max(1, len(words))
 
 

@@ -70,8 +70,8 @@ def masked_lm_folder(
             log.info(f"training {model} on {len(texts):,} public texts {why}: {steps} batches; kept for later runs")
             clean, noisy = (texts, texts) if kept is None else sanitized(texts, kept, seed=seed)
             checkpoint = pretrain(
-                model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed,
-            )  # fmt: skip
+                model, clean, folder / "checkpoint", sanitizer=lambda _: noisy, steps=steps, seed=seed
+            )
         log.info(f"exporting the masked language model {model}")
         export_masked_lm(checkpoint, folder, public_texts=texts, seed=seed, max_length=max_length)
 

@@ -24,14 +24,22 @@ _BLOCK = 32
 _LAYOUT = np.dtype([("scale", "<f2"), ("pairs", "u1", _BLOCK // 2)])
 #: Names of tensors in the file and in a BERT checkpoint of `transformers`; {} is the number of a layer.
 _EMBEDDINGS = {
-    "emb.word": "word_embeddings.weight", "emb.pos": "position_embeddings.weight",
-    "emb.type": "token_type_embeddings.weight", "emb.ln.w": "LayerNorm.weight", "emb.ln.b": "LayerNorm.bias",
-}  # fmt: skip
+    "emb.word": "word_embeddings.weight",
+    "emb.pos": "position_embeddings.weight",
+    "emb.type": "token_type_embeddings.weight",
+    "emb.ln.w": "LayerNorm.weight",
+    "emb.ln.b": "LayerNorm.bias",
+}
 _LAYER = {
-    "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value",
-    "ao": "attention.output.dense", "aln": "attention.output.LayerNorm", "fi": "intermediate.dense",
-    "fo": "output.dense", "oln": "output.LayerNorm",
-}  # fmt: skip
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
 
 
 @dataclass(frozen=True)
@@ -99,11 +107,21 @@ def read(path: Path) -> Packed:
         point, many = reader.take("IB")
         characters[chr(point)] = "".join(map(chr, reader.take(f"{many}I")))
     config = {
-        "architectures": ["BertModel"], "model_type": "bert", "hidden_size": width, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "intermediate_size": inner, "hidden_act": "gelu", "vocab_size": words,
-        "max_position_embeddings": positions, "type_vocab_size": types, "layer_norm_eps": round(epsilon, 18),
-        "pad_token_id": padding, "bos_token_id": first, "eos_token_id": last,
-    }  # fmt: skip
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": inner,
+        "hidden_act": "gelu",
+        "vocab_size": words,
+        "max_position_embeddings": positions,
+        "type_vocab_size": types,
+        "layer_norm_eps": round(epsilon, 18),
+        "pad_token_id": padding,
+        "bos_token_id": first,
+        "eos_token_id": last,
+    }
     return Packed(config, pieces, unknown, characters, dict(_tensors(reader)))
 
 
@@ -153,10 +171,16 @@ def convert(path: Path, folder: Path) -> None:
     first, last, padding = names
     _tokenizer(packed, first, last).save(str(folder / "tokenizer.json"))
     about = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": packed.config["max_position_embeddings"],
-        "bos_token": first, "cls_token": first, "eos_token": last, "sep_token": last, "pad_token": padding,
-        "unk_token": packed.pieces[packed.unknown][0], "mask_token": "<mask>",
-    }  # fmt: skip
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": packed.config["max_position_embeddings"],
+        "bos_token": first,
+        "cls_token": first,
+        "eos_token": last,
+        "sep_token": last,
+        "pad_token": padding,
+        "unk_token": packed.pieces[packed.unknown][0],
+        "mask_token": "<mask>",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(about, indent=1) + "\n")
 
 
@@ -199,9 +223,13 @@ def _charsmap(characters: dict[str, str]) -> bytes:
         file.write("\n".join(lines) + "\n")
         file.flush()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(["a b c"] * 9), model_writer=made, vocab_size=8, hard_vocab_limit=False,
-            normalization_rule_tsv=file.name, minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=iter(["a b c"] * 9),
+            model_writer=made,
+            vocab_size=8,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=file.name,
+            minloglevel=2,
+        )
     model = messages.ModelProto()
     model.ParseFromString(made.getvalue())
     return bytes(model.normalizer_spec.precompiled_charsmap)

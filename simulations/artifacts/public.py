@@ -77,17 +77,24 @@ def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
     encoder = None
     if not experiment.training.protocol.releases_text:
         place = encoder_folder(
-            experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed,
-        )  # fmt: skip
+            experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed
+        )
         encoder = CachedEncoder(place)
     rewriter = prepare_rewriter(
-        experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed,
-    )  # fmt: skip
+        experiment.setups, experiment.text, corpus.texts, model=experiment.encoder.model, seed=experiment.seed
+    )
     labels = public_labels(experiment.data.public, corpus, experiment.seed)
-    return with_maps(experiment, Public(
-        corpus.texts, labels, corpus.classes, encoder, rewriter=rewriter,
-        checkpoint="" if encoder is None else checkpoint_of(experiment.encoder, encoder.folder),
-    ))  # fmt: skip
+    return with_maps(
+        experiment,
+        Public(
+            corpus.texts,
+            labels,
+            corpus.classes,
+            encoder,
+            rewriter=rewriter,
+            checkpoint="" if encoder is None else checkpoint_of(experiment.encoder, encoder.folder),
+        ),
+    )
 
 
 def public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
@@ -116,17 +123,21 @@ def save_public(name: str, public: Public, out: Path) -> None:
     """Write the public part of a training server into a folder for `load_public`, completely or not at all."""
     with staged(out) as folder:
         parts = {
-            "encoder": getattr(public.encoder, "folder", None), "vocabulary": getattr(public.rewriter, "folder", None),
+            "encoder": getattr(public.encoder, "folder", None),
+            "vocabulary": getattr(public.rewriter, "folder", None),
             "masked_lm": getattr(public.rewriter, "masked_lm", None),
             "checkpoint": public.checkpoint if Path(public.checkpoint).is_dir() else None,
-        }  # fmt: skip
+        }
         for part, place in parts.items():
             if place is not None:
                 shutil.copytree(place, folder / part)
         about = {
-            "format": FORMAT, "experiment": name, "classes": list(public.classes),
-            "labels": public.labels is not None, **{part: place is not None for part, place in parts.items()},
-        }  # fmt: skip
+            "format": FORMAT,
+            "experiment": name,
+            "classes": list(public.classes),
+            "labels": public.labels is not None,
+            **{part: place is not None for part, place in parts.items()},
+        }
         (folder / _ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         with open(folder / _TEXTS, "w", encoding="utf-8", errors="surrogatepass") as file:
             for row, text in enumerate(public.texts):
@@ -161,9 +172,12 @@ def load_public(experiment: Experiment, folder: Path) -> Public:
         if about["vocabulary"]:
             models = folder / "masked_lm" if about["masked_lm"] else None
             rewriter = saved_rewriter(
-                experiment.text, folder / "vocabulary", masked_lm=models, model=experiment.encoder.model,
+                experiment.text,
+                folder / "vocabulary",
+                masked_lm=models,
+                model=experiment.encoder.model,
                 seed=experiment.seed,
-            )  # fmt: skip
+            )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder}: is no public part of {experiment.name}; make it anew with: sottovoce deploy public"
@@ -180,9 +194,11 @@ def _names(experiment: Experiment, public: Public) -> NDArray[np.float64] | None
     data, encoder = experiment.data, public.encoder
     assert encoder is not None
     texts = described(
-        public.classes, data.class_descriptions, numbers=data.label_range is not None,
+        public.classes,
+        data.class_descriptions,
+        numbers=data.label_range is not None,
         pairs=data.second_text is not None,
-    )  # fmt: skip
+    )
     if texts is None:
         alone = next((arm.name for arm in experiment.arms if arm.public_only), None)
         if alone is not None and public.labels is None:
@@ -206,7 +222,10 @@ def with_maps(experiment: Experiment, public: Public) -> Public:
     if all(setup.arm.centralised or setup.protocol.releases_vector for setup in experiment.setups):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(
-        embeddings, public.labels, classes=len(public.classes), learned=experiment.training.maps == "learned",
+        embeddings,
+        public.labels,
+        classes=len(public.classes),
+        learned=experiment.training.maps == "learned",
         seed=experiment.seed,
-    )  # fmt: skip
+    )
     return replace(public, embeddings=embeddings, maps=maps)

@@ -24,16 +24,7 @@ from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.corpora.corpus import Text
 from simulations.errors import UserError
-from simulations.experiment import (
-    ANY_MODEL,
-    BUNDLED_LM,
-    CHECKPOINT,
-    NONE,
-    Arm,
-    ArmSetup,
-    text_mechanism,
-    trial_text_of,
-)
+from simulations.experiment import ANY_MODEL, BUNDLED_LM, CHECKPOINT, NONE, Arm, ArmSetup, text_mechanism, trial_text_of
 from simulations.experiment.sections import TextChannel
 from simulations.progress import prefixed
 
@@ -94,9 +85,14 @@ class StudyRewriter:
         """Return sanitized public texts, one simulated draw each. No user is charged."""
         rows = np.arange(len(texts_), dtype=np.int64)
         drawn = texts.draw(
-            text, texts_, rows, np.zeros_like(rows), streams=SimulationStreams(seed), stage=stage,
+            text,
+            texts_,
+            rows,
+            np.zeros_like(rows),
+            streams=SimulationStreams(seed),
+            stage=stage,
             masked_lm=self.masked_lm,
-        )  # fmt: skip
+        )
         return text.texts(drawn)
 
     def checkpoint(self, text: TextMechanism, texts_: Sequence[Text]) -> str | Path:
@@ -109,8 +105,8 @@ class StudyRewriter:
 
 
 def prepare_rewriter(
-    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int,
-) -> StudyRewriter | None:  # fmt: skip
+    setups: Sequence[ArmSetup], settings: TextChannel, public: Sequence[Text], *, model: str, seed: int
+) -> StudyRewriter | None:
     """Return the vocabulary and the language models of a run; None if no arm releases texts.
 
     The vocabulary is counted on the public texts, and tagged if an arm needs tags. `model` is the encoder's checkpoint.
@@ -131,9 +127,13 @@ def prepare_rewriter(
 def saved_rewriter(settings: TextChannel, folder: Path, *, model: str, seed: int, **models: Any) -> StudyRewriter:
     """Return what `prepare_rewriter` made, from the vocabulary's folder. `models` may name `masked_lm`."""
     return StudyRewriter(
-        vocabularies.load_cached(folder), folder, model=model, seed=seed,
-        pretrain=settings.pretrain_steps if settings.pretrain else None, **models,
-    )  # fmt: skip
+        vocabularies.load_cached(folder),
+        folder,
+        model=model,
+        seed=seed,
+        pretrain=settings.pretrain_steps if settings.pretrain else None,
+        **models,
+    )
 
 
 def rewriter_to_price(
@@ -187,9 +187,10 @@ def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[
         UserError: An arm reads a language model that the experiment does not name.
     """
     named = {
-        language_models.MASKED_LM: settings.masked_lm, language_models.GENERATOR: settings.generator,
+        language_models.MASKED_LM: settings.masked_lm,
+        language_models.GENERATOR: settings.generator,
         language_models.PARAPHRASER: settings.paraphraser,
-    }  # fmt: skip
+    }
     found = {}
     for arm in (setup.arm for setup in setups):
         word = trial_text_of(arm).word

@@ -139,7 +139,10 @@ def tagged(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def vocabulary_folder(
-    source: str | Path = MINILM, *, public_texts: Sequence[str | tuple[str, str]] | None = None, tags: bool = False,
+    source: str | Path = MINILM,
+    *,
+    public_texts: Sequence[str | tuple[str, str]] | None = None,
+    tags: bool = False,
     spans: Sequence[str] = (),
 ) -> Path:
     """Return the folder of a vocabulary for client.models.vocabulary.load, made the first time and cached by content.

@@ -109,7 +109,13 @@ def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int
     """Return the settings of a training server, from the tables [training] and [encoder]."""
     student = student_of(settings, training)
     return Training(
-        seed=seed, epochs=training.epochs, batch_size=training.batch_size, descent=training.descent,
-        pooling=pooling_of(student), max_length=student.max_length, export=export_settings(student),
-        student="" if student == settings else student.model, options=training.options,
-    )  # fmt: skip
+        seed=seed,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        descent=training.descent,
+        pooling=pooling_of(student),
+        max_length=student.max_length,
+        export=export_settings(student),
+        student="" if student == settings else student.model,
+        options=training.options,
+    )

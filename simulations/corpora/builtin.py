@@ -117,9 +117,7 @@ def builtin(
         raise UserError(f"seed: {seed}; give an integer from 0")
     writers = max(1, train // 5) if authors is None else authors
     if not 1 <= writers <= max(1, train):
-        raise UserError(
-            f"authors: {writers} for {train} train reviews; give a number from 1 to {max(1, train)}"
-        )
+        raise UserError(f"authors: {writers} for {train} train reviews; give a number from 1 to {max(1, train)}")
 
     users = _authors("author", writers, seed)
     pools = {"public": _authors("public", max(1, public // 5), seed), "train": users, "test": users}

@@ -126,20 +126,27 @@ class Cleaned:
         kept, said = np.flatnonzero(~gone), _counted(why, int(gone.sum()))
         there = np.unique(self.labels[kept])
         return replace(
-            self, texts=[self.texts[row] for row in kept],
+            self,
+            texts=[self.texts[row] for row in kept],
             labels=np.searchsorted(there, self.labels[kept]).astype(np.int64),
             classes=tuple(self.classes[i] for i in there),
             users=None if self.users is None else [self.users[row] for row in kept],
             written=[self.written[row] for row in kept],
             kept={name: [cells[row] for row in kept] for name, cells in self.kept.items()},
-            notes=(*self.notes, said), left={**self.left, said: int(gone.sum())},
-        )  # fmt: skip
+            notes=(*self.notes, said),
+            left={**self.left, said: int(gone.sum())},
+        )
 
 
 def chosen(
-    file: Path, *, text: str | None, label: str | None, user: str | None, second: str | None = None,
+    file: Path,
+    *,
+    text: str | None,
+    label: str | None,
+    user: str | None,
+    second: str | None = None,
     kept: Sequence[str] = (),
-) -> Chosen:  # fmt: skip
+) -> Chosen:
     """Return the given columns, and the others by their names.
 
     The usual names of two texts of a pair are found if no column has a usual name of single texts.
@@ -168,9 +175,10 @@ def chosen(
                 text, second = pair
                 break
     found = {
-        "text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS),
+        "text": text or _named(free, headers.TEXTS),
+        "label": label or _named(free, headers.LABELS),
         "user": user or _named(free, headers.USERS),
-    }  # fmt: skip
+    }
     for option in ("text", "label"):
         if found[option] is None:
             there = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
@@ -210,9 +218,7 @@ class _Table:
 
     def put(self, column: str, values: Sequence[object]) -> None:
         """Replace the values of a column."""
-        self.columns = Columns(
-            self.columns.source, {**self.columns.values, column: values}, self.columns.row_names
-        )
+        self.columns = Columns(self.columns.source, {**self.columns.values, column: values}, self.columns.row_names)
 
     def refuse(self, column: str, is_wrong: Callable[[object], bool], mend: str) -> None:
         """Raise UserError at the first invalid value, with its kind."""
@@ -257,11 +263,16 @@ def cleaned(file: Path, columns: Chosen) -> Cleaned:
     texts: list[Sequence[str]] = [[str(text) for text in table.columns.values[column]] for column in columns.texts]
     return Cleaned(
         texts[0] if columns.second is None else list(zip(*texts, strict=True)),
-        np.array([number[name] for name in levels], np.int64), classes,
+        np.array([number[name] for name in levels], np.int64),
+        classes,
         None if columns.user is None else [str(name) for name in table.columns.values[columns.user]],
-        labels, {name: [_cell(value) for value in table.columns.values[name]] for name in columns.kept}, between,
-        rows, (*table.notes, *table.left), table.left,
-    )  # fmt: skip
+        labels,
+        {name: [_cell(value) for value in table.columns.values[name]] for name in columns.kept},
+        between,
+        rows,
+        (*table.notes, *table.left),
+        table.left,
+    )
 
 
 def _cell(value: object) -> str:
@@ -313,11 +324,16 @@ def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
     gone = [any(is_missing(values[name][row]) for name in columns.needed) for row in range(rows)]
     if all(gone):
         empty = [name for name in columns.needed if all(map(is_missing, values[name]))]
-        raise UserError(f"{file}: " + (
-            f'column "{empty[0]}" is empty in every row; name another one' if rows and empty
-            else "no row has something in each of these columns: " + ", ".join(columns.needed) if rows
-            else "has no rows below its header"
-        ))  # fmt: skip
+        raise UserError(
+            f"{file}: "
+            + (
+                f'column "{empty[0]}" is empty in every row; name another one'
+                if rows and empty
+                else "no row has something in each of these columns: " + ", ".join(columns.needed)
+                if rows
+                else "has no rows below its header"
+            )
+        )
     names = [plain_name(name) if columns.named else name for name in columns.needed]
     either = f"{', '.join(names[:-1])} or {names[-1]}"
     table.leave_out(gone, f"N of {rows:,} rows have nothing in column {either}: left out; fill them in to keep them")
@@ -336,7 +352,7 @@ def _take_out_missing(file: Path, columns: Chosen, table: _Table) -> None:
     classes = Counter(_folded(value) for value in table.columns.values[columns.label])
     for name in sorted(_NOBODY & set(classes)):
         table.notes.append(
-            f'label {_quoted(name)} ({_rows(classes[name])}) may stand for no label: it is a class here; take its rows '
+            f"label {_quoted(name)} ({_rows(classes[name])}) may stand for no label: it is a class here; take its rows "
             "out where it is none"
         )
 
@@ -364,9 +380,10 @@ def _check_kinds(columns: Chosen, table: _Table) -> None:
         ]
         table.put(columns.user, users)
         table.refuse(
-            columns.user, lambda value: not names_user(value),
+            columns.user,
+            lambda value: not names_user(value),
             f", no name of at most {LONGEST_NAME} characters; name the column that says whose a row is with --user",
-        )  # fmt: skip
+        )
         usual, said = _one_user([str(value).strip() for value in users])
         table.put(columns.user, usual)
         table.notes += said

@@ -89,9 +89,16 @@ def require_columns(
 
 
 def make_corpora(
-    train: Columns, test: Columns, *, text: str, label: str, user: str | None, second_text: str | None,
-    group: str | None = None, numbers: Sequence[float] | None = None,
-) -> tuple[Corpus, Corpus]:  # fmt: skip
+    train: Columns,
+    test: Columns,
+    *,
+    text: str,
+    label: str,
+    user: str | None,
+    second_text: str | None,
+    group: str | None = None,
+    numbers: Sequence[float] | None = None,
+) -> tuple[Corpus, Corpus]:
     """Return train and test corpora of the same classes: the source's, or those that occur in train.
 
     Classes that are all integers are in numerical order, others in alphabetical order.
@@ -186,18 +193,16 @@ def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], r
             if same is not None:
                 said = f"label {shown(name)} is the class {shown(same)} in another spelling; write it one way"
                 raise UserError(_refused(part, row, said))
-            raise UserError(_refused(
-                part, row, f"its label is none of the {len(classes):,} classes; correct it, or {remedy}"
-            ))  # fmt: skip
+            raise UserError(
+                _refused(part, row, f"its label is none of the {len(classes):,} classes; correct it, or {remedy}")
+            )
     return np.array([index[name] for name in names], dtype=np.int64)
 
 
 def _classes(source: str, label: str, names: Sequence[str]) -> tuple[str, ...]:
     distinct = sorted(set(names))
     if len(distinct) > MOST_CLASSES:
-        raise UserError(
-            f'{source}: column "{label}" has {len(distinct)} values; name the column that holds classes'
-        )
+        raise UserError(f'{source}: column "{label}" has {len(distinct)} values; name the column that holds classes')
     if len(distinct) < 2:
         raise UserError(f'{source}: column "{label}" has one class only; two are needed')
     refuse_two_spellings(source, label, distinct)
@@ -215,8 +220,7 @@ def refuse_two_spellings(source: str, label: str, names: Iterable[str]) -> None:
         first, second, *_ = groups[0]
         same = "number" if _REAL.fullmatch(normal(first)) else "name"
         raise UserError(
-            f'{source}: column "{label}": labels {shown(first)} and {shown(second)} are one {same}; '
-            "write it one way"
+            f'{source}: column "{label}": labels {shown(first)} and {shown(second)} are one {same}; write it one way'
         )
 
 
@@ -286,9 +290,13 @@ def kind(value: object) -> str:
         odd = " that holds NUL or half of a surrogate pair" if not is_text(value) else ""
         return f"a text of {len(value):,} characters{odd}"
     kinds = (
-        (bool, "true or false"), (int | float, "a number"), (bytes, "bytes"), (dict, "an object"), (list, "a list"),
+        (bool, "true or false"),
+        (int | float, "a number"),
+        (bytes, "bytes"),
+        (dict, "an object"),
+        (list, "a list"),
         (datetime.date | datetime.time | datetime.timedelta, "a time"),
-    )  # fmt: skip
+    )
     return next((said for kinds_, said in kinds if isinstance(value, kinds_)), "something else")
 
 

@@ -20,6 +20,7 @@ Column = str | int
 #: Kinds of files: of cells with tabs between, and those with a schema.
 _TABS, _TABLES = (".tsv", ".txt"), (".parquet", ".arrow")
 
+
 def read_files(
     path: str | Path,
     train: str,
@@ -92,9 +93,7 @@ def _existing(folder: Path, name: str) -> Path:
         raise no_file(file)
     if not file.is_file():
         here = sorted(entry.name for entry in folder.iterdir() if _kind(entry) in _READERS)
-        raise UserError(
-            f"{file}: there is no such file; the folder holds {', '.join(here) or 'no data files'}"
-        )
+        raise UserError(f"{file}: there is no such file; the folder holds {', '.join(here) or 'no data files'}")
     _reader(file)
     return file
 
@@ -233,17 +232,15 @@ def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
         yield from ((number, cells) for number, cells, _ in reading.tab_separated(found))
 
 
-def _from_rows(
-    file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str], *, named: bool = True
-) -> Columns:
+def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str], *, named: bool = True) -> Columns:
     """Return columns of rows of cells. If `named`, the first row is a header; else columns are positions from 1."""
     place = str(file)
     rows = ((number, cells) for number, cells in rows if cells)
     first = next(rows, None)
     if first is None:
-        raise UserError(f"{file}: is empty; " + (
-            "its first line must name the columns" if named else "give it at least one record"
-        ))  # fmt: skip
+        raise UserError(
+            f"{file}: is empty; " + ("its first line must name the columns" if named else "give it at least one record")
+        )
     if named:
         header = reading.header(first[1], place)
         at = [reading.column(header, name, place) for name in wanted]

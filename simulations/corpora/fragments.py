@@ -58,12 +58,7 @@ GENRES = (
     Genre(
         "film",
         ("this film", "the movie", "the picture", "this thriller"),
-        (
-            "from the opening shot",
-            "in a half empty cinema",
-            "somewhere in the second hour",
-            "at the late screening",
-        ),
+        ("from the opening shot", "in a half empty cinema", "somewhere in the second hour", "at the late screening"),
         (
             "the script",
             "the camera work",
@@ -98,12 +93,7 @@ GENRES = (
     Genre(
         "restaurant",
         ("this restaurant", "the place", "this bistro", "the kitchen here"),
-        (
-            "on a busy Friday night",
-            "for our anniversary dinner",
-            "at a table by the door",
-            "over three courses",
-        ),
+        ("on a busy Friday night", "for our anniversary dinner", "at a table by the door", "over three courses"),
         (
             "the service",
             "the tasting menu",
@@ -213,12 +203,7 @@ GENRES = (
     Genre(
         "museum",
         ("this museum", "the gallery", "the exhibition", "the collection"),
-        (
-            "on a rainy Sunday",
-            "with a class of nine year olds",
-            "just after opening time",
-            "in the east wing",
-        ),
+        ("on a rainy Sunday", "with a class of nine year olds", "just after opening time", "in the east wing"),
         (
             "the audio guide",
             "the layout",
@@ -323,12 +308,7 @@ GENRES = (
     Genre(
         "concert",
         ("this concert", "the gig", "the show", "last night's set"),
-        (
-            "from the back of the hall",
-            "after the support act",
-            "in the pouring rain",
-            "on the final night of the tour",
-        ),
+        ("from the back of the hall", "after the support act", "in the pouring rain", "on the final night of the tour"),
         (
             "the sound mix",
             "the singer's voice",
@@ -363,12 +343,7 @@ GENRES = (
     Genre(
         "garden tool",
         ("this pruner", "the trimmer", "the spade", "this hedge cutter"),
-        (
-            "on heavy clay soil",
-            "after a whole season outdoors",
-            "on an overgrown hedge",
-            "for a small garden",
-        ),
+        ("on heavy clay soil", "after a whole season outdoors", "on an overgrown hedge", "for a small garden"),
         (
             "the blade",
             "the handle",

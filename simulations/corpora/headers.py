@@ -21,18 +21,79 @@ LABELS = ("label", "sentiment", "class", "category", "rating", "stars", "score",
 USERS = ("user", "user_id", "userid", "username", "author", "author_id", "reviewer", "reviewer_id", "reviewerid")
 #: Usual names of the columns of pairs.
 PAIRS = (
-    ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("text1", "text2"),
-    ("question", "sentence"), ("question", "answer"), ("query", "document"),
-)  # fmt: skip
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("text1", "text2"),
+    ("question", "sentence"),
+    ("question", "answer"),
+    ("query", "document"),
+)
 #: Words that may be shown: they identify no record.
-USUAL = frozenset((
-    *TEXTS, *LABELS, *USERS, "texts", "sentences", "sentence1", "sentence2", "question", "question1", "question2",
-    "premise", "hypothesis", "answer", "query", "document", "utterance", "said", "paraphrase", "title", "headline",
-    "subject", "summary", "description", "labels", "intent", "emotion", "genre", "kind", "type", "group", "split",
-    "annotator", "annotator_id", "worker", "worker_id", "speaker", "name", "id", "idx", "index", "row", "date", "time",
-    "timestamp", "created_at", "url", "source", "language", "lang", "country", "age", "sex", "gender", "helpful",
-    "verified", "product", "product_id", "item", "item_id", "who",
-))  # fmt: skip
+USUAL = frozenset(
+    (
+        *TEXTS,
+        *LABELS,
+        *USERS,
+        "texts",
+        "sentences",
+        "sentence1",
+        "sentence2",
+        "question",
+        "question1",
+        "question2",
+        "premise",
+        "hypothesis",
+        "answer",
+        "query",
+        "document",
+        "utterance",
+        "said",
+        "paraphrase",
+        "title",
+        "headline",
+        "subject",
+        "summary",
+        "description",
+        "labels",
+        "intent",
+        "emotion",
+        "genre",
+        "kind",
+        "type",
+        "group",
+        "split",
+        "annotator",
+        "annotator_id",
+        "worker",
+        "worker_id",
+        "speaker",
+        "name",
+        "id",
+        "idx",
+        "index",
+        "row",
+        "date",
+        "time",
+        "timestamp",
+        "created_at",
+        "url",
+        "source",
+        "language",
+        "lang",
+        "country",
+        "age",
+        "sex",
+        "gender",
+        "helpful",
+        "verified",
+        "product",
+        "product_id",
+        "item",
+        "item_id",
+        "who",
+    )
+)
 #: Rows below a header that are compared, words and characters of a name, digits in one run of it, and characters of a
 #: script that is written wide, or without spaces.
 _LOOKED_AT, _WORDS, _LONGEST, _DIGITS, _WIDE = 100, 3, 40, 4, 8
@@ -58,15 +119,17 @@ def is_name(cell: str) -> bool:
     wide = sum(unicodedata.east_asian_width(sign) in "WF" or "\u0e00" <= sign <= "\u0eff" for sign in cell)
     runs = "".join(sign if sign.isdigit() else " " for sign in cell).split()
     return (
-        len(cell) <= _LONGEST and len(cell.split()) <= _WORDS and wide <= _WIDE and cell.isprintable()
-        and "@" not in cell and not cell.endswith((".", "!", "。", "！", "…"))
+        len(cell) <= _LONGEST
+        and len(cell.split()) <= _WORDS
+        and wide <= _WIDE
+        and cell.isprintable()
+        and "@" not in cell
+        and not cell.endswith((".", "!", "。", "！", "…"))
         and all(len(run) <= _DIGITS for run in runs)
-    )  # fmt: skip
+    )
 
 
-def below(
-    names: Sequence[str], at: Iterable[int], rows: Iterable[Any], place: str
-) -> Iterator[Any]:
+def below(names: Sequence[str], at: Iterable[int], rows: Iterable[Any], place: str) -> Iterator[Any]:
     """Return the rows below a header, (number, cells, ...) each, after a check of the header.
 
     `at` are the columns that are addressed by their names.

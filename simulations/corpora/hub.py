@@ -69,9 +69,7 @@ def _located(path: str) -> tuple[str, str | None]:
     return name, rest[0] if rest else None
 
 
-def _read(
-    path: str, name: str, configuration: str | None, split: str, label: str | None, wanted: list[str]
-) -> Columns:
+def _read(path: str, name: str, configuration: str | None, split: str, label: str | None, wanted: list[str]) -> Columns:
     import datasets  # takes seconds to import, and only this source needs it
     from datasets.exceptions import DatasetNotFoundError
 

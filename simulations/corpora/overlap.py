@@ -106,10 +106,16 @@ def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, in
         same = distinct[of] & distinct[within]
         near = nearly(sorted(distinct[of] - same), sorted(distinct[within]))
         users = [set(parts[name].users or ()) if people else set() for name in (of, within)]
-        found.append(Overlap(
-            of, within, len(plain[of]), sum(text in same for text in plain[of]),
-            sum(text in near for text in plain[of]), len(users[0] & users[1]),
-        ))  # fmt: skip
+        found.append(
+            Overlap(
+                of,
+                within,
+                len(plain[of]),
+                sum(text in same for text in plain[of]),
+                sum(text in near for text in plain[of]),
+                len(users[0] & users[1]),
+            )
+        )
     return found, {name: len(texts) - len(distinct[name]) for name, texts in plain.items()}
 
 

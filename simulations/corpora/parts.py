@@ -58,16 +58,28 @@ def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[s
         return split, {"source": "built-in", "task": data.task}
     if data.source == "files":
         train, test = files.read_files(
-            data.path, data.train, data.test,
-            text=data.text, label=data.label, user=data.user, second_text=data.second_text, group=data.group,
+            data.path,
+            data.train,
+            data.test,
+            text=data.text,
+            label=data.label,
+            user=data.user,
+            second_text=data.second_text,
+            group=data.group,
             numbers=data.numbers,
-        )  # fmt: skip
+        )
     else:
         train, test = hub.read_hub(
-            data.path, train=data.train, test=data.test,
-            text=data.text, label=data.label, user=data.user, second_text=data.second_text, group=data.group,
+            data.path,
+            train=data.train,
+            test=data.test,
+            text=data.text,
+            label=data.label,
+            user=data.user,
+            second_text=data.second_text,
+            group=data.group,
             numbers=data.numbers,
-        )  # fmt: skip
+        )
     about: dict[str, object] = {"source": data.source, "split": data.public.split}
     in_two = {"by-sentence": splits.split_by_sentence, "by-text": splits.split_by_text}.get(str(data.public.split))
     if in_two is not None:

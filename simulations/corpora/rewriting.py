@@ -168,9 +168,7 @@ def _places(place: str, names: Sequence[str], columns: Sequence[str], *, declare
     raise UserError(f"{place}: name the column of the texts with --column; there are: {there}")
 
 
-def _opened(
-    read: Iterator[Any], place: str, columns: Sequence[str]
-) -> tuple[list[str], list[int], Any, Iterator[Any]]:
+def _opened(read: Iterator[Any], place: str, columns: Sequence[str]) -> tuple[list[str], list[int], Any, Iterator[Any]]:
     """Return the names of the columns, the places of the texts, the header, and the rows, (number, cells, ...) each.
 
     By positions there is no header, and the first row is a record like all others.
@@ -209,8 +207,9 @@ def _tsv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -
                 yield None, _affixed("", end)
                 continue
             cells = reading.fitted(cells or [""], len(names), place, number, named=first is not None)
-            yield tuple(cells[i] for i in at), lambda texts, cells=cells, end=end: _tsv_line(
-                _replaced(cells, at, texts), end
+            yield (
+                tuple(cells[i] for i in at),
+                lambda texts, cells=cells, end=end: _tsv_line(_replaced(cells, at, texts), end),
             )
 
     yield from _grouped(made(), rows, _others(names, at))
@@ -273,8 +272,9 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
                 if not isinstance(text, str) or not is_text(text):
                     raise UserError(f'{place}: line {number}: "{column}" is {kind(text)}, not a text')
             others.extend(key for key in record if key not in columns and key not in others)
-            yield tuple(record[column] or "" for column in columns), lambda new, record=record, end=end: _json_line(
-                record | dict(zip(columns, new, strict=True)), end
+            yield (
+                tuple(record[column] or "" for column in columns),
+                lambda new, record=record, end=end: _json_line(record | dict(zip(columns, new, strict=True)), end),
             )
 
     for block in _grouped(made(), rows):

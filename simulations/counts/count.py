@@ -43,10 +43,17 @@ SPLIT = "train"
 
 
 def count(
-    experiment: Experiment, out: Path | str, *, epsilon: float | None = None, central: float | None = None,
-    mechanism: str | None = None, topics: Path | str | None = None, model: Path | str | None = None,
-    confidence: float = 0.95, since: Path | str | None = None,
-) -> CountResult:  # fmt: skip
+    experiment: Experiment,
+    out: Path | str,
+    *,
+    epsilon: float | None = None,
+    central: float | None = None,
+    mechanism: str | None = None,
+    topics: Path | str | None = None,
+    model: Path | str | None = None,
+    confidence: float = 0.95,
+    since: Path | str | None = None,
+) -> CountResult:
     """Count the classes of an experiment's training users, write the results into a folder, and return them.
 
     Devices classify their text by a public model and release the class by a mechanism, as an answer. The release takes
@@ -95,9 +102,14 @@ def count(
 
 
 def count_several(
-    experiment: Experiment, out: Path | str, *, topics: Sequence[Path | str], epsilon: float | None = None,
-    central: float | None = None, confidence: float = 0.95,
-) -> tuple[CountResult, ...]:  # fmt: skip
+    experiment: Experiment,
+    out: Path | str,
+    *,
+    topics: Sequence[Path | str],
+    epsilon: float | None = None,
+    central: float | None = None,
+    confidence: float = 0.95,
+) -> tuple[CountResult, ...]:
     """Count the answers to several questions, and write the result of each into a folder `1`, `2` ... of a new one.
 
     Either each user releases one class for all of their answers, or each user answers one question: whatever has the
@@ -139,11 +151,15 @@ def count_several(
             )
         else:
             results = tuple(
-                users.counted(each, held, drawn, users.released(
-                    each.model, drawn, node, stage=f"count-1-{place}", part=(place, number)
-                ), chosen=True)
+                users.counted(
+                    each,
+                    held,
+                    drawn,
+                    users.released(each.model, drawn, node, stage=f"count-1-{place}", part=(place, number)),
+                    chosen=True,
+                )
                 for place, (each, drawn) in enumerate(zip(asked, way.mechanisms, strict=True))
-            )  # fmt: skip
+            )
         for place, result in enumerate(results, 1):
             (folder / str(place)).mkdir()
             result.write(folder / str(place))
@@ -199,9 +215,7 @@ class _Users:
         """Return the mechanism for K classes, of which a batch holds one of `every` users."""
         crowd = self.setup.answering // every if self.setup.shuffled else None
         limit = self.setup.policy.limit(ANSWER.name)
-        found: CountMechanism = budget.chosen(
-            classes, users=crowd, delta=self.experiment.shuffle.delta, limit=limit
-        )
+        found: CountMechanism = budget.chosen(classes, users=crowd, delta=self.experiment.shuffle.delta, limit=limit)
         return found
 
     def handed_out(self, asked: Asked, nodes: Path) -> Any:
@@ -209,9 +223,7 @@ class _Users:
         held, public = self.ready.held, replace(self.ready.public, encoder=asked.encoder)
         if asked.encoder is not self.ready.public.encoder:
             held = replace(held, train_embeddings=asked.encoder.embed(held.train.texts))
-        hand_out(
-            [self.setup], self.experiment.population, public, held, nodes, seed=self.experiment.seed, nodes=1
-        )
+        hand_out([self.setup], self.experiment.population, public, held, nodes, seed=self.experiment.seed, nodes=1)
         return np.asarray(held.train_embeddings)
 
     def released(
@@ -246,17 +258,35 @@ class _Users:
         return _Released(release.values.astype(np.int64), origin.users, len(reply), dict(dropped))
 
     def counted(
-        self, asked: Asked, embeddings: Any, drawn: CountMechanism, released: _Released, *, chosen: bool,
-        last: CountResult | None = None, of: NDArray[np.int64] | None = None,
-    ) -> CountResult:  # fmt: skip
+        self,
+        asked: Asked,
+        embeddings: Any,
+        drawn: CountMechanism,
+        released: _Released,
+        *,
+        chosen: bool,
+        last: CountResult | None = None,
+        of: NDArray[np.int64] | None = None,
+    ) -> CountResult:
         """Estimate the counts, and compare them with the truth and with a trusted curator."""
         there = self._shares(asked.model.classify(embeddings), released.origin, len(asked.names))
         truth = self._shares(self.ready.held.train.labels, released.origin, len(asked.names)) if asked.true else None
         return counted(
-            self.experiment, asked, drawn, released.values, shuffled=self.setup.shuffled, chosen=chosen,
-            confidence=self.confidence, charged=released.charged, dropped=released.dropped, last=last, of=of,
-            many=self.many, there=there, truth=truth,
-        )  # fmt: skip
+            self.experiment,
+            asked,
+            drawn,
+            released.values,
+            shuffled=self.setup.shuffled,
+            chosen=chosen,
+            confidence=self.confidence,
+            charged=released.charged,
+            dropped=released.dropped,
+            last=last,
+            of=of,
+            many=self.many,
+            there=there,
+            truth=truth,
+        )
 
     def _shares(self, classes: NDArray[np.int64], delivered: NDArray[np.int64], number: int) -> NDArray[np.float64]:
         """Return the mean of delivered users' shares of the classes of their records."""
@@ -266,11 +296,22 @@ class _Users:
 
 
 def counted(
-    experiment: Experiment, asked: Asked, drawn: CountMechanism, values: NDArray[np.int64], *, shuffled: bool,
-    chosen: bool, confidence: float, charged: int, dropped: dict[str, int], last: CountResult | None = None,
-    of: NDArray[np.int64] | None = None, many: bool = False, there: NDArray[np.float64] | None = None,
+    experiment: Experiment,
+    asked: Asked,
+    drawn: CountMechanism,
+    values: NDArray[np.int64],
+    *,
+    shuffled: bool,
+    chosen: bool,
+    confidence: float,
+    charged: int,
+    dropped: dict[str, int],
+    last: CountResult | None = None,
+    of: NDArray[np.int64] | None = None,
+    many: bool = False,
+    there: NDArray[np.float64] | None = None,
     truth: NDArray[np.float64] | None = None,
-) -> CountResult:  # fmt: skip
+) -> CountResult:
     """Return the counts of a batch.
 
     Args:
@@ -302,9 +343,7 @@ def counted(
         found = estimate(drawn, values, of=of, one_of_many=many, confidence=confidence)
         corrected = None
         if asked.confusion is not None:
-            corrected = estimate(
-                drawn, values, confusion=asked.confusion, one_of_many=many, confidence=confidence
-            )
+            corrected = estimate(drawn, values, confusion=asked.confusion, one_of_many=many, confidence=confidence)
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -315,14 +354,26 @@ def counted(
     changed = None if earlier is None else change(earlier, found if corrected is None else corrected)
     confusion = asked.confusion
     return CountResult(
-        experiment.name, experiment.seed, asked.about, parameters(drawn), chosen, users, confidence,
+        experiment.name,
+        experiment.seed,
+        asked.about,
+        parameters(drawn),
+        chosen,
+        users,
+        confidence,
         rows_of(asked.names, found, there, published(there)),
         () if corrected is None else rows_of(asked.names, corrected, truth, published(truth)),
-        float(found.errors.sum() / math.sqrt(2 * math.pi)), [rung.to_dict() for rung in rungs], charged,
+        float(found.errors.sum() / math.sqrt(2 * math.pi)),
+        [rung.to_dict() for rung in rungs],
+        charged,
         0 if confusion is None else int(confusion.counts.sum()),
-        None if confusion is None else float(np.trace(confusion.counts) / confusion.counts.sum()), dropped,
-        week, least, () if changed is None else moved(asked.names, changed), many,
-    )  # fmt: skip
+        None if confusion is None else float(np.trace(confusion.counts) / confusion.counts.sum()),
+        dropped,
+        week,
+        least,
+        () if changed is None else moved(asked.names, changed),
+        many,
+    )
 
 
 def check_series(last: CountResult, drawn: Any, names: tuple[str, ...]) -> None:

@@ -87,12 +87,18 @@ def rows_of(
     """Return the rows of an estimate."""
     return tuple(
         Row(
-            name, float(counts.shares[k]), float(counts.low[k]), float(counts.high[k]),
-            float(counts.users * counts.shares[k]), float(counts.unbiased[k]), float(counts.errors[k]),
-            None if true is None else float(true[k]), None if curator is None else float(curator[k]),
+            name,
+            float(counts.shares[k]),
+            float(counts.low[k]),
+            float(counts.high[k]),
+            float(counts.users * counts.shares[k]),
+            float(counts.unbiased[k]),
+            float(counts.errors[k]),
+            None if true is None else float(true[k]),
+            None if curator is None else float(curator[k]),
         )
         for k, name in enumerate(names)
-    )  # fmt: skip
+    )
 
 
 def variation(rows: tuple[Row, ...], of: str = "share") -> float | None:
@@ -154,9 +160,10 @@ class CountResult:
         """Return a JSON-ready form, with the total variations in place of what a reader would compute."""
         whole: dict[str, Any] = json_ready(asdict(self))
         return whole | {
-            "total_variation": variation(self.found), "total_variation_corrected": variation(self.corrected) if
-            self.corrected else None, "total_variation_curator": variation(self.found, "curator"),
-        }  # fmt: skip
+            "total_variation": variation(self.found),
+            "total_variation_corrected": variation(self.corrected) if self.corrected else None,
+            "total_variation_curator": variation(self.found, "curator"),
+        }
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -179,8 +186,9 @@ class CountResult:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(["of", *Row.__dataclass_fields__])
         for of, rows in (("found by devices", self.found), ("true classes", self.corrected)):
-            writer.writerows([of, *(f"{v:.6g}" if isinstance(v, float) else v for v in asdict(row).values())]
-                             for row in rows)  # fmt: skip
+            writer.writerows(
+                [of, *(f"{v:.6g}" if isinstance(v, float) else v for v in asdict(row).values())] for row in rows
+            )
         return lines.getvalue()
 
     def text(self) -> str:
@@ -189,10 +197,15 @@ class CountResult:
         largest = sorted(self.rows, key=lambda row: -row.share)[:SHOWN]
         known = ("truth",) if self.rows[0].true is not None else ()
         cells = [
-            (row.name, f"{row.count:,.0f}", f"{row.share:.4f}", f"{row.low:.4f} to {row.high:.4f}",
-             *(number(row.true) for _ in known))
+            (
+                row.name,
+                f"{row.count:,.0f}",
+                f"{row.share:.4f}",
+                f"{row.low:.4f} to {row.high:.4f}",
+                *(number(row.true) for _ in known),
+            )
             for row in largest
-        ]  # fmt: skip
+        ]
         size = f", sets of {self.mechanism['subset']}" if "subset" in self.mechanism else ""
         chosen = ", chosen by its variance" if self.chosen else ""
         local, central = self.rung("answer")["epsilon"], self.rung("shuffled")
@@ -205,14 +218,15 @@ class CountResult:
             + (why if central["epsilon"] is None else f"{central['epsilon']:.4g} at δ = {central['delta']:g}"),
             "",
             table((of, "users", "share", f"{self.confidence:.0%} interval, all together", *known), cells),
-        ]  # fmt: skip
+        ]
         lines += [f"and {rest:,} smaller ones: see counts.csv"] if rest else []
         whole = self.to_dict()
         for said, value in (
-            ("devices' classes, total variation", whole["total_variation"]), ("  expected", self.expected),
+            ("devices' classes, total variation", whole["total_variation"]),
+            ("  expected", self.expected),
             ("  of a trusted curator", whole["total_variation_curator"]),
             ("true classes, total variation", whole["total_variation_corrected"]),
-        ):  # fmt: skip
+        ):
             lines += [] if value is None else [f"{said}: {value:.4f}"]
         if self.moved:
             largest_moves = sorted(self.moved, key=lambda row: -abs(row.change))[:SHOWN]

@@ -24,18 +24,33 @@ from simulations.experiment.arm import (
 )
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import slug
-from simulations.experiment.sections import (
-    BUNDLED_LM,
-    CHECKPOINT,
-    NONE,
-    Encoder,
-    Policy,
-)
+from simulations.experiment.sections import BUNDLED_LM, CHECKPOINT, NONE, Encoder, Policy
 from simulations.experiment.setup import ArmSetup
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
 __all__ = [
-    "ANY_MODEL", "BOTH", "BUNDLED_LM", "CHECKPOINT", "DEFAULT_DIM", "NONE", "Arm", "ArmSetup", "Encoder", "Experiment",
-    "Policy", "answer_of", "bundled", "curator_of", "embedding_mechanism", "from_table", "label_of", "load",
-    "released_text", "slug", "stand_in", "text_mechanism", "to_toml", "trial_text_of",
-]  # fmt: skip
+    "ANY_MODEL",
+    "BOTH",
+    "BUNDLED_LM",
+    "CHECKPOINT",
+    "DEFAULT_DIM",
+    "NONE",
+    "Arm",
+    "ArmSetup",
+    "Encoder",
+    "Experiment",
+    "Policy",
+    "answer_of",
+    "bundled",
+    "curator_of",
+    "embedding_mechanism",
+    "from_table",
+    "label_of",
+    "load",
+    "released_text",
+    "slug",
+    "stand_in",
+    "text_mechanism",
+    "to_toml",
+    "trial_text_of",
+]

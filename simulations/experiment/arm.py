@@ -98,13 +98,9 @@ class Arm(Section):
                     f'{self._where(taught)}: a "{PUBLIC_ONLY}" arm takes no {key(taught)} from users; remove it'
                 )
         if not self.public_only and self.embedding is None and self.text is None and self.statistic is None:
-            raise UserError(
-                f'{self._where("embedding")}: is missing; name a mechanism, or protocol = "{PUBLIC_ONLY}"'
-            )
+            raise UserError(f'{self._where("embedding")}: is missing; name a mechanism, or protocol = "{PUBLIC_ONLY}"')
         if self.embedding and self.embedding["mechanism"] != "identity" and "dim" not in self.embedding:
-            raise UserError(
-                f"{self._where('embedding')}.dim: is missing; give m', the dimension of what is sent"
-            )
+            raise UserError(f"{self._where('embedding')}.dim: is missing; give m', the dimension of what is sent")
         if self.perturb != BOTH:
             self._check_perturb()
         if isinstance((self.statistic or {}).get("dim"), list):
@@ -113,7 +109,7 @@ class Arm(Section):
     def _check_perturb(self) -> None:
         if self.text is None or self.embedding is not None or self.public_only:
             raise UserError(
-                f'{self._where("perturb")}: goes with users who teach by texts, and ask by texts; remove it'
+                f"{self._where('perturb')}: goes with users who teach by texts, and ask by texts; remove it"
             )
         if not self.reference:
             whose = "training users" if self.perturb == "test" else "users who ask"

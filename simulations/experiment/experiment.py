@@ -97,9 +97,7 @@ class Experiment:
                 "labels = true and encoder.fine-tune-on-public = false; remove it"
             )
         if not public.labels and self.encoder.fine_tune_on_public:
-            raise UserError(
-                "encoder.fine-tune-on-public: needs public labels, and data.public.labels is false"
-            )
+            raise UserError("encoder.fine-tune-on-public: needs public labels, and data.public.labels is false")
         if not public.labels and self.training.maps == "learned":
             raise UserError('training.maps: "learned" needs public labels; use "principal-components"')
         if protocol.releases_text and self.encoder.fine_tune_on_public:
@@ -114,7 +112,7 @@ class Experiment:
             )
         if self.training.student != SAME and self.encoder.layers not in ((), AUTO):
             raise UserError(
-                f'encoder.layers: {list(self.encoder.layers)} are not of {self.training.student}, the student that '
+                f"encoder.layers: {list(self.encoder.layers)} are not of {self.training.student}, the student that "
                 'training.student names; use "auto"'
             )
         encode = protocol.private and (protocol.releases_embedding or protocol.releases_vector)
@@ -252,12 +250,20 @@ class Experiment:
         people, protocol = self.population, self.protocol_of(arm)
         stages = self.training.stages if protocol is self.training.protocol else 1
         return ArmSetup(
-            arm, protocol, self._policy(arm), self.policy.declared, self.shuffle, users=people.users,
-            answering=int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages, stages=stages,
-            epochs=self.training.epochs, classes=self.data.classes,
+            arm,
+            protocol,
+            self._policy(arm),
+            self.policy.declared,
+            self.shuffle,
+            users=people.users,
+            answering=int(people.users * (1 - people.dropout) * (1 - people.late) + 1e-9) // stages,
+            stages=stages,
+            epochs=self.training.epochs,
+            classes=self.data.classes,
             shared_codes=self.data.elsewhere and not self.training.self_training,
-            records=1 if people.assignment == "record" else None, test_records=1 if self.data.user is None else None,
-        )  # fmt: skip
+            records=1 if people.assignment == "record" else None,
+            test_records=1 if self.data.user is None else None,
+        )
 
     @property
     def setups(self) -> tuple[ArmSetup, ...]:
@@ -270,10 +276,13 @@ class Experiment:
         limits = {name: getattr(policy, name) for name in ("text", "embedding", "label", "answer")}
         limits["vector"] = policy.statistic
         return {
-            "total_epsilon": policy.total, "total_delta": policy.total_delta, "minimum_users": self.shuffle.least,
-            "releases": policy.releases, "unprotected": list(policy.accept_unprotected),
+            "total_epsilon": policy.total,
+            "total_delta": policy.total_delta,
+            "minimum_users": self.shuffle.least,
+            "releases": policy.releases,
+            "unprotected": list(policy.accept_unprotected),
             "limits": [{"channel": name, "epsilon": limit} for name, limit in limits.items() if limit],
-        }  # fmt: skip
+        }
 
     def _policy(self, arm: Arm) -> ClientPolicy:
         """Return the policy of an arm's clients: the experiment's, or, in a reference arm, one that accepts all."""
@@ -281,16 +290,31 @@ class Experiment:
         if arm.reference:
             reason = "a reference arm, not private"
             return ClientPolicy(
-                delta=policy.delta, embedding=math.inf, label=math.inf, text=math.inf, statistic=math.inf,
-                answer=math.inf, releases=policy.releases, mechanisms=self._mechanisms,
+                delta=policy.delta,
+                embedding=math.inf,
+                label=math.inf,
+                text=math.inf,
+                statistic=math.inf,
+                answer=math.inf,
+                releases=policy.releases,
+                mechanisms=self._mechanisms,
                 accept_unprotected=(*policy.accept_unprotected, *(f"{channel}: {reason}" for channel in CHANNELS)),
-            )  # fmt: skip
+            )
         return ClientPolicy(
-            delta=policy.delta, embedding=policy.embedding, label=policy.label, text=policy.text,
-            statistic=policy.statistic, answer=policy.answer, total=policy.total, total_delta=policy.total_delta,
-            releases=policy.releases, stand_ins=policy.stand_ins, mechanisms=self._mechanisms,
-            minimum_users=self.shuffle.least, accept_unprotected=policy.accept_unprotected,
-        )  # fmt: skip
+            delta=policy.delta,
+            embedding=policy.embedding,
+            label=policy.label,
+            text=policy.text,
+            statistic=policy.statistic,
+            answer=policy.answer,
+            total=policy.total,
+            total_delta=policy.total_delta,
+            releases=policy.releases,
+            stand_ins=policy.stand_ins,
+            mechanisms=self._mechanisms,
+            minimum_users=self.shuffle.least,
+            accept_unprotected=policy.accept_unprotected,
+        )
 
     @property
     def _mechanisms(self) -> tuple[str, ...]:

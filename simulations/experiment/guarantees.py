@@ -134,9 +134,10 @@ def promise(policy: Policy, what: Released) -> Promise:
         taught = promise(policy, replace(what, asked_text=None))
         asking = _promise(policy, what.asked_text, Released(None, what.asked_text, None, False))
         return replace(
-            taught, statement=f"{taught.statement}; whoever asks: {asking.statement}",
+            taught,
+            statement=f"{taught.statement}; whoever asks: {asking.statement}",
             asking_epsilon=asking.worst_case_epsilon,
-        )  # fmt: skip
+        )
     if what.statistics:
         return _of_statistic(policy, what)
     if what.text is None or what.embedding is None:

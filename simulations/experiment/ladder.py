@@ -96,26 +96,47 @@ def of_run(
         counts = ", ".join(f"{n:,}" for n in spent.train)
         notes["shuffled"] = f"stages of disjoint users delivered {counts}; this is the smallest stage's"
     return {
-        "ladder": None if train is None else _plain(
+        "ladder": None
+        if train is None
+        else _plain(
             _train(
-                setup, [spent.embedding], spent.label, train if setup.shuffled else None, records, notes,
-                spent.text, crowd, spent.statistics,
+                setup,
+                [spent.embedding],
+                spent.label,
+                train if setup.shuffled else None,
+                records,
+                notes,
+                spent.text,
+                crowd,
+                spent.statistics,
             )
         ),
-        "test_ladder": None if spent.test is None else _plain(
+        "test_ladder": None
+        if spent.test is None
+        else _plain(
             _test(
-                setup, [spent.embedding], spent.test if setup.shuffled else None, {},
-                spent.asked_text or spent.text, spent.answer,
+                setup,
+                [spent.embedding],
+                spent.test if setup.shuffled else None,
+                {},
+                spent.asked_text or spent.text,
+                spent.answer,
                 records=test_records,
             )
         ),
-    }  # fmt: skip
+    }
 
 
 def of_experiment(
-    experiment: Experiment, *, texts: Mapping[str, TextMechanism] | None = None, records: int | None = None,
-    test_records: int | None = None, tests: int | None = None, public: int | None = None, classes: int | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+    experiment: Experiment,
+    *,
+    texts: Mapping[str, TextMechanism] | None = None,
+    records: int | None = None,
+    test_records: int | None = None,
+    tests: int | None = None,
+    public: int | None = None,
+    classes: int | None = None,
+) -> list[dict[str, Any]]:
     """Return the ladders of each arm before a run.
 
     The number of users is the expected one: users × (1 - dropout) × (1 - late), divided by label-stages. The results of
@@ -156,7 +177,14 @@ def of_experiment(
         text, asked = (None if whole is None else released_text(arm, whole, split) for split in ("train", "test"))
         if not (arm.public_only or arm.centralised):
             train = _train(
-                setup, embeddings, label_of(arm, classes), users, records, notes, text, arm.smallest_crowd,
+                setup,
+                embeddings,
+                label_of(arm, classes),
+                users,
+                records,
+                notes,
+                text,
+                arm.smallest_crowd,
                 (vectors := _statistics(setup, classes, public)),
             )
             counted = label_of(arm, classes) if arm.label is not None and not setup.protocol.releases_text else None
@@ -167,22 +195,33 @@ def of_experiment(
         answer = answer_of(arm, classes)
         if any((arm.embedding, asked, answer)) and setup.protocol.private:
             test = _test(setup, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records)
-        lines.append({
-            "arm": arm.name, "reference": arm.reference, "way": setup.way,
-            "ladder": _plain(train), "test_ladder": _plain(test), "liars": said,
-        })  # fmt: skip
+        lines.append(
+            {
+                "arm": arm.name,
+                "reference": arm.reference,
+                "way": setup.way,
+                "ladder": _plain(train),
+                "test_ladder": _plain(test),
+                "liars": said,
+            }
+        )
     return lines
 
 
 def _train(
-    setup: ArmSetup, embeddings: Sequence[Mechanism | None], label: Mechanism | None,
-    users: int | None, records: int | None, notes: Mapping[str, str], text: TextMechanism | None, crowd: int | None,
+    setup: ArmSetup,
+    embeddings: Sequence[Mechanism | None],
+    label: Mechanism | None,
+    users: int | None,
+    records: int | None,
+    notes: Mapping[str, str],
+    text: TextMechanism | None,
+    crowd: int | None,
     statistics: Sequence[Mechanism],
-) -> tuple[Rung, ...]:  # fmt: skip
+) -> tuple[Rung, ...]:
     if statistics:
         each = [
-            ladder(None, None, statistic=mechanism, users=users, delta=setup.shuffle.delta)
-            for mechanism in statistics
+            ladder(None, None, statistic=mechanism, users=users, delta=setup.shuffle.delta) for mechanism in statistics
         ]
         return tuple(_noted(rung, notes.get(rung.name)) for rung in widest(each, _OF_STATISTICS))
     paper = not setup.protocol.private
@@ -194,10 +233,18 @@ def _train(
         label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
     price = _halves if setup.protocol.in_halves else _widest
     return price(
-        embeddings, notes, label=label, text=text, records=records, users=users, delta=setup.shuffle.delta,
-        crowd=crowd, public=public,
-        draws=setup.epochs if paper else 1, unprotected={"gradients": GRADIENTS} if paper else {},
-    )  # fmt: skip
+        embeddings,
+        notes,
+        label=label,
+        text=text,
+        records=records,
+        users=users,
+        delta=setup.shuffle.delta,
+        crowd=crowd,
+        public=public,
+        draws=setup.epochs if paper else 1,
+        unprotected={"gradients": GRADIENTS} if paper else {},
+    )
 
 
 def _statistics(setup: ArmSetup, classes: int, public: int | None) -> list[Mechanism]:
@@ -212,9 +259,15 @@ def _statistics(setup: ArmSetup, classes: int, public: int | None) -> list[Mecha
 
 
 def _test(
-    setup: ArmSetup, embeddings: Sequence[Mechanism | None], users: int | None,
-    notes: Mapping[str, str], text: TextMechanism | None, answer: Mechanism | None, *, records: int | None,
-) -> tuple[Rung, ...]:  # fmt: skip
+    setup: ArmSetup,
+    embeddings: Sequence[Mechanism | None],
+    users: int | None,
+    notes: Mapping[str, str],
+    text: TextMechanism | None,
+    answer: Mechanism | None,
+    *,
+    records: int | None,
+) -> tuple[Rung, ...]:
     if answer is not None:
         notes = dict(notes) | {"answer": "the user's device runs the whole model, and nothing else leaves it"}
         return _widest(
@@ -223,9 +276,16 @@ def _test(
     text = None if setup.protocol.in_halves else text  # test users release embeddings there
     public = _exposed(setup, text)
     return _widest(
-        embeddings, notes, label=None, text=text, records=records, users=users, delta=setup.shuffle.delta,
-        crowd=setup.arm.smallest_crowd if public else None, public=public,
-    )  # fmt: skip
+        embeddings,
+        notes,
+        label=None,
+        text=text,
+        records=records,
+        users=users,
+        delta=setup.shuffle.delta,
+        crowd=setup.arm.smallest_crowd if public else None,
+        public=public,
+    )
 
 
 def _exposed(setup: ArmSetup, text: TextMechanism | None) -> dict[str, str]:

@@ -34,9 +34,16 @@ _HASH = "0" * 64
 
 
 def check_requests(
-    arm: Arm, way: TrainingProtocol, *, classes: int, width: int | None, stages: int, least: int,
-    statistic: Callable[[int], Mechanism] | None, shared: bool,
-) -> None:  # fmt: skip
+    arm: Arm,
+    way: TrainingProtocol,
+    *,
+    classes: int,
+    width: int | None,
+    stages: int,
+    least: int,
+    statistic: Callable[[int], Mechanism] | None,
+    shared: bool,
+) -> None:
     """Check that no request of the arm would be refused.
 
     Args:
@@ -78,12 +85,18 @@ def check_requests(
             )
     text = None if arm.text is None else trial_text_of(arm)
     channels = Channels(
-        arm=slug(arm.name), classes=classes, label=label_of(arm, classes), embedding=tuple(embeddings_of(arm)),
+        arm=slug(arm.name),
+        classes=classes,
+        label=label_of(arm, classes),
+        embedding=tuple(embeddings_of(arm)),
         text=None if text is None else released_text(arm, text, "test"),
         taught=None if text is None else released_text(arm, text, "train"),
-        statistic=statistic, answer=answer_of(arm, classes), features=features, minimum_users=least,
+        statistic=statistic,
+        answer=answer_of(arm, classes),
+        features=features,
+        minimum_users=least,
         teaching=not arm.public_only,
-    )  # fmt: skip
+    )
     try:
         for _ in _requests(channels, width or max(widest, 2), stages, way, shared):
             pass

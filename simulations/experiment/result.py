@@ -25,10 +25,12 @@ Rungs = Sequence[Mapping[str, Any]] | None
 SPLITS = ("sanitized", "on_device")
 #: Measures that tables for people show, with their headings: results.md, the terminal, `summarize`, tables of sweeps,
 #: LaTeX, the report, the model card. Groups of a measure, named "measure: group", have a table of their own.
-SHOWN: dict[str, str] = {
-    name: name for name in ("matthews", "macro-f1", "auroc", "auprc", "pearson", "spearman")
-} | {"by-class": "accuracy by class", "by-group": "accuracy by group", "by-user": "accuracy over users",
-     "personal": "a head of one's own"}  # fmt: skip
+SHOWN: dict[str, str] = {name: name for name in ("matthews", "macro-f1", "auroc", "auprc", "pearson", "spearman")} | {
+    "by-class": "accuracy by class",
+    "by-group": "accuracy by group",
+    "by-user": "accuracy over users",
+    "personal": "a head of one's own",
+}
 #: Keys under which "inf" is a number, not a name.
 _NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")
 
@@ -193,10 +195,11 @@ def with_infinity(value: Any) -> Any:
     """Return JSON content with "inf" as a number under keys of numbers."""
     if isinstance(value, Mapping):
         return {
-            key: math.inf if entry == "inf" and key.removesuffix("_at_delta").endswith(_NUMBERS)
+            key: math.inf
+            if entry == "inf" and key.removesuffix("_at_delta").endswith(_NUMBERS)
             else with_infinity(entry)
             for key, entry in value.items()
-        }  # fmt: skip
+        }
     return [with_infinity(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 

@@ -165,20 +165,25 @@ class Data(Section):
         super().__post_init__()
         built_in = self.source == "built-in"
         described = (
-            "path", "train", "test", "text", "second_text", "label", "label_range", "user", "overlap", "held_out",
-        )  # fmt: skip
+            "path",
+            "train",
+            "test",
+            "text",
+            "second_text",
+            "label",
+            "label_range",
+            "user",
+            "overlap",
+            "held_out",
+        )
         if built_in:
             for name in described:
                 if getattr(self, name) is not None:
                     raise UserError(f'{self._where(name)}: does not apply to source = "built-in"; remove it')
             if self.group not in (None, *CLASSES):
-                raise UserError(f'data.group: is one of {", ".join(CLASSES)} of the built-in corpus; or remove it')
+                raise UserError(f"data.group: is one of {', '.join(CLASSES)} of the built-in corpus; or remove it")
         else:
-            needed = (
-                ("path", "train", "test", "text", "label")
-                if self.source == "files"
-                else ("path", "text", "label")
-            )
+            needed = ("path", "train", "test", "text", "label") if self.source == "files" else ("path", "text", "label")
             for name in needed:
                 if getattr(self, name) is None:
                     raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
@@ -242,9 +247,7 @@ class Data(Section):
             raise UserError('data.public.part: goes with split = "hub"; remove it')
         if split in ELSEWHERE:
             if public.fraction is not None:
-                raise UserError(
-                    "data.public.fraction: is of the users' data; of another source use data.public-size"
-                )
+                raise UserError("data.public.fraction: is of the users' data; of another source use data.public-size")
             return replace(public, split=split)
         return replace(public, fraction=0.05 if public.fraction is None else public.fraction, split=split)
 
@@ -372,8 +375,11 @@ class Training(Section):
     def descent(self) -> dict[str, Any]:
         """Return the keys of gradient descent as end-to-end training takes them."""
         return {
-            "encoder_lr": self.lr, "schedule": self.schedule, "warm_up": self.warm_up, "weight_decay": self.weight_decay
-        }  # fmt: skip
+            "encoder_lr": self.lr,
+            "schedule": self.schedule,
+            "warm_up": self.warm_up,
+            "weight_decay": self.weight_decay,
+        }
 
     @property
     def stages(self) -> int:

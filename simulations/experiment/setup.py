@@ -84,6 +84,12 @@ class ArmSetup:
         """
         if self.protocol.private:  # users of others are sent none
             requests.check_requests(
-                self.arm, self.protocol, classes=classes or self.classes, width=width, stages=self.stages,
-                least=self.shuffle.least, statistic=self.statistic, shared=self.shared_codes,
-            )  # fmt: skip
+                self.arm,
+                self.protocol,
+                classes=classes or self.classes,
+                width=width,
+                stages=self.stages,
+                least=self.shuffle.least,
+                statistic=self.statistic,
+                shared=self.shared_codes,
+            )

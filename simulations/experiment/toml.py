@@ -172,9 +172,7 @@ def to_toml(experiment: Experiment) -> str:
     """Return the experiment as TOML, with every default, that `load` reads back to an equal one."""
     table: dict[str, Any] = {"name": experiment.name, "seed": experiment.seed}
     table |= {place: _table(getattr(experiment, place)) for place in SECTIONS}
-    return tomli_w.dumps(table) + "".join(
-        "\n[[arm]]\n" + tomli_w.dumps(_arm_table(a)) for a in experiment.arms
-    )
+    return tomli_w.dumps(table) + "".join("\n[[arm]]\n" + tomli_w.dumps(_arm_table(a)) for a in experiment.arms)
 
 
 def _arm_table(arm: Arm) -> dict[str, Any]:
@@ -228,9 +226,7 @@ def _override(table: dict[str, Any], override: str) -> None:
     for step in keys[:-1]:
         if isinstance(place, list):
             if not step.isdecimal() or int(step) >= len(place):
-                raise UserError(
-                    f"--set {override}: arms are numbered from 0 to {len(place) - 1}, got {step!r}"
-                )
+                raise UserError(f"--set {override}: arms are numbered from 0 to {len(place) - 1}, got {step!r}")
             place = place[int(step)]
         elif isinstance(place, dict):
             place = place.setdefault(step, {})

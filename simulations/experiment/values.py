@@ -45,6 +45,7 @@ def _flag(value: Any, where: str) -> bool:
 
 def choice(*names: str) -> Check:
     """Return a check for one text out of some."""
+
     def check(value: Any, where: str) -> str:
         if value not in names:
             raise UserError(f"{where}: must be {either(names)}, got {value!r}{nearest(value, names)}")
@@ -97,9 +98,7 @@ def choices(*allowed: str) -> Check:
     return Check(check, {"type": "array", "items": {"enum": list(allowed)}, "uniqueItems": True})
 
 
-def number(
-    least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False
-) -> Check:
+def number(least: float = 0.0, *, above: bool = False, below: float = math.inf, infinite: bool = False) -> Check:
     """Return a check for a float of at least `least` (or above it) and below `below`; inf only means "no limit"."""
 
     def check(value: Any, where: str) -> float:
@@ -107,9 +106,7 @@ def number(
         bounds += f" and below {below:g}" if below < math.inf else ""
         within = is_number(value) and (value > least if above else value >= least)
         if not within or (value >= below and not (infinite and value == math.inf)):
-            raise UserError(
-                f"{where}: must be a {'' if infinite else 'finite '}number {bounds}, got {value!r}"
-            )
+            raise UserError(f"{where}: must be a {'' if infinite else 'finite '}number {bounds}, got {value!r}")
         return float(value)
 
     schema: dict[str, Any] = {"type": "number", "exclusiveMinimum" if above else "minimum": least}
@@ -181,9 +178,7 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
         if name == "dim":
             dims = entry if isinstance(entry, list) else [entry]
             if not dims or not all(_is_whole(d) and d >= 2 for d in dims) or len(set(dims)) < len(dims):
-                raise UserError(
-                    f"{where}.dim: must be a whole number of at least 2, or a list of them, got {entry!r}"
-                )
+                raise UserError(f"{where}.dim: must be a whole number of at least 2, or a list of them, got {entry!r}")
         elif is_number(entry):
             if not math.isfinite(entry) or entry < 0:
                 raise UserError(f"{where}.{name}: must be a finite number of at least 0, got {entry!r}")
@@ -195,22 +190,28 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
 text = Check(_text, {"type": "string", "pattern": r"\S"})
 flag = Check(_flag, {"type": "boolean"})
 auto_or_whole = Check(_auto_or_whole, {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]})
-auto_or_wholes = Check(_auto_or_wholes, {"anyOf": [{"const": "auto"}, {
-    "type": "array", "items": {"type": "integer", "minimum": 1}, "uniqueItems": True,
-}]})  # fmt: skip
-reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
-column = Check(
-    _column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]}
+auto_or_wholes = Check(
+    _auto_or_wholes,
+    {"anyOf": [{"const": "auto"}, {"type": "array", "items": {"type": "integer", "minimum": 1}, "uniqueItems": True}]},
 )
+reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
+column = Check(_column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]})
 interval = Check(_interval, {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
 _TEXT = {"type": "string", "pattern": r"\S"}
-descriptions = Check(_descriptions, {"anyOf": [
-    {"enum": ["names", "none"]},
-    {"type": "object", "minProperties": 2, "additionalProperties": {
-        "anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}],
-    }},
-]})  # fmt: skip
+descriptions = Check(
+    _descriptions,
+    {
+        "anyOf": [
+            {"enum": ["names", "none"]},
+            {
+                "type": "object",
+                "minProperties": 2,
+                "additionalProperties": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
+            },
+        ]
+    },
+)
 mechanism = Check(
     _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}
 )

@@ -132,8 +132,13 @@ def inline(figure: Figure, said: str, prefix: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", written.getvalue()[written.getvalue().index("<svg") :], flags=re.S)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
     box = re.search(r'viewBox="([^"]*)"', svg)
-    svg = re.sub(r"<svg[^>]*>", f'<svg role="img" viewBox="{box[1] if box else ""}" stroke-linejoin="round" '
-                 f'stroke-linecap="butt">\n <title>{escape(said)}</title>', svg, count=1)
+    svg = re.sub(
+        r"<svg[^>]*>",
+        f'<svg role="img" viewBox="{box[1] if box else ""}" stroke-linejoin="round" '
+        f'stroke-linecap="butt">\n <title>{escape(said)}</title>',
+        svg,
+        count=1,
+    )
     svg = svg.replace("xlink:href=", "href=")
     for name, text in told.items():
         svg = svg.replace(f'<g id="{name}">', f'<g id="{name}" pointer-events="all"><title>{escape(text)}</title>')

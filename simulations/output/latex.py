@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 _SPECIAL = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "ε": r"$\varepsilon$",
-    "δ": r"$\delta$", "σ": r"$\sigma$", "±": r"$\pm$", "†": r"$^\dagger$", "∞": r"$\infty$", "≤": r"$\le$",
-    "·": r"$\cdot$", "–": "--", "−": r"$-$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "σ": r"$\sigma$",
+    "±": r"$\pm$",
+    "†": r"$^\dagger$",
+    "∞": r"$\infty$",
+    "≤": r"$\le$",
+    "·": r"$\cdot$",
+    "–": "--",
+    "−": r"$-$",
+}
 
 
 def escaped(text: str) -> str:
@@ -24,10 +42,16 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, caption: st
     """
     left = headings.index("arm") + 1 if "arm" in headings else 1
     lines = [
-        r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}",
-        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(headings) - left)}}}", r"\toprule",
-        " & ".join(map(escaped, headings)) + r" \\", r"\midrule",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escaped(caption)}}}",
+        rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(headings) - left)}}}",
+        r"\toprule",
+        " & ".join(map(escaped, headings)) + r" \\",
+        r"\midrule",
         *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
-        r"\bottomrule", r"\end{tabular}", r"\end{table}",
-    ]  # fmt: skip
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
     return "\n".join(lines) + "\n"

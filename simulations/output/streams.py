@@ -86,9 +86,12 @@ def in_unicode() -> bool:
 
 def _over(raw: io.FileIO, before: Any) -> io.TextIOWrapper:
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding=before.encoding, errors="replace", line_buffering=before.line_buffering,
+        io.BufferedWriter(raw),
+        encoding=before.encoding,
+        errors="replace",
+        line_buffering=before.line_buffering,
         write_through=before.write_through,
-    )  # fmt: skip
+    )
 
 
 def _nowhere(number: int, flags: int) -> None:

@@ -27,10 +27,14 @@ _TASKS: dict[str, dict[str, Any]] = {
     "cola": {"path": "cola", "text": "sentence", "label": "label"},
     "rte": {"path": "rte", "text": "sentence1", "second-text": "sentence2", "label": "label"},
     "stsb": {
-        "path": "stsb", "text": "sentence1", "second-text": "sentence2", "label": "score", "label-range": [0.0, 5.0],
+        "path": "stsb",
+        "text": "sentence1",
+        "second-text": "sentence2",
+        "label": "score",
+        "label-range": [0.0, 5.0],
         "levels": 26,
     },
-}  # fmt: skip
+}
 _GLOVE = "glove/glove.840B.300d.sst2.txt.gz"
 
 
@@ -79,8 +83,11 @@ class Item:
     def status(self) -> str:
         """Return the status in a few words."""
         kinds = {
-            "runs": self.arms, "by a command": self.command, "cannot be": self.cannot, "not built yet": self.missing
-        }  # fmt: skip
+            "runs": self.arms,
+            "by a command": self.command,
+            "cannot be": self.cannot,
+            "not built yet": self.missing,
+        }
         return next(kind for kind, there in kinds.items() if there)
 
 
@@ -140,9 +147,7 @@ def arms_of(item: Item, *, quick: bool) -> list[Mapping[str, Any]]:
     return [arm for arm in item.arms if not quick or arm.get("quick", False)]
 
 
-def experiment_of(
-    paper: Paper, item: Item, *, quick: bool, data: Path, rows: int, users: int = USERS
-) -> Experiment:
+def experiment_of(paper: Paper, item: Item, *, quick: bool, data: Path, rows: int, users: int = USERS) -> Experiment:
     """Return the experiment of an item with arms.
 
     Args:
@@ -161,28 +166,40 @@ def experiment_of(
     measures = [] if item.measure == "accuracy" else [item.measure]
     users = min(QUICK_USERS if quick else users, int(rows * 0.9))
     why = "as published: the paper's mechanism, with what it shows"
-    return from_table({
-        "name": f"{paper.name} {item.name}",
-        "data": task | {
-            "source": "files", "path": str(folder), "train": "train.tsv", "test": "dev.tsv", "measures": measures,
-            "test-limit": QUICK_TESTS if quick else TESTS, "overlap": "the data as published",
-            "public": {"fraction": 0.05, "labels": False},
-        },
-        "population": {"users": users},
-        "encoder": {"max-length": 128 if "second-text" in task else 64},
-        "training": {
-            "protocol": item.protocol, "epochs": 1 if quick else 3, "acknowledge-not-private": item.protocol == "paper",
-            **item.training,
-        },
-        "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},
-        "shuffle": {"enabled": False},
-        "policy": {
-            "text": math.inf, "embedding": math.inf, "label": math.inf,
-            "total-delta": 1e-3,  # of both sides' words, whose sampler has a δ of its own
-            "accept-unprotected": [f"{name}: {why}" for name in ("label", *EXPOSURES)],
-        },
-        "arm": [_arm(arm) for arm in arms],
-    })  # fmt: skip
+    return from_table(
+        {
+            "name": f"{paper.name} {item.name}",
+            "data": task
+            | {
+                "source": "files",
+                "path": str(folder),
+                "train": "train.tsv",
+                "test": "dev.tsv",
+                "measures": measures,
+                "test-limit": QUICK_TESTS if quick else TESTS,
+                "overlap": "the data as published",
+                "public": {"fraction": 0.05, "labels": False},
+            },
+            "population": {"users": users},
+            "encoder": {"max-length": 128 if "second-text" in task else 64},
+            "training": {
+                "protocol": item.protocol,
+                "epochs": 1 if quick else 3,
+                "acknowledge-not-private": item.protocol == "paper",
+                **item.training,
+            },
+            "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},
+            "shuffle": {"enabled": False},
+            "policy": {
+                "text": math.inf,
+                "embedding": math.inf,
+                "label": math.inf,
+                "total-delta": 1e-3,  # of both sides' words, whose sampler has a δ of its own
+                "accept-unprotected": [f"{name}: {why}" for name in ("label", *EXPOSURES)],
+            },
+            "arm": [_arm(arm) for arm in arms],
+        }
+    )
 
 
 def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,9 +58,8 @@ def how_run(*, quick: bool, users: int = USERS) -> str:
 
 
 def reproduce(
-    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner,
-    users: int = USERS,
-) -> list[Found]:  # fmt: skip
+    paper: Paper, items: Sequence[Item], *, quick: bool, data: Path, out: Path, run: Runner, users: int = USERS
+) -> list[Found]:
     """Run each item that has arms, in its own folder under `out`. A finished item is not run again.
 
     An item without its data is reported as such. An item that takes hours is left out, unless it is the only one or
@@ -115,8 +114,6 @@ def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
         ours = found[arm["name"]].estimate(item.measure, "sanitized")
         rows.append((arm["name"], arm["theirs"], ours and ours.value, ours and ours.standard_error))
     return Found(item.name, rows, chance=results["chance"])
-
-
 
 
 def text(paper: Paper, items: Sequence[Item], found: Sequence[Found], *, quick: bool, users: int = USERS) -> str:

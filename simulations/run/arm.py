@@ -53,9 +53,15 @@ class ArmRun:
     """
 
     def __init__(
-        self, setup: ArmSetup, training: Training, data: Data, prepared: Prepared, *, models: Path,
+        self,
+        setup: ArmSetup,
+        training: Training,
+        data: Data,
+        prepared: Prepared,
+        *,
+        models: Path,
         journal: Journal | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.setup, self.arm, self._data, self._seed = setup, setup.arm, data, training.seed
         self._held = prepared.held
         self._channels: Channels = channels_of(setup, prepared.public)
@@ -89,19 +95,21 @@ class ArmRun:
         log.info(f"{self.arm.name}: accounting: what one user's releases cost, rung by rung")
         what = released(self.setup, self._channels, model, driver)
         rungs = of_run(
-            self.setup, spent(what, self._channels, driver), records=self._held.holders.most,
+            self.setup,
+            spent(what, self._channels, driver),
+            records=self._held.holders.most,
             test_records=self._held.test_holders.most,
-        )  # fmt: skip
+        )
         result = result.scored(score(answers.sanitized), score(answers.device))
         asked_of = None if scores is None or origin is None else asked(self._held, origin)
         found = measures(
-            self._data, self._held, seed=self._seed,
+            self._data,
+            self._held,
+            seed=self._seed,
             sanitized=None if asked_of is None else Scored(scores, asked_of, origin.users),
             on_device=None if clean is None else Scored(clean, np.arange(len(self._held.test))),
-        )  # fmt: skip
-        said = {
-            "sanitized": guessed(self._held, _classes(scores)), "on_device": guessed(self._held, _classes(clean))
-        }  # fmt: skip
+        )
+        said = {"sanitized": guessed(self._held, _classes(scores)), "on_device": guessed(self._held, _classes(clean))}
         result = replace(result, **rungs, measures=found, perturbed=counted.counts, guessed=said)
         return Finished(result, model, answers)
 

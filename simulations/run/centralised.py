@@ -135,10 +135,15 @@ class CentralisedArm:
     def _result(self, width: int, seconds: float) -> ArmResult:
         people = self.prepared.held.holders.people
         return ArmResult(
-            name=self.arm.name, dim=width, users=people, delivered=people, seconds=seconds, reference=True,
+            name=self.arm.name,
+            dim=width,
+            users=people,
+            delivered=people,
+            seconds=seconds,
+            reference=True,
             way=CENTRALISED.name,
             budget=Promise(math.inf, None, STATEMENT, math.inf, math.inf),
-        )  # fmt: skip
+        )
 
 
 def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.int64]]:

@@ -44,9 +44,7 @@ class FlowerUsers:
         nodes: Folder of the nodes' folders.
     """
 
-    def __init__(
-        self, grid: Any, people: Population, *, seed: int, tests: int, nodes: Path,
-    ) -> None:  # fmt: skip
+    def __init__(self, grid: Any, people: Population, *, seed: int, tests: int, nodes: Path) -> None:
         users = people.users
         self._grid = grid
         self._people, self._seed = people, seed

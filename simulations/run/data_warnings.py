@@ -64,5 +64,6 @@ def _large(name: str, part: Corpus) -> list[str]:
     return [
         f"{name}: user {shown(user)} holds {n:,} of {len(part):,} rows ({n / len(part):.0%}): a figure over rows is "
         "largely this person's; take some of these rows out, or give more users"
-        for user, n in counts.most_common() if n > least
-    ]  # fmt: skip
+        for user, n in counts.most_common()
+        if n > least
+    ]

@@ -91,10 +91,17 @@ def _guesses(data: Data, seed: int, held: Held, scored: Scored, clear: bool) -> 
         users = holder[sentences]
     groups, lent = held.groups(data.group), clear and held.owners is not None and held.test_embeddings is not None
     return Guesses(
-        scored.scores[known], held.test.labels[sentences], held.test_texts[sentences], users, held.test.classes,
-        data.numbers, seed, None if groups is None else groups[sentences], held.owners is not None,
+        scored.scores[known],
+        held.test.labels[sentences],
+        held.test_texts[sentences],
+        users,
+        held.test.classes,
+        data.numbers,
+        seed,
+        None if groups is None else groups[sentences],
+        held.owners is not None,
         held.test_embeddings[sentences] - held.centre if lent else None,
-    )  # fmt: skip
+    )
 
 
 def guessed(held: Held, guesses: IntArray | None) -> list[int]:

@@ -88,12 +88,7 @@ def accuracy_figure(results: Results) -> Figure:
         # Mechanisms of equal ε are drawn side by side, or one would hide the other.
         x = np.array([_spent(a)[channel] for a in members], dtype=float)
         x = scale(x, i - (len(series) - 1) / 2)
-        style: dict[str, Any] = {
-            "color": COLOURS[i % 6],
-            "marker": MARKERS[i % 6],
-            "markersize": 6,
-            "linewidth": 1.4,
-        }
+        style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 6, "linewidth": 1.4}
         sanitized, clean = ([a.score(split) or Score(np.nan, None) for a in members] for split in SPLITS)
         y, error = [score.accuracy for score in sanitized], [score.error or 0.0 for score in sanitized]
         axes.errorbar(x, y, yerr=error, capsize=3, label=name, **style)
@@ -102,13 +97,7 @@ def accuracy_figure(results: Results) -> Figure:
             _tell(axes, place, arm)
     if points:
         axes.plot(
-            [],
-            [],
-            color="#555555",
-            marker="o",
-            markerfacecolor="white",
-            linestyle=":",
-            label="(hollow) on device",
+            [], [], color="#555555", marker="o", markerfacecolor="white", linestyle=":", label="(hollow) on device"
         )
     styles = iter(["-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))] * len(arms))
     for arm in arms:
@@ -158,13 +147,7 @@ def spent_figure(results: Results) -> Figure:
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
             elif math.isinf(value):
                 axes.barh(
-                    y,
-                    edge * 1.2,
-                    height=0.9 * width,
-                    facecolor="white",
-                    edgecolor=colour,
-                    hatch="////",
-                    linewidth=0.8,
+                    y, edge * 1.2, height=0.9 * width, facecolor="white", edgecolor=colour, hatch="////", linewidth=0.8
                 )
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
@@ -213,9 +196,7 @@ def _spent(arm: ArmResult) -> dict[str, Any]:
 
 def _worst(arm: ArmResult) -> dict[str, Any]:
     budget = arm.budget
-    return {
-        "embedding": budget.worst_case_epsilon, "label": budget.label_epsilon, "asking": budget.asking_epsilon
-    }  # fmt: skip
+    return {"embedding": budget.worst_case_epsilon, "label": budget.label_epsilon, "asking": budget.asking_epsilon}
 
 
 def _varied(arms: Sequence[ArmResult]) -> str:
@@ -232,8 +213,11 @@ def _series(arm: ArmResult, channel: str, points: Sequence[ArmResult]) -> str:
     name = _kind(arm, channel)
     found = [_others(other, channel) for other in points if _kind(other, channel) == name]
     ours = _others(arm, channel)
-    varied = [key for key in dict.fromkeys(key for other in found for key in other)
-              if any(other.get(key) != ours.get(key) for other in found)]
+    varied = [
+        key
+        for key in dict.fromkeys(key for other in found for key in other)
+        if any(other.get(key) != ours.get(key) for other in found)
+    ]
     return ", ".join([name, *(f"{_PARAMETERS.get(key, key)} = {plain(ours.get(key))}" for key in varied)])
 
 

@@ -84,9 +84,12 @@ def forecast(experiment: Experiment) -> dict[str, Any]:
     asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]
     least = experiment.shuffle.least
     found: dict[str, Any] = {
-        "name": experiment.name, "way": experiment.training.way,
+        "name": experiment.name,
+        "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
-        "repeated": about["repeated"], "dropped": about.get("dropped", 0), "untested": about.get("untested", []),
+        "repeated": about["repeated"],
+        "dropped": about.get("dropped", 0),
+        "untested": about.get("untested", []),
         "crowds": {
             "train": {"users": min(setup.answering for setup in experiment.setups), "least": least},
             "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},
@@ -94,13 +97,18 @@ def forecast(experiment: Experiment) -> dict[str, Any]:
         "cut": _cuts(experiment.encoder.max_length, lengths, split, texts),
         "unknown": unknown_words(experiment.encoder.model, split, texts),
         "arms": of_experiment(
-            experiment, texts=texts, records=holders.most, test_records=asked.most, tests=asked.people,
-            public=len(split.public), classes=classes,
+            experiment,
+            texts=texts,
+            records=holders.most,
+            test_records=asked.most,
+            tests=asked.people,
+            public=len(split.public),
+            classes=classes,
         ),
-        "estimate": None if lengths is None else _estimate(
-            experiment, lengths, len(split.public), len(split.test), texts, classes
-        ),
-    }  # fmt: skip
+        "estimate": None
+        if lengths is None
+        else _estimate(experiment, lengths, len(split.public), len(split.test), texts, classes),
+    }
     return found | {"warnings": [*data_warnings(experiment.data, split, about), *_warnings(found)]}
 
 
@@ -146,15 +154,23 @@ def _cuts(
 
 def _cut(where: str, most: int, unit: str, lengths: NDArray[np.int64]) -> dict[str, Any]:
     return {
-        "where": where, "most": most, "unit": unit, "share": float(np.mean(lengths > most)),
-        "median": float(np.median(lengths)), "longest": int(lengths.max()),
-    }  # fmt: skip
+        "where": where,
+        "most": most,
+        "unit": unit,
+        "share": float(np.mean(lengths > most)),
+        "median": float(np.median(lengths)),
+        "longest": int(lengths.max()),
+    }
 
 
 def _estimate(
-    experiment: Experiment, lengths: NDArray[np.int64], public: int, tests: int, texts: dict[str, TextMechanism],
+    experiment: Experiment,
+    lengths: NDArray[np.int64],
+    public: int,
+    tests: int,
+    texts: dict[str, TextMechanism],
     classes: int,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Estimate the seconds, and the bytes of memory and cache, of a run."""
     model = Transformer.of(experiment.encoder.model)
     known = np.minimum(lengths, experiment.encoder.max_length).astype(np.float64)
@@ -172,13 +188,17 @@ def _estimate(
     student = Transformer.of(student_of(experiment.encoder, experiment.training).model)
     return {
         "seconds": START + EXPORT * made + ARM * len(experiment.arms) + asked / USERS + encode + rewrite / rate + train,
-        "encoding": encode, "rewriting": rewrite / rate, "training": train,
+        "encoding": encode,
+        "rewriting": rewrite / rate,
+        "training": train,
         "before": [{"what": what, "seconds": _BACKWARDS * TORCH * each / rate} for what, each in before.items()],
-        "memory": BASE + USER * experiment.population.users + 12 * columns * (public + tests)
+        "memory": BASE
+        + USER * experiment.population.users
+        + 12 * columns * (public + tests)
         + (WEIGHT * max(model.weights, student.weights) if trained else 0),
         "disk": 0 if experiment.training.protocol.releases_text else 4 * columns * len(lengths),
         "how": HOW.format(flops=FLOPS / 1e9, cores="one core" if cores() == 1 else f"{cores()} cores"),
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True)

@@ -121,14 +121,20 @@ def priced_figure(
         handles += [Line2D([], [], color="#333333", linestyle=_DASHES[i]) for i in range(len(encoders))]
         told += [f"encoder {name}" for name in encoders]
     figure.legend(
-        handles, [folded(each, 50 if several else 52) for each in told], loc="outside lower center",
-        ncols=1 if several else 2, fontsize=8, frameon=False,
-    )  # fmt: skip
+        handles,
+        [folded(each, 50 if several else 52) for each in told],
+        loc="outside lower center",
+        ncols=1 if several else 2,
+        fontsize=8,
+        frameon=False,
+    )
     return figure
 
 
 #: Line of each encoder.
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+
+
 def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
     """Set ticks of `_TICKS` between the prices; the smallest and largest price if they would be fewer than two."""
     axes.minorticks_off()
@@ -144,9 +150,13 @@ def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
 
 
 def _draw(
-    axes: Axes, arms: Sequence[Sequence[ArmResult]], names: Sequence[str], price: Callable[..., float | None],
-    apart: float, encoder: int,
-) -> None:  # fmt: skip
+    axes: Axes,
+    arms: Sequence[Sequence[ArmResult]],
+    names: Sequence[str],
+    price: Callable[..., float | None],
+    apart: float,
+    encoder: int,
+) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -162,9 +172,12 @@ def _draw(
         x, y, error, by_text = map(np.array, zip(*sorted(line), strict=True))
         colours, marks = (*COLOURS, "#555555"), (*MARKERS, "X")
         style: dict[str, Any] = {
-            "color": colours[i % 7], "marker": marks[i % 7], "markersize": 5, "linewidth": 1.2,
+            "color": colours[i % 7],
+            "marker": marks[i % 7],
+            "markersize": 5,
+            "linewidth": 1.2,
             "linestyle": _DASHES[encoder % len(_DASHES)],
-        }  # fmt: skip
+        }
         aside = apart ** (i - (len(points) - 1) / 2)
         axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
@@ -179,9 +192,10 @@ def _draw(
 
 def _draw_front(axes: Axes, arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> None:
     points = [
-        (paid, accuracy[0]) for same in arms
+        (paid, accuracy[0])
+        for same in arms
         if not same[0].reference and (paid := price(*same)) is not None and (accuracy := _accuracy(same))
-    ]  # fmt: skip
+    ]
     if points:
         x, y = zip(*(points[i] for i in pareto(points)), strict=True)
         axes.step(x, y, where="post", color="#999999", linewidth=4.0, alpha=0.5, zorder=0, label=_FRONT)

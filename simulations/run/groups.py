@@ -60,20 +60,23 @@ def with_losses(lines: Sequence[Line], answers: Mapping[str, Answers], held: Hel
         threshold = stats.t.isf(FALSE_ALARM / len(found), of.clusters + 1)
         beyond = of.loss - of.rest - MARGIN > threshold * of.more_error
         entry = {
-            "value": of.loss, "error": of.error, "n": of.n, "rest": of.rest, "against": against,
+            "value": of.loss,
+            "error": of.error,
+            "n": of.n,
+            "rest": of.rest,
+            "against": against,
             "falls": bool(beyond and of.loss > 0 and of.clusters >= LEAST),
-        }  # fmt: skip
+        }
         measures = made[number].get("measures") or {}
         made[number]["measures"] = measures | {split: (measures.get(split) or {}) | {key: entry}}
     return list(made)
 
 
-def _reference(
-    arms: Sequence[ArmResult], arm: ArmResult, answers: Mapping[str, Answers], split: str
-) -> str | None:
+def _reference(arms: Sequence[ArmResult], arm: ArmResult, answers: Mapping[str, Answers], split: str) -> str | None:
     """Return the reference without noise that an arm is compared with: of its own protocol, if there is one."""
     there = [
-        other for other in arms
+        other
+        for other in arms
         if without_noise(other) and trust.unprotected(other) and _counts(answers[other.name], split).guesses.any()
     ]
     there.sort(key=lambda other: (other.way != arm.way, other.way == CENTRALISED.name))

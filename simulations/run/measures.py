@@ -367,13 +367,17 @@ def _users_have(least: int) -> Callable[[Data, Held], bool]:
 
 
 MEASURES: dict[str, Measure] = {
-    "matthews": Measure(_by_weights(matthews)), "macro-f1": Measure(_by_weights(macro_f1), _one_dominates),
-    "auroc": Measure(_by_weights(auroc)), "auprc": Measure(_by_weights(auprc)),
-    "pearson": Measure(_numeric(pearson)), "spearman": Measure(_numeric(spearman)),
+    "matthews": Measure(_by_weights(matthews)),
+    "macro-f1": Measure(_by_weights(macro_f1), _one_dominates),
+    "auroc": Measure(_by_weights(auroc)),
+    "auprc": Measure(_by_weights(auprc)),
+    "pearson": Measure(_numeric(pearson)),
+    "spearman": Measure(_numeric(spearman)),
     "by-class": Measure(by_class, lambda data, held: data.numbers is None),
     "by-group": Measure(by_group, lambda data, held: data.group is not None),
-    "by-user": Measure(by_user, _users_have(RECORDS)), "personal": Measure(personal, _users_have(OWN)),
-}  # fmt: skip
+    "by-user": Measure(by_user, _users_have(RECORDS)),
+    "personal": Measure(personal, _users_have(OWN)),
+}
 
 
 def measures_of(data: Data, held: Held) -> tuple[str, ...]:

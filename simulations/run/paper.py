@@ -75,11 +75,20 @@ class PaperArm:
         labels, label = self._labels()
         with prefixed(f"{arm.name}: "):
             pipeline = train_paper(
-                encoder.model, self.held.train.texts, labels, mechanism=self.mechanism,
-                dim=dim_of(self.mechanism), classes=len(test.classes), epochs=training.epochs,
-                batch_size=training.batch_size, seed=seed, pooling=pooling_of(encoder),
-                max_length=encoder.max_length, acknowledged=training.acknowledge_not_private, **training.descent,
-            )  # fmt: skip
+                encoder.model,
+                self.held.train.texts,
+                labels,
+                mechanism=self.mechanism,
+                dim=dim_of(self.mechanism),
+                classes=len(test.classes),
+                epochs=training.epochs,
+                batch_size=training.batch_size,
+                seed=seed,
+                pooling=pooling_of(encoder),
+                max_length=encoder.max_length,
+                acknowledged=training.acknowledge_not_private,
+                **training.descent,
+            )
         maps = pipeline.maps()
         z = maps.project(pipeline.embed(test.texts))
         noisy = sanitize_public(self.mechanism, np.tile(z, (repeats, 1)), seed=seed, stage="paper-test")
@@ -105,7 +114,10 @@ class PaperArm:
             parameters=arm.parameters,
             guessed={where: guessed(self.held, said) for where, said in classes.items()},
             measures=measures(
-                data, self.held, seed=seed, sanitized=Scored(seen, np.tile(rows, repeats)),
+                data,
+                self.held,
+                seed=seed,
+                sanitized=Scored(seen, np.tile(rows, repeats)),
                 on_device=Scored(clean, rows),
             ),
         )

@@ -28,9 +28,15 @@ Numbers = NDArray[np.int64]
 
 
 def hand_out(
-    setups: Sequence[ArmSetup], people: Population, public: Public, held: Held, folder: Path, *, seed: int,
+    setups: Sequence[ArmSetup],
+    people: Population,
+    public: Public,
+    held: Held,
+    folder: Path,
+    *,
+    seed: int,
     nodes: int | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Write the records and settings of every node's users, and return the number of nodes.
 
     User u lives on node u % nodes. "auto" gives each core the same number of nodes, and no node more than about 50,000
@@ -50,14 +56,26 @@ def hand_out(
         place = folder / str(node)
         place.mkdir(mode=0o700)
         write_shard(
-            place, "train", held.holders.users[mine], held.holders.records[mine], train.texts.take(mine),
-            train.labels[mine], embeddings=_rows(held.train_embeddings, mine), identity=identity,
-        )  # fmt: skip
+            place,
+            "train",
+            held.holders.users[mine],
+            held.holders.records[mine],
+            train.texts.take(mine),
+            train.labels[mine],
+            embeddings=_rows(held.train_embeddings, mine),
+            identity=identity,
+        )
         rows = held.test_rows[theirs]
         write_shard(
-            place, "test", held.test_holders.users[theirs], held.test_holders.records[theirs],
-            test.texts.take(rows), None, embeddings=_rows(held.test_embeddings, rows), identity=identity,
-        )  # fmt: skip
+            place,
+            "test",
+            held.test_holders.users[theirs],
+            held.test_holders.records[theirs],
+            test.texts.take(rows),
+            None,
+            embeddings=_rows(held.test_embeddings, rows),
+            identity=identity,
+        )
         write_node(place, seed=seed, arms=policies, **installed)
     return nodes
 

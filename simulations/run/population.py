@@ -44,9 +44,7 @@ def assign(
         return _by_column(corpus, users, rng)
     if assignment == "dirichlet":
         return _by_label(corpus, users, alpha, rng)
-    raise UserError(
-        f'population.assignment: unknown "{assignment}"; choose "record", "column" or "dirichlet"'
-    )
+    raise UserError(f'population.assignment: unknown "{assignment}"; choose "record", "column" or "dirichlet"')
 
 
 def numbered(names: Sequence[str]) -> tuple[Rows, Rows]:
@@ -92,9 +90,7 @@ def _by_column(corpus: Corpus, users: int, rng: np.random.Generator) -> tuple[Ro
     return rows, held[rows], _count_up(held[rows])
 
 
-def _by_label(
-    corpus: Corpus, users: int, alpha: float | None, rng: np.random.Generator
-) -> tuple[Rows, Rows, Rows]:
+def _by_label(corpus: Corpus, users: int, alpha: float | None, rng: np.random.Generator) -> tuple[Rows, Rows, Rows]:
     if alpha is None or not 0 < alpha < np.inf:
         raise UserError(f"population.alpha: {alpha}; give a finite number above 0")
     users = min(users, len(corpus))

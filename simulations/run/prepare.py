@@ -160,9 +160,7 @@ def owners(people: Population, split: Split, seed: int) -> NDArray[np.int64] | N
     return found
 
 
-def check_asked(
-    data: Data, people: Population, shuffler: Shuffle, test: Corpus
-) -> tuple[NDArray[np.int64], Holders]:
+def check_asked(data: Data, people: Population, shuffler: Shuffle, test: Corpus) -> tuple[NDArray[np.int64], Holders]:
     """Return the test sentence of each row that test users hold, and its holders.
 
     Raises:

@@ -71,9 +71,17 @@ class Proposal:
 
 
 def propose(
-    file: Path, out: Path, *, text: str | None = None, label: str | None = None, user: str | None = None,
-    second: str | None = None, kept: Sequence[str] = (), seed: int = 1, kind: str = VECTORS,
-) -> Proposal:  # fmt: skip
+    file: Path,
+    out: Path,
+    *,
+    text: str | None = None,
+    label: str | None = None,
+    user: str | None = None,
+    second: str | None = None,
+    kept: Sequence[str] = (),
+    seed: int = 1,
+    kind: str = VECTORS,
+) -> Proposal:
     """Write the folder `out` for a table: train.csv, test.csv, and experiment.toml with a sweep over five ε.
 
     Args:
@@ -109,13 +117,19 @@ def propose(
         numbers, pairs = table.between is not None, columns.second is not None
         named = described(table.classes, "names", numbers=numbers, pairs=pairs) is not None
         data = Data(
-            source="files", path=str(part), train=TRAIN, test=TESTED, text=called[columns.text],
-            second_text=None if columns.second is None else called[columns.second], label=called[columns.label],
-            user=None if columns.user is None else called[columns.user], label_range=table.between,
+            source="files",
+            path=str(part),
+            train=TRAIN,
+            test=TESTED,
+            text=called[columns.text],
+            second_text=None if columns.second is None else called[columns.second],
+            label=called[columns.label],
+            user=None if columns.user is None else called[columns.user],
+            label_range=table.between,
             group=None if group is None else called[group],
             public=Public(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
             measures=NUMERIC if numbers else (),
-        )  # fmt: skip
+        )
         experiment = _experiment(out, data, seed, cut, kind, lengths, named=named)
         why = _why(experiment, lengths, int((~tested).sum()), table.users is not None, kind)
         written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
@@ -204,9 +218,10 @@ def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
     arms = tuple(arm if arm.text is None else replace(arm, text={**arm.text, "tokens": tokens}) for arm in demo.arms)
     shown = [each.partition(":")[0] for each in demo.policy.accept_unprotected]
     policy = replace(
-        demo.policy, text=demo.policy.text * tokens / before,
+        demo.policy,
+        text=demo.policy.text * tokens / before,
         accept_unprotected=tuple(f"{name}: simulated; decide about it before real users release" for name in shown),
-    )  # fmt: skip
+    )
     return replace(demo, arms=arms, policy=policy)
 
 
@@ -218,9 +233,15 @@ def _experiment(
     known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
     arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
     experiment = replace(
-        demo, name=slug(out.name), seed=seed, data=data, arms=arms, encoder=Encoder(max_length=cut),
-        population=Population(users=1), shuffle=Shuffle(minimum_users=1),
-    )  # fmt: skip
+        demo,
+        name=slug(out.name),
+        seed=seed,
+        data=data,
+        arms=arms,
+        encoder=Encoder(max_length=cut),
+        population=Population(users=1),
+        shuffle=Shuffle(minimum_users=1),
+    )
     try:
         split, _ = load_split(experiment.data, experiment.population, experiment.seed)
     except UserError as error:  # names the copies, which the user does not know yet
@@ -228,9 +249,11 @@ def _experiment(
     users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
     least = min(Shuffle.minimum_users, users, asked)
     return replace(
-        experiment, data=replace(data, path=str(out)), population=Population(users=users),
+        experiment,
+        data=replace(data, path=str(out)),
+        population=Population(users=users),
         shuffle=Shuffle(minimum_users=least),
-    )  # fmt: skip
+    )
 
 
 def _sweep(experiment: Experiment) -> str:
@@ -254,9 +277,7 @@ def _has_groups(cells: Sequence[str]) -> bool:
     return 2 <= len(groups) <= MOST_GROUPS and all(not name or is_group(name) for name in groups)
 
 
-def _seen(
-    file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64], group: str | None
-) -> list[str]:
+def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64], group: str | None) -> list[str]:
     """Return the findings about the table."""
     counts = Counter(table.labels.tolist())
     most_of = sorted(counts, key=lambda i: (-counts[i], i))[:CLASSES]
@@ -291,9 +312,7 @@ def _few(tests: int) -> list[str]:
     ]
 
 
-def _why(
-    experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool, kind: str
-) -> dict[str, Any]:
+def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool, kind: str) -> dict[str, Any]:
     """Return the comments above keys that the data determined."""
     cut, public = experiment.encoder.max_length, experiment.data.public.fraction
     row = "users, with all their rows" if owned else "train.csv"
@@ -301,7 +320,8 @@ def _why(
         "data.path": "Relative to where the command runs.",
         "data.public.fraction": f"{public:.0%} of {row}, drawn by the seed: what anyone may see, and maps are learned "
         f"on. {TEST:.0%} were set aside for the test before, "
-        + ("whole users" if owned else "of each class its share") + ".",
+        + ("whole users" if owned else "of each class its share")
+        + ".",
         "data.public.labels": "Users teach what goes with which. With true, public labels help, and say more of users "
         "than a stranger may know.",
         "population.users": f"All whose rows are not public, of {train:,} rows.",
@@ -309,4 +329,4 @@ def _why(
         "many take more than twice as long.",
         "arm": f"These are the arms of `sottovoce simulate {KINDS[kind]}`, and one whose server has every text as it "
         "is: the line to measure by. `sottovoce check` says what each costs, and what a run takes.",
-    }  # fmt: skip
+    }

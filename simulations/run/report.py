@@ -50,6 +50,7 @@ Row = list[str]
 #: Unit of each metric, by which ε is multiplied.
 DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
 
+
 def write(results: Results, folder: Path) -> list[Path]:
     """Write results.json, results.md and the figures into an existing folder, and return their paths."""
     readable = json.dumps(json_ready(results), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -184,7 +185,7 @@ def notes(results: Results) -> list[str]:
     lines = [
         "Accuracy on sanitized test sentences ± standard error, by the distinct texts that arrived; on device: on "
         f"clean ones, {device} run by the user. "
-        f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes.",
+        f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes."
     ]
     if added(results):
         lines.append("Users added: less the public-only arm that asks in the same way, paired by test text.")
@@ -361,9 +362,12 @@ def _ladders(arms: Sequence[ArmResult]) -> list[str]:
         return []
     lines = ["## What it cost one user: ε (δ), rung by rung", ""]
     released = {
-        (whose, r["rung"]) for arm in arms for whose, rungs in arm.ladders.items() for r in rungs or []
+        (whose, r["rung"])
+        for arm in arms
+        for whose, rungs in arm.ladders.items()
+        for r in rungs or []
         if r["epsilon"] is not None
-    }  # fmt: skip
+    }
     columns = [column for column in RUNGS if column[1:] in released]
     lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
     lines.append("| --- |" + " ---: |" * len(columns))

@@ -39,9 +39,8 @@ Line = Mapping[str, Any]
 
 
 def run(
-    experiment: Experiment, out: Path, *, engine: Engine = run_on_flower,
-    publish: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
+    experiment: Experiment, out: Path, *, engine: Engine = run_on_flower, publish: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Run every arm, write its files into the existing folder `out`, and return the results.
 
     The files are nodes/, models/, answers/ and experiment.toml. A run that was killed goes on in the same folder:
@@ -81,9 +80,8 @@ def _answers(out: Path, arm: Arm) -> Path:
 
 
 def _run_arms(
-    experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal,
-    engine: Engine,
-) -> dict[str, Line]:  # fmt: skip
+    experiment: Experiment, arms: list[Arm], prepared: Prepared, out: Path, journal: Journal, engine: Engine
+) -> dict[str, Line]:
     """Return the arms' lines, by name. Each is in the journal as soon as its model is saved."""
     models, folder = out / "models", out / "nodes"
 
@@ -105,21 +103,25 @@ def _run_arms(
 
         runs: Any = [
             PaperArm(
-                setup, experiment.data, experiment.encoder, experiment.training, experiment.seed, prepared.held,
+                setup,
+                experiment.data,
+                experiment.encoder,
+                experiment.training,
+                experiment.seed,
+                prepared.held,
                 embeddings_of(setup, prepared.public)[0],
             )
             for setup in map(experiment.setup, arms)
-        ]  # fmt: skip
+        ]
         return job(None)
     nodes = _handed_out(experiment, prepared.public, prepared.held, folder, journal)
     training = training_of(experiment.training, experiment.encoder, experiment.seed)
     runs = [
-        CentralisedArm(arm, experiment.data, prepared, experiment.seed) if arm.centralised
-        else ArmRun(
-            experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal,
-        )
+        CentralisedArm(arm, experiment.data, prepared, experiment.seed)
+        if arm.centralised
+        else ArmRun(experiment.setup(arm), training, experiment.data, prepared, models=models, journal=journal)
         for arm in arms
-    ]  # fmt: skip
+    ]
 
     def on_flower(grid: Any) -> dict[str, Line]:
         # With several threads OpenBLAS may spin for minutes inside eigh while Ray runs. The matrices are small, and one
@@ -156,9 +158,14 @@ def _handed_out(experiment: Experiment, public: Public, held: Held, folder: Path
 
 
 def results(
-    experiment: Experiment, prepared: Prepared, lines: list[Line], answers: Mapping[str, Answers], *, seconds: float,
+    experiment: Experiment,
+    prepared: Prepared,
+    lines: list[Line],
+    answers: Mapping[str, Answers],
+    *,
+    seconds: float,
     randomness: str = SIMULATED,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the results that `--json` prints and results.json keeps.
 
     Args:
@@ -195,9 +202,9 @@ def results(
             "sha256": None if public.encoder is None else public.encoder.identity,
             "student": experiment.training.student,
         },
-        "vocabulary": None if rewriter is None else {
-            "words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity,
-        },
+        "vocabulary": None
+        if rewriter is None
+        else {"words": len(rewriter.vocabulary), "sha256": rewriter.vocabulary.identity},
         "policy": experiment.allowed(),
         "randomness": randomness,
         "versions": versions(),

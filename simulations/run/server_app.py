@@ -48,9 +48,7 @@ def main(grid: Grid, context: Context) -> None:
         raise UserError(f"out: {out}: name a folder that is not there yet, by its whole path or from ~")
     experiment = load(str(context.run_config["experiment"]))
     started = settled_nodes(grid)
-    people = dataclasses.replace(
-        experiment.population, users_per_node=math.ceil(experiment.population.users / started)
-    )
+    people = dataclasses.replace(experiment.population, users_per_node=math.ceil(experiment.population.users / started))
     experiment = dataclasses.replace(experiment, population=people)
 
     def engine(job: Any, *, nodes: int, folder: Path) -> Any:

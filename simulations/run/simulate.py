@@ -17,9 +17,14 @@ from simulations.transport.engine import check_address, run_on_flower
 
 
 def simulate(
-    experiment: Experiment | Path | str, out: Path | str, *, overrides: Iterable[str] = (),
-    ray_address: str | None = None, actors: int | None = None, share: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    experiment: Experiment | Path | str,
+    out: Path | str,
+    *,
+    overrides: Iterable[str] = (),
+    ray_address: str | None = None,
+    actors: int | None = None,
+    share: int = 1,
+) -> dict[str, Any]:
     """Run every arm of an experiment on Flower and Ray, and write results.json, table, figures, models and ledgers.
 
     `experiment` is the result of `load`, a TOML file or a bundled name. `overrides` change it, such as
@@ -45,9 +50,8 @@ def simulate(
 
 
 def resume(
-    out: Path | str, *, ray_address: str | None = None,
-    actors: int | None = None, share: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    out: Path | str, *, ray_address: str | None = None, actors: int | None = None, share: int = 1
+) -> dict[str, Any]:
     """Run the rest of a stopped run into `out`, and return the results of the whole run, as `simulate` does.
 
     Users repeat what they have released, at no cost.
@@ -73,9 +77,8 @@ def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) ->
 
 
 def _results(
-    study: Experiment, part: Path, engine: Callable[..., Any],
-    publish: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:  # fmt: skip
+    study: Experiment, part: Path, engine: Callable[..., Any], publish: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     from simulations.run import report
     from simulations.run.run import run
 

@@ -73,7 +73,8 @@ def _summary(runs: Sequence[Results]) -> str:
         + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
         "",
         "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | "
-        + (" | ".join(trust.COLUMNS) + " | " if trusted else "") + "users |",
+        + (" | ".join(trust.COLUMNS) + " | " if trusted else "")
+        + "users |",
         "| --- | " + " | ".join(["---:"] * (9 if trusted else 7)) + " |",
     ]
     for arms in every:

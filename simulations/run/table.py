@@ -38,9 +38,11 @@ def tidy(runs: Mapping[str, Mapping[str, Any]]) -> DataFrame:
 def estimates(arm: ArmResult) -> Iterator[Estimate]:
     """Yield the metrics of an arm: accuracies, measures, what users pay, and numbers."""
     prices = {
-        "local_epsilon": trust.local(arm), "local_epsilon_test_user": trust.asking(arm),
-        "central_epsilon": trust.central(arm)[0], "metric_epsilon": trust.metric(arm),
-    }  # fmt: skip
+        "local_epsilon": trust.local(arm),
+        "local_epsilon_test_user": trust.asking(arm),
+        "central_epsilon": trust.central(arm)[0],
+        "metric_epsilon": trust.metric(arm),
+    }
     yield from arm.estimates()
     yield from (Estimate(name, None, value) for name, value in prices.items() if value is not None)
 
@@ -53,9 +55,11 @@ def means(table: DataFrame) -> DataFrame:
     """
     groups = table.groupby(["arm", "metric", "split"], sort=False, dropna=False)
     found = groups.agg(
-        n=("value", "size"), mean=("value", fmean), error=("value", _error_over_runs),
+        n=("value", "size"),
+        mean=("value", fmean),
+        error=("value", _error_over_runs),
         error_by_text=("standard_error", lambda errors: fmean(errors) if all(map(is_finite, errors)) else None),
-    )  # fmt: skip
+    )
     return found[found["n"] == table["run"].nunique()].reset_index()
 
 
@@ -97,7 +101,12 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
             tables += [(f"{SHOWN[name]}, {SAID[split]}{some}", columns)] if columns else []
     arms = [arm.name for arm in arms_of(runs[0])]
     return [
-        (title, [["arm", *(heading for *_, heading in columns)],
-                 *([arm, *(mean_said(rows.get((arm, *of))) for *of, _ in columns)] for arm in arms)])
+        (
+            title,
+            [
+                ["arm", *(heading for *_, heading in columns)],
+                *([arm, *(mean_said(rows.get((arm, *of))) for *of, _ in columns)] for arm in arms),
+            ],
+        )
         for title, columns in tables
-    ]  # fmt: skip
+    ]

@@ -78,23 +78,37 @@ class _WandB:
         entity, _, project = self.project.rpartition("/")
         # By default it also reports the machine, its user, the command, the code and the packages.
         bare = wandb.Settings(
-            disable_code=True, disable_git=True, disable_job_creation=True, save_code=False, console="off",
-            x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True, x_save_requirements=False,
+            disable_code=True,
+            disable_git=True,
+            disable_job_creation=True,
+            save_code=False,
+            console="off",
+            x_disable_machine_info=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
             silent=True,
-        )  # fmt: skip
+        )
         mode = "online" if os.environ.get("WANDB_MODE") == "online" else "offline"
         with wandb.init(
-            entity=entity or None, project=project, group=study, name=name, config=dict(settings), mode=mode,
-            reinit="create_new", settings=bare,
-        ) as made:  # fmt: skip
+            entity=entity or None,
+            project=project,
+            group=study,
+            name=name,
+            config=dict(settings),
+            mode=mode,
+            reinit="create_new",
+            settings=bare,
+        ) as made:
             made.log(dict(figures))
 
 
 #: Constructor, required package and extra of each tracker, by the word before the colon.
 TRACKERS: dict[str, tuple[Callable[[str], Tracker], str, str]] = {
-    "mlflow": (_MLflow, "mlflow", "tracking"), "tensorboard": (_TensorBoard, "tensorboard", "tracking"),
+    "mlflow": (_MLflow, "mlflow", "tracking"),
+    "tensorboard": (_TensorBoard, "tensorboard", "tracking"),
     "wandb": (_WandB, "wandb", "wandb"),
-}  # fmt: skip
+}
 
 #: Set before the import, when MLflow reads it: nothing is reported to the makers. A value that the user has set stays.
 _SILENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
@@ -141,10 +155,14 @@ def track(trackers: Sequence[Tracker], results: Results) -> None:
 def _settings(results: Results, arm: ArmResult) -> dict[str, str]:
     """Return the settings that distinguish the arm. `protected` says if all of its users' releases are protected."""
     about = {
-        "arm": arm.name, "seed": results["seed"], "way": arm.way, "reference": arm.reference,
-        "protected": not trust.unprotected(arm), "mechanism": arm.mechanism,
+        "arm": arm.name,
+        "seed": results["seed"],
+        "way": arm.way,
+        "reference": arm.reference,
+        "protected": not trust.unprotected(arm),
+        "mechanism": arm.mechanism,
         "encoder": (results.get("encoder") or {}).get("model"),
-    }  # fmt: skip
+    }
     return {key: str(value) for key, value in {**about, **arm.parameters}.items() if value is not None}
 
 

@@ -36,9 +36,13 @@ class Admitted:
 
 
 def admit(
-    users: NDArray[np.int64], records: NDArray[np.int64], *, held: NDArray[np.int64] | None = None,
-    most: NDArray[np.int64] | None = None, late: NDArray[np.bool_] | None = None,
-) -> Admitted:  # fmt: skip
+    users: NDArray[np.int64],
+    records: NDArray[np.int64],
+    *,
+    held: NDArray[np.int64] | None = None,
+    most: NDArray[np.int64] | None = None,
+    late: NDArray[np.bool_] | None = None,
+) -> Admitted:
     """Return the rows that a stage takes: one for each user and record, the first that arrives in time.
 
     A late row is dropped before any other fault is looked for. Late users stay charged, because their releases have

@@ -116,9 +116,7 @@ class Rounds:
                 time.sleep(_AGAIN)
                 left = end - time.monotonic()
 
-    def _take(
-        self, stage: Stage, part: tuple[int, int], node: int, reply: Sealed, dropped: Counter[str]
-    ) -> None:
+    def _take(self, stage: Stage, part: tuple[int, int], node: int, reply: Sealed, dropped: Counter[str]) -> None:
         """Store the rows of a reply that this node may send, and count the others, each under its first fault."""
         if len(reply) and reply.rows.shape[1] != stage.row_bytes:
             dropped["of another length"] += len(reply)
@@ -134,9 +132,7 @@ class Rounds:
             good &= passed
         if good.any():
             most = there.records[np.searchsorted(there.users, reply.users[good])]
-            taken = self.store.add(
-                stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]), most
-            )
+            taken = self.store.add(stage.name, Sealed(reply.users[good], reply.records[good], reply.rows[good]), most)
             dropped += Counter({TOO_MANY: taken.refused, LATE: taken.late})
 
 

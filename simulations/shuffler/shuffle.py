@@ -43,9 +43,12 @@ class Shuffled(NamedTuple):
 
 
 def shuffle(
-    replies: Iterable[Reply], *, minimum_users: int, rng: np.random.Generator,
+    replies: Iterable[Reply],
+    *,
+    minimum_users: int,
+    rng: np.random.Generator,
     late: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None = None,
-) -> Shuffled:  # fmt: skip
+) -> Shuffled:
     """Collect validated replies of one stage, keep the rows that count (`core`), and permute them.
 
     The embedding and the label of one record stay together: they are one joint release. Rows are sorted by user and

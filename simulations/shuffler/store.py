@@ -144,9 +144,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def open_stage(
-        self, name: str, request: bytes, *, row_bytes: int, minimum_users: int, timeout: float
-    ) -> Stage:
+    def open_stage(self, name: str, request: bytes, *, row_bytes: int, minimum_users: int, timeout: float) -> Stage:
         """Open a stage. If the same request has opened it already, leave it unchanged, open or not.
 
         Raises:

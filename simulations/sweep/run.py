@@ -61,9 +61,14 @@ Workers = Callable[[Sequence[Job], int], Iterator[str]]
 
 
 def run_study(
-    study: Study, out: Path, *, jobs: int | None = None, workers: Workers | None = None,
-    url: str | None = None, ray_address: str | None = None,
-) -> list[Path]:  # fmt: skip
+    study: Study,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    workers: Workers | None = None,
+    url: str | None = None,
+    ray_address: str | None = None,
+) -> list[Path]:
     """Complete a sweep in the folder `out`, and write its tables and figures there.
 
     A second call continues an interrupted sweep: finished runs stay, others are resumed.

@@ -108,10 +108,7 @@ def write(study: Study, out: Path) -> list[Path]:
     paths.append(_parquet(out / "tidy.parquet", tables["tidy"]))
     headings, *cells = overview(found)
     page = [f"# {found.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
-    text = {
-        "study.md": "\n".join(page) + "\n",
-        "study.tex": latex.table(headings, cells, caption=found.title),
-    }
+    text = {"study.md": "\n".join(page) + "\n", "study.tex": latex.table(headings, cells, caption=found.title)}
     for name, said in text.items():
         with whole(out / name) as file:
             file.write(said.encode())
@@ -203,11 +200,18 @@ def differences(points: Sequence[Point]) -> DataFrame:
                 if len(there) == len(pairs):
                     values = [pair["difference"] for pair in there]
                     errors = [pair["error"] for pair in there if is_finite(pair["error"])]
-                    rows.append({
-                        **point.point, "arm": arm.name, "less": less.name, "kind": kind, "n": len(values),
-                        "difference": fmean(values), "error": standard_error(values),
-                        "error_by_text": fmean(errors) if len(errors) == len(values) else None,
-                    })  # fmt: skip
+                    rows.append(
+                        {
+                            **point.point,
+                            "arm": arm.name,
+                            "less": less.name,
+                            "kind": kind,
+                            "n": len(values),
+                            "difference": fmean(values),
+                            "error": standard_error(values),
+                            "error_by_text": fmean(errors) if len(errors) == len(values) else None,
+                        }
+                    )
     return pandas.DataFrame(rows, dtype=object) if rows else pandas.DataFrame(columns=["arm"])
 
 

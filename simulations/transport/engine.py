@@ -89,9 +89,15 @@ def check_address(address: str) -> None:
 
 
 def run_on_flower(
-    job: Callable[[object], T], *, nodes: int, folder: Path, actors: int | None = None, address: str | None = None,
-    share: int = 1, app: Any | None = None,
-) -> T:  # fmt: skip
+    job: Callable[[object], T],
+    *,
+    nodes: int,
+    folder: Path,
+    actors: int | None = None,
+    address: str | None = None,
+    share: int = 1,
+    app: Any | None = None,
+) -> T:
     """Start `nodes` SuperNodes that run the client, each with its data under `folder`, and run job(grid).
 
     Ctrl-C raises KeyboardInterrupt in the job, and SIGTERM raises Terminated. Once the job has ended, nodes that are
@@ -152,7 +158,7 @@ def run_on_flower(
         # Flower passes these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
         # fail every later message at once: Ray must start it again. The message it died on is tried once more.
         # The ledgers make that safe: a charged release is sent again, and not drawn anew.
-        "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1},
+        "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1}
     }
     # Flower logs two tracebacks a node for a worker that dies or is stopped. The outcome is in the results.
     hush_flower(logging.ERROR if os.environ.get("SOTTOVOCE_DEBUG") else logging.CRITICAL + 1)

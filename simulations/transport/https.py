@@ -84,9 +84,14 @@ async def read_body(request: Request, *, limit: int, seconds: float) -> bytes:
 
 
 def make_server(
-    application: Any, *, certificate: Path, key: Path, connections: int, root_certificates: Path | None = None,
+    application: Any,
+    *,
+    certificate: Path,
+    key: Path,
+    connections: int,
+    root_certificates: Path | None = None,
     protocol: type[Patient] = Patient,
-) -> uvicorn.Server:  # fmt: skip
+) -> uvicorn.Server:
     """Return a server that logs nothing, does not identify itself, and speaks TLS alone.
 
     Args:
@@ -101,10 +106,21 @@ def make_server(
         UserError: A file cannot be used.
     """
     config = uvicorn.Config(
-        application, ssl_certfile=certificate, ssl_keyfile=key, http=protocol, ws="none", loop="asyncio",
-        lifespan="off", access_log=False, log_config=None, log_level=logging.CRITICAL, server_header=False,
-        proxy_headers=False, limit_concurrency=connections, timeout_graceful_shutdown=2,
-    )  # fmt: skip
+        application,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        http=protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level=logging.CRITICAL,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=connections,
+        timeout_graceful_shutdown=2,
+    )
     files = [certificate, key]
     if root_certificates is not None:
         config.ssl_ca_certs, config.ssl_cert_reqs = str(root_certificates), ssl.CERT_REQUIRED

@@ -178,9 +178,10 @@ def packed(node: Path) -> Files:
 def _held(node: Path) -> Sequence[Path]:
     """Return a node's files, sorted, without its ledgers; incomplete files have names that begin with a dot."""
     return [
-        path for path in sorted(node.iterdir())
+        path
+        for path in sorted(node.iterdir())
         if path.is_file() and not path.match(_LEDGERS) and not path.name.startswith(".")
-    ]  # fmt: skip
+    ]
 
 
 app = ClientApp()

@@ -20,33 +20,37 @@ def command(
         typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
     ] = None,
     arm: Annotated[
-        list[str] | None,
-        typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all)."),
+        list[str] | None, typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all).")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", help="Texts of each arm, at most.")] = 500,
     masked_lm: Annotated[
         Path | None,
         typer.Option(
-            "--masked-lm", metavar="FOLDER", show_default=False,
+            "--masked-lm",
+            metavar="FOLDER",
+            show_default=False,
             help="Checkpoint with a masked-LM head, for the attack `mask` (default: the run's own, if it has one).",
         ),
     ] = None,
     shadows: Annotated[
         int | None,
         typer.Option(
-            "--shadows", show_default=False,
+            "--shadows",
+            show_default=False,
             help="Models that membership-shadow and -lira train (default: 16; none where that means to train BERT).",
         ),
     ] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option(
-            "--attribute", metavar="NAME", show_default=False,
+            "--attribute",
+            metavar="NAME",
+            show_default=False,
             help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Attack a run's releases as the server would.
 
     Write attacks.json and attacks.md into its folder. If a named attack has no result, the others are kept, and the
@@ -59,9 +63,14 @@ def command(
     show_progress()
     with finished(run) as folder:
         results = attacks.attack(
-            folder, *(attack or ()), arms=arm or (), limit=limit, masked_lm=masked_lm, attributes=attribute or (),
+            folder,
+            *(attack or ()),
+            arms=arm or (),
+            limit=limit,
+            masked_lm=masked_lm,
+            attributes=attribute or (),
             shadows=shadows,
-        )  # fmt: skip
+        )
         for path in folder.glob("attacks*") if is_url(run) else ():
             Remote(run).upload(path.name, path)
     if as_json:

@@ -17,8 +17,11 @@ from sottovoce.cli.options import print_json, show_progress
 def command(
     sections: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SECTION]...", show_default=False,
-                       help="mechanisms, encoder, round, statistic, flower, deployment, pfl (default: all)."),
+        typer.Argument(
+            metavar="[SECTION]...",
+            show_default=False,
+            help="mechanisms, encoder, round, statistic, flower, deployment, pfl (default: all).",
+        ),
     ] = None,
     users: Annotated[int, typer.Option("--users", help="Users of the largest round.")] = 1_000_000,
     data: Annotated[
@@ -27,8 +30,9 @@ def command(
     ] = None,
     pfl: Annotated[
         str | None,
-        typer.Option("--pfl", metavar="PYTHON", help="The interpreter of an environment that has pfl.",
-                     show_default=False),
+        typer.Option(
+            "--pfl", metavar="PYTHON", help="The interpreter of an environment that has pfl.", show_default=False
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Little of everything: rough figures.")] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
@@ -37,7 +41,7 @@ def command(
         Path | None,
         typer.Option("--out", help="Folder for bench.json, bench.md and bench.png; new or empty.", show_default=False),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Measure the speed of mechanisms, encoder, rounds and peers."""
     _find_benchmarks()
     from benchmarks import run as bench

@@ -28,10 +28,11 @@ app = typer.Typer(help="Compute ε of mechanisms, experiments and ledgers; plan 
 Mechanism = Annotated[
     str,
     typer.Option(
-        "--mechanism", metavar="NAME:KEY=VALUE,...",
+        "--mechanism",
+        metavar="NAME:KEY=VALUE,...",
         help="Mechanism and its parameters, for example purkayastha:epsilon=4,dim=16.",
     ),
-]  # fmt: skip
+]
 Classes = Annotated[int, typer.Option("--classes", help="Number of classes of a label.")]
 LabelEpsilon = Annotated[
     float | None,
@@ -132,8 +133,9 @@ def shuffle_(
         return print_json(answer)
     lines = [
         *(budget.described(m) for m in released),
-        f"{users:,} users delivered, a crowd of {answer['crowd']:,} honest ones, δ = {delta:g}", "",
-    ]  # fmt: skip
+        f"{users:,} users delivered, a crowd of {answer['crowd']:,} honest ones, δ = {delta:g}",
+        "",
+    ]
     lines.append(f"{'worst case, local (δ = 0)':<28} ε = {number(answer['local_worst_case'])}")
     lines.append(f"{'exact, local':<28} ε = {number(answer['local_epsilon'])}")
     for name, value in answer["bounds"].items():
@@ -257,10 +259,14 @@ def _ladder_of_ledger(place: str, user: int | None, delta: float, as_json: bool)
     _print(
         [
             f"{place}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
-            *table(answer["ladder"]), "", "What this rests on:", *assumptions(answer["ladder"]), *LEGEND,
+            *table(answer["ladder"]),
+            "",
+            "What this rests on:",
+            *assumptions(answer["ladder"]),
+            *LEGEND,
             *account,
         ]
-    )  # fmt: skip
+    )
 
 
 CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]
@@ -272,10 +278,11 @@ Invited = Annotated[
 Planned = Annotated[
     str,
     typer.Option(
-        "--mechanism", metavar="NAME:KEY=VALUE,...",
+        "--mechanism",
+        metavar="NAME:KEY=VALUE,...",
         help="Mechanism without ε, for example purkayastha:dim=16, or santext:tokens=64,length=1 for a text.",
     ),
-]  # fmt: skip
+]
 Words = Annotated[
     str | None,
     typer.Option(
@@ -285,10 +292,11 @@ Words = Annotated[
 Generator = Annotated[
     str | None,
     typer.Option(
-        "--generator", show_default=False,
+        "--generator",
+        show_default=False,
         help="Of a text that a model generates: its checkpoint, as for sanitize (default: the worst of all models).",
     ),
-]  # fmt: skip
+]
 Crowd = Annotated[
     int | None,
     typer.Option(

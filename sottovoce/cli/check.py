@@ -82,9 +82,11 @@ def _estimate(estimate: Mapping[str, Any] | None) -> list[str]:
         f"About {_time(estimate['seconds'])}{of}; {estimate['memory'] / 2**30:.1f} GiB of memory, "
         f"{estimate['disk'] / 2**20:,.0f} MiB in the cache:",
         f"{estimate['how']}.",
-        *(f"First, and once for all runs, public texts train {each['what']}: about {_time(each['seconds'])}."
-          for each in estimate["before"]),
-    ]  # fmt: skip
+        *(
+            f"First, and once for all runs, public texts train {each['what']}: about {_time(each['seconds'])}."
+            for each in estimate["before"]
+        ),
+    ]
 
 
 def _time(seconds: float) -> str:

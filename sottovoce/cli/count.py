@@ -21,20 +21,24 @@ Central = Annotated[
 MechanismName = Annotated[
     str | None,
     typer.Option(
-        "--mechanism", metavar="NAME", show_default=False,
+        "--mechanism",
+        metavar="NAME",
+        show_default=False,
         help="randomized-response or subset-selection (default: the one of least variance).",
     ),
-]  # fmt: skip
+]
 TrainedModel = Annotated[
     Path | None, typer.Option("--model", metavar="FOLDER", help="A run's trained model.", show_default=False)
 ]
 Since = Annotated[
     Path | None,
     typer.Option(
-        "--since", metavar="FOLDER", show_default=False,
+        "--since",
+        metavar="FOLDER",
+        show_default=False,
         help="Last count of the same users: charge their ledgers, and show changes.",
     ),
-]  # fmt: skip
+]
 Confidence = Annotated[float, typer.Option("--confidence", help="Of all intervals together.")]
 
 
@@ -55,14 +59,16 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="FOLDER", show_default=False,
+            "--out",
+            metavar="FOLDER",
+            show_default=False,
             help="Results folder, new or empty (default: runs/count-NAME-DATE-TIME).",
         ),
     ] = None,
     data: Data = None,
     set_: Set = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Count the classes of users' texts, with intervals."""
     from simulations.counts.count import count, count_several
     from simulations.errors import UserError
@@ -78,10 +84,19 @@ def command(
             experiment, folder, topics=topics, epsilon=epsilon, central=central, confidence=confidence
         )
     else:
-        results = (count(
-            experiment, folder, epsilon=epsilon, central=central, mechanism=mechanism,
-            topics=topics[0] if topics else None, model=model, confidence=confidence, since=since,
-        ),)  # fmt: skip
+        results = (
+            count(
+                experiment,
+                folder,
+                epsilon=epsilon,
+                central=central,
+                mechanism=mechanism,
+                topics=topics[0] if topics else None,
+                model=model,
+                confidence=confidence,
+                since=since,
+            ),
+        )
     if as_json:
         print_json(results[0].to_dict() if len(results) == 1 else [result.to_dict() for result in results])
         return

@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 # This file must not import NumPy, torch or Flower, because `--help` and the error for a mistyped file must come fast.
 
-app = typer.Typer(
-    help="Run an experiment on real processes, on one machine or several.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Run an experiment on real processes, on one machine or several.", no_args_is_help=True)
 keys_app = typer.Typer(help="Make, sign, renew and register keys and certificates.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
@@ -130,8 +127,7 @@ def keys(
 
 @keys_app.command("request")
 def request_certificate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")],
-    party: Party,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")], party: Party
 ) -> None:
     """Make the keys of one party, and its certificate request."""
     from sottovoce.deployment import local as deploy
@@ -255,9 +251,14 @@ def gateway(
 
     show_progress()
     gateway_service.run(
-        superlink=superlink, root_certificates=root_certificates, certificate=certificate, key=key, port=port,
-        host=host, connections=connections,
-    )  # fmt: skip
+        superlink=superlink,
+        root_certificates=root_certificates,
+        certificate=certificate,
+        key=key,
+        port=port,
+        host=host,
+        connections=connections,
+    )
 
 
 @app.command("shuffler")
@@ -272,15 +273,13 @@ def shuffler(
     key: Key,
     port: Port,
     users: Annotated[
-        Path,
-        typer.Option("--users", metavar="FILE", help="Tokens of the users, made by `deploy enrol`."),
+        Path, typer.Option("--users", metavar="FILE", help="Tokens of the users, made by `deploy enrol`.")
     ],
     enrolment_key: Annotated[
         Path, typer.Option("--enrolment-key", metavar="FILE", help="Public key of the enrolment authority.")
     ],
     origins: Annotated[
-        bool,
-        typer.Option("--origins", help="Write the user of each row into DIR/origins; for simulated users only."),
+        bool, typer.Option("--origins", help="Write the user of each row into DIR/origins; for simulated users only.")
     ] = False,
     host: Host = "127.0.0.1",
 ) -> None:
@@ -290,10 +289,19 @@ def shuffler(
     show_progress()
     shuffler_service.run(
         shuffler_service.Options(
-            folder, superlink=superlink, root_certificates=root_certificates, secret=secret, certificate=certificate,
-            key=key, users=users, enrolment_key=enrolment_key, port=port, host=host, origins=origins,
-        ),
-    )  # fmt: skip
+            folder,
+            superlink=superlink,
+            root_certificates=root_certificates,
+            secret=secret,
+            certificate=certificate,
+            key=key,
+            users=users,
+            enrolment_key=enrolment_key,
+            port=port,
+            host=host,
+            origins=origins,
+        )
+    )
 
 
 @app.command("public")
@@ -357,9 +365,11 @@ def train(
         log.info(f"opens what is sealed to {ids_of(map(read_key, seal_key))}")
         with Shuffler(shuffler, root_certificates=root_certificates, certificate=certificate, key=key) as line:
             users = RemoteShuffler(
-                line, seal_keys=seal_key, timeout=experiment.population.timeout,
+                line,
+                seal_keys=seal_key,
+                timeout=experiment.population.timeout,
                 bundle=None if bundle is None else open_bundle(bundle),
-            )  # fmt: skip
+            )
             known = load_public(experiment, public)
             training = training_of(experiment.training, experiment.encoder, experiment.seed)
             result = train_arm(setup, training, known, out, experiment=to_toml(experiment), users=users)
@@ -411,9 +421,17 @@ def count(
         with Shuffler(shuffler, root_certificates=root_certificates, certificate=certificate, key=key) as line:
             users = RemoteShuffler(line, seal_keys=seal_key, timeout=experiment.population.timeout, bundle=given)
             result = count_users(
-                experiment, setup, known, asked, out, users=users, bundle=given, budget=budget, confidence=confidence,
+                experiment,
+                setup,
+                known,
+                asked,
+                out,
+                users=users,
+                bundle=given,
+                budget=budget,
+                confidence=confidence,
                 last=last,
-            )  # fmt: skip
+            )
     if as_json:
         print_json(result.to_dict())
         return
@@ -494,9 +512,7 @@ def predict(
     from sottovoce.deployment import predict as predict_service
 
     show_progress()
-    predict_service.run(
-        model, certificate=certificate, key=key, port=port, host=host, seal_keys=seal_key or (),
-    )  # fmt: skip
+    predict_service.run(model, certificate=certificate, key=key, port=port, host=host, seal_keys=seal_key or ())
 
 
 def _show(command: str) -> None:

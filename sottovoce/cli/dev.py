@@ -42,9 +42,10 @@ def optimal_(
         return print_json(answer)
     lines = [
         f"central ε = {epsilon:g} at δ = {delta:g}, {users:,} users of one crowd, D = {dim}; squared error of the mean",
-        f"beside a trusted curator's (off by {answer['curator_noise']:.3g}):", "",
+        f"beside a trusted curator's (off by {answer['curator_noise']:.3g}):",
+        "",
         f"{'density':<30} {'messages':>8} {'local ε':>8} {'E cos':>7} {'error':>8}",
-    ]  # fmt: skip
+    ]
     for r in answer["releases"]:
         numbers = f"{r['messages']:>8} {number(r['local_epsilon']):>8} {r['scale']:>7.4f} {r['error']:>7.1f}x"
         lines.append(f"{r['shape']:<30} {numbers}")

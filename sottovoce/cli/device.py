@@ -172,8 +172,7 @@ def profile(
 
 @app.command("ledger")
 def ledger(
-    folder: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
-    as_json: AsJson = False,
+    folder: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")], as_json: AsJson = False
 ) -> None:
     """Print a device's releases, their cost, and the remaining budget."""
     from client.device import statement as device_ledger
@@ -236,11 +235,13 @@ def install(
     publisher: Annotated[
         Path | None,
         typer.Option(
-            "--publisher", metavar="FILE", show_default=False,
+            "--publisher",
+            metavar="FILE",
+            show_default=False,
             help="Public key of the publisher whose bundles the device accepts (default: the one it has pinned).",
         ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Install a bundle into a device folder, or replace the bundle there."""
     from client.device.bundle import open_bundle
     from sottovoce.deployment.keys import read_key
@@ -295,8 +296,7 @@ def add(
         typer.Option("--classes", metavar="A,B", help="Classes of the experiment; with --label.", show_default=False),
     ] = None,
     user: Annotated[
-        int | None,
-        typer.Option("--user", help="User of the records (default: the only user).", show_default=False),
+        int | None, typer.Option("--user", help="User of the records (default: the only user).", show_default=False)
     ] = None,
     split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",
 ) -> None:
@@ -330,8 +330,7 @@ def ask(
         typer.Option("--out", metavar="FILE.tsv", help="File of the answers; with --file.", show_default=False),
     ] = None,
     user: Annotated[
-        int | None,
-        typer.Option("--user", help="User of the sentences (default: the only user).", show_default=False),
+        int | None, typer.Option("--user", help="User of the sentences (default: the only user).", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -385,15 +384,17 @@ def _profile(found: dict[str, Any]) -> str:
     if joules is not None:
         energy = f"{1000 * joules:.1f} mJ a sentence, of the whole processor"
     wire = found["wire"]
-    return "\n".join([
-        *lines,
-        f"first answer            {found['first_seconds']:.2f} s, loading the models",
-        f"memory, at most         {_mega(found['memory'])}",
-        f"on the disk             bundle {_mega(found['bundle'])}, Python environment {_mega(found['installed'])}",
-        f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes, "
-        f"sealed {wire['sealed']:,} bytes",
-        f"energy                  {energy}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            *lines,
+            f"first answer            {found['first_seconds']:.2f} s, loading the models",
+            f"memory, at most         {_mega(found['memory'])}",
+            f"on the disk             bundle {_mega(found['bundle'])}, Python environment {_mega(found['installed'])}",
+            f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes, "
+            f"sealed {wire['sealed']:,} bytes",
+            f"energy                  {energy}",
+        ]
+    )
 
 
 def _row(values: Sequence[float]) -> str:

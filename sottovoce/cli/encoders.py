@@ -83,9 +83,16 @@ def compare(
         names = encoder or [name for name in ENCODERS if here(name)]
         show_progress()
         found = analysis.compare(
-            data, names, text=text, label=label, users=users, epsilons=epsilons, sample=sample, precision=precision,
+            data,
+            names,
+            text=text,
+            label=label,
+            users=users,
+            epsilons=epsilons,
+            sample=sample,
+            precision=precision,
             seed=seed,
-        )  # fmt: skip
+        )
     if figure is not None:
         save(analysis.figure(found), figure)
     if as_json:

@@ -18,15 +18,12 @@ def command(
     policy: Annotated[Path, typer.Argument(metavar="POLICY.toml", help="The policy of the node's operator.")],
     secret: Annotated[
         Path,
-        typer.Option(
-            "--secret", metavar="FILE",
-            help="The secret of the SuperNode's --superexec-auth-secret-file.",
-        ),
+        typer.Option("--secret", metavar="FILE", help="The secret of the SuperNode's --superexec-auth-secret-file."),
     ],
     supernode: Annotated[
         str, typer.Option("--supernode", metavar="HOST:PORT", help="The SuperNode's Runtime API on this machine.")
     ] = "127.0.0.1:9094",
-) -> None:  # fmt: skip
+) -> None:
     """Run a Flower node whose apps send charged releases only."""
     with ends_on_signal():
         from simulations.transport.quiet import hush_flower

@@ -18,8 +18,7 @@ def command(
         typer.Argument(metavar="NAME", help="Name of the new folder (default: the file's).", show_default=False),
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option("--text", help="Column of the texts, or its position from 1.", show_default=False),
+        str | None, typer.Option("--text", help="Column of the texts, or its position from 1.", show_default=False)
     ] = None,
     label: Annotated[str | None, typer.Option("--label", help="Column of the labels.", show_default=False)] = None,
     user: Annotated[
@@ -43,9 +42,16 @@ def command(
 
     out = Path(name or from_.stem)
     made = propose(
-        from_, out, text=text, label=label, user=user, second=second, kept=tuple(keep or ()),
-        seed=whole(0)(seed, "--seed"), kind=kind,
-    )  # fmt: skip
+        from_,
+        out,
+        text=text,
+        label=label,
+        user=user,
+        second=second,
+        kept=tuple(keep or ()),
+        seed=whole(0)(seed, "--seed"),
+        kind=kind,
+    )
     study = shlex.quote(str(made.file))
     print("\n".join(made.found))
     print(

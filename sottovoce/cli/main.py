@@ -121,12 +121,7 @@ def simulate(
     set_: Set = None,
     resume: Annotated[
         str | None,
-        typer.Option(
-            "--resume",
-            metavar="RUN",
-            help="Run that was stopped, to continue.",
-            show_default=False,
-        ),
+        typer.Option("--resume", metavar="RUN", help="Run that was stopped, to continue.", show_default=False),
     ] = None,
     ray_address: RayAddress = None,
     track: Track = None,
@@ -199,9 +194,7 @@ app.add_typer(dev.app, name="dev", hidden=True)
 
 
 @app.callback(invoke_without_command=True)
-def version_(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+def version_(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     """Print the version, if --version is given."""
     if version:
         from importlib.metadata import version as installed

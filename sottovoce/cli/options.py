@@ -64,9 +64,7 @@ def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
     words, command = list(arguments), root
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
-    takes = {
-        name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)
-    }  # fmt: skip
+    takes = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     seen: set[str] = set()
     words = words[: words.index("--")] if "--" in words else words
     while words:

@@ -43,7 +43,12 @@ def command(
         show_progress()
         with staged(out) as folder:
             finetune_paraphraser(
-                model, [(text, paraphrase) for text, paraphrase in read], folder, epochs=epochs, batch_size=batch_size,
-                lr=lr, seed=seed,
-            )  # fmt: skip
+                model,
+                [(text, paraphrase) for text, paraphrase in read],
+                folder,
+                epochs=epochs,
+                batch_size=batch_size,
+                lr=lr,
+                seed=seed,
+            )
     print(f"{out}: a checkpoint that paraphrases, for --generator and text.paraphraser")

@@ -18,14 +18,18 @@ def command(
     labelled: Annotated[
         Path | None,
         typer.Option(
-            "--labelled", metavar="FILE", show_default=False,
+            "--labelled",
+            metavar="FILE",
+            show_default=False,
             help="Labelled sentences (TSV: label 0 or 1, sentence) for the task's teacher.",
         ),
     ] = None,
     masked_lm: Annotated[
         str | None,
         typer.Option(
-            "--masked-lm", metavar="FOLDER", show_default=False,
+            "--masked-lm",
+            metavar="FOLDER",
+            show_default=False,
             help="Masked language model in client form for DP-MLM, or minilm for the bundled one.",
         ),
     ] = None,
@@ -38,14 +42,14 @@ def command(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Compare what releases of people's texts tell an attacker."""
     from sottovoce.adversary.attacks import people
 
     show_progress()
     results = people.run(
-        folder, out, labelled=labelled, masked_lm=masked_lm, most=comments, releases=release or (), seed=seed,
-    )  # fmt: skip
+        folder, out, labelled=labelled, masked_lm=masked_lm, most=comments, releases=release or (), seed=seed
+    )
     if as_json:
         print_json(results)
     else:

@@ -23,9 +23,10 @@ def lines(answer: Mapping[str, Any]) -> list[str]:
         shuffled += f"; texts of at most {answer['tokens']} tokens"
     largest = f"largest ε of {answer['mechanism']}"
     said = [
-        f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", "",
+        f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}",
+        "",
         f"{'label ε':>8}  {largest:>28}  {'its worst case':>14}  {'central ε':>9}",
-    ]  # fmt: skip
+    ]
     for split in answer["splits"]:
         best = split["text_epsilon" if of_text else "embedding_epsilon"]
         said.append(

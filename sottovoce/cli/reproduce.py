@@ -37,8 +37,7 @@ def command(
         "data"
     ),
     out: Annotated[
-        Path,
-        typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on."),
+        Path, typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on.")
     ] = Path("runs"),
     page: Annotated[
         Path | None,
@@ -66,9 +65,7 @@ def command(
     if page is not None and not page.is_dir():
         raise UserError(f"--page {page}: there is no such folder")
     out.mkdir(parents=True, exist_ok=True)
-    found = reproduce(
-        paper, items, quick=quick, data=data, out=out, users=users, run=gone_on,
-    )  # fmt: skip
+    found = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
     written = text(paper, items, found, quick=quick, users=users)
     if page is not None:
         with whole(page / f"{paper.name}.md") as file:

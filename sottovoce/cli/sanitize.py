@@ -37,10 +37,11 @@ Out = Annotated[
 Words = Annotated[
     str | None,
     typer.Option(
-        "--words", show_default=False,
+        "--words",
+        show_default=False,
         help="Word vectors: a file (GloVe, word2vec text), or a checkpoint (default: minilm, or the model's).",
     ),
-]  # fmt: skip
+]
 Spans = Annotated[
     Path | None,
     typer.Option("--spans", metavar="FILE", help="Public multi-word expressions, one a line; each is one word."),
@@ -48,10 +49,11 @@ Spans = Annotated[
 Generator = Annotated[
     str | None,
     typer.Option(
-        "--generator", show_default=False,
+        "--generator",
+        show_default=False,
         help="Generating model for dp-prompt, dp-paraphrase and dp-bart: a folder, or a hub name.",
     ),
-]  # fmt: skip
+]
 Prompt = Annotated[
     str | None,
     typer.Option("--prompt", show_default=False, help="Prompt for dp-prompt; {text} stands for the private text."),
@@ -75,8 +77,7 @@ def command(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            "--column",
-            help="Column of the texts, or its position from 1 if there is no header; twice for pairs.",
+            "--column", help="Column of the texts, or its position from 1 if there is no header; twice for pairs."
         ),
     ] = None,
     explain: Annotated[
@@ -94,8 +95,7 @@ def command(
     ] = None,
     spans: Spans = None,
     masked_lm: Annotated[
-        str,
-        typer.Option("--masked-lm", help="Masked language model: a folder, or a checkpoint."),
+        str, typer.Option("--masked-lm", help="Masked language model: a folder, or a checkpoint.")
     ] = "minilm",
     generator: Generator = None,
     prompt: Prompt = None,
@@ -171,9 +171,13 @@ class _Models:
 
 
 def _rewriter(
-    spec: dict[str, Any], words: str | None, public: Path | None, columns: tuple[str, ...], models: _Models,
+    spec: dict[str, Any],
+    words: str | None,
+    public: Path | None,
+    columns: tuple[str, ...],
+    models: _Models,
     spans: Path | None,
-) -> tuple[dict[str, Any], Rewriter]:  # fmt: skip
+) -> tuple[dict[str, Any], Rewriter]:
     """Return the whole description, with the language model's parameters, and its rewriter."""
     from client.models import language_models
     from client.models import vocabulary as vocabularies
@@ -233,9 +237,12 @@ def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -
     from simulations.artifacts.generator import generator_folder, public_sentences
 
     return generator_folder(
-        models.generator or "", public_sentences() if public_texts is None else public_texts, prompt=models.prompt,
-        kind=language_models.kind_of(admit(name)), seed=0,
-    )  # fmt: skip
+        models.generator or "",
+        public_sentences() if public_texts is None else public_texts,
+        prompt=models.prompt,
+        kind=language_models.kind_of(admit(name)),
+        seed=0,
+    )
 
 
 def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
@@ -278,9 +285,14 @@ def _to_file(
 
 
 def _to_folder(
-    folder: Path, spec: dict[str, Any], rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...],
-    seed: int | None, explain: bool,
-) -> tuple[int, int]:  # fmt: skip
+    folder: Path,
+    spec: dict[str, Any],
+    rewriter: Rewriter,
+    in_: Path | None,
+    columns: tuple[str, ...],
+    seed: int | None,
+    explain: bool,
+) -> tuple[int, int]:
     """Run `_stream` into a new folder: the rows and the card of a data set."""
     from client.rewrite import describe_cost
     from simulations.corpora.dataset_card import data_file, dataset_card

@@ -81,11 +81,7 @@ def test_is_a_frozen_value_that_its_parameters_rebuild(mechanism: Any) -> None:
     assert spec["mechanism"] == mechanism.name
     assert OWN_KINDS.get((mechanism.name, mechanism.channel), find(mechanism.name)) is type(mechanism)
     again = rebuilt(mechanism, spec)
-    assert (
-        again == mechanism
-        and hash(again) == hash(mechanism)
-        and pickle.loads(pickle.dumps(mechanism)) == again
-    )
+    assert again == mechanism and hash(again) == hash(mechanism) and pickle.loads(pickle.dumps(mechanism)) == again
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(mechanism, dataclasses.fields(mechanism)[0].name, 1)
 
@@ -130,9 +126,7 @@ def test_two_groupings_of_rows_give_identical_draws(mechanism: Any) -> None:
     for size in (1, 7):
         parts = [
             mechanism.sample(
-                x[i : i + size],
-                rng=streams(len(x[i : i + size]), offset=i),
-                **part_of(more, slice(i, i + size)),
+                x[i : i + size], rng=streams(len(x[i : i + size]), offset=i), **part_of(more, slice(i, i + size))
             )
             for i in range(0, n, size)
         ]
@@ -202,12 +196,7 @@ def test_bad_inputs_are_refused_in_one_line(mechanism: Any) -> None:
     n = 3
     bad: list[NDArray[Any]] = []
     if mechanism.grid is None and not of_words(mechanism):
-        bad += [
-            np.array([0, 1, width(mechanism)]),
-            np.array([0, -1, 0]),
-            np.array([0.5, 0, 0]),
-            np.zeros((3, 1), int),
-        ]
+        bad += [np.array([0, 1, width(mechanism)]), np.array([0, -1, 0]), np.array([0.5, 0, 0]), np.zeros((3, 1), int)]
     elif of_words(mechanism):
         x = np.zeros((n, TOKENS), int)
         outside = np.arange(TOKENS) == 2

@@ -108,9 +108,7 @@ def sign(
     (folder / "ca.pem").write_bytes(issuer.public_bytes(serialization.Encoding.PEM))
 
 
-def issue(
-    authority: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False
-) -> None:
+def issue(authority: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False) -> None:
     """Write a key `cert.key` and its certificate, for a party of this machine, by `request` and `sign`.
 
     Args:
@@ -168,9 +166,16 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
 
 def _usage(**uses: bool) -> x509.KeyUsage:
     known = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+        "encipher_only",
+        "decipher_only",
+    )
     return x509.KeyUsage(**({use: False for use in known} | uses))
 
 
@@ -186,7 +191,6 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _write_key(
-    path: Path, key: ec.EllipticCurvePrivateKey,
-    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
-) -> None:  # fmt: skip
+    path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8
+) -> None:
     write_private(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))

@@ -24,9 +24,18 @@ from simulations.output.atomic import staged
 
 
 def count(
-    experiment: Experiment, setup: ArmSetup, public: Public, asked: Asked, out: Path, *, users: Users, bundle: Bundle,
-    budget: Budget, confidence: float = 0.95, last: CountResult | None = None,
-) -> CountResult:  # fmt: skip
+    experiment: Experiment,
+    setup: ArmSetup,
+    public: Public,
+    asked: Asked,
+    out: Path,
+    *,
+    users: Users,
+    bundle: Bundle,
+    budget: Budget,
+    confidence: float = 0.95,
+    last: CountResult | None = None,
+) -> CountResult:
     """Count the classes of the training users of a deployment, and write the results into a folder.
 
     Devices know the question if their publisher has signed it (`sottovoce.deployment.questions`). They charge it to
@@ -75,9 +84,17 @@ def count(
         if (release := collected.batch.of(AnswerQuestion)) is None:
             raise UserError(f"count: the batch was discarded: {collected.batch.discarded}; the users stay charged")
         result = counted(
-            experiment, asked, drawn, release.values.astype(np.int64), shuffled=setup.shuffled,
-            chosen=budget.mechanism is None, confidence=confidence, charged=len(release),
-            dropped=dict(collected.dropped), last=last, many=many,
-        )  # fmt: skip
+            experiment,
+            asked,
+            drawn,
+            release.values.astype(np.int64),
+            shuffled=setup.shuffled,
+            chosen=budget.mechanism is None,
+            confidence=confidence,
+            charged=len(release),
+            dropped=dict(collected.dropped),
+            last=last,
+            many=many,
+        )
         result.write(folder)
     return result

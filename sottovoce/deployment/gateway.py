@@ -33,9 +33,17 @@ log = logging.getLogger(__name__)
 
 #: Calls of `client.device.fleet`. The operator registers devices; they do not register themselves.
 PASSED = (
-    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "get-run", "get-fab", "pull-object",
-    "confirm-message-received", "push-messages", "push-object",
-)  # fmt: skip
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "get-run",
+    "get-fab",
+    "pull-object",
+    "confirm-message-received",
+    "push-messages",
+    "push-object",
+)
 #: Largest call, in bytes: an object of the largest reply that a shuffler reads, with its head.
 LARGEST = 66 * 2**20
 #: Default number of connections at a time; one address has at most half of them.
@@ -45,10 +53,21 @@ _CALL_SECONDS, _ANSWER_SECONDS = 600.0, 60.0
 #: Seconds for which an idle connection to the SuperLink is kept: less than the SuperLink keeps it.
 _IDLE = 2.0
 #: Headers of one connection, which are never passed on (RFC 9110, 7.6.1), and the header that names the gateway.
-_OWN = frozenset((
-    "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
-    "transfer-encoding", "upgrade", "expect", "host",
-))  # fmt: skip
+_OWN = frozenset(
+    (
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+        "host",
+    )
+)
 _BACK = ("content-type", "content-length", "content-encoding")
 
 
@@ -64,10 +83,13 @@ def application(superlink: str, root_certificates: Path, *, connections: int = C
         connections: Connections at a time.
     """
     client = httpx.AsyncClient(
-        base_url=f"https://{superlink}", verify=ssl.create_default_context(cafile=root_certificates),
-        timeout=_ANSWER_SECONDS, follow_redirects=False, trust_env=False,
+        base_url=f"https://{superlink}",
+        verify=ssl.create_default_context(cafile=root_certificates),
+        timeout=_ANSWER_SECONDS,
+        follow_redirects=False,
+        trust_env=False,
         limits=httpx.Limits(max_connections=connections, keepalive_expiry=_IDLE),
-    )  # fmt: skip
+    )
 
     async def passed(request: Request) -> Response:
         headers = [(name, value) for name, value in request.headers.items() if name not in _OWN]
@@ -101,9 +123,15 @@ async def _bounded(request: Request) -> AsyncIterator[bytes]:
 
 
 def run(
-    *, superlink: str, root_certificates: Path, certificate: Path, key: Path, port: int, host: str = "127.0.0.1",
+    *,
+    superlink: str,
+    root_certificates: Path,
+    certificate: Path,
+    key: Path,
+    port: int,
+    host: str = "127.0.0.1",
     connections: int = CONNECTIONS,
-) -> None:  # fmt: skip
+) -> None:
     """Run the gateway before a SuperLink until a signal stops it (SIGINT, SIGTERM).
 
     It prints its address once it listens.

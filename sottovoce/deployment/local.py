@@ -98,9 +98,15 @@ class Stayed:
 
 
 def up(
-    experiment: Experiment, arm_name: str | None, out: Path, *, nodes: int, port: int | None = None, stay: bool = False,
+    experiment: Experiment,
+    arm_name: str | None,
+    out: Path,
+    *,
+    nodes: int,
+    port: int | None = None,
+    stay: bool = False,
     show: Line,
-) -> tuple[Results, Stayed | None]:  # fmt: skip
+) -> tuple[Results, Stayed | None]:
     """Run one arm of a study through SuperLink, devices, shuffler and training server, in a new folder.
 
     At the end, and after any error, no process is left. If users may have released something, the folder with ledgers
@@ -140,8 +146,7 @@ def up(
             if not (folder / COMMANDS).exists():
                 raise
             raise Interrupted(
-                f"interrupted; everything is stopped; what users have released is on the ledgers in {out}",
-                by=error,
+                f"interrupted; everything is stopped; what users have released is on the ledgers in {out}", by=error
             ) from error
         finally:
             with undisturbed():
@@ -214,13 +219,19 @@ class _Deployment:
         log.info(f"keys and certificates; {self.nodes} devices with their users' records")
         make_keys(self.folder, nodes=self.nodes, hosts={})
         keys = Keys(
-            signer=read_key(self.publisher / "sign.key"), seal=read_key(self.server / "seal.pub"),
+            signer=read_key(self.publisher / "sign.key"),
+            seal=read_key(self.server / "seal.pub"),
             model_seal=read_key(self.folder / FOLDERS[MODEL] / "seal.pub"),
-        )  # fmt: skip
+        )
         bundle = bundle_of_experiment(
-            self.experiment, self.arm.name, self.folder / "bundle", public=public,
-            records=max(held.holders.most, held.test_holders.most), keys=keys, window=WINDOW,
-        )  # fmt: skip
+            self.experiment,
+            self.arm.name,
+            self.folder / "bundle",
+            public=public,
+            records=max(held.holders.most, held.test_holders.most),
+            keys=keys,
+            window=WINDOW,
+        )
         log.info(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         save_public(self.experiment.name, public, self.server / "public")
         users = cohorts(self.experiment.population, held, self.nodes, seed=self.experiment.seed)
@@ -258,9 +269,13 @@ class _Deployment:
             self.arm.name, self.prepared, server=self.server / "run", origins=self.folder / "shuffler" / ORIGINS
         )
         found = results(
-            self.experiment, self.prepared, [result.to_dict()], {result.name: given}, seconds=result.seconds,
+            self.experiment,
+            self.prepared,
+            [result.to_dict()],
+            {result.name: given},
+            seconds=result.seconds,
             randomness=RANDOMNESS,
-        )  # fmt: skip
+        )
         write(found, self.folder)
         return found
 
@@ -298,13 +313,24 @@ class _Deployment:
         port, place = free_port(), self.folder / "superlink"
         self.gateway = f"{_HOST}:{port}"
         self.parties.start(
-            "gateway", "gateway",
+            "gateway",
+            "gateway",
             command_of(
-                "sottovoce", "deploy", "gateway", "--superlink", self.superlink,
-                "--root-certificates", self.ca / "ca.pem", "--certificate", place / "cert.pem",
-                "--key", place / "cert.key", "--port", port,
+                "sottovoce",
+                "deploy",
+                "gateway",
+                "--superlink",
+                self.superlink,
+                "--root-certificates",
+                self.ca / "ca.pem",
+                "--certificate",
+                place / "cert.pem",
+                "--key",
+                place / "cert.key",
+                "--port",
+                port,
             ),
-        )  # fmt: skip
+        )
         self.parties.until(lambda: answers(port), what="the gateway is not up", seconds=STARTING)
 
     def _start_nodes(self) -> None:
@@ -317,26 +343,52 @@ class _Deployment:
         (self.folder / "shuffler" / "enrolment.jsonl").write_text(signed, encoding="utf-8")
         for i in range(self.nodes):
             self.parties.start(
-                f"node {i}", f"nodes/{i}",
+                f"node {i}",
+                f"nodes/{i}",
                 command_of(
-                    "sottovoce", "device", "serve", self._node(i), "--superlink", self.gateway,
-                    "--root-certificates", self.ca / "ca.pem", "--key", self._node(i) / "node.key",
+                    "sottovoce",
+                    "device",
+                    "serve",
+                    self._node(i),
+                    "--superlink",
+                    self.gateway,
+                    "--root-certificates",
+                    self.ca / "ca.pem",
+                    "--key",
+                    self._node(i) / "node.key",
                 ),
                 {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
-            )  # fmt: skip
+            )
 
     def _start_shuffler(self) -> str:
         port, place = free_port(), self.folder / "shuffler"
         self.parties.start(
-            "shuffler", "shuffler",
+            "shuffler",
+            "shuffler",
             command_of(
-                "sottovoce", "deploy", "shuffler", place, "--superlink", self.superlink,
-                "--root-certificates", self.ca / "ca.pem", "--secret", self.folder / "superlink" / "secret",
-                "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
-                "--users", place / "enrolment.jsonl", "--enrolment-key", self.folder / "enrolment" / "sign.pub",
+                "sottovoce",
+                "deploy",
+                "shuffler",
+                place,
+                "--superlink",
+                self.superlink,
+                "--root-certificates",
+                self.ca / "ca.pem",
+                "--secret",
+                self.folder / "superlink" / "secret",
+                "--certificate",
+                place / "cert.pem",
+                "--key",
+                place / "cert.key",
+                "--port",
+                port,
+                "--users",
+                place / "enrolment.jsonl",
+                "--enrolment-key",
+                self.folder / "enrolment" / "sign.pub",
                 "--origins",
             ),
-        )  # fmt: skip
+        )
         for i in range(self.nodes):
             registered = partial(_has_text, self._node(i) / SERVED)
             self.parties.until(registered, what=f"node {i} is not up", seconds=STARTING)
@@ -345,15 +397,33 @@ class _Deployment:
 
     def _train(self, shuffler: str) -> None:
         self.parties.start(
-            "training server", "server",
+            "training server",
+            "server",
             command_of(
-                "sottovoce", "deploy", "train", self.folder / "experiment.toml", "--arm", self.arm.name,
-                "--public", self.server / "public", "--out", self.server / "run", "--shuffler", shuffler,
-                "--root-certificates", self.ca / "ca.pem", "--certificate", self.server / "cert.pem",
-                "--key", self.server / "cert.key", "--seal-key", self.server / "seal.key",
-                "--bundle", self.folder / "bundle",
+                "sottovoce",
+                "deploy",
+                "train",
+                self.folder / "experiment.toml",
+                "--arm",
+                self.arm.name,
+                "--public",
+                self.server / "public",
+                "--out",
+                self.server / "run",
+                "--shuffler",
+                shuffler,
+                "--root-certificates",
+                self.ca / "ca.pem",
+                "--certificate",
+                self.server / "cert.pem",
+                "--key",
+                self.server / "cert.key",
+                "--seal-key",
+                self.server / "seal.key",
+                "--bundle",
+                self.folder / "bundle",
             ),
-        )  # fmt: skip
+        )
         self.parties.finish("training server", meanwhile=self._publish)
 
     def _publish(self) -> None:
@@ -386,13 +456,23 @@ class _Deployment:
         if question.exists():  # otherwise the bundle lists it
             allow(self.folder / "asker", question, agreed=False)
         self.parties.start(
-            "model", "predict",
+            "model",
+            "predict",
             command_of(
-                "sottovoce", "deploy", "predict", self.server / "run" / "models" / slug(self.arm.name),
-                "--certificate", place / "cert.pem", "--key", place / "cert.key", "--port", port,
-                "--seal-key", place / "seal.key",
+                "sottovoce",
+                "deploy",
+                "predict",
+                self.server / "run" / "models" / slug(self.arm.name),
+                "--certificate",
+                place / "cert.pem",
+                "--key",
+                place / "cert.key",
+                "--port",
+                port,
+                "--seal-key",
+                place / "seal.key",
             ),
-        )  # fmt: skip
+        )
         self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)
         return Stayed(self.folder, f"https://{_HOST}:{port}")
 

@@ -34,8 +34,15 @@ PARTIES = (AUTHORITY, *SERVERS, TRAINING_SERVER, PUBLISHER, ENROLMENT, NODE)
 #: Parties to whom devices seal, each by its own key.
 SEALED = (TRAINING_SERVER, MODEL)
 #: Folder of each party, where one place holds all of them.
-FOLDERS = {AUTHORITY: "ca", SUPERLINK: "superlink", SHUFFLER: "shuffler", MODEL: "predict", TRAINING_SERVER: "server",
-           PUBLISHER: "publisher", ENROLMENT: "enrolment"}  # fmt: skip
+FOLDERS = {
+    AUTHORITY: "ca",
+    SUPERLINK: "superlink",
+    SHUFFLER: "shuffler",
+    MODEL: "predict",
+    TRAINING_SERVER: "server",
+    PUBLISHER: "publisher",
+    ENROLMENT: "enrolment",
+}
 
 
 def make_own_keys(folder: Path, party: str) -> None:

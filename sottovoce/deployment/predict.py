@@ -95,9 +95,7 @@ def application(model: Predictor) -> Starlette:
 
 
 @contextmanager
-def serving(
-    model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0
-) -> Iterator[str]:
+def serving(model: Predictor, *, certificate: Path, key: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Serve in a thread for the duration of a context, and return the address, https://HOST:PORT.
 
     Args:
@@ -116,9 +114,15 @@ def serving(
 
 
 def run(
-    place: Path, *, certificate: Path, key: Path, port: int, host: str = "127.0.0.1", arm: str | None = None,
+    place: Path,
+    *,
+    certificate: Path,
+    key: Path,
+    port: int,
+    host: str = "127.0.0.1",
+    arm: str | None = None,
     seal_keys: Sequence[Path] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Serve the model of a run until a signal stops it (SIGINT, SIGTERM).
 
     It prints its address once it listens.

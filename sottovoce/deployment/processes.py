@@ -116,9 +116,13 @@ class Parties:
         with open(path, "ab") as log:
             try:
                 process = subprocess.Popen(
-                    list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=variables,
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=variables,
                     start_new_session=True,
-                )  # fmt: skip
+                )
             except OSError as error:
                 raise UserError(f"{party}: {command[0]}: cannot be started: {error.strerror}") from error
         self._alive[party] = process

@@ -87,9 +87,14 @@ def _serve(store: Store, enrolled: Enrolment, options: Options) -> None:
 
     rounds = Rounds(store, enrolled, ask)
     with serving(
-        rounds, certificate=options.certificate, key=options.key, root_certificates=authority, on_opened=new.set,
-        host=host, port=options.port,
-    ) as (at, thread):  # fmt: skip
+        rounds,
+        certificate=options.certificate,
+        key=options.key,
+        root_certificates=authority,
+        on_opened=new.set,
+        host=host,
+        port=options.port,
+    ) as (at, thread):
         number = superlinks.start_run(superlink, authority, superlinks.app_bundle())
         grid = superlinks.acquire_grid(superlink, authority, options.secret, run_id=number)
         log.info(f"run {number} on the SuperLink; the training server is served at {host}:{at}")

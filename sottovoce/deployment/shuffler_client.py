@@ -82,9 +82,12 @@ class Shuffler:
                 "key (PEM)"
             ) from None
         self._client = httpx.Client(
-            base_url=f"https://{address}", verify=context, trust_env=False, timeout=_SILENT,
+            base_url=f"https://{address}",
+            verify=context,
+            trust_env=False,
+            timeout=_SILENT,
             headers={"Accept-Encoding": "identity", "User-Agent": "sottovoce"},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Shuffler:
         return self
@@ -172,9 +175,13 @@ class Shuffler:
             if at != len(rows):
                 raise ValueError("rows are missing")
             return Delivered(
-                str(said["batch"]), rows.reshape(count, row_bytes), int(said["users"]),
-                int(said["duplicates"]), _counts(said["dropped"]), _counts(said["errors"]),
-            )  # fmt: skip
+                str(said["batch"]),
+                rows.reshape(count, row_bytes),
+                int(said["users"]),
+                int(said["duplicates"]),
+                _counts(said["dropped"]),
+                _counts(said["errors"]),
+            )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise self._odd() from None
 

@@ -72,9 +72,8 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
             return _NO_REQUEST
         try:
             await run_in_threadpool(
-                store.open_stage, terms.stage, body, row_bytes=width, minimum_users=terms.minimum_users,
-                timeout=seconds,
-            )  # fmt: skip
+                store.open_stage, terms.stage, body, row_bytes=width, minimum_users=terms.minimum_users, timeout=seconds
+            )
         except Conflict:
             return _CONFLICT
         on_opened()
@@ -89,15 +88,20 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
             return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": there.users}, 202)
         size = sum(len(piece) for piece in store.pieces(there.name))  # checks the whole batch before any of it is sent
         about = {
-            "batch": there.identity, "rows": size // there.row_bytes, "row_bytes": there.row_bytes,
-            "users": there.users, "duplicates": there.duplicates, "dropped": dict(there.dropped),
+            "batch": there.identity,
+            "rows": size // there.row_bytes,
+            "row_bytes": there.row_bytes,
+            "users": there.users,
+            "duplicates": there.duplicates,
+            "dropped": dict(there.dropped),
             "errors": dict(there.errors),
-        }  # fmt: skip
+        }
         head = json.dumps(about).encode() + b"\n"
         return StreamingResponse(
-            chain([head], store.pieces(there.name)), media_type="application/octet-stream",
+            chain([head], store.pieces(there.name)),
+            media_type="application/octet-stream",
             headers={"Content-Length": str(len(head) + size)},
-        )  # fmt: skip
+        )
 
     async def unusable(request: Request, error: Exception) -> Response:
         return _UNUSABLE
@@ -131,9 +135,15 @@ class _Named(https_service.Patient):
 
 @contextmanager
 def serving(
-    rounds: Rounds, *, certificate: Path, key: Path, root_certificates: Path, on_opened: Callable[[], object],
-    host: str = "127.0.0.1", port: int = 0,
-) -> Iterator[tuple[int, threading.Thread]]:  # fmt: skip
+    rounds: Rounds,
+    *,
+    certificate: Path,
+    key: Path,
+    root_certificates: Path,
+    on_opened: Callable[[], object],
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> Iterator[tuple[int, threading.Thread]]:
     """Serve in a thread for the duration of a context, and return the port and the thread.
 
     Args:
@@ -149,9 +159,13 @@ def serving(
         UserError: The port or a file cannot be used.
     """
     service = https_service.make_server(
-        application(rounds, on_opened), certificate=certificate, key=key, connections=_CONNECTIONS,
-        root_certificates=root_certificates, protocol=_Named,
-    )  # fmt: skip
+        application(rounds, on_opened),
+        certificate=certificate,
+        key=key,
+        connections=_CONNECTIONS,
+        root_certificates=root_certificates,
+        protocol=_Named,
+    )
     with https_service.listening(host, port) as listener, https_service.in_thread(service, listener) as thread:
         yield listener.getsockname()[1], thread
 

@@ -68,12 +68,24 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
         host: Address to listen on.
     """
     return [
-        str(Path(sys.executable).with_name("flower-superlink")), "--host", host, "--port", str(port),
-        "--ssl-certfile", str(folder / "cert.pem"), "--ssl-keyfile", str(folder / "cert.key"),
-        "--ssl-ca-certfile", str(folder / "ca.pem"), "--enable-supernode-auth",
-        "--isolation", "process", "--superexec-auth-secret-file", str(folder / "secret"),
+        str(Path(sys.executable).with_name("flower-superlink")),
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--ssl-certfile",
+        str(folder / "cert.pem"),
+        "--ssl-keyfile",
+        str(folder / "cert.key"),
+        "--ssl-ca-certfile",
+        str(folder / "ca.pem"),
+        "--enable-supernode-auth",
+        "--isolation",
+        "process",
+        "--superexec-auth-secret-file",
+        str(folder / "secret"),
         "--disable-runtime-dependency-installation",
-    ]  # fmt: skip
+    ]
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -62,8 +62,8 @@ class RemoteShuffler:
     """
 
     def __init__(
-        self, shuffler: Shuffler, *, seal_keys: Sequence[Path], timeout: float, bundle: Bundle | None = None,
-    ) -> None:  # fmt: skip
+        self, shuffler: Shuffler, *, seal_keys: Sequence[Path], timeout: float, bundle: Bundle | None = None
+    ) -> None:
         self._shuffler = shuffler
         self._keys = [read_key(path) for path in seal_keys]
         place = seal_keys[0].parent
@@ -85,9 +85,11 @@ class RemoteShuffler:
         if self._questions is not None:
             self._questions.vouched(request)
         got = self._shuffler.batch(
-            request.stage, record_to_bytes(request_to_record(request)), row_bytes=sealed_bytes(request),
+            request.stage,
+            record_to_bytes(request_to_record(request)),
+            row_bytes=sealed_bytes(request),
             timeout=self._timeout,
-        )  # fmt: skip
+        )
         dropped, users, reply = Counter(got.dropped), got.users, None
         if len(got.rows):
             self._taken.take(request.stage, got.batch, got.rows)
@@ -113,8 +115,8 @@ class RemoteShuffler:
 
 
 def train(
-    setup: ArmSetup, training: Training, public: Public, out: Path, *, experiment: str, users: RemoteShuffler,
-) -> ArmResult:  # fmt: skip
+    setup: ArmSetup, training: Training, public: Public, out: Path, *, experiment: str, users: RemoteShuffler
+) -> ArmResult:
     """Train one arm on users' releases, and answer those who query the model.
 
     It writes experiment.toml, models/ARM as in a simulation, RESULT and ANSWERS into `out`, all or nothing.

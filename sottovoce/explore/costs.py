@@ -82,9 +82,12 @@ def price(
     worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
     most = None if SLIDERS[settings.mechanism].slow else _limit(settings, made, classes)
     return {
-        "mechanisms": [named(m) for m in made], "worst_case": worst, "delta": settings.delta, "limit": most,
+        "mechanisms": [named(m) for m in made],
+        "worst_case": worst,
+        "delta": settings.delta,
+        "limit": most,
         "words": [_worst(settings, made[0], worst)],
-    }  # fmt: skip
+    }
 
 
 def loss(
@@ -110,9 +113,12 @@ def loss(
     worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
     most = _limit(settings, made, classes)
     return {
-        "worst_case": worst, "local": local, "metric": whole["statement"], "limit": most,
+        "worst_case": worst,
+        "local": local,
+        "metric": whole["statement"],
+        "limit": most,
         "words": _words(settings, worst, local, most, classes),
-    }  # fmt: skip
+    }
 
 
 def named(mechanism: Any) -> str:

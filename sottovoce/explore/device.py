@@ -25,10 +25,16 @@ from sottovoce.explore.settings import MECHANISMS
 
 #: Policy of a device made for the page: enough to look around, and to see refusals.
 SCRATCH = Policy(
-    embedding=40.0, text=600.0, statistic=12.0, label=5.0, total=800.0, releases=50, delta=1e-6,
+    embedding=40.0,
+    text=600.0,
+    statistic=12.0,
+    label=5.0,
+    total=800.0,
+    releases=50,
+    delta=1e-6,
     mechanisms=tuple(sorted({name for names in MECHANISMS.values() for name in names})),
     accept_unprotected=("length: on this page a text keeps its number of words, so that one can follow them",),
-)  # fmt: skip
+)
 #: Meaning of a refusal for the device's user.
 _WHY = {
     "channel": "this one record would have told more than the policy lets it tell on this channel, in all rounds "
@@ -191,8 +197,12 @@ class Device:
         said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
         total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
         answer: dict[str, Any] = {
-            "costs": said, "worst_case": total, "refusal": None, "affordable": None, "repeats": False,
-        }  # fmt: skip
+            "costs": said,
+            "worst_case": total,
+            "refusal": None,
+            "affordable": None,
+            "repeats": False,
+        }
         try:
             policy.check(request)
         except Refused as error:

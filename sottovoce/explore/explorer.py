@@ -107,15 +107,21 @@ class Explorer:
         """Return the page's constants: possible choices, and the glossary."""
         world = self._loaded
         return {
-            "ready": world is not None, "line": self.loading.line, "failed": self.loading.failed,
-            "first": self.first.to_dict(), "mechanisms": MECHANISMS,
+            "ready": world is not None,
+            "line": self.loading.line,
+            "failed": self.loading.failed,
+            "first": self.first.to_dict(),
+            "mechanisms": MECHANISMS,
             "sliders": {name: slider_of(name) for name in SLIDERS},
             "absent": {channel: absent(channel) for channel in MECHANISMS},
-            "channels": list(MECHANISMS if world is None else world.channels), "pool": POOL,
+            "channels": list(MECHANISMS if world is None else world.channels),
+            "pool": POOL,
             "classes": [] if world is None else list(world.classes),
-            "name": "" if world is None else world.name, "study": self.study,
-            "scratch": self.device.scratch, "glossary": {heading: plain(heading) for heading in ENTRIES},
-        }  # fmt: skip
+            "name": "" if world is None else world.name,
+            "study": self.study,
+            "scratch": self.device.scratch,
+            "glossary": {heading: plain(heading) for heading in ENTRIES},
+        }
 
     def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:
         """Return the fast part of an answer's cost, and other possible outputs for the sentence.
@@ -193,8 +199,9 @@ class Explorer:
             raise UserError("guesses: must be numbers of released words")
         return {
             "guesses": inference.of_words(mechanism, np.array(released, np.int64)),
-            "draws": inference.estimated(mechanism), "limit": inference.word_limit(mechanism),
-        }  # fmt: skip
+            "draws": inference.estimated(mechanism),
+            "limit": inference.word_limit(mechanism),
+        }
 
     def crowd(self, settings: Settings) -> dict[str, Any]:
         """Return the cost in a crowd, and of labels a count of it; the page's public sentences stand for the crowd."""
@@ -203,9 +210,14 @@ class Explorer:
         if world is not None:
             shares = np.bincount(world.labels, minlength=len(world.classes)) / len(world.labels)
             counted = costs.counted(settings, shares)
-        rows = None if counted is None else [
-            {"name": name} | row for name, row in zip(world.classes, counted, strict=True)  # type: ignore[union-attr]
-        ]  # fmt: skip
+        rows = (
+            None
+            if counted is None
+            else [
+                {"name": name} | row
+                for name, row in zip(world.classes, counted, strict=True)  # type: ignore[union-attr]
+            ]
+        )
         return found | {"count": rows}
 
     def curve(self, settings: Settings) -> dict[str, Any]:
@@ -232,9 +244,13 @@ class Explorer:
         except Refused as error:
             return {"refused": told(error)}
         return {
-            "refused": None, "stage": request.stage, "wire": sent.wire, "sealed": sent.sealed, "record": sent.record,
+            "refused": None,
+            "stage": request.stage,
+            "wire": sent.wire,
+            "sealed": sent.sealed,
+            "record": sent.record,
             "channels": [self._released(world, sent, channel, truth) for channel in request.channels],
-        }  # fmt: skip
+        }
 
     def histogram(self, settings: Settings, text: str, label: int, times: int) -> dict[str, Any]:
         """Return the distribution of draws, none of which leaves.
@@ -272,9 +288,11 @@ class Explorer:
         classes = len(world.classes)
         made = [m for s in protocol.stack for m in s.mechanisms(classes, world.vocabulary)]
         found = {
-            "ladder": protocol.rungs(classes, world.vocabulary, declared), "command": protocol.command(classes),
-            "toml": None, "why": None,
-        }  # fmt: skip
+            "ladder": protocol.rungs(classes, world.vocabulary, declared),
+            "command": protocol.command(classes),
+            "toml": None,
+            "why": None,
+        }
         try:
             found["toml"] = protocol.experiment(world.table, declared, worst_cases(made, declared, protocol.last.delta))
         except ValueError as error:
@@ -308,23 +326,27 @@ class Explorer:
         mechanism: Any = question.mechanism
         stored = np.ascontiguousarray(payload, payload.dtype.newbyteorder("<"))
         found: dict[str, Any] = {
-            "channel": channel, "repeated": sent.repeated[channel], "bytes": stored.tobytes().hex(),
+            "channel": channel,
+            "repeated": sent.repeated[channel],
+            "bytes": stored.tobytes().hex(),
             "each": payload.dtype.itemsize,
             "guarantee": costs.named(mechanism),
-        }  # fmt: skip
+        }
         if isinstance(question, LabelQuestion):
             return found | {
-                "value": world.classes[int(payload)], "same": bool(int(payload) == truth.label),
+                "value": world.classes[int(payload)],
+                "same": bool(int(payload) == truth.label),
                 "chances": _chances(mechanism, world.classes, truth.label),
                 "inferred": {"label": inference.of_label(world, question, payload, truth)},
-            }  # fmt: skip
+            }
         if isinstance(question, TextQuestion):
             return found | self._text(mechanism, payload, truth)
         assert isinstance(question, MappedQuestion)
         return found | {
-            "point": _rounded(question.decode(payload)), "truth": _rounded(inference.own_point(question, truth)),
+            "point": _rounded(question.decode(payload)),
+            "truth": _rounded(inference.own_point(question, truth)),
             "inferred": inference.of_vector(world, question, payload, truth),
-        }  # fmt: skip
+        }
 
     def _text(self, mechanism: Any, payload: Any, truth: Truth) -> dict[str, Any]:
         """Return a text word by word: inputs, outputs and their probabilities."""
@@ -339,9 +361,12 @@ class Explorer:
             original = None if known == NOTHING else vocabulary.words[known] if known < len(vocabulary) else "(unknown)"
             words.append({"left": vocabulary.words[y], "number": y, "original": original, "probability": chance})
         return {
-            "value": " ".join(vocabulary.text(payload).split()), "words": words, "vocabulary": len(vocabulary),
-            "closed": closed, "inferred": {},
-        }  # fmt: skip
+            "value": " ".join(vocabulary.text(payload).split()),
+            "words": words,
+            "vocabulary": len(vocabulary),
+            "closed": closed,
+            "inferred": {},
+        }
 
 
 def _chances(mechanism: Any, classes: tuple[str, ...], label: int) -> list[dict[str, Any]]:

@@ -147,16 +147,20 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
     listed = [{"text": texts[i][:300], "share": float(sentences[i]), "mine": bool(i == 0)} for i in order]
     found: dict[str, Any] = {
         "sentences": {
-            "pool": len(texts), "listed": listed, "own": float(sentences[0]), "prior": 1 / len(texts),
+            "pool": len(texts),
+            "listed": listed,
+            "own": float(sentences[0]),
+            "prior": 1 / len(texts),
             "rank": int((sentences > sentences[0] * (1 + 1e-9)).sum()) + 1,
             "alike": int(np.isclose(sentences, sentences[0], rtol=1e-9, atol=0).sum()) - 1,
             "limit": uniform_limit(mechanism, len(texts)),
         }
-    }  # fmt: skip
+    }
     if isinstance(question, VectorQuestion):
         labels = posterior.sum(axis=0)
-        found["label"] = _values(world.classes, labels, np.full(per, 1 / per), limit(mechanism, np.full(per, 1 / per)),
-                                 truth.label)  # fmt: skip
+        found["label"] = _values(
+            world.classes, labels, np.full(per, 1 / per), limit(mechanism, np.full(per, 1 / per)), truth.label
+        )
     if isinstance(question, EmbeddingQuestion):
         found |= _properties(world, question, z)
     return found
@@ -333,8 +337,10 @@ def histograms(world: World, question: Question, drawn: NDArray[Any], truth: Tru
     """Return histograms of draws (n, .): bars, each with its meaning."""
     if isinstance(question, LabelQuestion):
         counts = np.bincount(drawn.astype(np.int64), minlength=question.classes)
-        bars = [{"name": n, "count": int(c), "mine": i == truth.label}
-                for i, (n, c) in enumerate(zip(world.classes, counts, strict=True))]  # fmt: skip
+        bars = [
+            {"name": n, "count": int(c), "mine": i == truth.label}
+            for i, (n, c) in enumerate(zip(world.classes, counts, strict=True))
+        ]
         return [{"title": "The class that would have left", "bars": bars}]
     if isinstance(question, TextQuestion):
         return [_unchanged(question.text, drawn, truth)]
@@ -344,13 +350,17 @@ def histograms(world: World, question: Question, drawn: NDArray[Any], truth: Tru
     own = own_point(question, truth)
     angles = np.degrees(np.arccos(np.clip(z @ own, -1, 1)))
     counts, edges = np.histogram(angles, bins=18, range=(0, 180))
-    bars = [{"name": f"{a:.0f}°–{b:.0f}°", "count": int(c), "mine": False}
-            for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
+    bars = [
+        {"name": f"{a:.0f}°–{b:.0f}°", "count": int(c), "mine": False}
+        for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
     logs = evidence(question, released, candidates(world, question, truth))
     after = shares(logs).reshape(len(z), -1, _alternatives(question)).sum(axis=2)[:, 0]
     counts, edges = np.histogram(after, bins=10, range=(0, 1))
-    belief = [{"name": f"{a:.0%}–{b:.0%}", "count": int(c), "mine": False}
-              for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
+    belief = [
+        {"name": f"{a:.0%}–{b:.0%}", "count": int(c), "mine": False}
+        for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)
+    ]
     return [
         {"title": "How far what leaves points away from the truth", "bars": bars},
         {"title": "How sure the server is of your sentence, of 100", "bars": belief},

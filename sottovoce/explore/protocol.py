@@ -71,9 +71,7 @@ class Protocol:
         beside = (s.label_epsilon for s in self.stack if s.label_epsilon is not None)
         return alone.epsilon if alone is not None else next(beside, None)
 
-    def rungs(
-        self, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
-    ) -> list[dict[str, Any]]:
+    def rungs(self, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return the ladder, as `sottovoce budget ladder` prints it.
 
         Args:
@@ -88,10 +86,16 @@ class Protocol:
         text, last = made.get(TextQuestion.channel), self.last
         public = {} if text is None else {n: why for n, why in declared.items() if n in text.guarantee.exposes}
         found = ladder(
-            made.get(EmbeddingQuestion.channel), made.get(LabelQuestion.channel), text=text,
-            statistic=made.get(VectorQuestion.channel), records=last.records, stages=last.rounds, users=last.users,
-            delta=last.delta, public=public,
-        )  # fmt: skip
+            made.get(EmbeddingQuestion.channel),
+            made.get(LabelQuestion.channel),
+            text=text,
+            statistic=made.get(VectorQuestion.channel),
+            records=last.records,
+            stages=last.rounds,
+            users=last.users,
+            delta=last.delta,
+            public=public,
+        )
         return [rung.to_dict() for rung in found]
 
     def command(self, classes: int) -> str:
@@ -102,10 +106,16 @@ class Protocol:
         label = None if kind_of(first).reads_labels else self.label_epsilon
         labelled = label is not None or kind_of(first) is LabelQuestion
         given = {
-            "mechanism": first.mechanism, "epsilon": first.epsilon, "dim": first.size(classes),
-            "classes": classes if labelled else None, "label-epsilon": label,
-            "users": last.users, "records": last.records, "stages": last.rounds, "delta": last.delta,
-        }  # fmt: skip
+            "mechanism": first.mechanism,
+            "epsilon": first.epsilon,
+            "dim": first.size(classes),
+            "classes": classes if labelled else None,
+            "label-epsilon": label,
+            "users": last.users,
+            "records": last.records,
+            "stages": last.rounds,
+            "delta": last.delta,
+        }
         return "sottovoce budget ladder " + " ".join(f"--{k} {v}" for k, v in given.items() if v is not None)
 
     def experiment(self, base: Mapping[str, Any], declared: Mapping[str, str], worst: Mapping[str, float]) -> str:
@@ -124,18 +134,20 @@ class Protocol:
         if kind_of(self._first) is LabelQuestion:
             raise UserError("an experiment trains a model, and a label alone goes with nothing; add another question")
         last, arm = self.last, self._arm()
-        table = {key: dict(base[key]) for key in ("data", "population", "encoder") if key in base} or {"data": {
-            "source": "built-in", "task": "sentiment", "public-size": _PUBLIC, "test-size": _TEST,
-        }}  # fmt: skip
+        table = {key: dict(base[key]) for key in ("data", "population", "encoder") if key in base} or {
+            "data": {"source": "built-in", "task": "sentiment", "public-size": _PUBLIC, "test-size": _TEST}
+        }
         if not base and last.users > LIMIT - _PUBLIC - _TEST:
             raise UserError(f"the built-in reviews are of at most {LIMIT - _PUBLIC - _TEST:,} users; choose fewer")
         least = base.get("shuffle", {}).get("minimum-users", _TEST // 2)
         table |= {
-            "name": "explored", "population": table.get("population", {}) | {"users": last.users},
+            "name": "explored",
+            "population": table.get("population", {}) | {"users": last.users},
             "training": {"protocol": _trained_on(self._first.channel)},
             "shuffle": {"minimum-users": max(1, min(last.users // 2, least)), "delta": last.delta},
-            "policy": self._policy(declared, worst), "arm": [arm],
-        }  # fmt: skip
+            "policy": self._policy(declared, worst),
+            "arm": [arm],
+        }
         head = "# Composed on the page of `sottovoce explore`. What it costs: sottovoce budget ladder THIS_FILE\n"
         if last.rounds > 1 or last.records > 1:
             head += (

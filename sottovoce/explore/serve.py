@@ -27,7 +27,10 @@ _CONNECTIONS = 32
 
 @contextmanager
 def explorer(
-    *, run: Path | None = None, bundle: Path | None = None, node: Path | None = None,
+    *,
+    run: Path | None = None,
+    bundle: Path | None = None,
+    node: Path | None = None,
     make: Callable[[], World] | None = None,
 ) -> Iterator[Explorer]:
     """Make the page's contents for the duration of a context; public data load meanwhile.
@@ -95,7 +98,11 @@ def serving(shown: Explorer, *, port: int = 0, token: str | None = None) -> Iter
 
 
 def run(
-    *, run: Path | None = None, bundle: Path | None = None, node: Path | None = None, port: int = 0,
+    *,
+    run: Path | None = None,
+    bundle: Path | None = None,
+    node: Path | None = None,
+    port: int = 0,
     say: Callable[[str], None],
 ) -> None:
     """Serve the page until a signal stops it (SIGINT, SIGTERM).
@@ -119,8 +126,19 @@ def run(
 
 
 def _server(shown: Explorer, token: str) -> uvicorn.Server:
-    return uvicorn.Server(uvicorn.Config(
-        service.application(shown, token), http="h11", ws="none", loop="asyncio", lifespan="off", access_log=False,
-        log_config=None, log_level=logging.CRITICAL, server_header=False, proxy_headers=False,
-        limit_concurrency=_CONNECTIONS, timeout_graceful_shutdown=1,
-    ))  # fmt: skip
+    return uvicorn.Server(
+        uvicorn.Config(
+            service.application(shown, token),
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level=logging.CRITICAL,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+    )

@@ -41,9 +41,12 @@ _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
-    "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
-}  # fmt: skip
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 def application(explorer: Explorer, token: str) -> ASGIApp:
@@ -93,9 +96,11 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
         return _file(request.path_params["name"])
 
     routes = [
-        Route("/", page), Route("/api/state", state), Route("/api/{name}", api, methods=["POST"]),
+        Route("/", page),
+        Route("/api/state", state),
+        Route("/api/{name}", api, methods=["POST"]),
         Route("/{name}", part),
-    ]  # fmt: skip
+    ]
     return _Guard(Starlette(routes=routes), token)
 
 

@@ -26,9 +26,14 @@ SLIDERS: dict[str, Slider] = {
 MECHANISMS = {channel: tuple(name for name in SLIDERS if CATALOGUE[name].channel == channel) for channel in CHANNELS}
 #: Least and largest value of each number; whole numbers have whole bounds.
 RANGES: dict[str, tuple[float, float]] = {
-    "epsilon": (0.0, 100.0), "label_epsilon": (0.0, 20.0), "dim": (2, 64), "users": (1, 10**9), "delta": (1e-15, 0.1),
-    "rounds": (1, 1000), "records": (1, 1000),
-}  # fmt: skip
+    "epsilon": (0.0, 100.0),
+    "label_epsilon": (0.0, 20.0),
+    "dim": (2, 64),
+    "users": (1, 10**9),
+    "delta": (1e-15, 0.1),
+    "rounds": (1, 1000),
+    "records": (1, 1000),
+}
 #: Most tokens that are read of a text, and the setting of its length.
 TOKENS, LENGTH = 16, "kept"
 
@@ -174,10 +179,14 @@ def slider_of(mechanism: str) -> dict[str, Any]:
     """Return a mechanism's sliders for the page, JSON-ready."""
     kind, slider = CATALOGUE[mechanism], SLIDERS[mechanism]
     return {
-        "label": facts_of(kind).label or mechanism, "usual": slider.usual, "least": slider.curve[0],
-        "most": slider.curve[-1], "dim": "dim" in usual(kind), "calibrated": slider.calibrated,
+        "label": facts_of(kind).label or mechanism,
+        "usual": slider.usual,
+        "least": slider.curve[0],
+        "most": slider.curve[-1],
+        "dim": "dim" in usual(kind),
+        "calibrated": slider.calibrated,
         "more": {name: asdict(about) | {"start": start(mechanism, name)} for name, about in slider.more.items()},
-    }  # fmt: skip
+    }
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float | int:

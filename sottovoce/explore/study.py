@@ -37,11 +37,19 @@ def read_study(run: Path) -> Study:
         channel = next((c for c, names in MECHANISMS.items() if arm.mechanism in names), None)
         if (score := arm.score("sanitized")) is None:
             continue
-        arms.append({
-            "name": arm.name, "mechanism": arm.mechanism, "channel": channel, "epsilon": arm.epsilon,
-            "label_epsilon": arm.label_epsilon, "accuracy": score.accuracy, "error": score.error, "dim": arm.dim,
-            "reference": arm.reference,
-        })  # fmt: skip
+        arms.append(
+            {
+                "name": arm.name,
+                "mechanism": arm.mechanism,
+                "channel": channel,
+                "epsilon": arm.epsilon,
+                "label_epsilon": arm.label_epsilon,
+                "accuracy": score.accuracy,
+                "error": score.error,
+                "dim": arm.dim,
+                "reference": arm.reference,
+            }
+        )
     return Study(_first(arms), {"name": finished.name, "arms": arms})
 
 

@@ -126,16 +126,21 @@ class World:
         """
         first, *beside = settings.mechanisms(len(self.classes), self.vocabulary)
         parts: dict[str, Callable[[], Any]] = {
-            "classes": lambda: len(self.classes), "vocabulary": lambda: self.vocabulary, "codes": self.codes,
+            "classes": lambda: len(self.classes),
+            "vocabulary": lambda: self.vocabulary,
+            "codes": self.codes,
             "projection": lambda: self._projection(settings.dim),
-        }  # fmt: skip
+        }
         kind: Any = kind_of(settings)
         given = {part.name: parts[part.name]() for part in fields(kind) if part.name in parts}
         labels = [LabelQuestion(parameters(label), classes=len(self.classes)) for label in beside]
         request = Request(
-            arm="", stage=stage, split="train", minimum_users=settings.users,
+            arm="",
+            stage=stage,
+            split="train",
+            minimum_users=settings.users,
             questions=(kind(parameters(first), **given), *labels),
-        )  # fmt: skip
+        )
         both = [replace(request, split=split) for split in SPLITS]
         return next((one for one in both if policy.lists(one)), both[0])
 
@@ -191,9 +196,17 @@ def bundle_world(bundle: Bundle) -> World:
         embeddings = np.asarray(embed(encoders.load(bundle.encoder), corpus.texts))
     topics, topic_names = _topics(corpus)
     return World(
-        str(bundle.manifest["name"]), list(corpus.texts), labels, names, topics, topic_names, bundle.encoder,
-        embeddings, request.vocabulary, request,
-    )  # fmt: skip
+        str(bundle.manifest["name"]),
+        list(corpus.texts),
+        labels,
+        names,
+        topics,
+        topic_names,
+        bundle.encoder,
+        embeddings,
+        request.vocabulary,
+        request,
+    )
 
 
 def settings_of(request: Request) -> Settings:
@@ -217,9 +230,16 @@ def _world(name: str, corpus: Corpus, folder: Path) -> World:
     embeddings = np.asarray(embed(encoders.load(folder), texts))
     topics, topic_names = _topics(corpus)
     return World(
-        name, texts, corpus.labels[rows], tuple(corpus.classes), None if topics is None else topics[rows], topic_names,
-        folder, embeddings, _words(texts),
-    )  # fmt: skip
+        name,
+        texts,
+        corpus.labels[rows],
+        tuple(corpus.classes),
+        None if topics is None else topics[rows],
+        topic_names,
+        folder,
+        embeddings,
+        _words(texts),
+    )
 
 
 def _topics(corpus: Corpus) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
@@ -247,4 +267,3 @@ def _words(texts: Sequence[str]) -> Vocabulary:
 
 def _numbered(classes: int) -> tuple[str, ...]:
     return tuple(f"class {number}" for number in range(classes))
-

@@ -43,9 +43,12 @@ def _frame() -> bytes:
 def _confine(spec: dict[str, Any]) -> None:
     """Set the limits, and stop being root where the guard is."""
     for name, limit in (
-        (resource.RLIMIT_AS, spec["memory"]), (resource.RLIMIT_NPROC, spec["processes"]),
-        (resource.RLIMIT_FSIZE, spec["scratch"]), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, 1024),
-    ):  # fmt: skip
+        (resource.RLIMIT_AS, spec["memory"]),
+        (resource.RLIMIT_NPROC, spec["processes"]),
+        (resource.RLIMIT_FSIZE, spec["scratch"]),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 1024),
+    ):
         resource.setrlimit(name, (limit, limit))
     if os.getuid() == 0:
         os.setgroups([])

@@ -31,9 +31,15 @@ _FILES = ("/etc/ld.so.cache", "/etc/localtime")
 _SCRATCH = ("/tmp", "/dev/shm")
 #: Everything that an app finds in its environment.
 _ENVIRONMENT = {
-    "HOME": "/tmp", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": "/tmp", "FLWR_HOME": "/tmp/.flwr",
-    "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    "TMPDIR": "/tmp",
+    "FLWR_HOME": "/tmp/.flwr",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 _READ = 2**16
 #: Seconds that bubblewrap may take to start, and to end.
 _START = 30.0
@@ -118,11 +124,33 @@ class Sandbox:
             mounts += ["--ro-bind-try", there, there]
         variables = [word for name, value in _ENVIRONMENT.items() for word in ("--setenv", name, value)]
         return [
-            "bwrap", *names, "--hostname", "sandbox", "--die-with-parent", "--new-session", "--info-fd", str(info),
-            "--clearenv", *variables, "--proc", "/proc", "--dev", "/dev", *mounts,
-            "--ro-bind", str(_INSIDE), "/inside.py", "--remount-ro", "/dev", "--remount-ro", "/",
-            "--chdir", "/tmp", "--", *program,
-        ]  # fmt: skip
+            "bwrap",
+            *names,
+            "--hostname",
+            "sandbox",
+            "--die-with-parent",
+            "--new-session",
+            "--info-fd",
+            str(info),
+            "--clearenv",
+            *variables,
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            *mounts,
+            "--ro-bind",
+            str(_INSIDE),
+            "/inside.py",
+            "--remount-ro",
+            "/dev",
+            "--remount-ro",
+            "/",
+            "--chdir",
+            "/tmp",
+            "--",
+            *program,
+        ]
 
     def check(self) -> None:
         """Check that apps can be run.
@@ -173,10 +201,15 @@ class Sandbox:
         read, write = os.pipe()
         try:
             process = subprocess.Popen(
-                self.command(program, root=os.geteuid() == 0, info=write), stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=(write,), env={}, cwd="/",
+                self.command(program, root=os.geteuid() == 0, info=write),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(write,),
+                env={},
+                cwd="/",
                 executable=found,
-            )  # fmt: skip
+            )
         except OSError as error:
             os.close(read)
             raise Broken(f"bubblewrap cannot be started: {error.strerror}") from None

@@ -35,11 +35,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    no_object_id_recompute,
-)
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -246,10 +242,13 @@ class Task:
                 if name in objects:
                     self._client.PushObject(
                         PushObjectRequest(
-                            node=FlowerNode(node_id=self.given.context.node_id), run_id=run, object_id=name,
-                            session_id=answer.session_id, object_content=objects[name].deflate(),
+                            node=FlowerNode(node_id=self.given.context.node_id),
+                            run_id=run,
+                            object_id=name,
+                            session_id=answer.session_id,
+                            object_content=objects[name].deflate(),
                         )
-                    )  # fmt: skip
+                    )
             self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
 
     def _beat(self) -> bool:

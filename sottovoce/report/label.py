@@ -34,21 +34,37 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
         studies: Studies that some of them belong to.
     """
     said: dict[str, Any] = json_ready(
-        {"format": FORMAT, "after": "NIST SP 800-226", "studies": [told(study) for study in studies],
-         "runs": [_run(run) for run in runs]}
-    )  # fmt: skip
+        {
+            "format": FORMAT,
+            "after": "NIST SP 800-226",
+            "studies": [told(study) for study in studies],
+            "runs": [_run(run) for run in runs],
+        }
+    )
     return said
 
 
 def label_of_count(result: CountResult) -> dict[str, Any]:
     """Return the label of a count, JSON-ready."""
-    said: dict[str, Any] = json_ready({
-        "format": FORMAT, "after": "NIST SP 800-226", "studies": [], "runs": [],
-        "counts": [{
-            "name": result.name, "seed": result.seed, "mechanism": dict(result.mechanism), "users": result.users,
-            "week": result.week, "confidence": result.confidence, "ladder": result.ladder,
-        }],
-    })  # fmt: skip
+    said: dict[str, Any] = json_ready(
+        {
+            "format": FORMAT,
+            "after": "NIST SP 800-226",
+            "studies": [],
+            "runs": [],
+            "counts": [
+                {
+                    "name": result.name,
+                    "seed": result.seed,
+                    "mechanism": dict(result.mechanism),
+                    "users": result.users,
+                    "week": result.week,
+                    "confidence": result.confidence,
+                    "ladder": result.ladder,
+                }
+            ],
+        }
+    )
     return said
 
 
@@ -63,10 +79,10 @@ def _run(run: Finished) -> dict[str, Any]:
         "encoder": run.results.get("encoder"),
         "policy": run.results.get("policy"),
         "arms": [_arm(run, arm, entries) for arm in run.arms],
-        "audit": None if run.audit is None else {
-            key: run.audit.get(key) for key in ("violated", "draws", "delta", "seed", "false_alarm_rate")
-        },
-    }  # fmt: skip
+        "audit": None
+        if run.audit is None
+        else {key: run.audit.get(key) for key in ("violated", "draws", "delta", "seed", "false_alarm_rate")},
+    }
 
 
 def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -82,24 +98,28 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
         "protected": not facts.unprotected(arm),
         "mechanism": arm.mechanism,
         "label_mechanism": arm.label_mechanism,
-        "trust": {
-            "nobody": _cost(cost),
-            "with_trust": None if whom == "nobody" else {"whom": whom, **_cost(central)},
-        },
+        "trust": {"nobody": _cost(cost), "with_trust": None if whom == "nobody" else {"whom": whom, **_cost(central)}},
         "registry": _registry(run, arm, cost),
         "users": {role: _side(side) for role, side in zip(_roles(arm), facts.sides(arm), strict=True)},
         "stays_on_device": facts.kept(arm),
-        "charged": None if account is None else {
-            "users": account.users, "releases": account.releases, "releases_per_user_at_most": account.most,
+        "charged": None
+        if account is None
+        else {
+            "users": account.users,
+            "releases": account.releases,
+            "releases_per_user_at_most": account.most,
             "bytes": account.bytes,
         },
-        "attacks": None if entries is None else [
+        "attacks": None
+        if entries is None
+        else [
             {key: entry.get(key) for key in ("attack", "attribute", "success", "baseline", "bound", "alarm")}
-            for entry in entries if entry["arm"] == arm.name
+            for entry in entries
+            if entry["arm"] == arm.name
         ],
         "accuracy": {"sanitized": None, "on_device": None} | measured.pop("accuracy", {}),
         "measures": measured,
-    }  # fmt: skip
+    }
 
 
 def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]:
@@ -111,33 +131,46 @@ def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]
     clear = [text for side in facts.sides(arm) for text in (*side.bare, *side.exposed)]
     rungs = [rung for side in facts.sides(arm) if (rung := side.rung("user")) is not None]
     return {
-        "status": "Draft", "tier": None, "registry_authors": None,
+        "status": "Draft",
+        "tier": None,
+        "registry_authors": None,
         "deployment": {
-            "name": f"{run.results['name']}: {arm.name}", "data_curator": None, "description": None,
-            "intended_use": None, "data_product_type": "Machine learning model", "publication_date": None,
+            "name": f"{run.results['name']}: {arm.name}",
+            "data_curator": None,
+            "description": None,
+            "intended_use": None,
+            "data_product_type": "Machine learning model",
+            "publication_date": None,
             "dp_flavor": {
                 "name": None if not known else "Approximate DP" if cost.delta else "Pure DP",
-                "data_domain": "Texts and labels of users", "unprotected_quantities": clear,
+                "data_domain": "Texts and labels of users",
+                "unprotected_quantities": clear,
             },
             "privacy_loss": {
-                "privacy_unit": "User-level", "privacy_unit_description": [rung["neighbours"] for rung in rungs],
+                "privacy_unit": "User-level",
+                "privacy_unit_description": [rung["neighbours"] for rung in rungs],
                 "privacy_parameters": {
-                    "epsilon": cost.epsilon if known else None, "delta": cost.delta if known else None,
+                    "epsilon": cost.epsilon if known else None,
+                    "delta": cost.delta if known else None,
                 },
                 "privacy_parameters_description": cost.why or cost.whose or None,
             },
             "model": {
-                "model_name": "Central" if facts.server_is_trusted(arm) else "Local", "is_many_release": None,
-                "is_interactive": None, "is_dynamic": None,
+                "model_name": "Central" if facts.server_is_trusted(arm) else "Local",
+                "is_many_release": None,
+                "is_interactive": None,
+                "is_dynamic": None,
             },
             "accounting": {
-                "post_processing": "Everything after a release", "composition": [rung["assumption"] for rung in rungs],
+                "post_processing": "Everything after a release",
+                "composition": [rung["assumption"] for rung in rungs],
             },
             "implementation": {
-                "mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name], "justification": None,
+                "mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name],
+                "justification": None,
             },
         },
-    }  # fmt: skip
+    }
 
 
 def _roles(arm: ArmResult) -> list[str]:
@@ -147,9 +180,11 @@ def _roles(arm: ArmResult) -> list[str]:
 def _cost(cost: facts.Cost) -> dict[str, Any]:
     known = is_finite(cost.epsilon)
     return {
-        "epsilon": cost.epsilon if known else None, "delta": cost.delta if known else None, "why": cost.why or None,
+        "epsilon": cost.epsilon if known else None,
+        "delta": cost.delta if known else None,
+        "why": cost.why or None,
         "whose": cost.whose or None,
-    }  # fmt: skip
+    }
 
 
 def _side(side: facts.Side) -> dict[str, Any]:
@@ -182,6 +217,10 @@ def _amplification(side: facts.Side) -> dict[str, Any] | None:
     if rung is None or not is_finite(rung["epsilon"]):
         return None
     return {
-        "by": "shuffler", "epsilon": rung["epsilon"], "delta": rung["delta"], "crowd": rung["crowd"],
-        "neighbours": rung["neighbours"], "assumptions": rung["assumption"],
-    }  # fmt: skip
+        "by": "shuffler",
+        "epsilon": rung["epsilon"],
+        "delta": rung["delta"],
+        "crowd": rung["crowd"],
+        "neighbours": rung["neighbours"],
+        "assumptions": rung["assumption"],
+    }

@@ -67,27 +67,35 @@ def page_of_count(result: CountResult) -> str:
     if is_finite(central["epsilon"]):
         promised += f". Behind a trusted shuffler ε = {central['epsilon']:.4g} at δ = {central['delta']:.3g}"
     classes = len(result.found)
-    one = "the class that a model found in it" if "subset" not in result.mechanism else (
-        f"a set of {result.mechanism['subset']} classes that probably holds the one that a model found in it"
+    one = (
+        "the class that a model found in it"
+        if "subset" not in result.mechanism
+        else (f"a set of {result.mechanism['subset']} classes that probably holds the one that a model found in it")
     )
     text = "a text of the user's, drawn at random" if result.many else "one text"
     answers = (
         ("What left each device?", f"Of {text}, {one}, exchanged at random for another of {classes}. No text left."),
         ("What does it cost at worst?", promised + "."),
         ("How sure are the counts?", _sureness(result)),
-    )  # fmt: skip
+    )
     return _framed(
-        "count.html", title=f"Privacy report of a count: {result.name}", answers=answers, bare="", result=result,
+        "count.html",
+        title=f"Privacy report of a count: {result.name}",
+        answers=answers,
+        bare="",
+        result=result,
         side={"who": "users who were counted", "rungs": result.ladder},
         figures=[(Markup(inline(count_figure(result), "Counts with intervals.", "count-")), "Counts with intervals.")],
-    )  # fmt: skip
+    )
 
 
 def _sureness(result: CountResult) -> str:
     said = f"All {len(result.rows)} intervals hold together with probability {result.confidence:.0%}"
     if result.corrected:
-        return f"{said}. They are of true classes: errors of the model, as seen on {result.labelled:,} public texts, "\
+        return (
+            f"{said}. They are of true classes: errors of the model, as seen on {result.labelled:,} public texts, "
             "are corrected, and hold only if it errs on users' texts as on those."
+        )
     return f"{said}. They are of classes that the model found: where it errs, so does the count."
 
 
@@ -98,9 +106,14 @@ def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **m
     bare = dict.fromkeys(f"“{arm.name}”" for arm in arms if facts.unprotected(arm))
     said = _left(private, len(arms)), _paid(private, len(arms)), _got(runs, private)
     return _framed(
-        template, runs=runs, names=[_title(run, runs) for run in runs], arms=len(arms), bare=", ".join(bare),
-        answers=list(zip(asked, said, strict=True)), **more,
-    )  # fmt: skip
+        template,
+        runs=runs,
+        names=[_title(run, runs) for run in runs],
+        arms=len(arms),
+        bare=", ".join(bare),
+        answers=list(zip(asked, said, strict=True)),
+        **more,
+    )
 
 
 def _framed(template: str, **values: Any) -> str:
@@ -109,25 +122,45 @@ def _framed(template: str, **values: Any) -> str:
     script = Markup(templates.get_template("sort.js").render())
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
     return templates.get_template(template).render(
-        glossary=glossary.ENTRIES, script=script,
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'", **values,
-    )  # fmt: skip
+        glossary=glossary.ENTRIES,
+        script=script,
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        **values,
+    )
 
 
 def _templates() -> Environment:
     """Return the templates. Text is escaped, and a name that nobody gave is an error."""
     made = Environment(
-        loader=PackageLoader("sottovoce.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+        loader=PackageLoader("sottovoce.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     made.filters["number"] = lambda value: "Infinity" if value == math.inf else f"{value:.12g}"  # for JavaScript
     made.globals |= {
-        "facts": facts, "meaning": glossary.meaning, "count": count, "share": share, "is_finite": is_finite,
-        "infinity": math.inf, "price": _price, "guess": _guess, "strongest": _strongest_of, "why_trusted": _why_trusted,
-        "about": _about, "attack_notes": _attack_notes, "ALLOWED": ALLOWED, "attack_figures": _attack_figures,
-        "accuracy_figures": _figures, "accuracy_said": accuracy_said, "measured": lambda run: beside([run.results]),
-         "remarked": _remarked, "versions": _versions,
-    }  # fmt: skip
+        "facts": facts,
+        "meaning": glossary.meaning,
+        "count": count,
+        "share": share,
+        "is_finite": is_finite,
+        "infinity": math.inf,
+        "price": _price,
+        "guess": _guess,
+        "strongest": _strongest_of,
+        "why_trusted": _why_trusted,
+        "about": _about,
+        "attack_notes": _attack_notes,
+        "ALLOWED": ALLOWED,
+        "attack_figures": _attack_figures,
+        "accuracy_figures": _figures,
+        "accuracy_said": accuracy_said,
+        "measured": lambda run: beside([run.results]),
+        "remarked": _remarked,
+        "versions": _versions,
+    }
     return made
 
 

@@ -31,11 +31,15 @@ def planned(file: Path | str, overrides: list[str]) -> Finished:
     ladders = ladders_of_experiment(experiment, records=None, classes=None)
     arms = [_line(setup, told).to_dict() for setup, told in zip(experiment.setups, ladders["arms"], strict=True)]
     results = {
-        "name": experiment.name, "seed": experiment.seed, "way": experiment.training.way,
-        "way_sentence": ladders.get("way_sentence"), "arms": arms, "versions": versions(),
+        "name": experiment.name,
+        "seed": experiment.seed,
+        "way": experiment.training.way,
+        "way_sentence": ladders.get("way_sentence"),
+        "arms": arms,
+        "versions": versions(),
         "policy": experiment.allowed(),
         "encoder": {"model": experiment.encoder.model, "precision": experiment.encoder.precision, "sha256": None},
-    }  # fmt: skip
+    }
     return Finished(Path(file), results, None, None, None, has_run=False)
 
 
@@ -47,11 +51,19 @@ def _line(setup: ArmSetup, told: dict[str, Any]) -> ArmResult:
     if arm.curator is not None:
         curator = curator_of(arm, users=setup.answering)
         budget = Promise(
-            central_epsilon=arm.curator["epsilon"], central_delta=arm.curator["delta"],
+            central_epsilon=arm.curator["epsilon"],
+            central_delta=arm.curator["delta"],
             simulated_epsilon=curator.planned.epsilon if isinstance(curator, LocalDPSGD) else None,
-        )  # fmt: skip
+        )
     return ArmResult(
-        name=arm.name, way=told["way"], reference=arm.reference, ladder=told["ladder"],
-        test_ladder=told["test_ladder"], liars=told["liars"], budget=budget, mechanism=spec.get("mechanism"),
-        label_mechanism=(arm.label or {}).get("mechanism"), users=0 if arm.public_only else setup.users,
-    )  # fmt: skip
+        name=arm.name,
+        way=told["way"],
+        reference=arm.reference,
+        ladder=told["ladder"],
+        test_ladder=told["test_ladder"],
+        liars=told["liars"],
+        budget=budget,
+        mechanism=spec.get("mechanism"),
+        label_mechanism=(arm.label or {}).get("mechanism"),
+        users=0 if arm.public_only else setup.users,
+    )

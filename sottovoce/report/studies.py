@@ -73,8 +73,12 @@ def read_study(folder: Path) -> Study:
     found = tables.read(folder)
     if not found.points:
         raise UserError(f"{folder}: the study has no runs")
-    shown = [place for point in found.points for i, place in enumerate(point.folders)
-             if not i or any((place / name).is_file() for name in _BESIDE)]  # fmt: skip
+    shown = [
+        place
+        for point in found.points
+        for i, place in enumerate(point.folders)
+        if not i or any((place / name).is_file() for name in _BESIDE)
+    ]
     return Study(folder, found, [read(place) for place in shown])
 
 
@@ -84,13 +88,18 @@ def view(study: Study) -> dict[str, Any]:
     headings, *rows = tables.overview(found)
     drawn = inline(tables.figure(found), found.title, f"study-{sha256(str(study.folder).encode()).hexdigest()[:8]}-")
     return {
-        "name": found.name, "title": found.title, "runs": found.runs, "points": len(found.points),
+        "name": found.name,
+        "title": found.title,
+        "runs": found.runs,
+        "points": len(found.points),
         "seeds": ", ".join(str(results["seed"]) for results in found.points[0].results),
-        "headings": headings, "rows": [[_cell(text) for text in row] for row in rows],
-        "remarks": tables.remarked(found.points), "drawn": Markup(drawn),
+        "headings": headings,
+        "rows": [[_cell(text) for text in row] for row in rows],
+        "remarks": tables.remarked(found.points),
+        "drawn": Markup(drawn),
         "differences": _long(tables.differences(found.points), study.folder / "differences.csv"),
         "tidy": _long(tables.tidy(found), study.folder / "tidy.csv"),
-    }  # fmt: skip
+    }
 
 
 def told(study: Study) -> dict[str, Any]:

@@ -49,9 +49,7 @@ def report(folders: Sequence[Path | str], out: Path | str = "report.html") -> li
     return _written(out, page(runs, studies), label(runs, studies))
 
 
-def report_of_plan(
-    file: Path | str, out: Path | str = "report.html", *, overrides: Sequence[str] = ()
-) -> list[Path]:
+def report_of_plan(file: Path | str, out: Path | str = "report.html", *, overrides: Sequence[str] = ()) -> list[Path]:
     """Write the report of an experiment that has not run.
 
     Args:

@@ -88,20 +88,31 @@ def test_tables_of_every_section() -> None:
     links = {"nodes": 7, "held": 6, "register": 5.0, "come": 4.0, "polls": 3.0, "memory": {"gateway": 2e3}}
     sections = {
         "mechanisms": {"mechanisms": {"gaussian": per}},
-        "encoder": ways | {"texts": 5, "cores": 2, "plain_batch": 256, "source": "built-in",
-                           "round": {"users": 5, "round_per_second": 1.0, "share": 0.75}},
+        "encoder": ways
+        | {
+            "texts": 5,
+            "cores": 2,
+            "plain_batch": 256,
+            "source": "built-in",
+            "round": {"users": 5, "round_per_second": 1.0, "share": 0.75},
+        },
         "round": {"rounds": rounds, "exponent": 1.01, "bytes_of_memory_per_user": 150.0},
         "statistic": {"rounds": rounds},
         "flower": {"nodes": 50, "per_second": 300.0},
         "deployment": {
-            "steps": {"sealing": {"rows": 9, "per_second": {"seal": [1234.5, 2000.0]}, "memory": 3e6},
-                      "shuffling": {"rows": 9, "per_second": {"close": [2.0, 3.0]}, "memory": 2e6, "disk": 5e6}},
-            "asked": links | {"stages": {"one-row": {"rows": 7, "seconds": 1.0, "per_second": 7.0}},
-                              "busy": {"polls": {"a": 0.1}, "one-row": {"a": 0.25, "b": 0.5}}},
+            "steps": {
+                "sealing": {"rows": 9, "per_second": {"seal": [1234.5, 2000.0]}, "memory": 3e6},
+                "shuffling": {"rows": 9, "per_second": {"close": [2.0, 3.0]}, "memory": 2e6, "disk": 5e6},
+            },
+            "asked": links
+            | {
+                "stages": {"one-row": {"rows": 7, "seconds": 1.0, "per_second": 7.0}},
+                "busy": {"polls": {"a": 0.1}, "one-row": {"a": 0.25, "b": 0.5}},
+            },
             "held": links | {"held": 5},
         },
         "pfl": per | {"users": 9, "version": "0.6.0"},
-    }  # fmt: skip
+    }
     text = bench.table({"machine": bench.machine(), "seed": 1, "quick": False, "sections": sections})
     for piece in (
         "75% of the encoder alone",
@@ -167,7 +178,13 @@ def test_what_a_row_takes() -> None:
     """Each step on a thousand rows, beside two hundred."""
     steps = {step: rows.measured(step, (200, 1000), 1) for step in rows.STEPS}
     assert {name for step in steps.values() for name in step["per_second"]} == {
-        "seal", "take one by one", "take", "close", "give", "open"}  # fmt: skip
+        "seal",
+        "take one by one",
+        "take",
+        "close",
+        "give",
+        "open",
+    }
     assert steps["shuffling"]["disk"] > 112e6  # bytes of a million sealed rows, at least
 
 
@@ -178,7 +195,13 @@ def test_what_a_deployment_carries(tmp_path: Path) -> None:
     sizes = Size(sealing=(200, 1000), shuffling=(200, 1000), opening=(200, 1000), asked=4, held=6)
     found = bench_deployment.run(sizes, counted=0.5, seed=1, folder=tmp_path)
     assert {name for step in found["steps"].values() for name in step["per_second"]} == {
-        "seal", "take one by one", "take", "close", "give", "open"}  # fmt: skip
+        "seal",
+        "take one by one",
+        "take",
+        "close",
+        "give",
+        "open",
+    }
     assert found["steps"]["shuffling"]["disk"] > 112e6  # bytes of a million sealed rows, at least
     for name, nodes in (("asked", 4), ("held", 6)):
         assert (found[name]["nodes"], found[name]["held"]) == (nodes, nodes) and found[name]["polls"] > 0

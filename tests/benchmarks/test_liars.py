@@ -25,8 +25,11 @@ def world() -> World:
 def test_other_shares_are_measured_with_the_code_of_the_product(world: World) -> None:
     found = list(constants(world, [0.5]))
     assert [(row["constant"], row["equal"]) for row in found] == [
-        (0.1, False), (1 / (DIM + 1), False), (0.5, False), (0.1, True)
-    ]  # fmt: skip
+        (0.1, False),
+        (1 / (DIM + 1), False),
+        (0.5, False),
+        (0.1, True),
+    ]
     assert constant_share(DIM) == 0.1
     assert len({row["threshold 0.1"] for row in found}) > 1
     assert all(0.8 < row["honest"] <= 1 for row in found)  # chance is about 1/2

@@ -92,6 +92,7 @@ def test_the_strategy_of_the_quickstart_takes_what_leaves(app):
 
 def test_the_ledger_is_charged_before_the_wire(ledger, monkeypatch):
     """Where it cannot be written, nothing leaves, though the app has answered."""
+
     def full(self, charges):
         raise LedgerError("ledger: it cannot be used: disk full at /home/somebody")
 
@@ -138,6 +139,7 @@ def test_a_server_that_asks_without_end_is_refused_when_the_policy_is_spent(app,
 
 def test_several_releases_of_one_answer_cost_what_they_cost_one_by_one(tmp_path):
     """Two vectors in one answer, beside one in each of two: to the last bit, and the total stops them alike."""
+
     class Both:
         def __init__(self):
             self.releases = {"train": {"arrays": VECTOR, "more": VECTOR}}
@@ -176,11 +178,12 @@ def test_a_type_of_message_that_nothing_accounts_for_is_refused_before_the_app_s
     "more",
     [
         {"metrics": MetricRecord({"train_loss": 0.5, "num-examples": 5, "accuracy": 0.9})},
-        {"notes": ConfigRecord({"seen": "a secret"})}, {"others": arrays()},
+        {"notes": ConfigRecord({"seen": "a secret"})},
+        {"others": arrays()},
         {"metrics": MetricRecord({"train_loss": 0.5, "num-examples": 5, "losses": [0.5, 0.4]})},
     ],
     ids=["a metric", "a text", "arrays", "a list"],
-)  # fmt: skip
+)
 def test_what_nothing_accounts_for_has_the_answer_refused_and_said_here_alone(ledger, more, caplog):
     def adds(asked, context, call_next):
         reply = call_next(asked, context)
@@ -206,6 +209,7 @@ def test_an_exception_and_an_apps_own_error_are_a_constant_text(app, ledger):
 
 def test_an_app_that_ends_the_process_ends_it_in_no_words_of_its_own(ledger):
     """In a simulation, Ray says to the server what an actor has died of."""
+
     def ends(asked, context, call_next):
         raise KeyboardInterrupt("no: HIV")
 
@@ -223,6 +227,7 @@ def test_an_app_that_ends_the_process_ends_it_in_no_words_of_its_own(ledger):
 
 def answering(ledger, **values):
     """An app that answers these arrays, whatever it is asked."""
+
     def says(asked, context, call_next):
         named = {key: Array(np.asarray(value, np.float64)) for key, value in values.items()}
         return Message(RecordDict({"arrays": ArrayRecord(named)}), reply_to=asked)
@@ -244,12 +249,14 @@ def test_arrays_of_other_shapes_than_were_sent_are_refused(ledger):
 @pytest.mark.parametrize(
     "model",
     [
-        ArrayRecord(), ArrayRecord({"weight": Array(np.array(["a", "b"]))}),
-        ArrayRecord({"weight": Array(np.zeros(9000, np.float32))}), ArrayRecord({"weight": Array(np.zeros(1))}),
+        ArrayRecord(),
+        ArrayRecord({"weight": Array(np.array(["a", "b"]))}),
+        ArrayRecord({"weight": Array(np.zeros(9000, np.float32))}),
+        ArrayRecord({"weight": Array(np.zeros(1))}),
         ArrayRecord({"weight": Array("float32", (3,), "numpy.ndarray", b"no array")}),
         ArrayRecord({"weight": Array("float32", (3,), "torch", b"other")}),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_nothing_can_be_measured_from_is_malformed(app, model, ledger):
     answer = app(asks(model=model), context(3))
     assert refused(answer, "malformed") and (not ledger.exists() or rows(ledger) == [])
@@ -307,7 +314,7 @@ def test_an_update_is_clipped_to_the_norm_that_this_side_has_fixed():
         ({"instead": {"metrics.loss": math.nan}}, "finite number or None"),
         ({"instead": {"loss": 1}}, "record.key"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_together_is_one_line_before_anything_is_asked(tmp_path, changes, words):
     given = {"policy": POLICY, "releases": RELEASES, "instead": INSTEAD} | changes
     with pytest.raises(ValueError, match=words) as caught:

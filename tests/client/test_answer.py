@@ -50,10 +50,16 @@ HEAD = (_RNG.normal(size=(DIM, CLASSES)).astype(np.float32), _RNG.normal(size=CL
 
 
 def asked(**changes: Any) -> Request:
-    return request(**{
-        "embedding": None, "label": None, "split": "train", "head": HEAD,
-        "answer": {"mechanism": "randomized-response", "epsilon": EPSILON},
-    } | changes)  # fmt: skip
+    return request(
+        **{
+            "embedding": None,
+            "label": None,
+            "split": "train",
+            "head": HEAD,
+            "answer": {"mechanism": "randomized-response", "epsilon": EPSILON},
+        }
+        | changes
+    )
 
 
 def answer(folder: Path, question: Request | None = None) -> Reply:
@@ -121,13 +127,23 @@ def test_any_two_texts_by_enumeration() -> None:
     """Embeddings of every direction, and of none: all draws of each, and no ratio of their shares is above e^ε."""
     n, question = 20_000, asked()
     h = np.concatenate([np.random.default_rng(0).normal(size=(20, M)), [np.full(M, np.nan), np.zeros(M)]])
-    shares = np.array([
-        np.bincount(draw(
-            question.named("answer"), np.tile(row, (n, 1)).astype(np.float32), np.arange(n), np.zeros(n, np.int64),
-            stage=question.stage, streams=Lattice(),
-        ), minlength=CLASSES) / n
-        for row in h
-    ])  # fmt: skip
+    shares = np.array(
+        [
+            np.bincount(
+                draw(
+                    question.named("answer"),
+                    np.tile(row, (n, 1)).astype(np.float32),
+                    np.arange(n),
+                    np.zeros(n, np.int64),
+                    stage=question.stage,
+                    streams=Lattice(),
+                ),
+                minlength=CLASSES,
+            )
+            / n
+            for row in h
+        ]
+    )
     assert set(shares.argmax(axis=1)) == set(range(CLASSES))
     ratios = [np.log(a / b).max() for a, b in itertools.product(shares, repeat=2)]
     assert max(ratios) == pytest.approx(EPSILON, abs=1e-3) and min(ratios) == 0.0  # of one class: no difference
@@ -251,19 +267,31 @@ def test_the_ladder_of_an_answer() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"head": None}, {"head": HEAD[0]}, {"head": (HEAD[0],)},
-        {"head": (HEAD[0][:, :2], HEAD[1])}, {"head": (HEAD[0][:3], HEAD[1])}, {"head": (HEAD[0], HEAD[1][:2])},
-        {"head": (HEAD[0].T.copy(), HEAD[1])}, {"head": (HEAD[0] * np.float32(np.nan), HEAD[1])},
-        {"head": (HEAD[0], HEAD[1] * np.float32(np.inf))}, {"head": (HEAD[0].astype(np.float64), HEAD[1])},
-        {"head": (HEAD[0][None], HEAD[1])}, {"head": [HEAD[0], HEAD[1]]}, {"label": {"mechanism": "identity"}},
-        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": ""}, {"m1": None},
-        {"answer": "randomized-response"}, {"answer": {"mechanism": "randomized-response"}},
+        {"head": None},
+        {"head": HEAD[0]},
+        {"head": (HEAD[0],)},
+        {"head": (HEAD[0][:, :2], HEAD[1])},
+        {"head": (HEAD[0][:3], HEAD[1])},
+        {"head": (HEAD[0], HEAD[1][:2])},
+        {"head": (HEAD[0].T.copy(), HEAD[1])},
+        {"head": (HEAD[0] * np.float32(np.nan), HEAD[1])},
+        {"head": (HEAD[0], HEAD[1] * np.float32(np.inf))},
+        {"head": (HEAD[0].astype(np.float64), HEAD[1])},
+        {"head": (HEAD[0][None], HEAD[1])},
+        {"head": [HEAD[0], HEAD[1]]},
+        {"label": {"mechanism": "identity"}},
+        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}},
+        {"encoder": ""},
+        {"m1": None},
+        {"answer": "randomized-response"},
+        {"answer": {"mechanism": "randomized-response"}},
         {"answer": {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 4}},
         {"answer": {"mechanism": "randomized-response", "epsilon": -1.0}},
         {"answer": {"mechanism": "randomized-response-prior", "epsilon": 1.0}},
-        {"answer": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": "", "mean": None, "m1": None},
+        {"answer": {"mechanism": "purkayastha", "epsilon": 1.0}},
+        {"encoder": "", "mean": None, "m1": None},
     ],
-)  # fmt: skip
+)
 def test_bad_requests_are_refused_in_one_line(changes: dict) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         asked(**changes)
@@ -276,9 +304,12 @@ def test_a_hostile_request_gets_a_constant_text(tmp_path: Path, monkeypatch: pyt
 
     make_node(tmp_path, policy=POLICY)
     for spoil in (
-        {"head_w": HEAD[0] * np.float32(np.nan)}, {"head_w": HEAD[0][:2]}, {"head_b": np.zeros(2**10, np.float32)},
-        {"head_b": None}, {"codes": HEAD[0]},
-    ):  # fmt: skip
+        {"head_w": HEAD[0] * np.float32(np.nan)},
+        {"head_w": HEAD[0][:2]},
+        {"head_b": np.zeros(2**10, np.float32)},
+        {"head_b": None},
+        {"codes": HEAD[0]},
+    ):
         arrays = {k: v for k, v in (asked().parts()[0] | spoil).items() if v is not None}
         record = request_to_record(asked())
         record["request.arrays"] = wire._pack(arrays)
@@ -322,11 +353,15 @@ def test_a_server_drops_what_is_no_class(tmp_path: Path) -> None:
 def test_the_digest_of_a_label_is_what_it_was() -> None:
     """By hand: nothing of an answer is in it, or devices would release and pay for every label once more."""
     question = request(embedding=None, encoder="", mean=None, m1=None)
-    assert question.digest("label") == digest({
-        "channel": "label", "split": "train", "classes": CLASSES,
-        "mechanism": {"mechanism": "randomized-response", "epsilon": 2.0, "classes": CLASSES},
-        "guarantee": question.named("label").mechanism.guarantee.to_dict(),
-    })  # fmt: skip
+    assert question.digest("label") == digest(
+        {
+            "channel": "label",
+            "split": "train",
+            "classes": CLASSES,
+            "mechanism": {"mechanism": "randomized-response", "epsilon": 2.0, "classes": CLASSES},
+            "guarantee": question.named("label").mechanism.guarantee.to_dict(),
+        }
+    )
 
 
 # --- one answer of a user's records together
@@ -351,8 +386,14 @@ def test_a_users_one_answer_is_that_of_a_random_record(tmp_path: Path) -> None:
     own = clear(shard.embeddings(ENCODER).take(np.arange(len(shard))), once())
     reply = answer(folder, once())
     assert len(reply) == 4000 and len(ledger_rows(folder)) == 4000
-    law = np.exp([build({"mechanism": "randomized-response", "epsilon": EPSILON}, channel="answer", classes=CLASSES)
-                  .log_prob(np.arange(CLASSES), np.full(CLASSES, c)) for c in range(CLASSES)])  # fmt: skip
+    law = np.exp(
+        [
+            build({"mechanism": "randomized-response", "epsilon": EPSILON}, channel="answer", classes=CLASSES).log_prob(
+                np.arange(CLASSES), np.full(CLASSES, c)
+            )
+            for c in range(CLASSES)
+        ]
+    )
     expected = np.bincount(own, minlength=CLASSES) / len(own) @ law
     seen = np.bincount(values(reply), minlength=CLASSES)
     assert stats.chisquare(seen, expected * 4000).pvalue > ALARM

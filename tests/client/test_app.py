@@ -104,9 +104,7 @@ def test_malformed_requests(nodes):
         RecordDict(),
         RecordDict({"request.arrays": good["request.arrays"]}),
         RecordDict({"request.arrays": ArrayRecord(), "request.about": good["request.about"]}),
-        RecordDict(
-            dict(good) | {"request.about": ConfigRecord(about | {"embedding": '{"mechanism": "HIV"}'})}
-        ),
+        RecordDict(dict(good) | {"request.about": ConfigRecord(about | {"embedding": '{"mechanism": "HIV"}'})}),
         RecordDict(dict(good) | {"request.about": ConfigRecord(about | {"arm": "../../x"})}),
         RecordDict(dict(good) | {"request.about": ConfigRecord(about | {"seed": 1})}),
     ):
@@ -136,12 +134,7 @@ def test_an_exception_does_not_speak(nodes, monkeypatch, error):
     def raises(*_, **__):
         raise error
 
-    for owner, name in (
-        (question, "project"),
-        (Ledger, "commit"),
-        (Ledger, "spent"),
-        (client_app, "reply_to_record"),
-    ):
+    for owner, name in ((question, "project"), (Ledger, "commit"), (Ledger, "spent"), (client_app, "reply_to_record")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, raises)
             answer = release(message(request()), context())

@@ -130,8 +130,9 @@ class Mod:
         self.ledgers = [folder / "mod.sqlite"]
         self.accountant = Accountant.of(self.ledgers[0], policy, {"train": TRAIN | LABEL}, {})
         self.run: Callable[[], Any] = lambda: {
-            "arrays": {"weight": np.full(4, 0.25, np.float32)}, "metrics": {"label": 1}
-        }  # fmt: skip
+            "arrays": {"weight": np.full(4, 0.25, np.float32)},
+            "metrics": {"label": 1},
+        }
 
     def __call__(self, **changes: Any) -> Rows:
         arrays, numbers = self.accountant.answer("train", ASKED | changes, 3, self.run)
@@ -140,17 +141,20 @@ class Mod:
         there = on(*self.ledgers)  # the arrays are decoded: they are one release's, or of none
         codes = {key: np.frombuffer(payload, "<i2") for key, payload in there.items() if key[3] == "statistic"}
         mine = {
-            key: there[key] for key, c in codes.items()
+            key: there[key]
+            for key, c in codes.items()
             if np.allclose(vector / np.linalg.norm(vector), c / np.linalg.norm(c), atol=1e-3)
-        }  # fmt: skip
+        }
         assert len(mine) == 1, "what left is not on the ledger"
         return mine | {(3, 0, "train metrics.label", "label"): label.to_bytes(8, "little")}
 
 
 DOORS: dict[str, Callable[[Path], Any]] = {
-    "a node": Node, "a node that has answered a half": lambda folder: Node(folder, before=True),
-    "dummy releases": lambda folder: Node(folder, dummies=True), "a mod": Mod,
-}  # fmt: skip
+    "a node": Node,
+    "a node that has answered a half": lambda folder: Node(folder, before=True),
+    "dummy releases": lambda folder: Node(folder, dummies=True),
+    "a mod": Mod,
+}
 
 
 def crash(folder: Path, door: Callable[[Path], Any], at: int) -> bool:
@@ -246,11 +250,14 @@ SECRET = "a patient of /home/somebody"
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (ValueError(SECRET), "failed"), (SystemExit(SECRET), "failed"), (LedgerError(SECRET), "failed"),
-        (OSError(28, SECRET), "failed"), (Refused("total"), "total"),
+        (ValueError(SECRET), "failed"),
+        (SystemExit(SECRET), "failed"),
+        (LedgerError(SECRET), "failed"),
+        (OSError(28, SECRET), "failed"),
+        (Refused("total"), "total"),
     ],
     ids=lambda value: type(value).__name__,
-)  # fmt: skip
+)
 def test_what_leaves_of_an_error_is_a_constant(error: BaseException, reason: str) -> None:
     said = constant(error)
     assert (said.code, said.text) == REFUSALS[reason] and SECRET not in str(said)
@@ -304,9 +311,7 @@ def test_what_is_known_is_repeated_and_the_rest_drawn_from_the_next_step(ledger:
 def test_two_releases_on_a_channel_are_priced_together(ledger: Ledger) -> None:
     """Each is within the limit, and both are not."""
     with pytest.raises(Refused, match="channel"):
-        release(
-            [ONE, TWO], PEOPLE, RECORDS, policy=replace(POLICY, label=1.5), book=Book(ledger, drawing(1, 2)[0])
-        )
+        release([ONE, TWO], PEOPLE, RECORDS, policy=replace(POLICY, label=1.5), book=Book(ledger, drawing(1, 2)[0]))
     assert ledger.rows() == []
 
 

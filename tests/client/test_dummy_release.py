@@ -39,13 +39,19 @@ WORDS = vocabulary()
 
 def text_of(**changes: object) -> Request:
     text = {"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": WORDS.identity}
-    return request(**{
-        "embedding": None, "label": None, "encoder": "", "mean": None, "m1": None, "text": text, "vocabulary": WORDS,
-    } | changes)  # fmt: skip
+    return request(
+        **{"embedding": None, "label": None, "encoder": "", "mean": None, "m1": None, "text": text, "vocabulary": WORDS}
+        | changes
+    )
 
 
-QUESTIONS = {"embedding and label": request, "label by a prior": with_prior, "text": text_of,
-             "statistic": statistic_of, "answer": answer_of}  # fmt: skip
+QUESTIONS = {
+    "embedding and label": request,
+    "label by a prior": with_prior,
+    "text": text_of,
+    "statistic": statistic_of,
+    "answer": answer_of,
+}
 questions = pytest.mark.parametrize("make", list(QUESTIONS.values()), ids=list(QUESTIONS))
 
 
@@ -58,9 +64,15 @@ def node_of(folder: Path, asked: Request, *, data: int = 0, stand_ins: int = 100
     rng, people = np.random.default_rng(data), np.arange(8)
     texts = [" ".join(rng.choice(WORDS.words, 4)) for _ in people]
     write_shard(
-        folder, "train", people, np.zeros(8, np.int64), texts, rng.integers(3, size=8),
-        embeddings=rng.normal(size=(8, M)).astype(np.float32), identity=ENCODER,
-    )  # fmt: skip
+        folder,
+        "train",
+        people,
+        np.zeros(8, np.int64),
+        texts,
+        rng.integers(3, size=8),
+        embeddings=rng.normal(size=(8, M)).astype(np.float32),
+        identity=ENCODER,
+    )
     policy = replace(OPEN, total=cost(asked) * (1 + 1e-9), stand_ins=stand_ins)
     write_node(folder, seed=7, arms={"a": policy})
     return load_node(folder)

@@ -37,7 +37,9 @@ def test_of_a_bundle_it_gives_what_the_device_would_release(tmp_path: Path) -> N
     grid: Any = request.named("embedding").mechanism.grid
     rng = streams.rows(ROWS, 0 * ROWS, stage=request.stage, channel="embedding")
     encoder = SanitizedEncoder(
-        Encoder(bundle.encoder or ""), request.named("embedding").mechanism, mean=request.projection.mean,
+        Encoder(bundle.encoder or ""),
+        request.named("embedding").mechanism,
+        mean=request.projection.mean,
         m1=request.projection.m1,
     )
     np.testing.assert_array_equal(encoder.encode(SENTENCES, rng=rng), grid.decode(codes))

@@ -12,7 +12,9 @@ from tests.support.clients import without
 from tests.support.paths import ROOT
 
 BLOCKED = {"torch", "transformers", "ray", "datasets", "dp_accounting", "server", "simulations"}
-PROGRAM = without(BLOCKED) + """
+PROGRAM = (
+    without(BLOCKED)
+    + """
 import importlib, pkgutil
 
 for folder in ("mechanisms", "client"):
@@ -22,13 +24,12 @@ for folder in ("mechanisms", "client"):
         print(module.name)
 assert not BLOCKED & {name.partition(".")[0] for name in sys.modules}
 """
+)
 
 
 @pytest.fixture(scope="module")
 def imported():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(ROOT)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(ROOT)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

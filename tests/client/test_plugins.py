@@ -51,8 +51,21 @@ def refused(answer, name):
     return (answer.error.code, answer.error.reason) == REFUSALS[name]
 
 
-HOSTILE = ("os:system", "this:s", "antigravity:geohash", "quiet.noise:Coin", "quiet.noise:Installed", "quiet-coin",
-           "turtledemo:__path__", "quiet", "../quiet:Coin", "__main__:x", ":", "builtins:eval", "")  # fmt: skip
+HOSTILE = (
+    "os:system",
+    "this:s",
+    "antigravity:geohash",
+    "quiet.noise:Coin",
+    "quiet.noise:Installed",
+    "quiet-coin",
+    "turtledemo:__path__",
+    "quiet",
+    "../quiet:Coin",
+    "__main__:x",
+    ":",
+    "builtins:eval",
+    "",
+)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

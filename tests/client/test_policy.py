@@ -91,15 +91,19 @@ def test_sums_may_miss_a_limit_by_rounding_only():
 
 def test_what_one_release_is_refused_for():
     policy = Policy(embedding=5.0, label=9.0, total=6.0, accept_unprotected=("text: published",))
-    reasons = {("embedding", 5.0): None, ("embedding", 5.1): "channel", ("embedding", 7.0): "channel",
-                 ("label", 7.0): "total", ("label", math.inf): "unprotected", ("text", math.inf): None}  # fmt: skip
+    reasons = {
+        ("embedding", 5.0): None,
+        ("embedding", 5.1): "channel",
+        ("embedding", 7.0): "channel",
+        ("label", 7.0): "total",
+        ("label", math.inf): "unprotected",
+        ("text", math.inf): None,
+    }
     assert {(channel, cost): policy.refusal(channel, pure(cost)) for channel, cost in reasons} == reasons
 
 
 def test_values_of_a_file():
-    read = Policy.from_dict(
-        {"embedding": "inf", "label": 2, "mechanisms": ["identity"], "accept_unprotected": []}
-    )
+    read = Policy.from_dict({"embedding": "inf", "label": 2, "mechanisms": ["identity"], "accept_unprotected": []})
     assert (read.embedding, read.label, read.mechanisms) == (math.inf, 2, ("identity",))
     for policy in (OPEN, REFERENCE, read, Policy()):
         assert Policy.from_dict(policy.to_dict()) == policy

@@ -46,9 +46,7 @@ def test_releases_are_what_was_asked_for_and_on_the_ledger(tmp_path):
         assert release.payload[name].dtype == dtype and release.payload[name].shape == (8, *shape)
         assert (release.stage, release.digest) == ("train", asked.digest(release.channel))
         assert release.guarantee == asked.named(release.channel).mechanism.guarantee
-    np.testing.assert_allclose(
-        np.linalg.norm(SPHERE.decode(payloads(reply)["embedding"]), axis=1), 1, atol=1e-4
-    )
+    np.testing.assert_allclose(np.linalg.norm(SPHERE.decode(payloads(reply)["embedding"]), axis=1), 1, atol=1e-4)
     rows = ledger_rows(tmp_path)
     assert len(rows) == 16
     for row in rows:
@@ -80,9 +78,7 @@ def test_another_digest_is_a_new_charge_and_a_new_draw(tmp_path):
     # Under a nearly equal ε, the same stream would have given nearly equal releases.
     assert (np.abs(first.astype(int) - moved["embedding"]).max(axis=1) > 500).all()
     assert len(ledger_rows(tmp_path)) == 8 * 3  # the labels were recalled
-    other = ask(
-        make_node(tmp_path / "other"), request(embedding={"mechanism": "purkayastha", "epsilon": 10.001})
-    )
+    other = ask(make_node(tmp_path / "other"), request(embedding={"mechanism": "purkayastha", "epsilon": 10.001}))
     assert np.abs(first.astype(int) - payloads(other)["embedding"]).max() < 500
 
 

@@ -50,9 +50,15 @@ POLICY = Policy(statistic=EPSILON + 1e-9, total=EPSILON + 1e-9)
 
 
 def asked(**changes: Any) -> Request:
-    return request(**{
-        "embedding": None, "label": None, "statistic": {"mechanism": "privunit", "epsilon": EPSILON}, "codes": SIMPLEX,
-    } | changes)  # fmt: skip
+    return request(
+        **{
+            "embedding": None,
+            "label": None,
+            "statistic": {"mechanism": "privunit", "epsilon": EPSILON},
+            "codes": SIMPLEX,
+        }
+        | changes
+    )
 
 
 def answer(folder: Path, question: Request | None = None) -> Reply:
@@ -107,9 +113,15 @@ def test_the_number_of_records_is_not_in_the_release(tmp_path: Path) -> None:
     def node(folder: Path, count: int) -> Path:
         make_node(folder, [5] * count, list(range(count)), policy=POLICY)
         write_shard(
-            folder, "train", np.full(count, 5), np.arange(count), ["the same words"] * count,
-            np.ones(count, np.int64), embeddings=np.tile(same, (count, 1)), identity=ENCODER,
-        )  # fmt: skip
+            folder,
+            "train",
+            np.full(count, 5),
+            np.arange(count),
+            ["the same words"] * count,
+            np.ones(count, np.int64),
+            embeddings=np.tile(same, (count, 1)),
+            identity=ENCODER,
+        )
         return folder
 
     replies = [answer(node(tmp_path / str(count), count)) for count in (1, 2, 8)]
@@ -189,9 +201,10 @@ def test_the_debiased_mean_is_that_of_the_users(tmp_path: Path) -> None:
     make_node(tmp_path, users, records, policy=POLICY)
     question, shard = asked(), load_node(tmp_path).shard("train")
     means = question.named("statistic").means(
-        shard.embeddings(ENCODER).take(np.arange(len(users))), shard.labels,
+        shard.embeddings(ENCODER).take(np.arange(len(users))),
+        shard.labels,
         np.append(np.unique(users, return_index=True)[1], len(users)),
-    )  # fmt: skip
+    )
     mechanism: Any = question.named("statistic").mechanism
     assert mechanism == PrivUnit(D, EPSILON)
     error = mechanism.decoded_mean(values(answer(tmp_path))) - means.mean(axis=0)
@@ -232,16 +245,24 @@ def test_the_identity_needs_a_policy_that_declares_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"codes": None}, {"codes": SIMPLEX[:1]},
-        {"codes": SIMPLEX * 2}, {"codes": SIMPLEX.astype(np.float64)}, {"codes": np.full((3, 2), np.nan, np.float32)},
-        {"codes": np.eye(3, 4, dtype=np.float32)}, {"label": {"mechanism": "identity"}},
-        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"encoder": ""}, {"m1": None},
-        {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}}, {"statistic": {"mechanism": "privunit"}},
-        {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}, {"statistic": "privunit"},
+        {"codes": None},
+        {"codes": SIMPLEX[:1]},
+        {"codes": SIMPLEX * 2},
+        {"codes": SIMPLEX.astype(np.float64)},
+        {"codes": np.full((3, 2), np.nan, np.float32)},
+        {"codes": np.eye(3, 4, dtype=np.float32)},
+        {"label": {"mechanism": "identity"}},
+        {"embedding": {"mechanism": "purkayastha", "epsilon": 1.0}},
+        {"encoder": ""},
+        {"m1": None},
+        {"statistic": {"mechanism": "purkayastha", "epsilon": 1.0}},
+        {"statistic": {"mechanism": "privunit"}},
+        {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}},
+        {"statistic": "privunit"},
         {"statistic": {"mechanism": "privunit", "epsilon": 4.0, "cap_probability": 0.999}},
         {"statistic": {"mechanism": "privunit", "epsilon": 0.0, "cap_probability": 5.6e-17}},
     ],
-)  # fmt: skip
+)
 def test_bad_requests_are_refused_in_one_line(changes: dict) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         asked(**changes)
@@ -308,9 +329,9 @@ def test_requests_and_replies_travel(tmp_path: Path) -> None:
 def test_a_server_drops_what_is_no_statistic(tmp_path: Path) -> None:
     question, reply = asked(), answer(make_node(tmp_path, policy=POLICY))
     (release,) = reply.releases
-    for row, (change, reason) in enumerate({
-        "zero": (0, "statistic: off the sphere"), "long": (2, "statistic: off the sphere"),
-    }.values()):  # fmt: skip
+    for row, (change, reason) in enumerate(
+        {"zero": (0, "statistic: off the sphere"), "long": (2, "statistic: off the sphere")}.values()
+    ):
         codes = values(reply).copy()
         codes[row] = codes[row] * change // 1
         bad = Reply(reply.users, reply.records, (replace(release, payload={"s": codes}),))

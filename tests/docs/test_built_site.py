@@ -33,9 +33,12 @@ _FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(each => 
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--quiet", "-d", str(place)], cwd=ROOT, capture_output=True,
-        text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "-d", str(place)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )
     assert done.returncode == 0, done.stderr
     return place
 

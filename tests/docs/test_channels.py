@@ -56,8 +56,13 @@ def test_few_lines_compare_a_channels_name() -> None:
 def test_a_line_that_compares_one_is_found(tmp_path: Path) -> None:
     (tmp_path / "client").mkdir()
     lines = (
-        'a = channel == "text"', 'b = channel in ("label", "statistic")', 'c = request.mechanism("answer")',
-        'd = {"label"} & names', 'e = channel != "vector"', 'f = {"text": 1}', 'g = request.question(TextQuestion)',
-    )  # fmt: skip
+        'a = channel == "text"',
+        'b = channel in ("label", "statistic")',
+        'c = request.mechanism("answer")',
+        'd = {"label"} & names',
+        'e = channel != "vector"',
+        'f = {"text": 1}',
+        "g = request.question(TextQuestion)",
+    )
     (tmp_path / "client" / "some.py").write_text("\n".join(lines))
     assert places(tmp_path, compares, ("client",)) == [f"client/some.py:{i}" for i in (1, 2, 3, 4)]

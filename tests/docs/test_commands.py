@@ -67,8 +67,14 @@ def test_every_command_of_the_pages_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["simulte demo", "budget ladder x.toml --person 3",
-             "sanitize --in x", "simulate no-such-study", "audit --draws 5 --sed 1"]
+    "line",
+    [
+        "simulte demo",
+        "budget ladder x.toml --person 3",
+        "sanitize --in x",
+        "simulate no-such-study",
+        "audit --draws 5 --sed 1",
+    ],
 )
 def test_a_command_that_is_not_there_is_found(line: str) -> None:
     assert fault(line, typer.main.get_command(cli.app)) is not None

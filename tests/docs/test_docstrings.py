@@ -52,5 +52,7 @@ def test_a_fault_is_found(tmp_path: Path) -> None:
     (tmp_path / "sottovoce" / "c.py").write_text("x = 1\n")
     (tmp_path / "benchmarks" / "d.py").write_text('"""Some of these, and Of those."""\n')
     assert list(faults(tmp_path)) == [
-        "server/a.py: A: starts with What", "server/a.py: A: f: starts with How", "sottovoce/c.py: has no docstring",
-    ]  # fmt: skip
+        "server/a.py: A: starts with What",
+        "server/a.py: A: f: starts with How",
+        "sottovoce/c.py: has no docstring",
+    ]

@@ -29,9 +29,10 @@ def test_every_room_is_on_the_map(house: ModuleType) -> None:
     packages = [ROOT / name for row in house.HOUSE for name in row]
     modules = {
         f"{package.name}.{path.stem}"
-        for package in packages for path in package.iterdir()
+        for package in packages
+        for path in package.iterdir()
         if (path / "__init__.py").is_file() or (path.suffix == ".py" and path.stem != "__init__")
-    }  # fmt: skip
+    }
     assert on_the_map == known.keys() == modules
 
 

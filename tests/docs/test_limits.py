@@ -56,8 +56,10 @@ def naming(root: Path, name: str) -> Iterator[str]:
     """Files outside tests whose code, but for strings and comments, names a class."""
     for path in sorted(file for folder in FOLDERS if folder != "tests" for file in (root / folder).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        if any(name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
-               for node in ast.walk(tree)):  # fmt: skip
+        if any(
+            name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
+            for node in ast.walk(tree)
+        ):
             yield path.relative_to(root).as_posix()
 
 
@@ -68,8 +70,12 @@ def test_few_files_know_the_whole_experiment() -> None:
 
 def test_files_that_name_a_class_are_found(tmp_path: Path) -> None:
     texts = (
-        "from a import A\n", "import a\n\nx = a.A()\n", "class A: ...\n", "def f(a: A) -> None: ...\n", "'A'  # A\n",
-    )  # fmt: skip
+        "from a import A\n",
+        "import a\n\nx = a.A()\n",
+        "class A: ...\n",
+        "def f(a: A) -> None: ...\n",
+        "'A'  # A\n",
+    )
     for i, text in enumerate(texts):
         folder = tmp_path / FOLDERS[i % 3]
         folder.mkdir(exist_ok=True)

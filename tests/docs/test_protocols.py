@@ -49,8 +49,13 @@ def test_few_lines_compare_a_protocols_name() -> None:
 def test_a_line_that_compares_one_is_found(tmp_path: Path) -> None:
     (tmp_path / "client").mkdir()
     lines = (
-        'a = way == "paper"', 'b = way in ("statistics", "release-once")', "c = arm.way != PUBLIC_ONLY.name",
-        "d = protocol is STATISTICS", 'e = mode == "paper"', 'f = {"statistics": 1}', "g = protocol.releases_text",
-    )  # fmt: skip
+        'a = way == "paper"',
+        'b = way in ("statistics", "release-once")',
+        "c = arm.way != PUBLIC_ONLY.name",
+        "d = protocol is STATISTICS",
+        'e = mode == "paper"',
+        'f = {"statistics": 1}',
+        "g = protocol.releases_text",
+    )
     (tmp_path / "client" / "some.py").write_text("\n".join(lines))
     assert places(tmp_path, compares, ("client",)) == [f"client/some.py:{i}" for i in (1, 2, 3, 4)]

@@ -183,9 +183,10 @@ def test_a_table_has_columns_of_its_own_from_the_jobs_of_another(results: Module
     assert [words[0] for words in said] == ["simulate", "simulate", "summarize"] and not (place / "out/own").exists()
     tail = (place / "page.md").read_text().split("<!-- table: own -->\n\n")[1].splitlines()
     assert tail[:3] == [
-        "|  | there | users |", "| --- | ---: | ---: |",
+        "|  | there | users |",
+        "| --- | ---: | ---: |",
         "| of **a**, 0.750 ± 0.050 (0.010) | **0.900 ± 0.000** | .9 |",
-    ]  # fmt: skip
+    ]
     assert re.fullmatch(r"\| all \|  \| [\d,]+ \|", tail[3]) and "old" in (place / "page.md").read_text()
 
 
@@ -193,8 +194,11 @@ def test_a_table_of_its_own_names_what_there_is(results: ModuleType, place: Path
     said = {0: "of a\n\n| arm | users |\n| --- | ---: |\n| a † | 3 |\n", 1: "| arm | m' |\n| --- | --- |\n| a | 2–4 |"}
     table = {"name": "own", "page": "page.md", "runs": "own", "head": ("x", "y")}
     assert results.laid_out(results.Table(**table, rows=(("a", "{a|users}"), ("b", "{1:a|m'}"))), said) == [
-        "| x | y |", "| --- | ---: |", "| a | 3 |", "| b | 2–4 |"
-    ]  # fmt: skip
+        "| x | y |",
+        "| --- | ---: |",
+        "| a | 3 |",
+        "| b | 2–4 |",
+    ]
     for cell, where in (("{b|users}", "job 0 .*'users' of an arm 'b'"), ("{a|ε}", "'ε'"), ("{2:a|users}", "job 2 ")):
         with pytest.raises(ValueError, match=where):
             results.laid_out(results.Table(**table, rows=(("a", cell),)), said)

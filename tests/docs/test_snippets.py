@@ -73,8 +73,9 @@ def test_a_ladder_is_a_frame_with_named_columns() -> None:
 
     frame = ladder("labelled-demo").to_frame()
     assert list(frame.columns[:4]) == ["arm", "user", "rung", "epsilon"] and set(frame["user"]) == {
-        "training", "inference"
-    }  # fmt: skip
+        "training",
+        "inference",
+    }
     alone = ladder(PrivUnit(dim=8, epsilon=2.0), users=1000).to_frame().set_index("rung")
     assert alone.loc["user", "epsilon"] == pytest.approx(2, abs=1e-6) and alone.loc["shuffled", "epsilon"] < 2
     assert ladder(RandomizedResponse(1.0, 3)).to_frame()["worst_case"].max() == 1

@@ -78,10 +78,16 @@ def ends(log_weights):
 
 
 WORLDS = [
-    np.array([2.0, 0.0]), np.array([0.0, 1e-9]), np.array([0.1, 0.1, 0.1]), np.array([1000.0, 0.0, 0.0]),
-    np.array([-np.inf, 0.3, -np.inf, 1.7, -0.2, -np.inf]), np.array([0.0, -36.0, -37.0, -700.0, -0.5]),
-    np.random.default_rng(2).normal(size=40) * 3, np.zeros(77), -0.15 * np.abs(np.arange(65) - 20.0),
-]  # fmt: skip
+    np.array([2.0, 0.0]),
+    np.array([0.0, 1e-9]),
+    np.array([0.1, 0.1, 0.1]),
+    np.array([1000.0, 0.0, 0.0]),
+    np.array([-np.inf, 0.3, -np.inf, 1.7, -0.2, -np.inf]),
+    np.array([0.0, -36.0, -37.0, -700.0, -0.5]),
+    np.random.default_rng(2).normal(size=40) * 3,
+    np.zeros(77),
+    -0.15 * np.abs(np.arange(65) - 20.0),
+]
 
 
 @pytest.mark.parametrize("world", range(len(WORLDS)))
@@ -108,9 +114,14 @@ def test_choices_that_are_certain_are_what_they_were():
 
 
 CHOICES = [
-    RandomizedResponse(2.0, 3), RandomizedAnswer(2.0, 3), Piecewise(2.0, 9), Length(0.4, 12), RandomSubstitution(WORDS),
-    CusText(3.0, WORDS, k=12), SanText(3.0, WORDS),
-]  # fmt: skip
+    RandomizedResponse(2.0, 3),
+    RandomizedAnswer(2.0, 3),
+    Piecewise(2.0, 9),
+    Length(0.4, 12),
+    RandomSubstitution(WORDS),
+    CusText(3.0, WORDS, k=12),
+    SanText(3.0, WORDS),
+]
 
 
 @pytest.mark.parametrize("mechanism", CHOICES, ids=lambda m: f"{m.channel}-{m.name}")
@@ -200,6 +211,7 @@ def test_both_attempts_together_have_the_law_of_the_theorem():
         total = sum(Fraction(float(w)) for w in exponential._widths(held.weights[places[0]][None])[0])
         apart = sampler.geometry.pairs(np.full(9, x), np.arange(9))
         with mpmath.workdps(60):
+
             def weight(d, offset):
                 return rational(mpmath.exp(-mpmath.mpf(epsilon) / 2 * (mpmath.mpf(float(d)) - mpmath.mpf(offset))))
 

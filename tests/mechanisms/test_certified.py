@@ -26,11 +26,24 @@ from mechanisms.streams import LATTICE, SecureStreams, SimulationStreams
 from mechanisms.tangent import exact_tangent_normal
 
 MECHANISMS = [
-    Purkayastha(2, 0.0), Purkayastha(2, 3.0), Purkayastha(2, 1000.0), Purkayastha(3, 0.5), Purkayastha(16, 4.0),
-    Purkayastha(64, 1000.0), PlanarLaplace(2, 1.0), PlanarLaplace(16, 0.0), PlanarLaplace(16, 40.0), Gaussian(1, 0.5),
-    Gaussian(16, 2.0), Gaussian(3, 1e-4), PrivUnit(2, 2.0), PrivUnit(3, 5.0), PrivUnit(32, 5.0), PrivUnit(33, 0.0),
+    Purkayastha(2, 0.0),
+    Purkayastha(2, 3.0),
+    Purkayastha(2, 1000.0),
+    Purkayastha(3, 0.5),
+    Purkayastha(16, 4.0),
+    Purkayastha(64, 1000.0),
+    PlanarLaplace(2, 1.0),
+    PlanarLaplace(16, 0.0),
+    PlanarLaplace(16, 40.0),
+    Gaussian(1, 0.5),
+    Gaussian(16, 2.0),
+    Gaussian(3, 1e-4),
+    PrivUnit(2, 2.0),
+    PrivUnit(3, 5.0),
+    PrivUnit(32, 5.0),
+    PrivUnit(33, 0.0),
     PrivUnit(64, 8.0, 0.05),
-]  # fmt: skip
+]
 ROWS = 60
 
 
@@ -136,8 +149,10 @@ def test_a_draw_is_as_near_to_the_exact_one_as_it_says(
         certify(truth, np.full(len(draws), np.inf), mechanism.grid, uniforms, further, exact)  # all are settled
         with decimals.precise():
             for row, share in enumerate(further(np.arange(len(draws)))):
-                fine = [Decimal(u) + (Decimal(v) - Decimal("0.5")) * Decimal(2) ** -52
-                        for u, v in zip(uniforms[row], share, strict=True)]  # fmt: skip
+                fine = [
+                    Decimal(u) + (Decimal(v) - Decimal("0.5")) * Decimal(2) ** -52
+                    for u, v in zip(uniforms[row], share, strict=True)
+                ]
                 near = [abs(e - Decimal(float(d))) for e, d in zip(exact(row, fine), draws[row], strict=True)]
                 caught.append((float(max(near)), doubt[row]))
         codes, settled = mechanism.grid.encode(draws), mechanism.grid.encode(truth)
@@ -201,8 +216,11 @@ def test_wide_rows_are_settled_coordinate_by_coordinate(monkeypatch: pytest.Monk
 def test_what_is_in_doubt_is_settled_and_nothing_else() -> None:
     step = SPHERE.step
     draws = np.array([[0.5 * step + 1e-13, 0.2], [1.5 * step, 0.2], [0.5 * step + 1e-10, 0.2], [3.4 * step, np.nan]])
-    exact = {0: (Decimal(0.5 * step) - Decimal("1e-13"), Decimal("0.2")), 3: (Decimal("0.9"), Decimal("-0.9")),
-             1: (Decimal(1.5 * step) + Decimal("1e-25"), Decimal("0.2"))}  # fmt: skip
+    exact = {
+        0: (Decimal(0.5 * step) - Decimal("1e-13"), Decimal("0.2")),
+        3: (Decimal("0.9"), Decimal("-0.9")),
+        1: (Decimal(1.5 * step) + Decimal("1e-25"), Decimal("0.2")),
+    }
     settled = draws.copy()
     uniforms, asked = np.full((4, 3), 0.5), []
 
@@ -276,8 +294,12 @@ def test_the_angle_has_its_density_in_the_tails_too(dim: int, kappa: float, uppe
         total = mpmath.beta(mpmath.mpf(dim - 1) / 2, mpmath.mpf(1) / 2)  # of κ = 0
         if kappa:  # F_n by its complex closed form: π·e^(-κπ/2)·Γ(n+1)/(2^n·|Γ(1 + (n + iκ)/2)|²)
             n = mpmath.mpf(dim - 2)
-            total = mpmath.pi * mpmath.exp(-kappa * mpmath.pi / 2) * mpmath.gamma(n + 1) / (
-                2**n * abs(mpmath.gamma(1 + (n + 1j * mpmath.mpf(kappa)) / 2)) ** 2)  # fmt: skip
+            total = (
+                mpmath.pi
+                * mpmath.exp(-kappa * mpmath.pi / 2)
+                * mpmath.gamma(n + 1)
+                / (2**n * abs(mpmath.gamma(1 + (n + 1j * mpmath.mpf(kappa)) / 2)) ** 2)
+            )
 
         def beyond(theta: Any) -> Any:
             """The mass beyond an angle next to the end, with its peak there: a few hundred e-folds are enough."""

@@ -43,9 +43,7 @@ def test_chunks_do_not_matter(mechanism, monkeypatch):
 
 
 def test_the_catalogue_fills_in_sizes():
-    assert build({"mechanism": "purkayastha", "epsilon": 10}, channel="embedding", dim=8) == Purkayastha(
-        8, 10.0
-    )
+    assert build({"mechanism": "purkayastha", "epsilon": 10}, channel="embedding", dim=8) == Purkayastha(8, 10.0)
     assert build({"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}, channel="embedding", dim=8).dim == 4
     assert build({"mechanism": "randomized-response", "epsilon": 2}, channel="label", classes=3).classes == 3
     assert build({"mechanism": "identity"}, channel="label", classes=3) == Identity("label", 3)
@@ -69,11 +67,7 @@ def test_the_catalogue_fills_in_sizes():
         ({"mechanism": "identity", "channel": "label"}, "embedding", "sanitizes the label"),
         ({"mechanism": "gaussian", "epsilon": 1.0}, "embedding", "epsilon"),
         ({"mechanism": "gaussian"}, "embedding", "missing parameter sigma"),
-        (
-            {"mechanism": "purkayastha", "epsilon": -1.0},
-            "embedding",
-            "epsilon must be from 0 to 1000, got -1",
-        ),
+        ({"mechanism": "purkayastha", "epsilon": -1.0}, "embedding", "epsilon must be from 0 to 1000, got -1"),
         ({"mechanism": "purkayastha", "epsilon": math.nan}, "embedding", "got nan"),
         ({"mechanism": "purkayastha", "epsilon": math.inf}, "embedding", "got inf"),
         ({"mechanism": "purkayastha", "epsilon": 10**400}, "embedding", "must be from 0 to 1000, got inf"),
@@ -82,11 +76,7 @@ def test_the_catalogue_fills_in_sizes():
         ({"mechanism": "purkayastha", "epsilon": 1001}, "embedding", "got 1001"),
         ({"mechanism": "purkayastha", "epsilon": "10"}, "embedding", "got '10'"),
         ({"mechanism": "purkayastha", "epsilon": True}, "embedding", "got True"),
-        (
-            {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 1},
-            "embedding",
-            "dim must be from 2 to 1024, got 1",
-        ),
+        ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 1}, "embedding", "dim must be from 2 to 1024, got 1"),
         ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 1025}, "embedding", "got 1025"),
         ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4.0}, "embedding", "whole number"),
         ({"mechanism": "planar-laplace", "epsilon": 0.0, "normalize": False}, "embedding", "above 0"),

@@ -24,14 +24,10 @@ def test_gaussian_draws_fit_their_density(sigma):
     assert not fits(noise, stats.norm(scale=sigma * 1.5).cdf)
     assert not fits(noise, stats.norm(scale=sigma / 1.5).cdf)
     expected = stats.norm(x, sigma).logpdf(x + noise.reshape(x.shape)).sum(axis=1)
-    np.testing.assert_allclose(
-        Gaussian(16, sigma).log_prob(x + noise.reshape(x.shape), x), expected, atol=1e-9
-    )
+    np.testing.assert_allclose(Gaussian(16, sigma).log_prob(x + noise.reshape(x.shape), x), expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "delta"), [(0.0, 0.01), (0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-12), (100.0, 1e-9)]
-)
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.01), (0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-12), (100.0, 1e-9)])
 def test_analytic_calibration_against_an_independent_evaluation(epsilon, delta):
     """δ of Balle and Wang, Theorem 8, in 60 digits: met at the σ chosen, missed by any smaller one."""
 

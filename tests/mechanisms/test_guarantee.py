@@ -90,8 +90,7 @@ def exact_delta(ratio, epsilon):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "epsilon"),
-    [(0.01, 0.0), (0.1, 0.3), (1.0, 0.0), (1.0, 1.0), (1.0, 6.0), (10.0, 100.0), (30.0, 900.0)],
+    ("ratio", "epsilon"), [(0.01, 0.0), (0.1, 0.3), (1.0, 0.0), (1.0, 1.0), (1.0, 6.0), (10.0, 100.0), (30.0, 900.0)]
 )
 def test_gaussian_delta_against_60_digits(ratio, epsilon):
     assert gaussian_delta(ratio, epsilon) == pytest.approx(float(exact_delta(ratio, epsilon)), rel=1e-9)
@@ -117,9 +116,7 @@ def test_gaussian_limits():
 
 def test_theorem_3_in_its_worst_case_form():
     budget = compose_basic([EMBEDDING, LABEL])
-    assert (
-        budget.epsilon == pytest.approx(10 * math.pi + 2) and budget.delta == 0.0 and budget.unit == "record"
-    )
+    assert budget.epsilon == pytest.approx(10 * math.pi + 2) and budget.delta == 0.0 and budget.unit == "record"
     assert metric_statement([EMBEDDING, LABEL]) == "10·d_angular + 2"
 
 
@@ -227,12 +224,7 @@ def test_a_release_survives_its_parts():
     arrays, about = original.parts()
     again = Release.from_parts(arrays, about)
     assert len(again) == 3 and again.bytes_per_row == 33
-    assert (again.channel, again.stage, again.guarantee, again.digest) == (
-        "embedding",
-        "train",
-        EMBEDDING,
-        "00",
-    )
+    assert (again.channel, again.stage, again.guarantee, again.digest) == ("embedding", "train", EMBEDDING, "00")
     for name, values in original.payload.items():
         np.testing.assert_array_equal(again.payload[name], values)
 
@@ -250,12 +242,7 @@ def test_malformed_releases_are_refused():
 
 
 def test_a_digest_depends_on_every_public_parameter():
-    base = {
-        "a": 1,
-        "map": np.arange(6, dtype=np.float32).reshape(2, 3),
-        "limit": math.inf,
-        "nested": {"x": [1, "b"]},
-    }
+    base = {"a": 1, "map": np.arange(6, dtype=np.float32).reshape(2, 3), "limit": math.inf, "nested": {"x": [1, "b"]}}
     same = {"nested": {"x": (1, "b")}, "limit": math.inf, "map": np.asfortranarray(base["map"]), "a": 1}
     assert digest(base) == digest(same) and len(digest(base)) == 64
     changes = [

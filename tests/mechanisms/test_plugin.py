@@ -76,7 +76,7 @@ def test_an_installed_mechanism_goes_by_the_name_of_its_entry_point(package):
 
 
 REFUSED = {
-    "no-package:Coin": "write \"package.module:Class\"",
+    "no-package:Coin": 'write "package.module:Class"',
     "nowhere.noise:Coin": "cannot be imported .*No module named 'nowhere'.*PYTHONPATH",
     "quiet.noise:Nobody": "cannot be imported",
     "quiet.broken:Coin": "cannot be imported .*SyntaxError",
@@ -120,22 +120,26 @@ def test_a_class_that_does_not_say_what_it_promises_is_refused(tmp_path, path, c
     assert "\n" not in str(caught.value) and find("quiet.noise:Odd") is None
 
 
-OWN = """
+OWN = (
+    """
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
-""" + HEAD + SAMPLE
+"""
+    + HEAD
+    + SAMPLE
+)
 SAID = {
     "    guarantee = 3.0\n    privacy_loss = lambda self, distance=None: pure_loss(1.0)\n": "is a float",
-    "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n    privacy_loss = lambda self, distance=None: 1.0\n":
-        "must give LossCells",
+    "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n"
+    "    privacy_loss = lambda self, distance=None: 1.0\n": "must give LossCells",
     "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'token')\n"
     "    privacy_loss = lambda self, distance=None: pure_loss(1.0)\n": "of a token, and the channel's is of a label",
     "    guarantee = Guarantee(1.0, 'discrete', 1.0, 'label')\n"
     "    privacy_loss = lambda self, distance=None: pure_loss(1.01)\n": "must not be the smaller",
-    "    guarantee = property(lambda self: self.nothing)\n    privacy_loss = lambda self, distance=None: 1\n":
-        "does not say what it promises",
+    "    guarantee = property(lambda self: self.nothing)\n"
+    "    privacy_loss = lambda self, distance=None: 1\n": "does not say what it promises",
     METRIC + "    def __post_init__(self):\n        1 / 0\n": "cannot be made",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("code", "words"), SAID.items())
@@ -154,7 +158,8 @@ def test_an_equal_guarantee_and_loss_are_accepted(tmp_path, path):
     assert isinstance(made.guarantee, Guarantee)
 
 
-NOISE = """
+NOISE = (
+    """
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.gaussian import gaussian_loss
 
@@ -165,7 +170,9 @@ class Noise(OwnMechanism):
     diameter: float = 2.0
     guarantee = property(lambda self: Guarantee(float("inf"), "euclidean", self.diameter, "sequence", sigma=self.sigma))
     privacy_loss = lambda self, distance=None: gaussian_loss((2.0 if distance is None else distance) / self.sigma)
-""" + SAMPLE
+"""
+    + SAMPLE
+)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 2.0, 20.0])
@@ -228,8 +235,12 @@ def pytest_on(package: Path, *arguments: str) -> subprocess.CompletedProcess[str
     (folder / "test_of_theirs.py").write_text("def test_theirs():\n    pass\n")
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments],  # the plugin is an entry point
-        cwd=folder, env={"PYTHONPATH": f"{ROOT}:{package}", "PATH": ""}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        cwd=folder,
+        env={"PYTHONPATH": f"{ROOT}:{package}", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize("name", ["quiet-coin", "quiet.noise:Direction", "quiet.noise:Words"])

@@ -49,7 +49,11 @@ def fits(mechanism: PrivUnit, cosines: np.ndarray) -> bool:
 @pytest.mark.parametrize(
     ("dim", "epsilon"),
     [
-        (2, 1.0), (3, 4.0), (64, 5.0), (64, 0.5), (1000, 8.0),
+        (2, 1.0),
+        (3, 4.0),
+        (64, 5.0),
+        (64, 0.5),
+        (1000, 8.0),
         pytest.param(8192, 30.0, marks=[pytest.mark.slow, pytest.mark.soak]),
     ],
 )
@@ -190,11 +194,22 @@ def test_the_best_cap_is_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"dim": 1}, {"dim": 8193}, {"epsilon": -1.0}, {"epsilon": 101.0}, {"epsilon": math.nan},
-            {"cap_probability": 0.0}, {"cap_probability": 0.99}, {"cap_probability": "half"}, {"dim": 4.0},
-            {"epsilon": 50.0, "cap_probability": 1.0}, {"epsilon": 50.0, "cap_probability": 1 - 9e-7},
-            *({"epsilon": 0.0, "cap_probability": p} for p in (9e-7, 1e-15, 5.6e-17, 1e-17, 5e-324))],
-)  # fmt: skip
+    "bad",
+    [
+        {"dim": 1},
+        {"dim": 8193},
+        {"epsilon": -1.0},
+        {"epsilon": 101.0},
+        {"epsilon": math.nan},
+        {"cap_probability": 0.0},
+        {"cap_probability": 0.99},
+        {"cap_probability": "half"},
+        {"dim": 4.0},
+        {"epsilon": 50.0, "cap_probability": 1.0},
+        {"epsilon": 50.0, "cap_probability": 1 - 9e-7},
+        *({"epsilon": 0.0, "cap_probability": p} for p in (9e-7, 1e-15, 5.6e-17, 1e-17, 5e-324)),
+    ],
+)
 def test_parameters_are_refused_in_one_line(bad: dict) -> None:
     with pytest.raises(ValueError, match=r"^privunit: [^\n]+$"):
         PrivUnit(**({"dim": 8, "epsilon": 2.0} | bad))

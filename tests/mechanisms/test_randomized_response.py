@@ -34,9 +34,7 @@ def test_randomized_response_fits_its_probabilities(classes, epsilon):
     x = np.full(n, classes - 1)
     labels = RandomizedResponse(epsilon, classes).sample(x, rng=streams(n))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
-        log_prob = RandomizedResponse(epsilon * factor, classes).log_prob(
-            np.arange(classes), np.full(classes, x[0])
-        )
+        log_prob = RandomizedResponse(epsilon * factor, classes).log_prob(np.arange(classes), np.full(classes, x[0]))
         assert np.exp(log_prob).sum() == pytest.approx(1.0, abs=1e-12)
         assert chi_square_fits(labels, np.exp(log_prob)) == right
 
@@ -66,9 +64,7 @@ def test_randomized_response_with_a_prior_fits_its_probabilities(epsilon, label)
     scores = []
     for factor in (1, 2 / 3, 3 / 2):
         mechanism = RandomizedResponsePrior(epsilon * factor, classes)
-        probability = np.exp(
-            mechanism.log_prob(np.arange(classes), np.full(classes, label), prior=prior[:classes])
-        )
+        probability = np.exp(mechanism.log_prob(np.arange(classes), np.full(classes, label), prior=prior[:classes]))
         assert probability.sum() == pytest.approx(1.0, abs=1e-12)
         kept = mechanism.kept(prior[:1])[0]
         # with the truth left out, or alone, ε shows only in the number of labels kept
@@ -119,9 +115,7 @@ def test_the_prior_mechanism_is_the_best_of_all_and_private(epsilon):
         assert prior @ np.diag(matrix) == pytest.approx(-best.fun, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    "prior", [[[0.5, 0.6]], [[1.1, -0.1]], [[np.nan, 1.0]], [[1.0]], [0.5, 0.5], [[0.5, 0.5]] * 2]
-)
+@pytest.mark.parametrize("prior", [[[0.5, 0.6]], [[1.1, -0.1]], [[np.nan, 1.0]], [[1.0]], [0.5, 0.5], [[0.5, 0.5]] * 2])
 def test_a_prior_must_be_one_distribution_for_each_row(prior):
     with pytest.raises(ValueError, match="prior"):
         RandomizedResponsePrior(1.0, 2).sample(np.array([1]), prior=np.array(prior), rng=streams(1))
@@ -136,6 +130,4 @@ def test_choices_of_weight_zero_are_never_made():
     u = np.array([2.0**-53, 0.2, 1 / 3 + 1e-9, 0.9, 1 - 2.0**-53])
     found = categorical.sample(np.tile(weights, (5, 1)), u)
     np.testing.assert_array_equal(found, [2, 2, 4, 4, 4])
-    np.testing.assert_allclose(
-        np.exp(categorical.log_normalize(weights)), [[0, 1e-300 / 3, 1 / 3, 0, 2 / 3, 0]]
-    )
+    np.testing.assert_allclose(np.exp(categorical.log_normalize(weights)), [[0, 1e-300 / 3, 1 / 3, 0, 2 / 3, 0]])

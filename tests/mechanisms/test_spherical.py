@@ -110,9 +110,7 @@ def test_the_density_integrates_to_one(dim, kappa):
     log_surface = math.log(2) + (dim - 1) / 2 * math.log(math.pi) - math.lgamma((dim - 1) / 2)
     # dθ = sin θ du, so one more sine; log sin θ = -log cosh u
     log_sine = math.log(2) - np.logaddexp(u, -u)
-    log_mass = (
-        Purkayastha(dim, kappa).log_prob(y, np.broadcast_to(x, y.shape)) + (dim - 1) * log_sine + log_surface
-    )
+    log_mass = Purkayastha(dim, kappa).log_prob(y, np.broadcast_to(x, y.shape)) + (dim - 1) * log_sine + log_surface
     assert logsumexp(log_mass) + math.log(u[1] - u[0]) == pytest.approx(0.0, abs=1e-9)
 
 
@@ -146,8 +144,7 @@ def test_purkayastha_attains_its_bound_on_geodesics(dim, kappa):
 
 @pytest.mark.parametrize(
     ("dim", "kappa"),
-    [(m, e) for m, e in CASES if m > 2]
-    + [(4, 0.1), (5, 300.0), (64, 50.0), (1024, 1000.0), (1024, 0.0), (3, 30.0)],
+    [(m, e) for m, e in CASES if m > 2] + [(4, 0.1), (5, 300.0), (64, 50.0), (1024, 1000.0), (1024, 0.0), (3, 30.0)],
 )
 def test_the_table_keeps_its_proved_bound(dim, kappa):
     """Log density inside each cell against the exact one: two points differ by at most numeric ε."""
@@ -220,9 +217,7 @@ def test_the_arc_is_exact():
                 assert found == pytest.approx(float(exact), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("dim", "kappa"), [(3, 1000.0), (768, 0.0), (768, 1000.0), (1024, 0.0), (1024, 1000.0)]
-)
+@pytest.mark.parametrize(("dim", "kappa"), [(3, 1000.0), (768, 0.0), (768, 1000.0), (1024, 0.0), (1024, 1000.0)])
 def test_nothing_underflows(dim, kappa):
     x = unit(500, dim)
     mechanism = Purkayastha(dim, kappa)
@@ -242,9 +237,7 @@ def test_slightly_long_inputs_are_the_directions_they_point_in():
 # -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dim", "epsilon"), [(2, 1.0), (3, 10.0), (16, 0.5), (16, 10.0), (768, 10.0), (768, 1000.0)]
-)
+@pytest.mark.parametrize(("dim", "epsilon"), [(2, 1.0), (3, 10.0), (16, 0.5), (16, 10.0), (768, 10.0), (768, 1000.0)])
 def test_planar_laplace_draws_fit_their_density(dim, epsilon):
     n = 20_000
     x = np.tile(3 * unit(1, dim), (n, 1))

@@ -107,12 +107,7 @@ def test_a_second_call_continues_the_stream():
 def test_every_name_of_a_stream_matters():
     base = {"seed": 1, "users": [1], "records": [1], "stage": "a", "channel": "b", "step": 0}
     changes = [{}, {"seed": 2}, {"users": [2]}, {"users": [1 + 2**32]}, {"records": [2]}, {"stage": "ab"}]
-    changes += [
-        {"stage": "a,", "channel": "b"},
-        {"channel": "c"},
-        {"step": 1},
-        {"users": [2], "records": [0]},
-    ]
+    changes += [{"stage": "a,", "channel": "b"}, {"channel": "c"}, {"step": 1}, {"users": [2], "records": [0]}]
     draws = [tuple(rows(**(base | change)).uniform(1, 2)[0]) for change in changes]
     assert len(set(draws)) == len(changes)
 
@@ -131,10 +126,7 @@ def test_secure_streams_have_no_seed_and_do_not_repeat():
     with pytest.raises(TypeError):
         SecureStreams(1)
     assert "seed" not in inspect.signature(SecureStreams.rows).parameters
-    draws = [
-        SecureStreams().rows(np.arange(5), np.arange(5), stage="s", channel="c").uniform(5, 4)
-        for _ in range(2)
-    ]
+    draws = [SecureStreams().rows(np.arange(5), np.arange(5), stage="s", channel="c").uniform(5, 4) for _ in range(2)]
     assert len(set(np.concatenate(draws).ravel())) == 40
 
 

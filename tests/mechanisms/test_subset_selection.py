@@ -123,10 +123,12 @@ def test_two_levels_are_the_sampler_of_a_table_of_weights(epsilon: float) -> Non
     near = np.concatenate([np.linspace(2**-53, 1 - 2**-53, 999), ends, np.nextafter(ends, 0), np.nextafter(ends, 1)])
     u = np.clip((np.floor(near * 2**52) + 0.5) * 2.0**-52, 2.0**-53, 1 - 2.0**-53)
     for share in (2**-53, 0.5, 1 - 2**-53):
+
         def drawn() -> Points:
             class Source(Cells):
                 def uniform(self, rows: int, k: int) -> np.ndarray:
                     return u[:, None]
+
             return Points.drawn(Source(share), (len(u),), 1)  # noqa: B023
 
         table_of = np.broadcast_to(weights, (len(u), len(weights)))
@@ -164,9 +166,8 @@ def asked(classes: int) -> Any:
     rng = np.random.default_rng(9)
     head = (rng.normal(size=(DIM, classes)).astype(np.float32), np.zeros(classes, np.float32))
     return request(
-        embedding=None, label=None, head=head, answer={"mechanism": "subset-selection", "epsilon": 2.0},
-        minimum_users=0,
-    )  # fmt: skip
+        embedding=None, label=None, head=head, answer={"mechanism": "subset-selection", "epsilon": 2.0}, minimum_users=0
+    )
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(12, np.int16), (200, np.int32)])

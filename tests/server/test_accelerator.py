@@ -53,8 +53,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     tiny_bert(folder / "dropout")
     for path in (
-        tiny_bert(folder / "bert"), tiny_masked_lm(folder / "masked"), tiny_generator(folder / "causal", "causal")
-    ):  # fmt: skip
+        tiny_bert(folder / "bert"),
+        tiny_masked_lm(folder / "masked"),
+        tiny_generator(folder / "causal", "causal"),
+    ):
         about = json.loads((path / "config.json").read_text())
         none = {name: 0.0 for name in about if name.endswith("_pdrop") or name.endswith("dropout_prob")}
         assert none
@@ -81,10 +83,18 @@ def on_text(made: Path, out: Path) -> Array:
     mechanism = Gaussian(dim=4, sigma=0.5)
     return said(
         train_on_text(
-            made / "bert", TEXTS, LABELS, classes=2, dim=4, label_transition=LIKELY, mechanism=mechanism, epochs=1,
-            batch_size=6, seed=1,
+            made / "bert",
+            TEXTS,
+            LABELS,
+            classes=2,
+            dim=4,
+            label_transition=LIKELY,
+            mechanism=mechanism,
+            epochs=1,
+            batch_size=6,
+            seed=1,
         )
-    )  # fmt: skip
+    )
 
 
 def in_clear(made: Path, out: Path) -> Array:
@@ -98,9 +108,18 @@ def paper(made: Path, out: Path) -> Array:
         seen.append(np.hstack([pipeline.embed(TEXTS), pipeline.maps().m1[: len(TEXTS)]]))
 
     pipeline = train_paper(
-        made / "bert", TEXTS, LABELS, mechanism=Purkayastha(epsilon=4.0, dim=4), dim=4, classes=2, epochs=1,
-        batch_size=6, seed=1, acknowledged=True, after_epoch=look,
-    )  # fmt: skip
+        made / "bert",
+        TEXTS,
+        LABELS,
+        mechanism=Purkayastha(epsilon=4.0, dim=4),
+        dim=4,
+        classes=2,
+        epochs=1,
+        batch_size=6,
+        seed=1,
+        acknowledged=True,
+        after_epoch=look,
+    )
     return np.hstack([said(pipeline), *seen])
 
 
@@ -140,9 +159,7 @@ def paraphrased(made: Path, out: Path) -> Array:
     return found / found[:, :1]
 
 
-PIECES = (
-    on_text, in_clear, paper, fine_tuned, pretrained, clipped, masked_words, perplexity, paraphrased
-)  # fmt: skip
+PIECES = (on_text, in_clear, paper, fine_tuned, pretrained, clipped, masked_words, perplexity, paraphrased)
 Piece = Callable[[Path, Path], Array]
 each_piece = pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.__name__)
 
@@ -309,9 +326,16 @@ def test_a_training_that_fails_leaves_its_model_on_the_cpu(made: Path) -> None:
         before = gpu.chance.clone()
         with pytest.raises(KeyError):
             train_paper(
-                made / "dropout", TEXTS, LABELS, mechanism=Purkayastha(epsilon=4.0, dim=4), dim=4, classes=2,
-                seed=1, acknowledged=True, after_epoch=fail,
-            )  # fmt: skip
+                made / "dropout",
+                TEXTS,
+                LABELS,
+                mechanism=Purkayastha(epsilon=4.0, dim=4),
+                dim=4,
+                classes=2,
+                seed=1,
+                acknowledged=True,
+                after_epoch=fail,
+            )
         assert torch.equal(gpu.chance, before)
     assert kept and not any(away(*kept))
 
@@ -340,9 +364,13 @@ def test_the_environment_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(
-    value: str, line: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    line: str,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Before a run has begun, of which nothing is left, and of a training."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

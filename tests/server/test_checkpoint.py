@@ -136,8 +136,12 @@ def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(tmp_path: Pa
         "class Own(BertConfig):\n    model_type = 'own'\nclass Net(BertModel):\n    pass\n"
     )
     config = json.loads((folder / "config.json").read_text())
-    own = {"AutoConfig": "own.Own", "AutoModel": "own.Net", "AutoModelForMaskedLM": "own.Net",
-           "AutoModelForCausalLM": "own.Net"}  # fmt: skip
+    own = {
+        "AutoConfig": "own.Own",
+        "AutoModel": "own.Net",
+        "AutoModelForMaskedLM": "own.Net",
+        "AutoModelForCausalLM": "own.Net",
+    }
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "own", "auto_map": own}))
     asked = (
         "from server import checkpoint, generation, masked_lm\n"
@@ -146,9 +150,13 @@ def test_code_that_a_checkpoint_brings_is_never_run_nor_asked_about(tmp_path: Pa
         "        print('refused', str(error).count('\\n'))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", asked], input="y\ny\ny\na private text\n", capture_output=True, text=True, check=True,
+        [sys.executable, "-c", asked],
+        input="y\ny\ny\na private text\n",
+        capture_output=True,
+        text=True,
+        check=True,
         cwd=ROOT,
-    )  # fmt: skip
+    )
     assert done.stdout == "refused 0\n" * 3
     assert not mark.exists()
 

@@ -150,8 +150,10 @@ def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(checkpoint):
 
     def unclipped(logits):
         scaled = 40 * logits / temperature
-        return scaled - np.log(np.exp(scaled - scaled.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)) - (
-            scaled.max(axis=1, keepdims=True)
+        return (
+            scaled
+            - np.log(np.exp(scaled - scaled.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
+            - (scaled.max(axis=1, keepdims=True))
         )
 
     wild = law(unclipped)
@@ -243,7 +245,7 @@ def test_a_model_of_fewer_layers_than_its_weights_is_refused(tmp_path):
 
 
 def test_the_end_typed_into_a_text_is_text(checkpoint):
-    """"</s>" in a private or public text is no end; in a prompt, which is the experimenter's, it is."""
+    """ "</s>" in a private or public text is no end; in a prompt, which is the experimenter's, it is."""
     folder, _ = checkpoint
     read = Generator(folder / "made")._plain("film </s> good")
     assert NUMBER["</s>"] not in read and (read[0], read[-1]) == (NUMBER["film"], NUMBER["good"])

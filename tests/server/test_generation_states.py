@@ -177,9 +177,15 @@ def test_what_it_costs_is_said_with_its_delta(bart):
 def asked(model: Generator, **changes: Any) -> Request:
     spec = SPEC | {"width": WIDTH, "vocabulary": model.vocabulary.identity} | changes
     return made(
-        arm="", stage="train", split="train", classes=2, minimum_users=0, text=spec, vocabulary=model.vocabulary,
+        arm="",
+        stage="train",
+        split="train",
+        classes=2,
+        minimum_users=0,
+        text=spec,
+        vocabulary=model.vocabulary,
         masked_lm=model.identity,
-    )  # fmt: skip
+    )
 
 
 def shard(folder: Any, texts: Any = ("the film was good", "")) -> Shard:
@@ -240,9 +246,14 @@ def test_a_device_gets_both_parts_and_reckons_the_same_noise(bart, tmp_path):
     vocabularies.save(model.vocabulary, tmp_path / "words")
     request, policy = asked(model), Policy(delta=1e-6, text=8.0, total=20.0)
     made = write_bundle(
-        tmp_path / "bundle", request, policy, name="n", arm="a", made_by="m",
+        tmp_path / "bundle",
+        request,
+        policy,
+        name="n",
+        arm="a",
+        made_by="m",
         parts=Parts(vocabulary=tmp_path / "words", masked_lm=bart),
-    )  # fmt: skip
+    )
     assert made.masked_lm is not None and (made.masked_lm / "encoder.onnx").is_file()
     assert made.request.digest("text") == request.digest("text") and made.policy == policy
     with Ledger(tmp_path / "ledger") as ledger:

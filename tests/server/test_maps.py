@@ -133,17 +133,11 @@ def test_maps_that_do_not_fit_are_refused(change) -> None:
 @pytest.mark.parametrize("mechanism", [Purkayastha(5, 6.0), PlanarLaplace(5, 6.0)])
 def test_the_noise_moves_with_its_input(mechanism) -> None:
     """The value is the mechanism's own draw, and its gradient that of a draw turned with its input."""
-    z = torch.nn.functional.normalize(
-        torch.randn(40, 5, generator=torch.Generator().manual_seed(1)).double(), dim=1
-    )
+    z = torch.nn.functional.normalize(torch.randn(40, 5, generator=torch.Generator().manual_seed(1)).double(), dim=1)
     z.requires_grad_()
     drawn = Noise(mechanism, seed=7, stage="test")(z)
-    rows = SimulationStreams(7).rows(
-        np.arange(40), np.zeros(40, np.int64), stage="test", channel="embedding", step=0
-    )
-    np.testing.assert_allclose(
-        drawn.detach().numpy(), mechanism.sample(z.detach().numpy(), rng=rows), atol=1e-9
-    )
+    rows = SimulationStreams(7).rows(np.arange(40), np.zeros(40, np.int64), stage="test", channel="embedding", step=0)
+    np.testing.assert_allclose(drawn.detach().numpy(), mechanism.sample(z.detach().numpy(), rng=rows), atol=1e-9)
     # a draw keeps its angle to z: the derivative of (draw · z) along the sphere is 0
     (gradient,) = torch.autograd.grad((drawn * z).sum(), z)
     along = gradient - (gradient * z).sum(1, keepdim=True) * z
@@ -217,9 +211,7 @@ def test_a_head_learns_from_releases_alone(classes, epsilon) -> None:
     labels, transition = y, None
     if epsilon is not None:
         response = RandomizedResponse(epsilon, classes)
-        rows = SimulationStreams(3).rows(
-            np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label"
-        )
+        rows = SimulationStreams(3).rows(np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label")
         labels = response.sample(y, rng=rows)
         columns = [response.log_prob(labels, np.full(len(y), k)) for k in range(classes)]
         transition = np.exp(np.stack(columns, axis=1))
@@ -237,9 +229,7 @@ def test_correction_finds_the_true_probabilities_and_its_absence_does_not() -> N
     weight = np.array([[2.0, -2.0], [0.5, -0.5], [0.0, 0.0]])
     y = (rng.random(len(z)) < 1 / (1 + np.exp(z @ (weight[:, 0] - weight[:, 1])))).astype(np.int64)
     response = RandomizedResponse(1.0, 2)
-    rows = SimulationStreams(3).rows(
-        np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label"
-    )
+    rows = SimulationStreams(3).rows(np.arange(len(y)), np.zeros(len(y), np.int64), stage="users", channel="label")
     labels = response.sample(y, rng=rows)
     transition = np.exp(np.stack([response.log_prob(labels, np.full(len(y), k)) for k in (0, 1)], axis=1))
     maps = factored(np.zeros(8), np.eye(8, 3), np.zeros((3, 2)), np.zeros(2))

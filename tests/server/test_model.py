@@ -26,12 +26,7 @@ from tests.support.tiny_models import bert, reviews, tiny_bert
 
 __all__ = ["bert"]  # a fixture
 
-TEXTS = [
-    "the film was good .",
-    "bad",
-    "a very very awful plot and not a fine book .",
-    ("good film", "bad book ."),
-]
+TEXTS = ["the film was good .", "bad", "a very very awful plot and not a fine book .", ("good film", "bad book .")]
 
 
 def pipeline_of(bert: Path, **how) -> Pipeline:
@@ -155,10 +150,17 @@ def test_a_card_states_what_protects_nobody() -> None:
 
 def test_a_card_says_what_the_user_pays_who_pays_most() -> None:
     def users(epsilon: float | None, **more: object) -> list[dict[str, object]]:
-        return [{
-            "rung": "user", "epsilon": epsilon, "delta": 0.0, "worst_case": epsilon, "neighbours": "any two",
-            "assumption": "unknown how many; say it", **more,
-        }]  # fmt: skip
+        return [
+            {
+                "rung": "user",
+                "epsilon": epsilon,
+                "delta": 0.0,
+                "worst_case": epsilon,
+                "neighbours": "any two",
+                "assumption": "unknown how many; say it",
+                **more,
+            }
+        ]
 
     row = "| All that one user releases, at most, trusting nobody | "
     about = {"name": "a", "ladder": users(6.0), "test_ladder": users(200.0)}
@@ -213,9 +215,19 @@ def test_the_published_procedure_learns_through_the_noise(bert) -> None:
         accuracies.append(float(np.mean(maps.predict(noisy) == truth)))
 
     pipeline = train_paper(
-        bert, texts, labels, mechanism=mechanism, dim=4, classes=2, epochs=4, encoder_lr=2e-3, maps_lr=1e-2,
-        seed=1, acknowledged=True, after_epoch=measure,
-    )  # fmt: skip
+        bert,
+        texts,
+        labels,
+        mechanism=mechanism,
+        dim=4,
+        classes=2,
+        epochs=4,
+        encoder_lr=2e-3,
+        maps_lr=1e-2,
+        seed=1,
+        acknowledged=True,
+        after_epoch=measure,
+    )
     assert not pipeline.training and len(accuracies) == 4
     assert accuracies[-1] > 0.9
 

@@ -29,7 +29,7 @@ from mechanisms.messages.wire import (
     reply_to_record,
     request_from_record,
     sealed_to_record,
-)  # fmt: skip
+)
 from server.predict import MOST, Predictor
 from simulations.artifacts.model_folder import read_about
 from simulations.experiment import to_toml
@@ -99,12 +99,14 @@ def test_what_was_not_asked_for_is_refused(world: World, tmp_path: Path) -> None
     reply, model = released(world, tmp_path / "node"), world.model()
     nobody = np.zeros(0, np.int64)
     others = [
-        replace(reply, users=reply.users + 1), replace(reply, records=reply.records - 1),
-        reply.take(np.zeros(len(reply), np.bool_)), Reply(nobody, nobody, ()),
+        replace(reply, users=reply.users + 1),
+        replace(reply, records=reply.records - 1),
+        reply.take(np.zeros(len(reply), np.bool_)),
+        Reply(nobody, nobody, ()),
         replace(reply, releases=(replace(reply.releases[0], stage="train"),)),
         replace(reply, releases=(replace(reply.releases[0], digest="ab" * 32),)),
         replace(reply, releases=(replace(reply.releases[0], payload={"z": reply.releases[0].payload["z"] * 0}),)),
-    ]  # fmt: skip
+    ]
     for other in others:
         with pytest.raises(ValueError, match="not an answer to the question"):
             model.answer(plain(other))
@@ -245,10 +247,11 @@ def test_the_model_of_a_run_asks_for_one_embedding(run: Path) -> None:
 
 def test_a_model_that_devices_run_by_themselves_is_not_served(world: World, tmp_path: Path) -> None:
     arm = {
-        "name": "private", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
+        "name": "private",
+        "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
         "label": {"mechanism": "randomized-response", "epsilon": 3.0},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
-    }  # fmt: skip
+    }
     asked = study(world.place, arm=[arm], policy={"embedding": 32.0, "label": 3.0, "answer": 4.0})
     (tmp_path / "experiment.toml").write_text(to_toml(asked))
     with pytest.raises(ValueError, match=r"^[^\n]*users of private run all of it on their devices[^\n]*$"):

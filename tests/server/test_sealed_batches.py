@@ -91,14 +91,24 @@ def test_what_a_hostile_client_seals_is_validated() -> None:
     """It has the public key: it may seal what it likes, under the right request."""
     wanted = small()
     z, y = (r.values for r in honest(wanted).releases)
-    plain = [z[0].tobytes() + y[0].tobytes(), bytes(8) + y[0].tobytes(), z[1].tobytes() + b"\xff\xff",
-             z[2].tobytes() + b"\3\0", b"\0\x80" * 4 + b"\0\0", b"\xff" * row_bytes(wanted)]  # fmt: skip
+    plain = [
+        z[0].tobytes() + y[0].tobytes(),
+        bytes(8) + y[0].tobytes(),
+        z[1].tobytes() + b"\xff\xff",
+        z[2].tobytes() + b"\3\0",
+        b"\0\x80" * 4 + b"\0\0",
+        b"\xff" * row_bytes(wanted),
+    ]
     key = X25519PublicKey.from_public_bytes(PUBLIC)
     sealed = b"".join(SUITE.encrypt(p.ljust(row_bytes(wanted), b"\0"), key, hpke_info(wanted)) for p in plain)
     reply, dropped = open_batch(np.frombuffer(sealed, np.uint8).reshape(len(plain), -1), wanted, [PRIVATE])
     assert reply.records.tolist() == [0]
-    assert dropped == {"embedding: off the sphere": 1, "embedding: off the grid": 1, "label: out of range": 2,
-                       "does not open": 1}  # fmt: skip
+    assert dropped == {
+        "embedding: off the sphere": 1,
+        "embedding: off the grid": 1,
+        "label: out of range": 2,
+        "does not open": 1,
+    }
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

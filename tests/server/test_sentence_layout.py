@@ -91,8 +91,9 @@ def test_a_device_and_the_server_embed_as_sentence_transformers(published: tuple
     truth = expected(folder)
     export_encoder(folder, tmp_path, pooling=read(folder).pooling, max_length=POSITIONS)
     np.testing.assert_allclose(Encoder(tmp_path).encode(TEXTS), truth, atol=1e-5)
-    pipeline = started(folder, TEXTS, dim=4, classes=2, rng=np.random.default_rng(0), pooling=layout.pooling,
-                       max_length=POSITIONS)  # fmt: skip
+    pipeline = started(
+        folder, TEXTS, dim=4, classes=2, rng=np.random.default_rng(0), pooling=layout.pooling, max_length=POSITIONS
+    )
     np.testing.assert_allclose(pipeline.embed(TEXTS), truth, atol=1e-5)
     assert np.abs(truth[0] - truth[1]).max() > 1e-3
 

@@ -34,12 +34,17 @@ MECHANISMS = [
 
 def request_of(embedding: dict | None = None, **changes) -> Request:
     values = {
-        "arm": "a", "stage": "train", "split": "train", "encoder": "ab" * 32,
-        "mean": np.zeros(8, np.float32), "m1": np.eye(8, DIM, dtype=np.float32),
+        "arm": "a",
+        "stage": "train",
+        "split": "train",
+        "encoder": "ab" * 32,
+        "mean": np.zeros(8, np.float32),
+        "m1": np.eye(8, DIM, dtype=np.float32),
         "embedding": embedding or MECHANISMS[0],
         "label": {"mechanism": "randomized-response", "epsilon": 1.0},
-        "classes": CLASSES, "minimum_users": 0,
-    }  # fmt: skip
+        "classes": CLASSES,
+        "minimum_users": 0,
+    }
     return made(**(values | changes))
 
 
@@ -202,21 +207,17 @@ def test_every_node_is_asked_and_gives_one_answer_whatever_it_sends(monkeypatch)
     # a Flower message can only be made inside a run
     monkeypatch.setattr(app, "Message", lambda **fields: SimpleNamespace(**fields))
     request = request_of()
-    grid = Quantizer([
-        answer(reply_to_record(reply_to(request))),
-        answer(error=Error(106, "KeyError: 'HIV'")),
-        answer(RecordDict({})),
-        answer(object()),
-        None,
-    ])  # fmt: skip
+    grid = Quantizer(
+        [
+            answer(reply_to_record(reply_to(request))),
+            answer(error=Error(106, "KeyError: 'HIV'")),
+            answer(RecordDict({})),
+            answer(object()),
+            None,
+        ]
+    )
     answers = list(ask(grid, request, timeout=1.0))
-    assert [a.error for a in answers] == [
-        None,
-        "code 106",
-        "unreadable reply",
-        "unreadable reply",
-        "no answer",
-    ]
+    assert [a.error for a in answers] == [None, "code 106", "unreadable reply", "unreadable reply", "no answer"]
     assert len(answers[0].reply) == N
     assert [m.dst_node_id for m in grid.sent] == [1, 2, 3, 4, 5]
     assert {m.message_type for m in grid.sent} == {"query.release"}

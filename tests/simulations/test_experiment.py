@@ -16,16 +16,7 @@ from client.sanitizer import Sanitizer
 from mechanisms import Identity, Purkayastha
 from mechanisms.checks import is_slug
 from simulations.errors import UserError
-from simulations.experiment import (
-    Arm,
-    Experiment,
-    Policy,
-    bundled,
-    from_table,
-    load,
-    slug,
-    to_toml,
-)
+from simulations.experiment import Arm, Experiment, Policy, bundled, from_table, load, slug, to_toml
 from simulations.experiment.names import LONGEST, RENAMED
 from simulations.experiment.toml import commented
 from tests.support.clients import make_node, request
@@ -70,7 +61,7 @@ def complaint(tmp_path: Path, text: str, *overrides: str) -> str:
 @pytest.mark.parametrize("channel", ["embedding", "label"])
 def test_a_channel_is_named_once(channel: str, tmp_path: Path) -> None:
     said = complaint(tmp_path, MINIMAL, f"arm.0.{channel}.mechanism=nothing")
-    assert said.startswith(f'arm "a": {channel}: unknown mechanism \'nothing\'')
+    assert said.startswith(f"arm \"a\": {channel}: unknown mechanism 'nothing'")
 
 
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
@@ -95,10 +86,7 @@ def test_bundled_experiments_load_and_read_back_the_same(name: str, tmp_path: Pa
 
 
 def test_a_resolved_file_reads_back_the_same_whatever_is_set(tmp_path: Path) -> None:
-    odd = (
-        MINIMAL
-        + '[[arm]]\nname = "no \\"noise\\" | ε"\nreference = true\nembedding = { mechanism = "identity" }\n'
-    )
+    odd = MINIMAL + '[[arm]]\nname = "no \\"noise\\" | ε"\nreference = true\nembedding = { mechanism = "identity" }\n'
     experiment = load(
         written(tmp_path, odd),
         [
@@ -120,12 +108,7 @@ def test_experiments_are_frozen(tmp_path: Path) -> None:
 
 
 def test_overrides(tmp_path: Path) -> None:
-    overrides = [
-        "population.users=500",
-        "arm.0.embedding.epsilon=4",
-        "encoder.model=a folder",
-        "data.task=genre",
-    ]
+    overrides = ["population.users=500", "arm.0.embedding.epsilon=4", "encoder.model=a folder", "data.task=genre"]
     experiment = load(written(tmp_path, MINIMAL), overrides)
     assert experiment.population.users == 500
     assert experiment.arms[0].embedding == {"mechanism": "purkayastha", "epsilon": 4, "dim": 16}
@@ -408,10 +391,24 @@ def test_slugs_are_plain() -> None:
 
 
 NAMES = (
-    "高斯, ε = 4", "拉普拉斯, ε = 4", "مرحبا", "سلام", "한국어", "हिन्दी", "да 1", "нет 1", "🙂", "🚀", "🙂 a",
-    "ελληνικά", "ß", "x" * 300, "x" * 301, "κ",
+    "高斯, ε = 4",
+    "拉普拉斯, ε = 4",
+    "مرحبا",
+    "سلام",
+    "한국어",
+    "हिन्दी",
+    "да 1",
+    "нет 1",
+    "🙂",
+    "🚀",
+    "🙂 a",
+    "ελληνικά",
+    "ß",
+    "x" * 300,
+    "x" * 301,
+    "κ",
     "Purkayastha, ε = 10 for each radian, label by randomized response, ε = 2",
-)  # fmt: skip
+)
 
 
 def test_every_name_has_a_slug_of_its_own_that_a_request_takes() -> None:
@@ -434,18 +431,26 @@ def test_an_arm_of_any_name_is_one_that_requests_can_be_made_of(name: str) -> No
     ("overrides", "words"),
     [
         (
-            ["data.label-range=[0.0, 1.0]", "data.levels=40000",
-             'arm=[{name="a", reference=true, embedding={mechanism="identity"}}]'],
+            [
+                "data.label-range=[0.0, 1.0]",
+                "data.levels=40000",
+                'arm=[{name="a", reference=true, embedding={mechanism="identity"}}]',
+            ],
             "40,000 classes, and a request takes 32,767 at most",
         ),
         (["training.label-stages=3000000000", "shuffle.enabled=false"], "part is out of range; its users would refuse"),
         (
-            ["training.protocol=statistics", "data.label-range=[0.0, 1.0]", "data.levels=500",
-             'arm=[{name="a", vector={mechanism="privunit", epsilon=2.0, dim=32}}]', "policy.vector=2.0"],
+            [
+                "training.protocol=statistics",
+                "data.label-range=[0.0, 1.0]",
+                "data.levels=500",
+                'arm=[{name="a", vector={mechanism="privunit", epsilon=2.0, dim=32}}]',
+                "policy.vector=2.0",
+            ],
             "vector: 32 features of 500 classes take 16,467 coordinates, and a vector has 8,192 at most",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_a_request_refuses_is_refused_when_the_file_is_read(
     overrides: list[str], words: str, tmp_path: Path
 ) -> None:
@@ -487,9 +492,9 @@ def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, ca
     assert not caplog.records and known.policy.stand_ins == 2 and known.arms[1].public_only
     path = written(tmp_path, OLD)
     overrides = ("arm.0.statistic.epsilon=5", "policy.statistic=9", "training.way=statistics")
-    assert load(path) == load(path) == known and load(path, overrides) == load(path, [
-        "arm.0.vector.epsilon=5", "policy.vector=9"
-    ])  # fmt: skip
+    assert load(path) == load(path) == known and load(path, overrides) == load(
+        path, ["arm.0.vector.epsilon=5", "policy.vector=9"]
+    )
     (warning,) = caplog.records
     assert warning.getMessage() == (
         f"{path}: training.way is protocol now, policy.statistic is vector now, policy.stand-ins is dummy-releases "

@@ -23,11 +23,14 @@ from tests.support.paths import ROOT
 SMALL: dict[str, Any] = {
     "name": "small",
     "policy": {"embedding": 40.0, "label": 5.0},
-    "arm": [{
-        "name": "a", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16},
-        "label": {"mechanism": "randomized-response", "epsilon": 2.0},
-    }],
-}  # fmt: skip
+    "arm": [
+        {
+            "name": "a",
+            "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16},
+            "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+        }
+    ],
+}
 
 
 def fits(table: dict[str, Any]) -> bool:
@@ -67,11 +70,15 @@ def test_every_key_is_read_and_a_value_of_another_kind_is_refused_by_both(row: t
 @pytest.mark.parametrize(
     "change",
     [
-        {"populaton": {}}, {"population": {"user": 3}}, {"seed": -1}, {"encoder": {"precision": "int2"}},
-        {"shuffle": {"delta": 1.0}}, {"arm": [{"embedding": {"mechanism": "identity"}}]},
+        {"populaton": {}},
+        {"population": {"user": 3}},
+        {"seed": -1},
+        {"encoder": {"precision": "int2"}},
+        {"shuffle": {"delta": 1.0}},
+        {"arm": [{"embedding": {"mechanism": "identity"}}]},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_one_refuses_the_other_does(change: dict[str, Any]) -> None:
     assert fits(SMALL) and not fits(SMALL | change)
     with pytest.raises(UserError):

@@ -27,9 +27,13 @@ def loaded_by(statement: str) -> set[str]:
     """The modules that a fresh interpreter loads for the statement."""
     program = f"import sys\nbefore = set(sys.modules)\n{statement}\nprint(*sorted(set(sys.modules) - before))"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT,
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"},
-    )  # fmt: skip
+    )
     return set(done.stdout.split())
 
 
@@ -59,7 +63,9 @@ def test_a_name_loads_what_it_needs_and_no_more(names: str, without_: set[str]) 
 
 
 def test_on_a_device_everything_but_studies_loads_and_those_say_what_is_missing() -> None:
-    program = without(BLOCKED) + """
+    program = (
+        without(BLOCKED)
+        + """
 import sottovoce
 
 for name in sottovoce.__all__:
@@ -68,6 +74,7 @@ for name in sottovoce.__all__:
     except ModuleNotFoundError as error:
         print(name, error.__notes__)
 """
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, str(ROOT)], capture_output=True, text=True, check=True, cwd=ROOT
     )

@@ -59,18 +59,28 @@ class World:
     def request(self, **changes: Any) -> Request:
         maps = self.maps()
         values: dict[str, Any] = {
-            "arm": "", "stage": "ask", "split": "test", "encoder": self.encoder.identity, "mean": maps.mean,
-            "m1": maps.m1, "embedding": {"mechanism": "purkayastha", "epsilon": EPSILON, "dim": DIM}, "label": None,
-            "classes": len(CLASSES), "minimum_users": 0,
-        }  # fmt: skip
+            "arm": "",
+            "stage": "ask",
+            "split": "test",
+            "encoder": self.encoder.identity,
+            "mean": maps.mean,
+            "m1": maps.m1,
+            "embedding": {"mechanism": "purkayastha", "epsilon": EPSILON, "dim": DIM},
+            "label": None,
+            "classes": len(CLASSES),
+            "minimum_users": 0,
+        }
         return made(**(values | changes))
 
     def maps(self) -> Maps:
         rng, m = np.random.default_rng(5), self.encoder.dim
         return Maps(
-            mean=np.zeros(m), m1=rng.normal(size=(m, DIM)), m2=rng.normal(size=(DIM, m)),
-            head_w=rng.normal(size=(m, len(CLASSES))), head_b=np.zeros(len(CLASSES)),
-        )  # fmt: skip
+            mean=np.zeros(m),
+            m1=rng.normal(size=(m, DIM)),
+            m2=rng.normal(size=(DIM, m)),
+            head_w=rng.normal(size=(m, len(CLASSES))),
+            head_b=np.zeros(len(CLASSES)),
+        )
 
     def model(self, *, sealed: bool = False, **changes: Any) -> Predictor:
         return Predictor(self.request(**changes), self.maps(), CLASSES, (self.private,) if sealed else ())

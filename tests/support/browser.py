@@ -127,15 +127,27 @@ def chromium(folder: Path) -> Iterator[Browser]:
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     command = [
-        "bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}', CHROMIUM, "--headless", "--no-sandbox",
-        "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={folder}",
+        "bash",
+        "-c",
+        f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}',
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        f"--user-data-dir={folder}",
         "--remote-debugging-pipe",
-    ]  # fmt: skip
+    ]
     process = subprocess.Popen(
-        command, pass_fds=(to_read, from_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command,
+        pass_fds=(to_read, from_write),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env=os.environ | {"HOME": str(folder)},
-    )  # fmt: skip
+    )
     os.close(to_read)
     os.close(from_write)
     try:

@@ -111,9 +111,5 @@ def message(content: RecordDict | Request) -> Message:
 
 def context(partition: int | str = 0, **run_config: Any) -> Context:
     return Context(
-        run_id=1,
-        node_id=1,
-        node_config={"partition-id": partition},
-        state=RecordDict(),
-        run_config=run_config,
+        run_id=1, node_id=1, node_config={"partition-id": partition}, state=RecordDict(), run_config=run_config
     )

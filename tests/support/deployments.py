@@ -62,9 +62,15 @@ def running(
     """A process in a group of its own, of which nothing is left afterwards, whatever happened."""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=cwd,
-            start_new_session=True, preexec_fn=_with_us,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_with_us,
+        )
     try:
         yield process
     finally:

@@ -29,9 +29,19 @@ SENTENCES = ["the film was good", "a bad book", "not very fine", "the plot was a
 
 #: A device's environment, played in ours: what `pip install sottovoce` alone does not bring cannot be imported.
 BLOCKED = {
-    "torch", "transformers", "ray", "datasets", "pyarrow", "dp_accounting", "safetensors", "onnx", "matplotlib",
-    "threadpoolctl", "sklearn", "HanTa",
-}  # fmt: skip
+    "torch",
+    "transformers",
+    "ray",
+    "datasets",
+    "pyarrow",
+    "dp_accounting",
+    "safetensors",
+    "onnx",
+    "matplotlib",
+    "threadpoolctl",
+    "sklearn",
+    "HanTa",
+}
 PROGRAM = (
     without(BLOCKED)
     + """
@@ -50,9 +60,12 @@ PUBLISHER = public_of(SIGNER)
 
 def on_a_device(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, arguments)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", PROGRAM, str(ROOT), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
 
 
 def encoder_folder(place: Path) -> Path:
@@ -66,11 +79,17 @@ def encoder_folder(place: Path) -> Path:
 def request_for(encoder: Encoder, **changes: Any) -> Request:
     rng = np.random.default_rng(1)
     values: dict[str, Any] = {
-        "arm": "", "stage": "train", "split": "train", "encoder": encoder.identity,
-        "mean": np.zeros(encoder.dim, np.float32), "m1": rng.normal(size=(encoder.dim, DIM)).astype(np.float32),
+        "arm": "",
+        "stage": "train",
+        "split": "train",
+        "encoder": encoder.identity,
+        "mean": np.zeros(encoder.dim, np.float32),
+        "m1": rng.normal(size=(encoder.dim, DIM)).astype(np.float32),
         "embedding": {"mechanism": "purkayastha", "epsilon": 10.0},
-        "label": {"mechanism": "randomized-response", "epsilon": 2.0}, "classes": 2, "minimum_users": 100,
-    }  # fmt: skip
+        "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+        "classes": 2,
+        "minimum_users": 100,
+    }
     return made(**(values | changes))
 
 
@@ -79,9 +98,15 @@ def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, *
     folder = encoder_folder(place)
     request = request_for(Encoder(folder))
     return write_bundle(
-        place / name, request, policy, name="small", arm="a", made_by="tests", parts=Parts(folder, "fp32"),
+        place / name,
+        request,
+        policy,
+        name="small",
+        arm="a",
+        made_by="tests",
+        parts=Parts(folder, "fp32"),
         keys=Keys(**{"signer": SIGNER} | keys),
-    )  # fmt: skip
+    )
 
 
 def words() -> Vocabulary:
@@ -97,6 +122,12 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
     request = made(arm="", stage="train", split="train", classes=2, minimum_users=0, text=text, vocabulary=known)
     policy = Policy(text=1000.0, total=1000.0, mechanisms=("santext",))
     return write_bundle(
-        place / "text", request, policy, name="small", arm="words", made_by="tests",
-        parts=Parts(vocabulary=place / "words"), keys=Keys(signer=SIGNER, seal=seal),
-    )  # fmt: skip
+        place / "text",
+        request,
+        policy,
+        name="small",
+        arm="words",
+        made_by="tests",
+        parts=Parts(vocabulary=place / "words"),
+        keys=Keys(signer=SIGNER, seal=seal),
+    )

@@ -25,6 +25,13 @@ def small_world(place: Path) -> World:
     counts = np.arange(1, len(words) + 1)
     topics = np.array([int("film" in text) for text in texts])
     return World(
-        "small", texts, labels.astype(np.int64), ("negative", "positive"), topics, ("other", "film"), folder,
-        Encoder(folder).encode(texts), Vocabulary(words, vectors, counts=counts),
-    )  # fmt: skip
+        "small",
+        texts,
+        labels.astype(np.int64),
+        ("negative", "positive"),
+        topics,
+        ("other", "film"),
+        folder,
+        Encoder(folder).encode(texts),
+        Vocabulary(words, vectors, counts=counts),
+    )

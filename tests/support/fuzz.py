@@ -20,20 +20,96 @@ HUGE = 100 * 2**20
 _SMALL = ("x", "é\u2028漢", "\x00", "../../etc/passwd", "a" * 64, "f" * 64, "x" * 70_000, "1e999", "NaN", "[" * 5000)
 _WORDS = (*_SMALL, "train", "test", "identity", "purkayastha", "gaussian", "dp-mlm", "")
 _VALUES: tuple[Any, ...] = (
-    *_WORDS, -1, 0, 1, 2, 2**31, 2**53, 2**63 - 1, -(2**63), 1.5, -0.0, math.nan, math.inf, True, b"\x80\x04K\x01.",
-    [1, 2], ["a"], [0.5], [],
-)  # fmt: skip
+    *_WORDS,
+    -1,
+    0,
+    1,
+    2,
+    2**31,
+    2**53,
+    2**63 - 1,
+    -(2**63),
+    1.5,
+    -0.0,
+    math.nan,
+    math.inf,
+    True,
+    b"\x80\x04K\x01.",
+    [1, 2],
+    ["a"],
+    [0.5],
+    [],
+)
 _JSON: tuple[Any, ...] = (
-    None, True, [], {}, "", "purkayastha", "identity", "x" * 5000, -1, 0, 1, 2, 3, 1e-300, 1e300, 10**400, math.nan,
-    math.inf, -math.inf, [[["deep"]]], {"mechanism": "identity"}, [["a", "b"]] * 50, 2**63, 0.5, "kept", "paper",
-)  # fmt: skip
-_KEYS = ("epsilon", "sigma", "dim", "classes", "size", "mechanism", "normalize", "mode", "length", "tokens", "k", "w",
-         "p", "vocabulary", "stop_words", "low", "high", "seed", "HIV")  # fmt: skip
+    None,
+    True,
+    [],
+    {},
+    "",
+    "purkayastha",
+    "identity",
+    "x" * 5000,
+    -1,
+    0,
+    1,
+    2,
+    3,
+    1e-300,
+    1e300,
+    10**400,
+    math.nan,
+    math.inf,
+    -math.inf,
+    [[["deep"]]],
+    {"mechanism": "identity"},
+    [["a", "b"]] * 50,
+    2**63,
+    0.5,
+    "kept",
+    "paper",
+)
+_KEYS = (
+    "epsilon",
+    "sigma",
+    "dim",
+    "classes",
+    "size",
+    "mechanism",
+    "normalize",
+    "mode",
+    "length",
+    "tokens",
+    "k",
+    "w",
+    "p",
+    "vocabulary",
+    "stop_words",
+    "low",
+    "high",
+    "seed",
+    "HIV",
+)
 _DTYPES = ("float32", "int16", "int32", "int64", "float64", "object", "<f4", "U8", "complex128", "", "float32\n")
 _SHAPES: tuple[Any, ...] = (
-    (), (0,), (1,), (3,), (24,), (4,), (24, 4), (4, 24), (0, 0), (-1,), (-1, -4), (2**40,), (2**31, 2**31),
-    (1, 1, 1, 1), (24, 4, 1), (2**63,), (1.5,), ("4",),
-)  # fmt: skip
+    (),
+    (0,),
+    (1,),
+    (3,),
+    (24,),
+    (4,),
+    (24, 4),
+    (4, 24),
+    (0, 0),
+    (-1,),
+    (-1, -4),
+    (2**40,),
+    (2**31, 2**31),
+    (1, 1, 1, 1),
+    (24, 4, 1),
+    (2**63,),
+    (1.5,),
+    ("4",),
+)
 
 _HASH = re.compile("[0-9a-f]{64}")
 
@@ -153,16 +229,28 @@ def _scribbled(f: Fuzzer, parts: Parts) -> None:
         return
     text = found[0][found[1]]
     at = f.random.randrange(len(text) + 1)
-    found[0][found[1]] = f.pick((
-        text[:at] + f.pick(_SMALL) + text[at:], text[:at] + chr(f.random.randrange(1, 2000)) + text[at + 1 :],
-        text[:at], text + text, text.upper(), text + "\n",
-    ))  # fmt: skip
+    found[0][found[1]] = f.pick(
+        (
+            text[:at] + f.pick(_SMALL) + text[at:],
+            text[:at] + chr(f.random.randrange(1, 2000)) + text[at + 1 :],
+            text[:at],
+            text + text,
+            text.upper(),
+            text + "\n",
+        )
+    )
 
 
 def _other_hash(f: Fuzzer, parts: Parts) -> None:
     """A hash, alone or in a description, that is another one: a wrong digest, encoder or vocabulary."""
-    places = [(p, k, m.start()) for p in parts.values() if isinstance(p, dict) for k, v in p.items()
-              if isinstance(v, str) for m in _HASH.finditer(v)]  # fmt: skip
+    places = [
+        (p, k, m.start())
+        for p in parts.values()
+        if isinstance(p, dict)
+        for k, v in p.items()
+        if isinstance(v, str)
+        for m in _HASH.finditer(v)
+    ]
     if places:
         part, key, at = f.pick(places)
         part[key] = part[key][:at] + f.pick("0123456789abcdef") + part[key][at + 1 :]
@@ -170,8 +258,13 @@ def _other_hash(f: Fuzzer, parts: Parts) -> None:
 
 def _other_json(f: Fuzzer, parts: Parts) -> None:
     """A mechanism's description, or a guarantee, that says something else."""
-    places = [(p, k) for p in parts.values() if isinstance(p, dict) for k, v in p.items()
-              if isinstance(v, str) and v.startswith("{")]  # fmt: skip
+    places = [
+        (p, k)
+        for p in parts.values()
+        if isinstance(p, dict)
+        for k, v in p.items()
+        if isinstance(v, str) and v.startswith("{")
+    ]
     if not places:
         return
     part, key = f.pick(places)
@@ -247,7 +340,23 @@ def _another_messages_part(f: Fuzzer, parts: Parts) -> None:
 
 
 CHANGES: tuple[Change, ...] = (
-    _no_record, _other_record, _no_key, _other_value, _other_value, _other_number, _scribbled, _scribbled, _other_hash,
-    _other_hash, _other_json, _other_json, _other_json, _other_array, _other_array, _other_numbers, _other_numbers,
-    _other_numbers, _another_messages_part,
-)  # fmt: skip
+    _no_record,
+    _other_record,
+    _no_key,
+    _other_value,
+    _other_value,
+    _other_number,
+    _scribbled,
+    _scribbled,
+    _other_hash,
+    _other_hash,
+    _other_json,
+    _other_json,
+    _other_json,
+    _other_array,
+    _other_array,
+    _other_numbers,
+    _other_numbers,
+    _other_numbers,
+    _another_messages_part,
+)

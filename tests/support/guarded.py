@@ -120,9 +120,12 @@ def train(asked, context):
 def bundle(client: str, server: str = "app = None\n", name: str = "quick", **files: str) -> bytes:
     """The bundle (FAB) of an app with these modules."""
     given = {
-        "pyproject.toml": PROJECT.format(name=name), f"{name}/__init__.py": "", f"{name}/client.py": client,
-        f"{name}/server.py": server, **files,
-    }  # fmt: skip
+        "pyproject.toml": PROJECT.format(name=name),
+        f"{name}/__init__.py": "",
+        f"{name}/client.py": client,
+        f"{name}/server.py": server,
+        **files,
+    }
     return build_fab_from_files({path: text.encode() for path, text in given.items()})[0]
 
 
@@ -142,9 +145,15 @@ class RecordingNode:
     stop: Callable[[], None] = lambda: None
 
     def put(
-        self, fab: bytes, message: Message, node_config: Mapping[str, Any], *, named: str | None = None,
-        verifications: Mapping[str, str] | None = None, slow: float = 0.0,
-    ) -> str:  # fmt: skip
+        self,
+        fab: bytes,
+        message: Message,
+        node_config: Mapping[str, Any],
+        *,
+        named: str | None = None,
+        verifications: Mapping[str, str] | None = None,
+        slow: float = 0.0,
+    ) -> str:
         """Have a message answered by an app, and return the message's name.
 
         named: the digest that the server says that the bundle has. slow: seconds between the task, the message and its

@@ -7,11 +7,14 @@ from typing import Any
 
 from tests.support.guarded import PROJECT
 
-_PROJECT = PROJECT.format(name="quick") + """seen = ""
+_PROJECT = (
+    PROJECT.format(name="quick")
+    + """seen = ""
 rounds = 2
 nodes = 2
 strategy = "FedAvg"
 """
+)
 #: The ServerApp runs beside the SuperLink; it writes down everything that it was told.
 _SERVER = """
 import json
@@ -89,7 +92,9 @@ def world(seed, n):
 def examples(partition, folder):
     return world(1000 + int(Path(folder, "seed.txt").read_text()), 200)
 """
-_NUMPY = _DATA + """
+_NUMPY = (
+    _DATA
+    + """
 from flwr.app import Array, ArrayRecord
 
 def initial():
@@ -107,7 +112,10 @@ def accuracy(arrays):
     x, y = world(5, 2000)
     return float(((x @ arrays["weight"] + arrays["bias"] > 0) == (y > 0)).mean())
 """
-_SKLEARN = _DATA + """
+)
+_SKLEARN = (
+    _DATA
+    + """
 from flwr.app import ArrayRecord
 from sklearn.linear_model import LogisticRegression
 
@@ -131,7 +139,10 @@ def accuracy(arrays):
     made.coef_, made.intercept_ = arrays.values()
     return float(made.score(*world(5, 2000)))
 """
-_TORCH = _DATA + """
+)
+_TORCH = (
+    _DATA
+    + """
 import torch
 from flwr.app import ArrayRecord
 from torch import nn
@@ -160,7 +171,10 @@ def accuracy(arrays):
     made.load_state_dict({k: torch.tensor(a) for k, a in arrays.items()})
     return float((made(torch.tensor(x)).argmax(1).numpy() == y).mean())
 """
-_TRANSFORMERS = _DATA + """
+)
+_TRANSFORMERS = (
+    _DATA
+    + """
 import torch
 from flwr.app import ArrayRecord
 from transformers import BertConfig, BertForSequenceClassification
@@ -195,22 +209,23 @@ def accuracy(arrays):
     made.load_state_dict({k: torch.tensor(a) for k, a in arrays.items()})
     return float((made(input_ids=tokens(x)).logits.argmax(1).numpy() == y).mean())
 """
+)
 #: Reads a table from the node's folder, as tutorials on hospitals' and banks' tables do.
 _TABLE = _NUMPY.replace(
     'return world(1000 + int(Path(folder, "seed.txt").read_text()), 200)',
-    '''import csv
+    """import csv
     rows = list(csv.reader(Path(folder, "table.csv").open()))[1:]
     table = np.array(rows, float)
-    return table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64)''',
+    return table[:, :-1].astype(np.float32), table[:, -1].astype(np.int64)""",
 )
 #: Keeps a personal part in the context between rounds, as tutorials on personalization do.
 _STATE_CLIENT = _CLIENT.replace(
     "    print(",
-    '''    from flwr.app import ConfigRecord
+    """    from flwr.app import ConfigRecord
     before = int(context.state["head"]["rounds"]) if "head" in context.state else 0
     assert before + 1 == msg.content["config"]["server-round"], "the state of the last round is not there"
     context.state["head"] = ConfigRecord({"rounds": before + 1})
-    print(''',
+    print(""",
 )
 
 
@@ -225,13 +240,20 @@ def table(seed: int) -> str:
 
 def _app(model: str, client: str = _CLIENT) -> dict[str, str]:
     return {
-        "pyproject.toml": _PROJECT, "quick/__init__.py": "", "quick/server.py": _SERVER, "quick/client.py": client,
+        "pyproject.toml": _PROJECT,
+        "quick/__init__.py": "",
+        "quick/server.py": _SERVER,
+        "quick/client.py": client,
         "quick/model.py": model,
-    }  # fmt: skip
+    }
 
 
 #: Files of each app, by its name.
 APPS = {
-    "numpy": _app(_NUMPY), "sklearn": _app(_SKLEARN), "pytorch": _app(_TORCH), "huggingface": _app(_TRANSFORMERS),
-    "table": _app(_TABLE), "personal": _app(_NUMPY, _STATE_CLIENT),
-}  # fmt: skip
+    "numpy": _app(_NUMPY),
+    "sklearn": _app(_SKLEARN),
+    "pytorch": _app(_TORCH),
+    "huggingface": _app(_TRANSFORMERS),
+    "table": _app(_TABLE),
+    "personal": _app(_NUMPY, _STATE_CLIENT),
+}

@@ -41,9 +41,13 @@ from tests.support.requests import changed
 
 CONSTANT = set(REFUSALS.values())
 LIMITS = Policy(
-    embedding=31.5, label=2.0, total=33.5, releases=2, minimum_users=100,
+    embedding=31.5,
+    label=2.0,
+    total=33.5,
+    releases=2,
+    minimum_users=100,
     mechanisms=("gaussian", "purkayastha", "randomized-response"),
-)  # fmt: skip
+)
 USERS, SECONDS = 3, 60.0
 
 
@@ -90,10 +94,12 @@ def _questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
         "another encoder": {"encoder": "cd" * 32},
         "another arm": {"arm": "b"},
         "an answer by its own head": {
-            "embedding": None, "label": None, "answer": {"mechanism": "randomized-response", "epsilon": 1.0},
+            "embedding": None,
+            "label": None,
+            "answer": {"mechanism": "randomized-response", "epsilon": 1.0},
             "head": (own[:DIM, :2].copy(), np.zeros(2, np.float32)),
         },
-    }  # fmt: skip
+    }
     for name, changes in others.items():
         yield Attempt(name, request_to_record(changed(honest, **changes)))
     for number in range(12):
@@ -111,8 +117,10 @@ def _no_questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
         "nothing": RecordDict(),
         "numbers": RecordDict({"x": MetricRecord({"y": 1})}),
         "a mechanism by its place": RecordDict(
-            {"request.about": ConfigRecord({**about, "embedding": '{"epsilon": 1.0, "mechanism": "os:system"}'}),
-             "request.arrays": arrays}
+            {
+                "request.about": ConfigRecord({**about, "embedding": '{"epsilon": 1.0, "mechanism": "os:system"}'}),
+                "request.arrays": arrays,
+            }
         ),
         "a stage that is a path": RecordDict(
             {"request.about": ConfigRecord({**about, "stage": "../../ledger"}), "request.arrays": arrays}
@@ -124,36 +132,57 @@ def _no_questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
             {"request.about": about, "request.arrays": ArrayRecord({**arrays, "m1": Array(own.astype(np.float64))})}
         ),
         "a pickle": RecordDict(
-            {"request.about": about,
-             "request.arrays": ArrayRecord({**arrays, "m1": Array("object", (1,), "numpy.ndarray", b"\x80\x04.")})}
+            {
+                "request.about": about,
+                "request.arrays": ArrayRecord({**arrays, "m1": Array("object", (1,), "numpy.ndarray", b"\x80\x04.")}),
+            }
         ),
-    }  # fmt: skip
+    }
     for name, content in odd.items():
         yield Attempt(name, content)
 
 
 def messages_of(tried: list[Attempt], first: int) -> list[Message]:
     return [
-        Message(one.content, metadata=Metadata(
-            run_id=first, message_id=f"m{first + i}", src_node_id=0, dst_node_id=77, reply_to_message_id="",
-            group_id="", created_at=time.time(), ttl=3600.0, message_type=one.kind,
-        ))
+        Message(
+            one.content,
+            metadata=Metadata(
+                run_id=first,
+                message_id=f"m{first + i}",
+                src_node_id=0,
+                dst_node_id=77,
+                reply_to_message_id="",
+                group_id="",
+                created_at=time.time(),
+                ttl=3600.0,
+                message_type=one.kind,
+            ),
+        )
         for i, one in enumerate(tried)
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager
 def served(folder: Path, node: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
     """The installed device, by the command."""
     command = [
-        "device", "serve", node, "--superlink", address, "--root-certificates", folder / "ca.pem", "--key",
+        "device",
+        "serve",
+        node,
+        "--superlink",
+        address,
+        "--root-certificates",
+        folder / "ca.pem",
+        "--key",
         folder / "node.key",
-    ]  # fmt: skip
+    ]
     with (folder / "device.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sottovoce.cli.main", *map(str, command)], stdout=log, stderr=log,
+            [sys.executable, "-m", "sottovoce.cli.main", *map(str, command)],
+            stdout=log,
+            stderr=log,
             env=os.environ | QUIET | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         try:
             yield process
         finally:

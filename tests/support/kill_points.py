@@ -20,12 +20,28 @@ from pathlib import Path
 
 # Numbers of the system calls that write, x86_64 and aarch64; those that open count where they make a file.
 _NUMBERS = {
-    "write": (1, 64), "pwrite64": (18, 68), "writev": (20, 66), "pwritev": (296, 70), "fsync": (74, 82),
-    "fdatasync": (75, 83), "truncate": (76, 45), "ftruncate": (77, 46), "rename": (82, -1), "renameat": (264, 38),
-    "renameat2": (316, 276), "link": (86, -1), "linkat": (265, 37), "unlink": (87, -1), "unlinkat": (263, 35),
-    "mkdir": (83, -1), "mkdirat": (258, 34), "open": (2, -1), "openat": (257, 56), "sendto": (44, 206),
+    "write": (1, 64),
+    "pwrite64": (18, 68),
+    "writev": (20, 66),
+    "pwritev": (296, 70),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "truncate": (76, 45),
+    "ftruncate": (77, 46),
+    "rename": (82, -1),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "link": (86, -1),
+    "linkat": (265, 37),
+    "unlink": (87, -1),
+    "unlinkat": (263, 35),
+    "mkdir": (83, -1),
+    "mkdirat": (258, 34),
+    "open": (2, -1),
+    "openat": (257, 56),
+    "sendto": (44, 206),
     "sendmsg": (46, 211),
-}  # fmt: skip
+}
 _COLUMN = {"x86_64": 0, "aarch64": 1}.get(platform.machine())
 _CALLS = {} if _COLUMN is None else {n[_COLUMN]: name for name, n in _NUMBERS.items() if n[_COLUMN] >= 0}
 _TRACEME, _SYSCALL, _SETOPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
@@ -38,9 +54,13 @@ class _Info(ctypes.Structure):
     """ptrace_syscall_info: at an entry `values` are the number and six arguments, at an exit what came back."""
 
     _fields_ = (
-        ("op", ctypes.c_uint8), ("pad", ctypes.c_uint8 * 3), ("arch", ctypes.c_uint32), ("ip", ctypes.c_uint64),
-        ("sp", ctypes.c_uint64), ("values", ctypes.c_int64 * 7),
-    )  # fmt: skip
+        ("op", ctypes.c_uint8),
+        ("pad", ctypes.c_uint8 * 3),
+        ("arch", ctypes.c_uint32),
+        ("ip", ctypes.c_uint64),
+        ("sp", ctypes.c_uint64),
+        ("values", ctypes.c_int64 * 7),
+    )
 
 
 @dataclass

@@ -55,9 +55,20 @@ SIGNER = bytes(range(32))
 PUBLISHER = public_of(SIGNER)
 POLICY = Policy(embedding=70.0, label=6.0, text=400.0, answer=6.0, statistic=6.0, total=900.0)
 TOKENS = (
-    b"\xff\xff\xff\xff\x0f", b"\n\x0erequest.arrays", b"request.about", b"sottovoce.raw", b"float32", b"int64",
-    b"label.about", b"embedding.arrays", b"ids", b"users", b'{"mechanism": "identity"}', b"NaN", b"[" * 1200,
-)  # fmt: skip
+    b"\xff\xff\xff\xff\x0f",
+    b"\n\x0erequest.arrays",
+    b"request.about",
+    b"sottovoce.raw",
+    b"float32",
+    b"int64",
+    b"label.about",
+    b"embedding.arrays",
+    b"ids",
+    b"users",
+    b'{"mechanism": "identity"}',
+    b"NaN",
+    b"[" * 1200,
+)
 
 
 def small(**changes: Any) -> Request:
@@ -73,14 +84,21 @@ def asked() -> list[Request]:
     ones = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
     response = {"mechanism": "randomized-response", "epsilon": 2.0}
     return [
-        small(), small(**none), small(label=None, embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
-        small(embedding={"mechanism": "gaussian", "sigma": 2.0}), small(embedding={"mechanism": "identity"}),
+        small(),
+        small(**none),
+        small(label=None, embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
+        small(embedding={"mechanism": "gaussian", "sigma": 2.0}),
+        small(embedding={"mechanism": "identity"}),
         small(prior=ones, label={"mechanism": "randomized-response-prior", "epsilon": 1.0}),
         small(embedding=None, label=None, answer=response, head=ones),
-        small(embedding=None, label=None, codes=np.eye(CLASSES, dtype=np.float32),
-              statistic={"mechanism": "privunit", "epsilon": 3.0}),
+        small(
+            embedding=None,
+            label=None,
+            codes=np.eye(CLASSES, dtype=np.float32),
+            statistic={"mechanism": "privunit", "epsilon": 3.0},
+        ),
         small(**none, text=text, vocabulary=words()),
-    ]  # fmt: skip
+    ]
 
 
 def bytes_of(request: Request) -> bytes:
@@ -111,9 +129,14 @@ def _requests() -> Target:
         return "accepted"
 
     return Target(
-        "requests", run, [bytes_of(r) for r in asked()], (ValueError, Refused), TOKENS, (of_records,),
+        "requests",
+        run,
+        [bytes_of(r) for r in asked()],
+        (ValueError, Refused),
+        TOKENS,
+        (of_records,),
         visits=("request_from_record", "Request.from_parts", "_spec", "_read", "_about", "Policy.check"),
-    )  # fmt: skip
+    )
 
 
 def _replies() -> Target:
@@ -133,12 +156,20 @@ def _replies() -> Target:
 
     seeds = [bytes([i]) + record_to_bytes(reply_to_record(honest(r, 2))) for i, r in enumerate(talks)]
     return Target(
-        "replies", run, seeds, tokens=TOKENS, changes=(behind(1, of_records),),
+        "replies",
+        run,
+        seeds,
+        tokens=TOKENS,
+        changes=(behind(1, of_records),),
         visits=(
-            "reply_from_record", "_validate", "VectorRelease.checks", "ClassRelease.checks", "TextQuestion.checks",
+            "reply_from_record",
+            "_validate",
+            "VectorRelease.checks",
+            "ClassRelease.checks",
+            "TextQuestion.checks",
             "Guarantee.from_dict",
         ),
-    )  # fmt: skip
+    )
 
 
 def _batches() -> Target:
@@ -164,14 +195,16 @@ def _batches() -> Target:
     seeds = []
     for i, wanted in enumerate(talks):
         reply = honest(wanted, 3)
-        plain = [b"".join(r.values[j].tobytes() for r in reply.releases)
-                 for j in range(3)]  # fmt: skip
+        plain = [b"".join(r.values[j].tobytes() for r in reply.releases) for j in range(3)]
         rows = b"".join(row.ljust(row_bytes(wanted), b"\0") for row in plain)
         seeds += [bytes([i, 0]) + rows, bytes([i, 64]) + rows, bytes([i, 1]) + bytes(3 * sealed_bytes(wanted))]
     return Target(
-        "batches", run, seeds, tokens=(bytes(64), b"\xff" * 64),
+        "batches",
+        run,
+        seeds,
+        tokens=(bytes(64), b"\xff" * 64),
         visits=("open_batch", "unseal", "_first", "_validate", "VectorRelease.checks", "TextQuestion.checks"),
-    )  # fmt: skip
+    )
 
 
 class _Store:
@@ -200,8 +233,12 @@ def _rounds() -> Target:
     wanted = small(part=(1, 2))
     enrolled = {7: Enrolled(np.array([0, 1, 5]), np.array([1, 2, 1]))}
     body = bytes_of(wanted)
-    known = {"another error", "a reply that is not sealed, or unreadable", *(text for _, text in REFUSALS.values()),
-             *map(describe_error, ("code 0", "code 1", "code 2", "code 5", "code 8"))}  # fmt: skip
+    known = {
+        "another error",
+        "a reply that is not sealed, or unreadable",
+        *(text for _, text in REFUSALS.values()),
+        *map(describe_error, ("code 0", "code 1", "code 2", "code 5", "code 8")),
+    }
     constant = {"not enrolled there", "user of another part", "record below 0", "of another length"}
 
     def run(data: bytes) -> str:
@@ -220,9 +257,13 @@ def _rounds() -> Target:
     sealed = Sealed(np.array([1, 5, 1]), np.array([0, 0, 1]), rows)
     seeds = [b"r" + record_to_bytes(sealed_to_record(sealed)), b"0104", b"0five"]
     return Target(
-        "rounds", run, seeds, tokens=TOKENS, changes=(behind(1, of_records),),
+        "rounds",
+        run,
+        seeds,
+        tokens=TOKENS,
+        changes=(behind(1, of_records),),
         visits=("Rounds._take", "sealed_from_record", "Sealed.__post_init__", "_describe", "read_request"),
-    )  # fmt: skip
+    )
 
 
 def _answers(folder: Path) -> Target:
@@ -245,9 +286,13 @@ def _answers(folder: Path) -> Target:
 
     seeds = [bytes_of(r) for r in (*asked()[1:2], asked()[8])]
     return Target(
-        "answers", run, seeds, tokens=TOKENS, changes=(of_records,),
+        "answers",
+        run,
+        seeds,
+        tokens=TOKENS,
+        changes=(of_records,),
         visits=("answer", "Sanitizer.answer", "_reply", "Request.from_parts"),
-    )  # fmt: skip
+    )
 
 
 def _questions(folder: Path) -> Target:
@@ -270,9 +315,14 @@ def _questions(folder: Path) -> Target:
         write_question(path, request, SIGNER if len(seeds) % 2 else None)
         seeds.append(path.read_bytes())
     return Target(
-        "questions", run, seeds, (ValueError, Refused), TOKENS, (behind(64, of_records),),
+        "questions",
+        run,
+        seeds,
+        (ValueError, Refused),
+        TOKENS,
+        (behind(64, of_records),),
         visits=("read_question", "describe_question", "Policy.listing", "verified"),
-    )  # fmt: skip
+    )
 
 
 def _objects() -> Target:
@@ -297,9 +347,15 @@ def _objects() -> Target:
         whole = assemble(made, lambda name: there.get(name, b""), limit=2**16)
         return type(whole).__name__
 
-    tokens = (b"ArrayChunk 5\0", b"Array 3\0", b"RecordDict 0\0", b"ConfigRecord 9\0", b"\0",
-              b'{"arraychunk_ids": [0, 0]}',
-              *(name.encode() for name in parts))  # fmt: skip
+    tokens = (
+        b"ArrayChunk 5\0",
+        b"Array 3\0",
+        b"RecordDict 0\0",
+        b"ConfigRecord 9\0",
+        b"\0",
+        b'{"arraychunk_ids": [0, 0]}',
+        *(name.encode() for name in parts),
+    )
     one = {"tree": of_tree(tree), "objects": {k: v.decode("latin-1") for k, v in parts.items()}}
 
     def of_an_object(rng: random.Random, data: bytes, other: bytes) -> bytes:
@@ -313,14 +369,15 @@ def _objects() -> Target:
         return json.dumps(values).encode()
 
     return Target(
-        "objects", run, [json.dumps(one, ensure_ascii=True).encode()], (Unusable,),
+        "objects",
+        run,
+        [json.dumps(one, ensure_ascii=True).encode()],
+        (Unusable,),
         changes=(of_json, of_an_object, of_an_object),
         visits=("assemble", "_grown", "_is_chunk"),
-    )  # fmt: skip
+    )
 
 
 def targets(folder: Path) -> list[Target]:
     """All of them; what they write lies in a folder."""
-    return [
-        _requests(), _replies(), _batches(), _rounds(), _answers(folder), _questions(folder), _objects(),
-    ]  # fmt: skip
+    return [_requests(), _replies(), _batches(), _rounds(), _answers(folder), _questions(folder), _objects()]

@@ -56,6 +56,7 @@ class Newcomer:
     def _files(self) -> dict[Path, str]:
         """Every folder under the home, and every file by what it holds; without Python's bytecode."""
         return {
-            path: sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in self.home.rglob("*")
+            path: sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+            for path in self.home.rglob("*")
             if "__pycache__" not in path.parts
-        }  # fmt: skip
+        }

@@ -74,10 +74,14 @@ def _nodes(folder: Path) -> Target:
         return "simulation" if node.simulated else "device"
 
     return Target(
-        "nodes", run, [device, simulation], (ValueError, Refused),
-        (b"NaN", b"Infinity", b"[" * 1200, b"os:system"), (of_json,),
+        "nodes",
+        run,
+        [device, simulation],
+        (ValueError, Refused),
+        (b"NaN", b"Infinity", b"[" * 1200, b"os:system"),
+        (of_json,),
         visits=("load_node", "Policy.from_dict", "Policy.__post_init__", "_simulation", "_seal", "admit_installed"),
-    )  # fmt: skip
+    )
 
 
 def _bundles(folder: Path) -> Target:
@@ -93,9 +97,15 @@ def _bundles(folder: Path) -> Target:
     made = {}
     for name, request in (("e", wanted), ("t", text)):
         write_bundle(
-            folder / f"bundle-{name}", request, POLICY, name="small", arm="a", made_by="tests",
-            parts=Parts(encoder, vocabulary=folder / "bundle-words"), keys=Keys(signer=SIGNER),
-        )  # fmt: skip
+            folder / f"bundle-{name}",
+            request,
+            POLICY,
+            name="small",
+            arm="a",
+            made_by="tests",
+            parts=Parts(encoder, vocabulary=folder / "bundle-words"),
+            keys=Keys(signer=SIGNER),
+        )
         paths = [p for p in (folder / f"bundle-{name}").rglob("*") if p.is_file()]
         made[name] = {p.relative_to(folder / f"bundle-{name}").as_posix(): p.read_bytes() for p in paths}
 
@@ -135,9 +145,13 @@ def _bundles(folder: Path) -> Target:
         b"[" * 1200,
     )
     return Target(
-        "bundles", run, seeds, tokens=names, changes=(behind_line(of_json),),
+        "bundles",
+        run,
+        seeds,
+        tokens=names,
+        changes=(behind_line(of_json),),
         visits=("open_bundle", "_manifest", "_verify", "_listed", "_signed", "Request.from_parts", "load", "_digests"),
-    )  # fmt: skip
+    )
 
 
 def _apps(folder: Path) -> Target:
@@ -164,9 +178,12 @@ def _apps(folder: Path) -> Target:
         archive(mine | {"client\\a.py": b""}),
     ]
     return Target(
-        "apps", run, seeds, tokens=(b"PK\x05\x06", b"PK\x06\x07", b"PK\x01\x02", b"client/a.py", b"../", b"client/"),
+        "apps",
+        run,
+        seeds,
+        tokens=(b"PK\x05\x06", b"PK\x06\x07", b"PK\x01\x02", b"client/a.py", b"../", b"client/"),
         visits=("same_code", "_bounded", "_same"),
-    )  # fmt: skip
+    )
 
 
 # -- HTTP, from a server -----------------------------------------------------------------------------------------------
@@ -196,10 +213,20 @@ def _response(body: bytes, *head: str, status: str = "200 OK") -> bytes:
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-_HTTP = (b"Transfer-Encoding: chunked\r\n", b"Content-Encoding: gzip\r\n", b"Content-Length: 99999999999\r\n",
-         b"\r\n\r\n",
-         b"HTTP/1.1 302 Found\r\nLocation: https://x/\r\n", b"Date: Fri, 31 Dec 9999 23:59:59 GMT", b"ff\r\n",
-         b"charset=utf-16", b"[" * 1200, b"HTTP/1.1 401 Unauthorized", b"Infinity", b"null")  # fmt: skip
+_HTTP = (
+    b"Transfer-Encoding: chunked\r\n",
+    b"Content-Encoding: gzip\r\n",
+    b"Content-Length: 99999999999\r\n",
+    b"\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: https://x/\r\n",
+    b"Date: Fri, 31 Dec 9999 23:59:59 GMT",
+    b"ff\r\n",
+    b"charset=utf-16",
+    b"[" * 1200,
+    b"HTTP/1.1 401 Unauthorized",
+    b"Infinity",
+    b"null",
+)
 
 
 def _fleets(folder: Path) -> Target:
@@ -207,9 +234,14 @@ def _fleets(folder: Path) -> Target:
     keys = _keys(folder)
     line = fleet.Fleet("a:1", keys / "ca" / "ca.pem", next((keys / "pair").glob("node*.key"), keys / "pair" / "node"))
     calls: list[Callable[[], Any]] = [
-        lambda: line.activate(None), lambda: line.activate(5), line.beat, line.receive, lambda: line.fab(1),
-        lambda: line.announce(PushMessagesRequest()), line.close,
-    ]  # fmt: skip
+        lambda: line.activate(None),
+        lambda: line.activate(5),
+        line.beat,
+        line.receive,
+        lambda: line.fab(1),
+        lambda: line.announce(PushMessagesRequest()),
+        line.close,
+    ]
 
     def run(data: bytes) -> str:
         bounded = fleet.BoundedTransport(fleet.context_for("superlink"), fleet._LARGER)
@@ -225,22 +257,33 @@ def _fleets(folder: Path) -> Target:
             fleet._now() + line._client._signed.offset + timedelta(days=1)
         return "accepted"
 
-    bodies = [ActivateNodeResponse(node_id=7), ActivateNodeResponse(), SendNodeHeartbeatResponse(success=True),
-              PullMessagesResponse(), GetFabResponse(fab=Fab(content=b"x")),
-              PushMessagesResponse(session_id="s")]  # fmt: skip
+    bodies = [
+        ActivateNodeResponse(node_id=7),
+        ActivateNodeResponse(),
+        SendNodeHeartbeatResponse(success=True),
+        PullMessagesResponse(),
+        GetFabResponse(fab=Fab(content=b"x")),
+        PushMessagesResponse(session_id="s"),
+    ]
     seeds = [bytes([i]) + _response(body.SerializeToString()) for i, body in enumerate(bodies)]
     refused = json.dumps({"code": 2004, "detail": "no"}).encode()
-    seeds += [b"\0" + _response(refused, status="400 Bad Request"),
-              b"\1" + _response(refused, status="400 Bad Request"),
-              b"\3" + _response(b"", "Date: Mon, 01 Jan 2024 00:00:00 GMT", status="401 Unauthorized"),
-              b"\3" + _response(b"", "Date: Fri, 31 Dec 9999 23:59:59 GMT", status="401 Unauthorized"),
-              b"\3" + _response(b"[" * 1200, status="500 Failed"),
-              b"\3" + _response(b"", status="503 Busy")]  # fmt: skip
+    seeds += [
+        b"\0" + _response(refused, status="400 Bad Request"),
+        b"\1" + _response(refused, status="400 Bad Request"),
+        b"\3" + _response(b"", "Date: Mon, 01 Jan 2024 00:00:00 GMT", status="401 Unauthorized"),
+        b"\3" + _response(b"", "Date: Fri, 31 Dec 9999 23:59:59 GMT", status="401 Unauthorized"),
+        b"\3" + _response(b"[" * 1200, status="500 Failed"),
+        b"\3" + _response(b"", status="503 Busy"),
+    ]
     return Target(
-        "fleets", run, seeds, (fleet.Lost, fleet.Rejected, fleet.Unusable), _HTTP,
+        "fleets",
+        run,
+        seeds,
+        (fleet.Lost, fleet.Rejected, fleet.Unusable),
+        _HTTP,
         (behind(1, of_http), behind(1, _in_body(of_json))),
         visits=("Fleet._call", "_refusal", "BoundedTransport.handle_request", "_Client.corrected", "_lost"),
-    )  # fmt: skip
+    )
 
 
 def _models(folder: Path) -> Target:
@@ -262,13 +305,20 @@ def _models(folder: Path) -> Target:
         return "answers"
 
     answer = json.dumps({"classes": ["a", "b", "c"], "probabilities": [[1, 0, 0.0], [0.5, 0.25, 0.25]]}).encode()
-    seeds = [b"q" + _response(bytes_of(embedding)), b"1" + _response(answer),
-             b"1" + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
-             % (len(answer), answer)]  # fmt: skip
+    seeds = [
+        b"q" + _response(bytes_of(embedding)),
+        b"1" + _response(answer),
+        b"1" + b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(answer), answer),
+    ]
     return Target(
-        "models", run, seeds, (ServerError,), _HTTP, (behind(1, of_http), _in_body(of_json), _in_body(of_records)),
+        "models",
+        run,
+        seeds,
+        (ServerError,),
+        _HTTP,
+        (behind(1, of_http), _in_body(of_json), _in_body(of_records)),
         visits=("Server._answer", "Model.question", "Model.answer", "_read"),
-    )  # fmt: skip
+    )
 
 
 def _in_body(change: Callable[[Any, bytes, bytes], bytes]) -> Callable[[Any, bytes, bytes], bytes]:
@@ -286,8 +336,9 @@ def _in_body(change: Callable[[Any, bytes, bytes], bytes]) -> Callable[[Any, byt
 def _deliveries(folder: Path) -> Target:
     """The training server's `sottovoce/deployment/shuffler_client.py`: what a shuffler says of a stage."""
     pair = _keys(folder) / "pair"
-    with Shuffler("a:1", root_certificates=folder / "ca" / "ca.pem", certificate=pair / "cert.pem",
-                  key=pair / "cert.key") as shuffler:  # fmt: skip
+    with Shuffler(
+        "a:1", root_certificates=folder / "ca" / "ca.pem", certificate=pair / "cert.pem", key=pair / "cert.key"
+    ) as shuffler:
         pass
     left = [0]
 
@@ -330,14 +381,20 @@ def _deliveries(folder: Path) -> Target:
         "dropped": {"a": 1},
         "errors": {},
     }
-    seeds = [_response(json.dumps(about).encode() + b"\n12345678"),
-             _response(b'{"asked": 3, "answered": 1, "users": 2}', status="202 Accepted"),
-             _response(b"the stage was opened by another request", status="409 Conflict")]  # fmt: skip
+    seeds = [
+        _response(json.dumps(about).encode() + b"\n12345678"),
+        _response(b'{"asked": 3, "answered": 1, "users": 2}', status="202 Accepted"),
+        _response(b"the stage was opened by another request", status="409 Conflict"),
+    ]
     return Target(
-        "deliveries", run_delivered, seeds, (UserError,), _HTTP,
+        "deliveries",
+        run_delivered,
+        seeds,
+        (UserError,),
+        _HTTP,
         (of_http, _in_body(behind_line(of_json)), _in_body(of_json)),
         visits=("Shuffler._delivered", "Shuffler._head", "Shuffler._table", "_counts", "Shuffler.batch"),
-    )  # fmt: skip
+    )
 
 
 # -- the shuffler's own doors ------------------------------------------------------------------------------------------
@@ -358,9 +415,14 @@ def _enrolments(folder: Path) -> Target:
 
     seeds = [b"t" + json.dumps(_TABLE).encode(), b"1" + tokens(_TABLE, SIGNER).encode()]
     return Target(
-        "enrolments", run, seeds, (UserError,), (b"[" * 1200, b"\x1c", b"\xff", b'"node"'), (behind(1, of_json),),
+        "enrolments",
+        run,
+        seeds,
+        (UserError,),
+        (b"[" * 1200, b"\x1c", b"\xff", b'"node"'),
+        (behind(1, of_json),),
         visits=("read_table", "read_tokens", "_token", "_said", "_check_people", "_enrolled"),
-    )  # fmt: skip
+    )
 
 
 class _Stages:
@@ -404,13 +466,22 @@ def _doors(folder: Path) -> Target:
         lines = [f"{first} HTTP/1.1", "Host: a", *head, f"Content-Length: {len(body)}", "Connection: close"]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
-    seeds = [sent(bytes_of(small()), "Row-Bytes: 112", "Timeout: 60.5"), sent(b"", first="GET /v1/stages/train"),
-             sent(b"too", first="POST /short"), b"GET /v1/stages/x HTTP/1.1\r\n\r\nGET /v1 HTTP/1.1\r\nHost: a\r\n\r\n",
-             sent(bytes_of(small(stage="next")), "Row-Bytes: 112", "Timeout: 1")]  # fmt: skip
+    seeds = [
+        sent(bytes_of(small()), "Row-Bytes: 112", "Timeout: 60.5"),
+        sent(b"", first="GET /v1/stages/train"),
+        sent(b"too", first="POST /short"),
+        b"GET /v1/stages/x HTTP/1.1\r\n\r\nGET /v1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        sent(bytes_of(small(stage="next")), "Row-Bytes: 112", "Timeout: 1"),
+    ]
     return Target(
-        "doors", run, seeds, (), (*_HTTP, b"Expect: 100-continue\r\n", b"%ff", b"nan"),
-        (of_http, _in_body(of_records)), visits=("read_body", "read_request", "_number", "Patient._wait"),
-    )  # fmt: skip
+        "doors",
+        run,
+        seeds,
+        (),
+        (*_HTTP, b"Expect: 100-continue\r\n", b"%ff", b"nan"),
+        (of_http, _in_body(of_records)),
+        visits=("read_body", "read_request", "_number", "Patient._wait"),
+    )
 
 
 def _spoken(app: Any, data: bytes) -> str:
@@ -473,6 +544,4 @@ class _Wire(asyncio.Transport):
 
 def targets(folder: Path) -> list[Target]:
     """All of them; what they write lies in a folder."""
-    return [make(folder) for make in (
-        _nodes, _bundles, _apps, _fleets, _models, _deliveries, _enrolments, _doors,
-    )]  # fmt: skip
+    return [make(folder) for make in (_nodes, _bundles, _apps, _fleets, _models, _deliveries, _enrolments, _doors)]

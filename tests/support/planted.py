@@ -109,9 +109,7 @@ def words(padded: bool) -> Draws:
             keep = (np.exp(0.25) - 1) / (np.exp(0.25) + 3)
             count = 4 if padded else len(given)
             found.append(
-                " ".join(
-                    given[i] if i < len(given) and coins[i] < keep else known[row[i]] for i in range(count)
-                )
+                " ".join(given[i] if i < len(given) and coins[i] < keep else known[row[i]] for i in range(count))
             )
         return found
 
@@ -219,15 +217,30 @@ def narrow(x: list[float], n: int) -> list[list[float]]:
 
 #: Faults that no constant of the sequential audit was chosen on.
 FRESH: dict[str, tuple[Draws, dict[str, Any]]] = {
-    "mean of fewer": (mean, {"epsilon": 1.0, "neighbours": "add-remove",
-                             "inputs": {"records": {"low": 0, "high": 100, "whole": True}, "count": 4}}),
-    "sign of a sum": (majority, {"epsilon": 1.0, "neighbours": "replace", "releases": "vector",
-                                 "inputs": {"records": {"low": -1.0, "high": 1.0}, "count": 5}}),
-    "exponential at twice the rate": (chosen, {"epsilon": 1.0, "neighbours": "replace", "releases": "category",
-                                               "inputs": {"records": [0, 1, 2], "count": 6}}),
+    "mean of fewer": (
+        mean,
+        {
+            "epsilon": 1.0,
+            "neighbours": "add-remove",
+            "inputs": {"records": {"low": 0, "high": 100, "whole": True}, "count": 4},
+        },
+    ),
+    "sign of a sum": (
+        majority,
+        {
+            "epsilon": 1.0,
+            "neighbours": "replace",
+            "releases": "vector",
+            "inputs": {"records": {"low": -1.0, "high": 1.0}, "count": 5},
+        },
+    ),
+    "exponential at twice the rate": (
+        chosen,
+        {"epsilon": 1.0, "neighbours": "replace", "releases": "category", "inputs": {"records": [0, 1, 2], "count": 6}},
+    ),
     "truth at times": (honest_at_times, _LABEL),
     "Gaussian at two thirds": (narrow, {"mu": 1.0, "inputs": {"radius": 1.0, "size": 3}, "releases": "vector"}),
-}  # fmt: skip
+}
 
 
 def main(name: str) -> None:

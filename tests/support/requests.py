@@ -21,10 +21,23 @@ _OWN = ("arm", "stage", "split", "part", "minimum_users")
 
 
 def made(
-    *, classes: int, encoder: str = "", mean: Any = None, m1: Any = None, embedding: Any = None, label: Any = None,
-    text: Any = None, statistic: Any = None, answer: Any = None, prior: Any = None, codes: Any = None, head: Any = None,
-    vocabulary: Any = None, masked_lm: str = "", **own: Any,
-) -> Request:  # fmt: skip
+    *,
+    classes: int,
+    encoder: str = "",
+    mean: Any = None,
+    m1: Any = None,
+    embedding: Any = None,
+    label: Any = None,
+    text: Any = None,
+    statistic: Any = None,
+    answer: Any = None,
+    prior: Any = None,
+    codes: Any = None,
+    head: Any = None,
+    vocabulary: Any = None,
+    masked_lm: str = "",
+    **own: Any,
+) -> Request:
     """A request whose mechanisms, maps and other parameters are given by name; what no question reads is left out."""
     questions: list[Question] = []
     if text is not None:

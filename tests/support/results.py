@@ -116,18 +116,20 @@ def curve() -> dict[str, Any]:
     arms = [line("no noise", "identity", math.inf, 0.85, metric="euclidean", reference=True, clean=0.85)]
     for e, public, private in ((1.0, 0.66, 0.69), (4.0, 0.74, 0.78), (10.0, 0.78, 0.81)):
         arms.append(
-            line(
-                f"public-only, ε = {e:g}", "purkayastha", e, public, label=None, way="public-only", clean=0.82
-            )
+            line(f"public-only, ε = {e:g}", "purkayastha", e, public, label=None, way="public-only", clean=0.82)
         )
         arms.append(line(f"Purkayastha, ε = {e:g}", "purkayastha", e, private, clean=0.83))
     return _results("sst2-release-once", arms, ["0", "1"], 0.509)
 
 
 def guesses(
-    scores: np.ndarray, labels: np.ndarray, texts: np.ndarray | None = None, *, numbers: Sequence[float] | None = None,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    texts: np.ndarray | None = None,
+    *,
+    numbers: Sequence[float] | None = None,
     seed: int = 1,
-) -> Guesses:  # fmt: skip
+) -> Guesses:
     """Guesses of as many distinct texts and users as there are rows."""
     rows = np.arange(len(labels))
     names = [str(k) for k in range(scores.shape[1])]

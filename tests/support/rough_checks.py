@@ -62,8 +62,10 @@ class Told:
 def twice(stage: str, got: Gathered) -> Iterator[str]:
     """A record's release, or the very bytes of one, that counts more than once."""
     for what, of in (
-        ("owner", got.owners), ("row", got.rows), ("release", [tuple(sorted(p.items())) for p in got.payloads])
-    ):  # fmt: skip
+        ("owner", got.owners),
+        ("row", got.rows),
+        ("release", [tuple(sorted(p.items())) for p in got.payloads]),
+    ):
         for one, n in Counter(of).items():
             if n > 1:
                 yield f"{stage}: {n} times: {what} {one!r}"
@@ -91,9 +93,7 @@ def lost(
         yield f"{stage}: of nobody's: {sorted(strangers)}"
 
 
-def uncharged(
-    stage: str, got: Gathered, charged: Mapping[tuple[str, int, int, str], Sequence[bytes]]
-) -> Iterator[str]:
+def uncharged(stage: str, got: Gathered, charged: Mapping[tuple[str, int, int, str], Sequence[bytes]]) -> Iterator[str]:
     """A release that left and is not on its device's ledger, to the byte and once. charged: payloads by stage, user,
     record, channel."""
     for (user, record), payload in zip(got.owners, got.payloads, strict=True):

@@ -57,8 +57,12 @@ FAULTS = (
     *(("kill", party) for party in (SUPERLINK, GATEWAY, SHUFFLER, SERVER, DEVICE)),
     *(("stop", party) for party in (SUPERLINK, GATEWAY, SHUFFLER, SERVER, DEVICE)),
     *(("full disk", party) for party in (SHUFFLER, SERVER, DEVICE)),
-    ("clock", DEVICE), ("cut", DEVICE), ("cut", SERVER), ("slow", DEVICE), ("slow", SERVER),
-)  # fmt: skip
+    ("clock", DEVICE),
+    ("cut", DEVICE),
+    ("cut", SERVER),
+    ("slow", DEVICE),
+    ("slow", SERVER),
+)
 _CLI = [sys.executable, "-m", "sottovoce.cli.main"]
 
 
@@ -127,10 +131,22 @@ class Day:
         add(SUPERLINK, superlink.command(files["superlink"], port=self._ports[SUPERLINK]), files["superlink"])
         gateway = ["deploy", "gateway", *link, *shown(files["superlink"]), "--port", self._ports[GATEWAY]]
         add(GATEWAY, [*_CLI, *gateway], files["superlink"])
-        shuffler = ["deploy", "shuffler", files["shuffler"], *link, "--secret", files["superlink"] / "secret",
-                    *shown(files["shuffler"]), "--port", self._ports[SHUFFLER],
-                    "--users", folder / "enrolment.jsonl", "--enrolment-key", folder / "enrolment" / "sign.pub",
-                    "--origins"]  # fmt: skip
+        shuffler = [
+            "deploy",
+            "shuffler",
+            files["shuffler"],
+            *link,
+            "--secret",
+            files["superlink"] / "secret",
+            *shown(files["shuffler"]),
+            "--port",
+            self._ports[SHUFFLER],
+            "--users",
+            folder / "enrolment.jsonl",
+            "--enrolment-key",
+            folder / "enrolment" / "sign.pub",
+            "--origins",
+        ]
         add(SHUFFLER, [*_CLI, *shuffler], files["shuffler"], self._look_into_the_store)
         server = [sys.executable, "-m", "tests.support.rough_server", files["server"]]
         add(SERVER, [*server, f"127.0.0.1:{self.lines[SERVER].port}"], files["server"])
@@ -264,9 +280,11 @@ class Day:
         """Every stage in the end, asked of the shuffler itself."""
         server, private = self.folder / "server", read_key(self.folder / "server" / "seal.key")
         with Shuffler(
-            f"127.0.0.1:{self._ports[SHUFFLER]}", root_certificates=self.folder / "ca" / "ca.pem",
-            certificate=server / "cert.pem", key=server / "cert.key",
-        ) as line:  # fmt: skip
+            f"127.0.0.1:{self._ports[SHUFFLER]}",
+            root_certificates=self.folder / "ca" / "ca.pem",
+            certificate=server / "cert.pem",
+            key=server / "cert.key",
+        ) as line:
             for k in range(len(list((server / "stages").iterdir()))):
                 request, stage = asked(k), stage_name(k)
                 body = record_to_bytes(request_to_record(request))

@@ -37,10 +37,15 @@ def main(folder: Path, shuffler: str) -> int:
     done.mkdir(exist_ok=True)
     k = max(0, len(list(done.iterdir())) - STAGES)
     try:
-        with lines_to(say), Shuffler(
-            shuffler, root_certificates=folder.parent / "ca" / "ca.pem", certificate=folder / "cert.pem",
-            key=folder / "cert.key",
-        ) as line:  # fmt: skip
+        with (
+            lines_to(say),
+            Shuffler(
+                shuffler,
+                root_certificates=folder.parent / "ca" / "ca.pem",
+                certificate=folder / "cert.pem",
+                key=folder / "cert.key",
+            ) as line,
+        ):
             users = RemoteShuffler(line, seal_keys=[folder / "seal.key"], timeout=TIMEOUT)
             while k < STAGES or not (folder / "enough").exists():
                 got = users.collect(asked(k))

@@ -12,12 +12,7 @@ from flwr.app import RecordDict
 
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import Sealed, generate_keys, seal, sealed_bytes
-from mechanisms.messages.wire import (
-    record_to_bytes,
-    request_from_record,
-    request_to_record,
-    sealed_to_record,
-)
+from mechanisms.messages.wire import record_to_bytes, request_from_record, request_to_record, sealed_to_record
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store
@@ -26,9 +21,7 @@ from tests.support.clients import request
 
 PRIVATE, PUBLIC = generate_keys()
 #: Each user with two records.
-ENROLLED = {
-    node: Enrolled(np.arange(first, first + 4), np.full(4, 2)) for node, first in ((11, 100), (2**63 + 5, 104))
-}
+ENROLLED = {node: Enrolled(np.arange(first, first + 4), np.full(4, 2)) for node, first in ((11, 100), (2**63 + 5, 104))}
 ONE, TWO = ENROLLED
 Answer = tuple[int, RecordDict | None, str | None]
 

@@ -165,9 +165,12 @@ def stand_in_gpu(deaf: str | None = None) -> Iterator[StandIn]:
         stand_in.chance = state
 
     fakes = {
-        "is_available": lambda: True, "current_device": lambda: 0, "manual_seed": seed,
-        "get_rng_state": lambda device=None: stand_in.chance, "set_rng_state": set_state,
-    }  # fmt: skip
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "manual_seed": seed,
+        "get_rng_state": lambda device=None: stand_in.chance,
+        "set_rng_state": set_state,
+    }
     generator = torch.Generator
     with pytest.MonkeyPatch.context() as patch:
         for name, value in fakes.items():

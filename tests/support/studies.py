@@ -85,8 +85,10 @@ def prepared(study: Experiment) -> Prepared:
 
     users, repeats = study.population.users, study.data.test_repeats
     (public, h_public), (train, h_train), (test, h_test) = (
-        part("public", PUBLIC), part("train", users), part("test", TEST),
-    )  # fmt: skip
+        part("public", PUBLIC),
+        part("train", users),
+        part("test", TEST),
+    )
     rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
     labels = public.labels if study.data.public.labels else None
     learned = study.training.maps == "learned"
@@ -116,9 +118,12 @@ class LocalGrid:
     """
 
     def __init__(
-        self, nodes: int, *, lost: Iterable[int] = (),
+        self,
+        nodes: int,
+        *,
+        lost: Iterable[int] = (),
         tamper: dict[int, Callable[[RecordDict, str], RecordDict]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.nodes = nodes
         self.lost = set(lost)
         self.tamper = tamper or {}
@@ -193,9 +198,13 @@ class Ran:
 
 
 def run_arms(
-    study: Experiment, grid: LocalGrid, *, ready: Prepared | None = None, models: Path = Path("unused"),
+    study: Experiment,
+    grid: LocalGrid,
+    *,
+    ready: Prepared | None = None,
+    models: Path = Path("unused"),
     nodes: Path = Path("unused"),
-) -> dict[str, Ran]:  # fmt: skip
+) -> dict[str, Ran]:
     """Every arm on the grid, one after another, by name. ready: of the study, where it is not `prepared`."""
     ready = ready or prepared(study)
     users = FlowerUsers(grid, study.population, seed=study.seed, tests=len(ready.held.test_rows), nodes=nodes)

@@ -29,9 +29,14 @@ class Party:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], place: Path, log: Path, environment: Mapping[str, str],
+        self,
+        name: str,
+        command: Sequence[str],
+        place: Path,
+        log: Path,
+        environment: Mapping[str, str],
         gone: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name, self.place, self.log = name, place, log
         self.samples: list[Sample] = []
         self.codes: list[int] = []
@@ -89,9 +94,15 @@ class Party:
         with open(self.log, "ab", buffering=0) as log:
             while not self._ending:
                 process = subprocess.Popen(
-                    self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT,
-                    env=os.environ | self._environment, start_new_session=True, preexec_fn=_with_us,
-                )  # fmt: skip
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    cwd=ROOT,
+                    env=os.environ | self._environment,
+                    start_new_session=True,
+                    preexec_fn=_with_us,
+                )
                 self._since, self._process = time.monotonic(), process
                 if self._full:
                     self._limit(process.pid)

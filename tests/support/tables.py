@@ -25,18 +25,61 @@ flick jumbo kiosk mango ninja opium plaza squid tulip ulcer vodka yacht zebra co
 WORDS = tuple(_SAID.split())
 #: Parts of texts, labels and users that readers may trip over.
 ODD = (
-    "é", unicodedata.normalize("NFD", "é"), "漢字", "שלום", "😀👍🏽", "\u200b", "\u00a0", "ﬁ", "Ⅷ", "１", "ß", "İ",
-    "&amp;", "<br />", "<b>x</b>", "&lt;3", '"', "''", ",", ";", "|", "\\", "=1+1", "\u2028", "\x85", "\x0b", "+1",
-    "1e0", "-0",
-)  # fmt: skip
+    "é",
+    unicodedata.normalize("NFD", "é"),
+    "漢字",
+    "שלום",
+    "😀👍🏽",
+    "\u200b",
+    "\u00a0",
+    "ﬁ",
+    "Ⅷ",
+    "１",
+    "ß",
+    "İ",
+    "&amp;",
+    "<br />",
+    "<b>x</b>",
+    "&lt;3",
+    '"',
+    "''",
+    ",",
+    ";",
+    "|",
+    "\\",
+    "=1+1",
+    "\u2028",
+    "\x85",
+    "\x0b",
+    "+1",
+    "1e0",
+    "-0",
+)
 NOTHING = (
-    "", " ", "nan", "NULL", "None", "NA", "n/a", "[deleted]", "[removed]", "<NA>", "-", "unknown", "\u200b", "<br>",
-)  # fmt: skip
+    "",
+    " ",
+    "nan",
+    "NULL",
+    "None",
+    "NA",
+    "n/a",
+    "[deleted]",
+    "[removed]",
+    "<NA>",
+    "-",
+    "unknown",
+    "\u200b",
+    "<br>",
+)
 NAMES = (
-    ("text", "label", "user"), ("Review", "Sentiment", "Author"), ("sentence", "class", "user_id"),
-    ("txt_de", "lbl", "wer"), ("How did you like it, all in all?", "What is it about then?", "Who are you?"),
-    ("1", "2", "3"), ("评论", "标签", "用户"),
-)  # fmt: skip
+    ("text", "label", "user"),
+    ("Review", "Sentiment", "Author"),
+    ("sentence", "class", "user_id"),
+    ("txt_de", "lbl", "wer"),
+    ("How did you like it, all in all?", "What is it about then?", "Who are you?"),
+    ("1", "2", "3"),
+    ("评论", "标签", "用户"),
+)
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".csv.gz", ".tsv.gz", ".jsonl.gz")
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "latin-1", "utf-32")
 
@@ -103,11 +146,24 @@ def _texts(rng: Generator, size: int) -> list[Any]:
 
 def _labels(rng: Generator, size: int) -> list[Any]:
     classes: list[Any] = [
-        ["neg", "pos"], [0, 1], [1.0, 2.0, 3.0], ["0", "1.0", "1"], ["é", unicodedata.normalize("NFD", "é"), "x"],
-        ["yes", "Yes", "no", "no."], [f"class {i}" for i in range(max(2, size // 12))], ["NA", "None", "ok"],
-        ["１", "2"], [b"a", b"b"],
-        ["+1", "-1"], ["a", "b"], ["x", "y", "z"], [True, False], ["one"], ["a\tb", "c"], [0.5, 1.5],
-    ][rng.integers(16) if rng.random() < 0.3 else rng.integers(12)]  # fmt: skip
+        ["neg", "pos"],
+        [0, 1],
+        [1.0, 2.0, 3.0],
+        ["0", "1.0", "1"],
+        ["é", unicodedata.normalize("NFD", "é"), "x"],
+        ["yes", "Yes", "no", "no."],
+        [f"class {i}" for i in range(max(2, size // 12))],
+        ["NA", "None", "ok"],
+        ["１", "2"],
+        [b"a", b"b"],
+        ["+1", "-1"],
+        ["a", "b"],
+        ["x", "y", "z"],
+        [True, False],
+        ["one"],
+        ["a\tb", "c"],
+        [0.5, 1.5],
+    ][rng.integers(16) if rng.random() < 0.3 else rng.integers(12)]
     return [classes[i] for i in rng.integers(len(classes), size=size)]
 
 
@@ -115,9 +171,12 @@ def _users(rng: Generator, size: int) -> list[Any]:
     people = max(1, size // int(rng.choice([1, 2, 3, 4, 50])))
     kind = rng.choice(["name", "number", "float", "odd", "case"], p=[0.4, 0.2, 0.1, 0.2, 0.1])
     name: dict[str, Callable[[int], Any]] = {
-        "name": lambda i: f"pq{i}", "number": lambda i: i, "float": float,
-        "odd": lambda i: f"pq{i}{ODD[i % 12]}", "case": lambda i: f"pq{i // 2}" if i % 2 else f"PQ{i // 2}",
-    }  # fmt: skip
+        "name": lambda i: f"pq{i}",
+        "number": lambda i: i,
+        "float": float,
+        "odd": lambda i: f"pq{i}{ODD[i % 12]}",
+        "case": lambda i: f"pq{i // 2}" if i % 2 else f"PQ{i // 2}",
+    }
     return [name[str(kind)](int(i)) for i in rng.permutation(np.arange(size) % people)]
 
 

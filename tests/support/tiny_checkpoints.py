@@ -30,9 +30,7 @@ from transformers import (
 
 from tests.support.tiny_models import WORDS, tiny_bert
 
-_SMALL: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
-}  # fmt: skip
+_SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 #: Positions of each.
 POSITIONS = 64
 
@@ -56,9 +54,14 @@ def roberta(folder: Path) -> Path:
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(ByteLevel.alphabet()), *("".join(pair) for pair in merges)]
     pieces.append("<mask>")
     config = RobertaConfig(
-        vocab_size=len(pieces), max_position_embeddings=POSITIONS + 2, type_vocab_size=1, pad_token_id=1,
-        bos_token_id=0, eos_token_id=2, **_SMALL,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        max_position_embeddings=POSITIONS + 2,
+        type_vocab_size=1,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        **_SMALL,
+    )
     _made(RobertaModel, config, folder).save_pretrained(folder)
     (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in merges)]) + "\n")
@@ -72,14 +75,33 @@ def deberta_v3(folder: Path) -> Path:
     trained = io.BytesIO()
     lines = ["good film.", "bad film.", "the film was awful", "a book and the plot was very good"] * 20
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=trained, vocab_size=32, pad_id=0, bos_id=1, eos_id=2, unk_id=3,
-        pad_piece="[PAD]", bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]", minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(lines),
+        model_writer=trained,
+        vocab_size=32,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+        minloglevel=2,
+    )
     config = DebertaV2Config(
-        vocab_size=33, max_position_embeddings=POSITIONS, type_vocab_size=0, relative_attention=True,
-        position_buckets=16, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"],
-        position_biased_input=False, max_relative_positions=-1, layer_norm_eps=1e-7, **_SMALL,
-    )  # fmt: skip
+        vocab_size=33,
+        max_position_embeddings=POSITIONS,
+        type_vocab_size=0,
+        relative_attention=True,
+        position_buckets=16,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+        max_relative_positions=-1,
+        layer_norm_eps=1e-7,
+        **_SMALL,
+    )
     model = _made(DebertaV2Model, config, folder)
     torch.save({f"deberta.{name}": value for name, value in model.state_dict().items()}, folder / "pytorch_model.bin")
     (folder / "spm.model").write_bytes(trained.getvalue())
@@ -91,9 +113,13 @@ def mpnet(folder: Path) -> Path:
     """As all-mpnet-base-v2: vocab.txt with RoBERTa's special tokens, and a table of two more positions than it has."""
     words = ["<s>", "<pad>", "</s>", "[UNK]", *WORDS, "<mask>"]
     config = MPNetConfig(
-        vocab_size=len(words), max_position_embeddings=POSITIONS + 2, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        vocab_size=len(words),
+        max_position_embeddings=POSITIONS + 2,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
         **_SMALL,
-    )  # fmt: skip
+    )
     _made(MPNetModel, config, folder).save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     special = {"unk": "[UNK]", "bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>"}
@@ -107,9 +133,14 @@ def xlm_roberta(folder: Path) -> Path:
     """As multilingual-e5-base: SentencePiece's unigram model in tokenizer.json, XLM-RoBERTa's weights."""
     tokenizer, about = _unigram()
     config = XLMRobertaConfig(
-        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=POSITIONS + 2, type_vocab_size=1, pad_token_id=1,
-        bos_token_id=0, eos_token_id=2, **_SMALL,
-    )  # fmt: skip
+        vocab_size=tokenizer.get_vocab_size(),
+        max_position_embeddings=POSITIONS + 2,
+        type_vocab_size=1,
+        pad_token_id=1,
+        bos_token_id=0,
+        eos_token_id=2,
+        **_SMALL,
+    )
     _made(XLMRobertaModel, config, folder).save_pretrained(folder)
     return _with_tokenizer(folder, tokenizer, about | {"tokenizer_class": "XLMRobertaTokenizer"})
 
@@ -135,9 +166,17 @@ def modernbert(folder: Path) -> Path:
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_special_tokens(pieces[:5])
     config = ModernBertConfig(
-        vocab_size=len(pieces), max_position_embeddings=POSITIONS, local_attention=8, global_attn_every_n_layers=2,
-        pad_token_id=3, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **_SMALL,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        max_position_embeddings=POSITIONS,
+        local_attention=8,
+        global_attn_every_n_layers=2,
+        pad_token_id=3,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+        **_SMALL,
+    )
     _made(ModernBertModel, config, folder).save_pretrained(folder)
     about = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")}
     names = ["input_ids", "attention_mask"]
@@ -166,9 +205,14 @@ def gte(folder: Path) -> Path:
 
 
 def as_sentence_encoder(
-    folder: Path, mode: str = "mean", *, normalize: bool = False, prefix: str = "", length: int = POSITIONS,
+    folder: Path,
+    mode: str = "mean",
+    *,
+    normalize: bool = False,
+    prefix: str = "",
+    length: int = POSITIONS,
     old: bool = True,
-) -> Path:  # fmt: skip
+) -> Path:
     """The files of sentence-transformers beside a checkpoint; old: as its versions 2 to 4 write them."""
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [

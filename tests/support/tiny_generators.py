@@ -36,25 +36,51 @@ def tiny_generator(folder: Path, kind: str = "causal", words: tuple[str, ...] = 
         if kind == "causal":
             model = GPT2LMHeadModel(
                 GPT2Config(
-                    vocab_size=size, n_positions=64, n_embd=16, n_layer=2, n_head=2, initializer_range=0.5,
-                    bos_token_id=1, eos_token_id=1, pad_token_id=0,
+                    vocab_size=size,
+                    n_positions=64,
+                    n_embd=16,
+                    n_layer=2,
+                    n_head=2,
+                    initializer_range=0.5,
+                    bos_token_id=1,
+                    eos_token_id=1,
+                    pad_token_id=0,
                 )
-            )  # fmt: skip
+            )
         elif kind == "t5":
             model = T5ForConditionalGeneration(
                 T5Config(
-                    vocab_size=size, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0,
-                    pad_token_id=0, eos_token_id=1, initializer_factor=3.0,
+                    vocab_size=size,
+                    d_model=16,
+                    d_kv=8,
+                    d_ff=32,
+                    num_layers=2,
+                    num_heads=2,
+                    decoder_start_token_id=0,
+                    pad_token_id=0,
+                    eos_token_id=1,
+                    initializer_factor=3.0,
                 )
-            )  # fmt: skip
+            )
         else:
             model = BartForConditionalGeneration(
                 BartConfig(
-                    vocab_size=size, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
-                    decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
-                    bos_token_id=1, eos_token_id=1, pad_token_id=0, decoder_start_token_id=1, init_std=0.5,
+                    vocab_size=size,
+                    d_model=16,
+                    encoder_layers=2,
+                    decoder_layers=2,
+                    encoder_attention_heads=2,
+                    decoder_attention_heads=2,
+                    encoder_ffn_dim=32,
+                    decoder_ffn_dim=32,
+                    max_position_embeddings=64,
+                    bos_token_id=1,
+                    eos_token_id=1,
+                    pad_token_id=0,
+                    decoder_start_token_id=1,
+                    init_std=0.5,
                     forced_eos_token_id=1,
                 )
-            )  # fmt: skip
+            )
     model.save_pretrained(folder)  # type: ignore[operator]
     return folder

@@ -9,23 +9,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-WORDS = [
-    "good",
-    "bad",
-    "fine",
-    "awful",
-    "film",
-    "book",
-    "the",
-    "a",
-    "was",
-    "and",
-    "not",
-    "very",
-    "plot",
-    "##s",
-    ".",
-]
+WORDS = ["good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", "##s", "."]
 
 
 def tiny_bert(folder: Path, width: int = 32) -> Path:
@@ -35,9 +19,13 @@ def tiny_bert(folder: Path, width: int = 32) -> Path:
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=width, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = BertModel(config)

@@ -51,9 +51,13 @@ def ran(folder: Path, how: str, **config: Any) -> list[Any]:
     """What the server saw beside the arrays, of each answer."""
     (folder / "program.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "program.py", how, str(NODES), str(ROUNDS), json.dumps(config)], cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "program.py", how, str(NODES), str(ROUNDS), json.dumps(config)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     seen: list[Any] = json.loads((folder / "seen.json").read_text())
     return seen
@@ -83,7 +87,8 @@ def test_what_it_raises_is_a_constant_text(tmp_path: Path) -> None:
 # --- through a SuperLink and SuperNodes of their own, as a deployment has them
 
 APP = {
-    "pyproject.toml": PROJECT.format(name="quick") + """seen = ""
+    "pyproject.toml": PROJECT.format(name="quick")
+    + """seen = ""
 """,
     "quick/__init__.py": "",
     "quick/server.py": """
@@ -116,26 +121,36 @@ def federation(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A SuperLink and two SuperNodes, each a process in a folder of its own; gives the environment in which `flwr run
     APP here` finds them."""
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PYTHONPATH": str(ROOT),
+        "FLWR_HOME": str(tmp_path / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-    }  # fmt: skip
+    }
     address = f"127.0.0.1:{free_port()}"
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
     )
     nodes = [
-        ["flower-supernode", "--insecure", "--superlink", address, "--port", str(free_port()),
-         "--node-config", f"partition-id={i} num-partitions=2"] for i in range(2)
-    ]  # fmt: skip
+        [
+            "flower-supernode",
+            "--insecure",
+            "--superlink",
+            address,
+            "--port",
+            str(free_port()),
+            "--node-config",
+            f"partition-id={i} num-partitions=2",
+        ]
+        for i in range(2)
+    ]
     parties = [["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", address.split(":")[1]], *nodes]
     with ExitStack() as started:
         for i, command in enumerate(parties):
             (tmp_path / str(i)).mkdir()
-            started.enter_context(
-                running(command, log=tmp_path / f"{i}.log", env=environment, cwd=tmp_path / str(i))
-            )
+            started.enter_context(running(command, log=tmp_path / f"{i}.log", env=environment, cwd=tmp_path / str(i)))
         yield environment
 
 

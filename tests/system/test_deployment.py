@@ -36,11 +36,15 @@ from tests.support.tiny_models import reviews, tiny_bert
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("deployment")]  # one for all of these
 
-SMALL = STUDY.replace("[shuffle]", '[encoder]\nmodel = "bert"\nmax-length = 32\n[shuffle]').replace(
-    'source = "built-in"\npublic-size = 90\ntest-size = 40',
-    'source = "files"\npath = "data"\ntrain = "train.tsv"\ntest = "test.tsv"\ntext = "text"\nlabel = "label"\n'
-    "public = { fraction = 0.2 }\noverlap = \"made of few words\"",
-).replace("embedding = 40.0", "embedding = 200.0")
+SMALL = (
+    STUDY.replace("[shuffle]", '[encoder]\nmodel = "bert"\nmax-length = 32\n[shuffle]')
+    .replace(
+        'source = "built-in"\npublic-size = 90\ntest-size = 40',
+        'source = "files"\npath = "data"\ntrain = "train.tsv"\ntest = "test.tsv"\ntext = "text"\nlabel = "label"\n'
+        'public = { fraction = 0.2 }\noverlap = "made of few words"',
+    )
+    .replace("embedding = 40.0", "embedding = 200.0")
+)
 NODES = 2
 
 
@@ -121,8 +125,9 @@ def parties(folder: Path) -> list[str]:
 def test_devices_reach_no_more_of_the_superlink_than_they_call(deployed: Deployed) -> None:
     """Through the gateway a device has answered; the Control API answers its operator alone."""
     said = (deployed.folder / "commands.txt").read_text(encoding="utf-8")
-    (behind,), (before,) = (set(re.findall(rf"sottovoce {what} .*?--superlink (\S+)", said)) for what in (
-        "deploy gateway", "device serve"))  # fmt: skip
+    (behind,), (before,) = (
+        set(re.findall(rf"sottovoce {what} .*?--superlink (\S+)", said)) for what in ("deploy gateway", "device serve")
+    )
     assert behind != before
     ca = deployed.folder / "ca" / "ca.pem"
     context = ssl.create_default_context(cafile=ca)

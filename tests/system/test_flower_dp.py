@@ -13,12 +13,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
 )
-from flwr.supercore.privacy_accounting import (
-    GaussianPrivacyEvent,
-    NeighboringRelation,
-    PrivacyConfig,
-    SamplingMethod,
-)
+from flwr.supercore.privacy_accounting import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, SamplingMethod
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
 DELTA = 1e-5
@@ -31,9 +26,16 @@ def _content(update: Sequence[float], metrics: dict | None = None) -> RecordDict
 
 def _message(update: Sequence[float], metrics: dict | None = None) -> Message:
     about = Metadata(
-        run_id=1, message_id="1", src_node_id=1, dst_node_id=2, reply_to_message_id="", group_id="",
-        created_at=time.time(), ttl=1e9, message_type="train",
-    )  # fmt: skip
+        run_id=1,
+        message_id="1",
+        src_node_id=1,
+        dst_node_id=2,
+        reply_to_message_id="",
+        group_id="",
+        created_at=time.time(),
+        ttl=1e9,
+        message_type="train",
+    )
     return Message(_content(update, metrics), metadata=about)
 
 

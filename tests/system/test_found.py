@@ -62,21 +62,36 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "encoder" / name).write_text("not read")
     wanted = small(encoder=encoders.identity(folder / "encoder"))
     keys = Keys(signer=SIGNER)
-    return write_bundle(folder / "whole", wanted, POLICY, name="n", arm="a", made_by="tests",
-                        parts=Parts(folder / "encoder"), keys=keys).folder  # fmt: skip
+    return write_bundle(
+        folder / "whole", wanted, POLICY, name="n", arm="a", made_by="tests", parts=Parts(folder / "encoder"), keys=keys
+    ).folder
 
 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("request.json", b"3"), ("request.json", DEEP.encode()), ("policy.json", DEEP.encode()), ("policy.json", None),
-        ("policy.json", b'{"total": 1' + b"0" * 400 + b"}"), ("m1.npy", b"PK\x03\x04"),
-        ("m1.npy", b"\x93NUMPY\x01\x00v\x00{'descr': ("), ("m1.npy", b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16),
+        ("request.json", b"3"),
+        ("request.json", DEEP.encode()),
+        ("policy.json", DEEP.encode()),
+        ("policy.json", None),
+        ("policy.json", b'{"total": 1' + b"0" * 400 + b"}"),
+        ("m1.npy", b"PK\x03\x04"),
+        ("m1.npy", b"\x93NUMPY\x01\x00v\x00{'descr': ("),
+        ("m1.npy", b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16),
         ("x" * 300, b""),
     ],
-    ids=["no table", "deep request", "deep policy", "no policy", "a huge number", "an archive",
-         "half a head", "braces", "long name"],
-)  # fmt: skip
+    ids=[
+        "no table",
+        "deep request",
+        "deep policy",
+        "no policy",
+        "a huge number",
+        "an archive",
+        "half a head",
+        "braces",
+        "long name",
+    ],
+)
 def test_a_publisher_s_file_that_its_reader_does_not_survive(
     bundle: Path, tmp_path: Path, name: str, content: bytes | None
 ) -> None:
@@ -129,12 +144,15 @@ def test_a_superlink_that_says_the_last_second_of_the_calendar(keys: Path) -> No
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (202, '{"users": "many"}'), (202, '{"users": [1]}'), (202, DEEP[:60_000]), (200, DEEP[:60_000] + "\n"),
+        (202, '{"users": "many"}'),
+        (202, '{"users": [1]}'),
+        (202, DEEP[:60_000]),
+        (200, DEEP[:60_000] + "\n"),
         (200, '{"rows": Infinity, "row_bytes": 4}\n'),
         (200, '{"rows": 0, "row_bytes": 4, "batch": "", "users": Infinity}\n'),
     ],
     ids=["users that are a word", "users that are a list", "deep", "a deep head", "endless rows", "endless users"],
-)  # fmt: skip
+)
 def test_a_shuffler_that_says_what_it_may_not(
     keys: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
 ) -> None:
@@ -145,8 +163,9 @@ def test_a_shuffler_that_says_what_it_may_not(
     monkeypatch.setattr(client, "LOOK", 0.0)
     data = f"HTTP/1.1 {status} OK\r\nContent-Length: {len(said)}\r\n\r\n{said}".encode()
     pair = keys / "pair"
-    with Shuffler("a:1", root_certificates=keys / "ca" / "ca.pem", certificate=pair / "cert.pem",
-                  key=pair / "cert.key") as shuffler:  # fmt: skip
+    with Shuffler(
+        "a:1", root_certificates=keys / "ca" / "ca.pem", certificate=pair / "cert.pem", key=pair / "cert.key"
+    ) as shuffler:
         shuffler._client = httpx.Client(base_url="https://a:1", transport=saying(data))
         shuffler._patiently = patiently  # type: ignore[method-assign]
         with pytest.raises(UserError, match=r"is no shuffler of this version; is it the right port\?$"):

@@ -54,18 +54,33 @@ def text_request(**changes: Any) -> Request:
 def answer_request(**changes: Any) -> Request:
     rng = np.random.default_rng(5)
     head = rng.normal(size=(DIM, CLASSES)).astype(np.float32), np.zeros(CLASSES, np.float32)
-    return request(**{
-        "embedding": None, "label": None, "answer": {"mechanism": "randomized-response", "epsilon": 2.0}, "head": head,
-    } | changes)  # fmt: skip
+    return request(
+        **{
+            "embedding": None,
+            "label": None,
+            "answer": {"mechanism": "randomized-response", "epsilon": 2.0},
+            "head": head,
+        }
+        | changes
+    )
 
 
 def asked() -> list[Request]:
     return [
-        request(), with_prior(), text_request(), request(embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
-        request(stage="again", label=None), text_request(label=None, stage="words"), request(embedding=None),
-        request(embedding={"mechanism": "gaussian", "sigma": 2.0}), request(split="test"), request(arm="b"),
-        request(embedding={"mechanism": "identity"}), answer_request(), answer_request(stage="again", split="test"),
-    ]  # fmt: skip
+        request(),
+        with_prior(),
+        text_request(),
+        request(embedding={"mechanism": "planar-laplace", "epsilon": 4.0}),
+        request(stage="again", label=None),
+        text_request(label=None, stage="words"),
+        request(embedding=None),
+        request(embedding={"mechanism": "gaussian", "sigma": 2.0}),
+        request(split="test"),
+        request(arm="b"),
+        request(embedding={"mechanism": "identity"}),
+        answer_request(),
+        answer_request(stage="again", split="test"),
+    ]
 
 
 @pytest.fixture
@@ -189,19 +204,34 @@ def test_a_replayed_request_costs_nothing_and_gives_the_same_bytes(node: Path) -
 
 
 REASONS = {
-    "unreadable", "channels", "user or record below 0", "unknown user", "user of another part",
-    "text: no word of the vocabulary", "embedding: not finite", "embedding: off the grid", "embedding: off the sphere",
-    "label: out of range", "answer: out of range",
-    *(f"{c}: {w}" for c in ("embedding", "label", "text", "answer")
-      for w in ("stage", "digest", "guarantee", "payload", "dtype", "shape")),
-}  # fmt: skip
+    "unreadable",
+    "channels",
+    "user or record below 0",
+    "unknown user",
+    "user of another part",
+    "text: no word of the vocabulary",
+    "embedding: not finite",
+    "embedding: off the grid",
+    "embedding: off the sphere",
+    "label: out of range",
+    "answer: out of range",
+    *(
+        f"{c}: {w}"
+        for c in ("embedding", "label", "text", "answer")
+        for w in ("stage", "digest", "guarantee", "payload", "dtype", "shape")
+    ),
+}
 
 
 def conversations(node: Path) -> list[tuple[Request, RecordDict]]:
     """What was asked, and what an honest node sends."""
-    given = [request(), text_request(stage="text"), with_prior(stage="prior", embedding={"mechanism": "planar-laplace",
-             "epsilon": 3.0, "normalize": False}), request(stage="clear", label=None),
-             answer_request(stage="answers")]  # fmt: skip
+    given = [
+        request(),
+        text_request(stage="text"),
+        with_prior(stage="prior", embedding={"mechanism": "planar-laplace", "epsilon": 3.0, "normalize": False}),
+        request(stage="clear", label=None),
+        answer_request(stage="answers"),
+    ]
     return [(r, reply_to_record(reply_from_record(answer(request_to_record(r), load_node(node))))) for r in given]
 
 
@@ -265,7 +295,7 @@ def test_hostile_replies_are_dropped_and_counted(node: Path) -> None:
         ("mechanisms.messages.questions.TextQuestion.checks", lambda self, payload: {}),
         ("server.validation._fault", lambda reply, asked: None),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_is_careless_does_not_pass(
     node: Path, monkeypatch: pytest.MonkeyPatch, place: str, careless: Any
 ) -> None:

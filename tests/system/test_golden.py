@@ -30,9 +30,16 @@ from tests.support.paths import ROOT
 
 #: Accepts every release: what is tested is what is drawn, not what is refused.
 EVERYTHING = Policy(
-    delta=1e-6, embedding=1e6, label=1e6, text=1e6, statistic=1e6, answer=1e6, total=1e9, total_delta=1e-3,
+    delta=1e-6,
+    embedding=1e6,
+    label=1e6,
+    text=1e6,
+    statistic=1e6,
+    answer=1e6,
+    total=1e9,
+    total_delta=1e-3,
     accept_unprotected=("group: public in this test", "length: public in this test"),
-)  # fmt: skip
+)
 
 FILE = ROOT / "tests" / "golden" / "digests.json"
 ROWS = 64
@@ -46,9 +53,13 @@ NONE = {"embedding": None, "label": None}
 
 def _text(words: Vocabulary, **spec: Any) -> Request:
     return request(
-        **NONE, encoder="", mean=None, m1=None, vocabulary=words,
+        **NONE,
+        encoder="",
+        mean=None,
+        m1=None,
+        vocabulary=words,
         text={"vocabulary": words.identity, "tokens": 4} | spec,
-    )  # fmt: skip
+    )
 
 
 REQUESTS: dict[str, Callable[[], Request]] = {
@@ -107,10 +118,7 @@ def found() -> dict[str, Any]:
     """All digests, as the file keeps them."""
     with tempfile.TemporaryDirectory() as place:
         requests = {name: of_request(make, Path(place) / str(i)) for i, (name, make) in enumerate(REQUESTS.items())}
-    return {
-        "requests": requests,
-        "mechanisms": {str(case.id): of_mechanism(case.values[0]) for case in instances()},
-    }
+    return {"requests": requests, "mechanisms": {str(case.id): of_mechanism(case.values[0]) for case in instances()}}
 
 
 def test_wires_releases_and_ledger_keys_are_those_published(tmp_path: Path) -> None:

@@ -82,26 +82,45 @@ class Federation:
         place = folder or self.folder / name
         place.mkdir(exist_ok=True)
         self.processes[name] = self.started.enter_context(
-            running([str(_BIN / command[0]), *command[1:]], log=self.folder / f"{name}-{time.time_ns()}.log",
-                    env=self.environment, cwd=place)
-        )  # fmt: skip
+            running(
+                [str(_BIN / command[0]), *command[1:]],
+                log=self.folder / f"{name}-{time.time_ns()}.log",
+                env=self.environment,
+                cwd=place,
+            )
+        )
 
     def supernode(self, i: int) -> None:
         port = self.ports.setdefault(i, free_port())
         place = self.folder / f"node{i}"
         isolated = ["--isolation", "process", "--superexec-auth-secret-file", str(place / "secret")]
         self.start(
-            f"supernode{i}", "flower-supernode", "--insecure", "--superlink", self.address, "--port", str(port),
-            *(isolated if self.guarded else []), "--node-config",
-            f'partition-id={i} num-partitions={self.nodes} data-path="{place / "data"}"', folder=place,
-        )  # fmt: skip
+            f"supernode{i}",
+            "flower-supernode",
+            "--insecure",
+            "--superlink",
+            self.address,
+            "--port",
+            str(port),
+            *(isolated if self.guarded else []),
+            "--node-config",
+            f'partition-id={i} num-partitions={self.nodes} data-path="{place / "data"}"',
+            folder=place,
+        )
 
     def guard(self, i: int) -> None:
         place = self.folder / f"node{i}"
         self.start(
-            f"guard{i}", "sottovoce", "guard", str(place / "guard.toml"), "--secret", str(place / "secret"),
-            "--supernode", f"127.0.0.1:{self.ports[i]}", folder=place,
-        )  # fmt: skip
+            f"guard{i}",
+            "sottovoce",
+            "guard",
+            str(place / "guard.toml"),
+            "--secret",
+            str(place / "secret"),
+            "--supernode",
+            f"127.0.0.1:{self.ports[i]}",
+            folder=place,
+        )
 
     def kill(self, name: str) -> None:
         self.processes[name].kill()
@@ -177,9 +196,14 @@ def killed(folder: Path, kills: int, seed: int) -> Counter[str]:
     readable(folder, secret="nothing")
     policy = write_policy(folder, app, **{"statistic = 40.0": "statistic = 1000.0", "total = 40.0": "total = 1000.0"})
     command = [
-        str(_BIN / "sottovoce"), "guard", str(policy), "--secret", str(folder / "secret"),
-        "--supernode", f"127.0.0.1:{port}",
-    ]  # fmt: skip
+        str(_BIN / "sottovoce"),
+        "guard",
+        str(policy),
+        "--secret",
+        str(folder / "secret"),
+        "--supernode",
+        f"127.0.0.1:{port}",
+    ]
     rows: dict[str, bytes] = {}
     with ExitStack() as stack:
         node = stack.enter_context(recording(port))
@@ -240,10 +264,14 @@ def federated(folder: Path, app: str, nodes: int = 2, *, guarded: bool = True, *
     """A federation whose nodes may run one app."""
     given = {"total": 1000.0, "norm": 1.0, "mechanism": 'mechanism = "privunit"\nepsilon = 8.0'} | policy
     environment = os.environ | {
-        "PYTHONPATH": str(ROOT), "FLWR_HOME": str(folder / "home"), "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "PATH": os.pathsep.join((str(_BIN), os.environ["PATH"])), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        "PYTHONPATH": str(ROOT),
+        "FLWR_HOME": str(folder / "home"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "PATH": os.pathsep.join((str(_BIN), os.environ["PATH"])),
+        "OMP_NUM_THREADS": "1",
+    }
     address = f"127.0.0.1:{free_port()}"
     (folder / "home").mkdir()
     (folder / "home" / "config.toml").write_text(
@@ -286,7 +314,6 @@ def test_a_quickstart_trains_under_the_guard_and_every_round_is_charged(tmp_path
     assert "Traceback" not in "".join(path.read_text() for path in tmp_path.glob("guard*.log"))
 
 
-
 #: Little noise: what is compared is the way of an update, not its privacy.
 FAINT = {"mechanism": 'mechanism = "privunit"\nepsilon = 100.0', "norm": 0.3}
 PLAIN = "app = ClientApp()\n"
@@ -314,10 +341,14 @@ def accuracy(folder: Path, app: str, strategy: str, *, guarded: bool) -> float:
 @pytest.mark.parametrize(
     ("app", "strategy"),
     [
-        ("numpy", "FedAvg"), ("sklearn", "FedAvg+clipping"), ("pytorch", "FedAdam"), ("huggingface", "FedAvg"),
-        ("table", "FedAvg"), ("personal", "FedAvg"),
+        ("numpy", "FedAvg"),
+        ("sklearn", "FedAvg+clipping"),
+        ("pytorch", "FedAdam"),
+        ("huggingface", "FedAvg"),
+        ("table", "FedAvg"),
+        ("personal", "FedAvg"),
     ],
-)  # fmt: skip
+)
 def test_apps_in_flowers_own_shapes_reach_what_they_reach_with_the_mod(app: str, strategy: str, tmp_path: Path) -> None:
     guarded, with_mod = (accuracy(tmp_path / str(on), app, strategy, guarded=on) for on in (True, False))
     print(f"{app} {strategy}: {guarded:.3f} under the guard, {with_mod:.3f} with the mod")

@@ -32,9 +32,22 @@ from tests.support.guided import (
 from tests.support.paths import ROOT
 
 NAMES = (
-    "requests", "replies", "batches", "rounds", "answers", "questions", "objects", "nodes", "bundles", "apps", "fleets",
-    "models", "deliveries", "enrolments", "doors",
-)  # fmt: skip
+    "requests",
+    "replies",
+    "batches",
+    "rounds",
+    "answers",
+    "questions",
+    "objects",
+    "nodes",
+    "bundles",
+    "apps",
+    "fleets",
+    "models",
+    "deliveries",
+    "enrolments",
+    "doors",
+)
 #: New inputs of each parser in the fast tests, and in the long one.
 FEW, MANY = 100, 10_000
 #: Of what a corpus says that it reaches: a line more or less in a parser is no reason to make it anew.

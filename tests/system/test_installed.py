@@ -36,9 +36,13 @@ def done(*command: object, place: Path, code: int = 0) -> subprocess.CompletedPr
     """Away from the repository, so that what runs is what was installed."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
     ran = subprocess.run(
-        [str(part) for part in command], cwd=place, env=environment | {"XDG_CACHE_HOME": str(place / "cache")},
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+        [str(part) for part in command],
+        cwd=place,
+        env=environment | {"XDG_CACHE_HOME": str(place / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
     assert ran.returncode == code, ran.stdout + ran.stderr
     return ran
 
@@ -56,8 +60,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done(sys.executable, "-m", "venv", "--without-pip", place / "env", place=place)
     packages = next((place / "env" / "lib").glob("python*/site-packages"))
     python = place / "env" / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps",
-           "--no-build-isolation")  # fmt: skip
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+    )
     (packages / "needed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     for project in (source, place / "theirs"):
         done(*pip, project, place=place)

@@ -46,9 +46,13 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 def kills(place: Path, options: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.kills", str(place), *options], capture_output=True, text=True, cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.kills", str(place), *options],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
 
 
 def counted(done: subprocess.CompletedProcess[str]) -> dict[str, int]:

@@ -129,9 +129,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(tree: Path, *arguments: str) -> str:
     """What a process in that tree prints."""
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=tree, env={"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=tree,
+        env={"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

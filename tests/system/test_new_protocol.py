@@ -163,9 +163,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (tree / "server" / "protocols" / "nearest_mean.py").write_text(FILE, encoding="utf-8")
     (tree / "nearest.toml").write_text(EXPERIMENT, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-c", ASKED], cwd=tree, env={"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
+        [sys.executable, "-c", ASKED],
+        cwd=tree,
+        env={"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -173,9 +177,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_file_names_it_and_its_option(told: dict[str, Any]) -> None:
     assert told["again"] and NAME in told["schema"]["protocol"]["enum"]
     assert told["schema"]["shrinkage"] == {
-        "type": "number", "minimum": 0, "default": 0.1,
+        "type": "number",
+        "minimum": 0,
+        "default": 0.1,
         "description": "Share by which each mean is moved to the mean of all classes.",
-    }  # fmt: skip
+    }
     assert "| `training.shrinkage` | a number, at least 0 | 0.1 | Share by which" in told["page"]
 
 
@@ -199,12 +205,20 @@ def test_its_results_are_reported(told: dict[str, Any]) -> None:
 def test_what_contradicts_its_declaration_is_refused(told: dict[str, Any]) -> None:
     beside = 'arm "a": protocol: "public-only" does not go with training.protocol = "nearest-mean"'
     starts = (
-        'training.shrinkage: goes with protocol = "nearest-mean"', "training.shrinkage: must be below 1",
-        "training.shrinkage: must be a finite number", 'training.label-stages: goes with protocol = "release-once"',
-        "data.public.labels: the protocol", "data.public.labelled: goes with",
-        'arm "users": text: does not go with', 'arm "users": answer: does not go with', beside, None,
-        'arm "a": vector: does not go with', None, None,
-    )  # fmt: skip
+        'training.shrinkage: goes with protocol = "nearest-mean"',
+        "training.shrinkage: must be below 1",
+        "training.shrinkage: must be a finite number",
+        'training.label-stages: goes with protocol = "release-once"',
+        "data.public.labels: the protocol",
+        "data.public.labelled: goes with",
+        'arm "users": text: does not go with',
+        'arm "users": answer: does not go with',
+        beside,
+        None,
+        'arm "a": vector: does not go with',
+        None,
+        None,
+    )
     for said, start in zip(told["refused"], starts, strict=True):
         assert said is None if start is None else said.startswith(start), (said, start)
 

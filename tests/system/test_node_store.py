@@ -57,9 +57,7 @@ def rows(folder: Path) -> list[LedgerRow]:
 
 def content(reply: Message) -> bytes:
     assert not reply.has_error(), reply.error
-    return b"".join(
-        array.data for record in reply.content.array_records.values() for array in record.values()
-    )
+    return b"".join(array.data for record in reply.content.array_records.values() for array in record.values())
 
 
 def test_a_lent_node_answers_as_in_its_folder_and_its_ledger_is_the_same(tmp_path: Path) -> None:
@@ -70,8 +68,10 @@ def test_a_lent_node_answers_as_in_its_folder_and_its_ledger_is_the_same(tmp_pat
         asked = message(request(stage=stage))
         expected = content(respond(asked, tmp_path / "here" / "0"))
         assert content(answer(asked, "0", node_store, tmp_path / "shared")) == expected
-    plain = [[(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload, r.commit) for r in rows(folder)]
-             for folder in (tmp_path / "here", tmp_path / "lent")]  # fmt: skip
+    plain = [
+        [(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload, r.commit) for r in rows(folder)]
+        for folder in (tmp_path / "here", tmp_path / "lent")
+    ]
     assert plain[0] == plain[1] and len(plain[0]) > 8
     assert not (tmp_path / "shared").exists()
 
@@ -158,7 +158,7 @@ def test_what_travels_of_a_node(tmp_path: Path) -> None:
     node_store = Beside(tmp_path / "nodes")
     first, again = node_store.lend("0"), node_store.lend("0")
     assert first.files is again.files and node_store.sees()
-    (digest, shared), = first.public.values()
+    ((digest, shared),) = first.public.values()
     unpacked = transport._unpacked(tmp_path / "shared", digest, shared, node_store)
     assert (unpacked / "deep" / "list.txt").read_bytes() == b"a\nb\n" and unpacked.name == digest
     assert transport._unpacked(tmp_path / "shared", digest, None, node_store) == unpacked  # it is there

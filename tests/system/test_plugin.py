@@ -25,9 +25,12 @@ def test_it_simulates(tmp_path: Path) -> None:
     path = os.pathsep.join((str(ROOT), str(write_package(tmp_path / "installed"))))
     ran = subprocess.run(
         [sys.executable, "-m", "sottovoce.cli.main", "simulate", "study.toml", "--out", "out", "--json"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
     assert ran.returncode == 0, ran.stderr
     (arm,) = json.loads((tmp_path / "out" / "results.json").read_text())["arms"]
     assert arm["users"] == 24 and arm["accuracy"] is not None

@@ -70,11 +70,12 @@ def bits(out: Path) -> dict[str, Any]:
     return {
         "releases": {
             (arm.name, r.user, r.record, r.stage, r.channel): (r.digest, r.payload, r.epsilon)
-            for arm in STUDY.arms for r in ledger_rows(out / "nodes", arm.name)
+            for arm in STUDY.arms
+            for r in ledger_rows(out / "nodes", arm.name)
         },
         "weights": [(out / "models" / slug(arm.name) / "maps.safetensors").read_bytes() for arm in STUDY.arms],
         "lines": [{k: v for k, v in line.items() if k != "seconds"} for line in results["arms"]],
-    }  # fmt: skip
+    }
 
 
 def asking(patch: pytest.MonkeyPatch, before: Callable[[int], None]) -> list[str]:
@@ -275,8 +276,10 @@ def test_a_study_at_a_url_goes_on_anywhere_and_ends_with_the_same_tables(
     begun.clear()
     assert cli.main(["sweep", "s.toml", "--out", url]) == 0
     assert [name[-1] for name in begun] == ["2", "3"]
-    tidy = [[line for line in (at / "tidy.csv").read_text().splitlines() if ",seconds," not in line]
-            for at in (folder, tmp_path / "there")]  # fmt: skip
+    tidy = [
+        [line for line in (at / "tidy.csv").read_text().splitlines() if ",seconds," not in line]
+        for at in (folder, tmp_path / "there")
+    ]
     assert tidy[0] == tidy[1] and len(tidy[0]) > 10
     begun.clear()
     assert cli.main(["sweep", "s.toml", "--out", url]) == 0 and begun == []

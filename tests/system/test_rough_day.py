@@ -69,8 +69,10 @@ def good() -> Gathered:
 
 
 def ledgers(got: Gathered) -> dict[tuple[str, int, int, str], list[bytes]]:
-    return {("s", *o): [said["label"]] for o, said in zip(
-        [(user, record, "label") for user, record in got.owners], got.payloads, strict=True)}  # fmt: skip
+    return {
+        ("s", *o): [said["label"]]
+        for o, said in zip([(user, record, "label") for user, record in got.owners], got.payloads, strict=True)
+    }
 
 
 def everything(got: Gathered, held: list[Held], full: frozenset[int] = frozenset()) -> list[str]:
@@ -119,11 +121,14 @@ def loses_a_device(got: Gathered) -> None:
     [
         (repeats_under_a_new_name, "2 times: release"),
         (repeats_under_a_new_name, "uncharged: label of user 0, record 1"),
-        (sends_twice, "2 times: owner"), (sends_twice, "2 times: row"), (sends_what_it_drew_anew, "uncharged"),
-        (loses_a_row, "a part of device 0"), (takes_a_later_row, "what was stored of (1, 1)"),
+        (sends_twice, "2 times: owner"),
+        (sends_twice, "2 times: row"),
+        (sends_what_it_drew_anew, "uncharged"),
+        (loses_a_row, "a part of device 0"),
+        (takes_a_later_row, "what was stored of (1, 1)"),
         (loses_a_device, "lost: devices [1]"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_found(fault: Callable[[Gathered], None], words: str) -> None:
     got = good()
     fault(got)
@@ -190,10 +195,15 @@ def test_the_slope_of_memory(leak: float) -> None:
     """Of two processes, one after the other, whatever each of them loads first."""
     rng = np.random.default_rng(1)
     samples = [
-        Sample(life, age, (60 * life + age) / 60, 80 + 30 * life + 40 * min(1.0, age / SETTLING) + leak * age / 60
-               + rng.normal(0, 0.2))
-        for life in (0, 1) for age in np.arange(0.0, 60.0, 0.5)
-    ]  # fmt: skip
+        Sample(
+            life,
+            age,
+            (60 * life + age) / 60,
+            80 + 30 * life + 40 * min(1.0, age / SETTLING) + leak * age / 60 + rng.normal(0, 0.2),
+        )
+        for life in (0, 1)
+        for age in np.arange(0.0, 60.0, 0.5)
+    ]
     grown = slope(samples)
     assert grown is not None and abs(grown - leak) < 0.3  # 8 standard errors of the noise
     assert slope(samples[:30]) is None
@@ -202,4 +212,9 @@ def test_the_slope_of_memory(leak: float) -> None:
 def test_every_fault_is_of_a_kind_and_of_somebody() -> None:
     assert {what for what, _ in FAULTS} == {"kill", "stop", "full disk", "clock", "cut", "slow"}
     assert {whose for what, whose in FAULTS if what in ("kill", "stop")} == {
-        "SuperLink", "gateway", "shuffler", "training server", "device"}  # fmt: skip
+        "SuperLink",
+        "gateway",
+        "shuffler",
+        "training server",
+        "device",
+    }

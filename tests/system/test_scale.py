@@ -107,8 +107,7 @@ def test_another_seed_is_told_apart(one: dict[str, Any], tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("actors", "nodes"),
-    [pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 64), (2, 8), (4, 1))],
+    ("actors", "nodes"), [pytest.param(*each, marks=pytest.mark.soak) for each in ((1, 64), (2, 8), (4, 1))]
 )
 def test_any_number_of_processes(
     actors: int, nodes: int, one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -302,9 +301,13 @@ def command(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "sottovoce.cli.main", "simulate", *arguments], cwd=tmp_path, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "sottovoce.cli.main", "simulate", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     return start
 
@@ -348,9 +351,12 @@ def whole(tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_command_that_is_stopped_between_two_arms_goes_on_without_flower(
-    whole: dict[str, Any], command: Callable[..., subprocess.Popen[str]], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    whole: dict[str, Any],
+    command: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     said = stop(command("small.toml", "--out", "run"), "prior: learning maps", signal.SIGTERM, code=143)
     assert re.search(TOLD, said, re.M) and "Stack trace" not in said and "SIGTERM" not in said
     assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()

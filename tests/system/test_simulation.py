@@ -144,9 +144,18 @@ def test_the_command_prints_one_object_and_single_users_release_the_bits_of_coho
     results = json.loads(printed)
     assert printed.count("\n") == 1
     wanted = {
-        "name", "mechanism", "epsilon", "label_epsilon", "accuracy", "accuracy_clean_test", "users", "delivered",
-        "bytes_per_user", "seconds", "budget",
-    }  # fmt: skip
+        "name",
+        "mechanism",
+        "epsilon",
+        "label_epsilon",
+        "accuracy",
+        "accuracy_clean_test",
+        "users",
+        "delivered",
+        "bytes_per_user",
+        "seconds",
+        "budget",
+    }
     for arm in results["arms"]:
         assert wanted <= set(arm)
         assert {"metric_epsilon", "worst_case_epsilon", "label_epsilon"} <= set(arm["budget"])
@@ -157,9 +166,7 @@ def test_the_command_prints_one_object_and_single_users_release_the_bits_of_coho
     assert 0 < prior["bytes_per_user"] <= 40
     assert (prior["epsilon"], prior["label_epsilon"], prior["budget"]["label_epsilon"]) == (10.0, 3.0, 3.0)
     assert results["arms"][0]["budget"]["worst_case_epsilon"] == "inf"
-    left = {
-        "answers", "nodes", "models", "experiment.toml", "results.json", "results.md", "accuracy.png", "spent.png",
-    }  # fmt: skip
+    left = {"answers", "nodes", "models", "experiment.toml", "results.json", "results.md", "accuracy.png", "spent.png"}
     assert {p.name for p in out.iterdir()} == left
     assert json.loads((out / "results.json").read_text()) == results
 
@@ -198,9 +205,7 @@ def ancestors(process: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
-    shared: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(shared: Path, tmp_path: Path) -> None:
     killed: list[int] = []
 
     def engine(job: Callable[..., Any], *, nodes: int, folder: Path) -> Any:
@@ -214,10 +219,12 @@ def test_a_worker_that_dies_and_a_client_that_raises_cost_their_own_users_only(
 
     arm = {"name": "a", "embedding": PURKAYASTHA | {"dim": 16}, "label": {"mechanism": "identity"}}
     study = table(
-        shared / "bert", arm=[arm], training={"label-stages": 1},
+        shared / "bert",
+        arm=[arm],
+        training={"label-stages": 1},
         population={"users": 60, "users-per-node": 10, "timeout": 120.0},
         policy={"accept-unprotected": ["label: public in this test"]},
-    )  # fmt: skip
+    )
     finished = finish(tmp_path / "out", study, engine)
     line = finished.arm("a")
     assert len(killed) == 2, "a worker must die on the message, and the one that tries it again"
@@ -236,8 +243,9 @@ def test_the_published_procedure_runs_without_nodes_and_says_what_it_is(shared: 
     finished = finish(tmp_path / "out", table(shared / "bert", arm=arms) | way)
     assert "not private" in finished.results["way_sentence"] and not (finished.out / "nodes").exists()
     assert [(line["dim"], line["epsilon"], line["way"]) for line in finished.lines()] == [
-        (16, None, "paper"), (16, 10.0, "paper")
-    ]  # fmt: skip
+        (16, None, "paper"),
+        (16, 10.0, "paper"),
+    ]
     assert all("∞ for the gradients" in line["budget"]["statement"] for line in finished.lines())
 
 
@@ -260,9 +268,13 @@ FILES = {
     ],
 )
 def test_bad_data_end_in_one_line(
-    file: str, change: Callable[[str], str], words: str, shared: Path, tmp_path: Path,
+    file: str,
+    change: Callable[[str], str],
+    words: str,
+    shared: Path,
+    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(change(text) if name == file else text)
     assert words in complaint(capsys, tmp_path, files(shared / "bert", tmp_path))
@@ -299,14 +311,20 @@ def test_an_unreadable_model_ends_in_one_line(damage: str, tmp_path: Path, capsy
     ("section", "words"),
     [
         ({"encoder": {"model": "nobody/no-such-model"}}, "encoder: 'nobody/no-such-model' is no folder here"),
-        ({"data": {"source": "hub", "path": "glue/sst2", "text": "sentence", "label": "label"}},
-         "glue/sst2: no data hub can be reached"),
+        (
+            {"data": {"source": "hub", "path": "glue/sst2", "text": "sentence", "label": "label"}},
+            "glue/sst2: no data hub can be reached",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_hub_that_does_not_answer_ends_in_one_line(
-    section: dict[str, Any], words: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    section: dict[str, Any],
+    words: str,
+    shared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     for place in ("server.hub.reachable", "server.checkpoint.reachable"):
         monkeypatch.setattr(place, lambda: False)
     monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was asked"))
@@ -314,8 +332,15 @@ def test_a_hub_that_does_not_answer_ends_in_one_line(
 
 
 def files(model: Path, folder: Path) -> dict[str, Any]:
-    data = {"source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
-            "label": "label", "public": {"fraction": 0.3}}  # fmt: skip
+    data = {
+        "source": "files",
+        "path": str(folder),
+        "train": "train.tsv",
+        "test": "test.tsv",
+        "text": "text",
+        "label": "label",
+        "public": {"fraction": 0.3},
+    }
     return table(model, population={"users": 10}, training={"label-stages": 1}) | {"data": data}
 
 

@@ -30,6 +30,17 @@ def register(kind: type[Question]) -> None:
 
 
 __all__ = [
-    "LISTED", "MAX_CLASSES", "MAX_WIDTH", "QUESTIONS", "AnswerQuestion", "EmbeddingQuestion", "LabelQuestion", "Prior",
-    "Projection", "Question", "TextQuestion", "VectorQuestion", "register",
-]  # fmt: skip
+    "LISTED",
+    "MAX_CLASSES",
+    "MAX_WIDTH",
+    "QUESTIONS",
+    "AnswerQuestion",
+    "EmbeddingQuestion",
+    "LabelQuestion",
+    "Prior",
+    "Projection",
+    "Question",
+    "TextQuestion",
+    "VectorQuestion",
+    "register",
+]

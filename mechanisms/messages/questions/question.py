@@ -232,10 +232,15 @@ class Question:
 
         It leaves out the stage, which is a part of a release's key beside it.
         """
-        return digest({
-            "channel": self.channel, "split": split, "mechanism": parameters(self.mechanism),
-            "guarantee": self.mechanism.guarantee.to_dict(),
-        } | self.public(split))  # fmt: skip
+        return digest(
+            {
+                "channel": self.channel,
+                "split": split,
+                "mechanism": parameters(self.mechanism),
+                "guarantee": self.mechanism.guarantee.to_dict(),
+            }
+            | self.public(split)
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return its own arrays on the wire."""
@@ -316,9 +321,11 @@ class MappedQuestion(Question):
         """Return encoder, maps and grid."""
         grid, maps = self.mechanism.grid, self.projection
         return {
-            "encoder": maps.encoder, "mean": maps.mean, "m1": maps.m1,
+            "encoder": maps.encoder,
+            "mean": maps.mean,
+            "m1": maps.m1,
             "grid": None if grid is None else {"bits": grid.bits, "step": grid.step},
-        }  # fmt: skip
+        }
 
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
         """Return embeddings (n, m) of the encoder's full width."""

@@ -121,14 +121,19 @@ def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Seque
     elif len(classes) < 2:
         why = "public texts have one value only"
     return Collected(
-        classes, auxiliary, np.array([index[about[public[i]]] for i in auxiliary], dtype=np.int64),
-        rows, np.array([index[about[attacked[i]]] for i in rows], dtype=np.int64), why,
-    )  # fmt: skip
+        classes,
+        auxiliary,
+        np.array([index[about[public[i]]] for i in auxiliary], dtype=np.int64),
+        rows,
+        np.array([index[about[attacked[i]]] for i in rows], dtype=np.int64),
+        why,
+    )
 
 
 def by_value(guesses: IntArray, found: Collected) -> dict[str, float]:
     """Return the share of right guesses among texts of each value."""
     return {
         name: float((guesses[found.truth == i] == i).mean())
-        for i, name in enumerate(found.classes) if (found.truth == i).any()
-    }  # fmt: skip
+        for i, name in enumerate(found.classes)
+        if (found.truth == i).any()
+    }

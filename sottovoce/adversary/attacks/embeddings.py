@@ -159,8 +159,9 @@ class _Embeddings:
         elif name == "inversion-two-step":
             fits = [
                 inversion.two_step(self.public, pieces.lower, pieces.table, pieces.content, penalty, sparsity)
-                for penalty in inversion.PENALTIES[::2] for sparsity in inversion.SPARSITIES
-            ]  # fmt: skip
+                for penalty in inversion.PENALTIES[::2]
+                for sparsity in inversion.SPARSITIES
+            ]
         else:
             fits = [self._pool(words)]
         try:
@@ -171,12 +172,17 @@ class _Embeddings:
         found = scores.words(guesses, truth, beyond)
         plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
         return {
-            **found.f1.shown, "precision": found.precision, "recall": found.recall,
-            "baseline": plain.f1.success, "baseline_precision": plain.precision, "baseline_recall": plain.recall,
-            "tokens": int(truth.sum() + beyond.sum()), "bound": allowed.f1(self.curve, truth.mean(axis=0)),
+            **found.f1.shown,
+            "precision": found.precision,
+            "recall": found.recall,
+            "baseline": plain.f1.success,
+            "baseline_precision": plain.precision,
+            "baseline_recall": plain.recall,
+            "tokens": int(truth.sum() + beyond.sum()),
+            "bound": allowed.f1(self.curve, truth.mean(axis=0)),
             "bound_counts": allowed.f1(self.pairs, truth.mean(axis=0)),
             "note": f"precision {found.precision:.3f}, recall {found.recall:.3f}",
-        }  # fmt: skip
+        }
 
     def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
         try:
@@ -208,13 +214,18 @@ class _Embeddings:
             from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
 
             guesses = guessed(
-                learnt[:, found.auxiliary], found.labels, self.seen[found.attacked], classes=len(found.classes),
+                learnt[:, found.auxiliary],
+                found.labels,
+                self.seen[found.attacked],
+                classes=len(found.classes),
                 seed=self.target.seed,
-            )  # fmt: skip
+            )
         rate = scores.guesses_right(guesses, found.truth)
         share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
         return {
-            "attribute": attribute, **rate.shown, "baseline": float(share.max()),
+            "attribute": attribute,
+            **rate.shown,
+            "baseline": float(share.max()),
             "texts": len(found.truth),
             "bound": allowed.guess(self.curve if asked is None else allowed.curve(asked.mechanism), share),
             "bound_counts": allowed.guess(self.pairs if asked is None else allowed.curve(asked.mechanism, 2), share),
@@ -223,16 +234,19 @@ class _Embeddings:
             "by_value": attributes.by_value(guesses, found),
             "note": f"{attribute}, {len(found.classes)} values; gain {rate.success - share.max():+.3f}"
             + ("" if asked is None else f"; m' = {asked.m1.shape[1]}, drawn anew"),
-        }  # fmt: skip
+        }
 
     def _question(self, found: attributes.Collected) -> chosen.Question:
         spec = self.target.arm.embedding
         assert spec is not None
         try:
             return chosen.for_value(
-                self.known.embeddings[found.auxiliary], found.labels, len(found.classes),
-                lambda dim: embedding_mechanism(spec, dim), seed=self.target.seed,
-            )  # fmt: skip
+                self.known.embeddings[found.auxiliary],
+                found.labels,
+                len(found.classes),
+                lambda dim: embedding_mechanism(spec, dim),
+                seed=self.target.seed,
+            )
         except ValueError as error:
             raise Skipped(str(error)) from error
 
@@ -261,20 +275,29 @@ class _Embeddings:
             raise Skipped(str(error)) from error
         rate, area = scores.matched(evidence), scores.area(evidence)
         return {
-            **rate.shown, "baseline": 1 / n, "texts": n,
+            **rate.shown,
+            "baseline": 1 / n,
+            "texts": n,
             "bound": allowed.guess(points, np.full(n, 1 / n)),
-            "bound_counts": allowed.guess(points, np.full(n, 1 / n)), "auc": area.success, "auc_error": area.error,
+            "bound_counts": allowed.guess(points, np.full(n, 1 / n)),
+            "auc": area.success,
+            "auc_error": area.error,
             "note": f"AUC {area.success:.3f} ± {area.error:.3f}; {what}",
-        }  # fmt: skip
+        }
 
     def _sanitized(self, n: int) -> list[Text]:
         """Return the first n texts as the arm's other half would have released them."""
         text, language_model = mechanism_of(self.target)
         users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
         drawn = texts.draw(
-            text, self.texts[:n], users, records, streams=SimulationStreams(self.target.seed),
-            stage="attack-linkage", masked_lm=language_model,
-        )  # fmt: skip
+            text,
+            self.texts[:n],
+            users,
+            records,
+            streams=SimulationStreams(self.target.seed),
+            stage="attack-linkage",
+            masked_lm=language_model,
+        )
         return text.texts(drawn)
 
 

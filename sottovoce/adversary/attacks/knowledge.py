@@ -115,8 +115,7 @@ def knowledge(target: Target, row: Row) -> Knowledge:
         mechanism = _mechanism(target, maps.dim)
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
-                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism,
-                target.seed,
+                list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism, target.seed
             )
     if mechanism is None:
         raise UserError(f"{folder}: holds no maps; this arm's model is gone")

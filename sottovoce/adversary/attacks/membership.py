@@ -166,28 +166,32 @@ class _Membership:
             notes.append(f"{extra['shadow_models']} shadow models of {extra['shadow_texts']:,} texts")
         notes += [self._allowed["bound_why"]] if self._allowed["bound_why"] else []
         spec = arm.text or arm.embedding or {}
-        return {
-            "attack": name,
-            "arm": arm.name,
-            "mechanism": spec.get("mechanism"),
-            "epsilon": spec.get("epsilon"),
-            "stage": "every step" if self.delivered is None else self.delivered.stage,
-            "texts": int(self.members.sum()),
-            "others": int((~self.members).sum()),
-            "tokens": None,
-            **rate.shown,
-            "baseline": 0.5,
-            "best": None,
-            "expected": None,
-            "auc": auc.success,
-            "auc_error": auc.error,
-            "auprc": precision,
-            "macro_precision": scores.macro_precision(evidence[scored] > cut, self.members[scored]),
-            "found_at_1_percent": found,
-            "scored": int(scored.sum()),
-            "trained": self.model.records.trained,
-            "note": "; ".join(notes),
-        } | self._allowed | extra
+        return (
+            {
+                "attack": name,
+                "arm": arm.name,
+                "mechanism": spec.get("mechanism"),
+                "epsilon": spec.get("epsilon"),
+                "stage": "every step" if self.delivered is None else self.delivered.stage,
+                "texts": int(self.members.sum()),
+                "others": int((~self.members).sum()),
+                "tokens": None,
+                **rate.shown,
+                "baseline": 0.5,
+                "best": None,
+                "expected": None,
+                "auc": auc.success,
+                "auc_error": auc.error,
+                "auprc": precision,
+                "macro_precision": scores.macro_precision(evidence[scored] > cut, self.members[scored]),
+                "found_at_1_percent": found,
+                "scored": int(scored.sum()),
+                "trained": self.model.records.trained,
+                "note": "; ".join(notes),
+            }
+            | self._allowed
+            | extra
+        )
 
     @cached_property
     def _reported(self) -> BoolArray:
@@ -282,9 +286,8 @@ class _Membership:
                 law = log_transition(response, delivered.y, classes=len(public.classes))
             labels = law, model.records.labels, public.labels
         return presence.embedding_evidence(
-            model.mechanism, delivered.z, model.units(model.embeddings), model.units(public.embeddings),
-            labels=labels,
-        )  # fmt: skip
+            model.mechanism, delivered.z, model.units(model.embeddings), model.units(public.embeddings), labels=labels
+        )
 
     def _by_texts(self, released: IntArray) -> FloatArray:
         text: TextMechanism = self.model.text
@@ -310,9 +313,12 @@ class _Membership:
         arm = self.target.arm
         if self.delivered is None:
             return {
-                "bound": 1.0, "bound_counts": 1.0, "bound_protected": None, "worst_case_epsilon": math.inf,
+                "bound": 1.0,
+                "bound_counts": 1.0,
+                "bound_protected": None,
+                "worst_case_epsilon": math.inf,
                 "bound_why": "nothing is promised: gradients depend on raw text",
-            }  # fmt: skip
+            }
         data = self.model.text if arm.text is not None else self.model.mechanism
         label = self.model.channels.label
         declared = self.target.setup.declared

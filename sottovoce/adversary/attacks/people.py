@@ -130,11 +130,13 @@ def read(folder: Path, most: int | None = None) -> People:
             published.append((row["text"], row["author"], row["attribute"], row["first_right"] == "1"))
     number = {name: i for i, name in enumerate(names)}
     return People(
-        names, np.array([number[comments[at]["author"]] for at in kept], dtype=np.int64),
+        names,
+        np.array([number[comments[at]["author"]] for at in kept], dtype=np.int64),
         [comments[at]["sentence"] for at in kept],
         {name: [binned(profiles[author]) for author in names] for name, binned in _ATTRIBUTES.items()},
-        redacted, published,
-    )  # fmt: skip
+        redacted,
+        published,
+    )
 
 
 def _rows(path: Path, *columns: str) -> list[dict[str, str]]:
@@ -195,9 +197,13 @@ def _relationship(profile: Mapping[str, str]) -> str | None:
 
 #: Attributes, with values that enough authors share. Occupation and place of birth have too many values.
 _ATTRIBUTES: dict[str, Callable[[Mapping[str, str]], str | None]] = {
-    "age": _age, "sex": lambda profile: profile.get("sex") or None, "country": _country, "education": _education,
-    "income_level": _income, "relationship_status": _relationship,
-}  # fmt: skip
+    "age": _age,
+    "sex": lambda profile: profile.get("sex") or None,
+    "country": _country,
+    "education": _education,
+    "income_level": _income,
+    "relationship_status": _relationship,
+}
 
 
 # --- task
@@ -469,20 +475,31 @@ def compare(study: Study) -> dict[str, Any]:
             skipped.append(f"linkage-user on {release.name}: {why}")
         use = study.use(release)
         many = max(1, len(gains))
-        arms.append({
-            "name": release.name, "user_epsilon": release.epsilon, "gain": float(np.mean(gains)) if gains else None,
-            "gain_error": float(np.sqrt((contributions**2).sum()) / many), "use": None if use is None else use[0],
-            "use_error": None if use is None else use[1],
-            "records": None if release.rows is None else len(release.rows),
-        })  # fmt: skip
+        arms.append(
+            {
+                "name": release.name,
+                "user_epsilon": release.epsilon,
+                "gain": float(np.mean(gains)) if gains else None,
+                "gain_error": float(np.sqrt((contributions**2).sum()) / many),
+                "use": None if use is None else use[0],
+                "use_error": None if use is None else use[1],
+                "records": None if release.rows is None else len(release.rows),
+            }
+        )
         log.info(f"{release.name}: {len(gains)} attributes, task accuracy {arms[-1]['use']}")
     people = study.people
     return {
-        "name": "people", "seed": study.seed, "authors": len(people.names), "comments": len(people.texts),
-        "entries": [e | {"about": users.ATTACKS[e["attack"]]} for e in intervals.judged(entries)], "arms": arms,
-        "published": _published(people, right), "skipped": skipped, "reading": [users.READING],
+        "name": "people",
+        "seed": study.seed,
+        "authors": len(people.names),
+        "comments": len(people.texts),
+        "entries": [e | {"about": users.ATTACKS[e["attack"]]} for e in intervals.judged(entries)],
+        "arms": arms,
+        "published": _published(people, right),
+        "skipped": skipped,
+        "reading": [users.READING],
         "task": None if study.task is None else _share(study.task.labels),
-    }  # fmt: skip
+    }
 
 
 def _share(labels: IntArray) -> dict[str, float]:
@@ -492,10 +509,21 @@ def _share(labels: IntArray) -> dict[str, float]:
 
 def _entry(release: Release, attack: str, found: dict[str, Any]) -> dict[str, Any]:
     note = ", ".join(filter(None, (found.get("attribute"), found["note"])))
-    return {
-        "attack": attack, "arm": release.name, "mechanism": release.name, "epsilon": None, "stage": "people",
-        "worst_case_epsilon": release.epsilon, "tokens": None, "best": None, "expected": None,
-    } | found | {"note": note}  # fmt: skip
+    return (
+        {
+            "attack": attack,
+            "arm": release.name,
+            "mechanism": release.name,
+            "epsilon": None,
+            "stage": "people",
+            "worst_case_epsilon": release.epsilon,
+            "tokens": None,
+            "best": None,
+            "expected": None,
+        }
+        | found
+        | {"note": note}
+    )
 
 
 def _published(people: People, right: Mapping[tuple[str, str], Mapping[int, bool]]) -> list[dict[str, Any]]:
@@ -506,20 +534,27 @@ def _published(people: People, right: Mapping[tuple[str, str], Mapping[int, bool
         for attribute in people.attributes:
             ours = right.get((release, attribute), {})
             theirs = {
-                number[author]: hit for said, author, of, hit in people.published
+                number[author]: hit
+                for said, author, of, hit in people.published
                 if said == text and of == attribute and number.get(author) in ours
-            }  # fmt: skip
+            }
             if len(theirs) < users.LEAST_OF_A_VALUE:
                 continue
             values = Counter(people.attributes[attribute][author] for author in theirs)
             rates = {"gpt4": [*theirs.values()], "ours": [ours[author] for author in theirs]}
-            found.append({
-                "text": text, "attribute": attribute, "authors": len(theirs),
-                "baseline": max(values.values()) / len(theirs),
-                **{who: float(np.mean(hits)) for who, hits in rates.items()},
-                **{f"{who}_interval": intervals.interval(float(np.mean(hits)), len(hits), 1.0)
-                   for who, hits in rates.items()},
-            })  # fmt: skip
+            found.append(
+                {
+                    "text": text,
+                    "attribute": attribute,
+                    "authors": len(theirs),
+                    "baseline": max(values.values()) / len(theirs),
+                    **{who: float(np.mean(hits)) for who, hits in rates.items()},
+                    **{
+                        f"{who}_interval": intervals.interval(float(np.mean(hits)), len(hits), 1.0)
+                        for who, hits in rates.items()
+                    },
+                }
+            )
     return found
 
 
@@ -531,15 +566,24 @@ def summary(results: Mapping[str, Any]) -> str:
     for arm in results["arms"]:
         cells = [at.get((arm["name"], name)) for name in (*attributes, "linkage")]
         epsilon = "no guarantee (∞)" if math.isinf(arm["user_epsilon"]) else markdown.number(arm["user_epsilon"])
-        rows.append([
-            arm["name"], epsilon, _pm(arm["use"], arm["use_error"]), _pm(arm["gain"], arm["gain_error"]),
-            *("–" if e is None else "{:.3f} ({:.3f} to {:.3f})".format(e["success"], *e["interval"]) for e in cells),
-        ])  # fmt: skip
+        rows.append(
+            [
+                arm["name"],
+                epsilon,
+                _pm(arm["use"], arm["use_error"]),
+                _pm(arm["gain"], arm["gain_error"]),
+                *(
+                    "–" if e is None else "{:.3f} ({:.3f} to {:.3f})".format(e["success"], *e["interval"])
+                    for e in cells
+                ),
+            ]
+        )
     first = {name: next(e for e in results["entries"] if e.get("attribute") == name) for name in attributes}
     share = "" if results["task"] is None else f"{results['task']['most_frequent']:.3f}"
     rows.append(["most frequent value", "", share, "0", *(f"{first[n]['baseline']:.3f}" for n in attributes), ""])
     lines = [
-        f"{results['authors']} authors, {results['comments']:,} comments, seed {results['seed']}.", "",
+        f"{results['authors']} authors, {results['comments']:,} comments, seed {results['seed']}.",
+        "",
         markdown.table(
             ["release", "ε of a user", "task accuracy", "mean gain of the attacker", *attributes, "linkage"], rows
         ),
@@ -547,13 +591,18 @@ def summary(results: Mapping[str, Any]) -> str:
         "Task accuracy: sentiment by a teacher, on comments as written of authors whose releases were not learned "
         "from. Gain: success minus the most frequent value's, mean of the attributes. ±: one standard error by author; "
         "in brackets: exact 95 % intervals.",
-    ]  # fmt: skip
+    ]
     if results["published"]:
         rows = [
-            [p["text"], p["attribute"], p["authors"], f"{p['baseline']:.3f}",
-             *("{:.3f} ({:.3f} to {:.3f})".format(p[who], *p[f"{who}_interval"]) for who in ("gpt4", "ours"))]
+            [
+                p["text"],
+                p["attribute"],
+                p["authors"],
+                f"{p['baseline']:.3f}",
+                *("{:.3f} ({:.3f} to {:.3f})".format(p[who], *p[f"{who}_interval"]) for who in ("gpt4", "ours")),
+            ]
             for p in results["published"]
-        ]  # fmt: skip
+        ]
         headings = ["text", "attribute", "authors", "most frequent value", "GPT-4, published", "our attack"]
         lines += ["", markdown.table(headings, rows)]
     return "\n".join([*lines, "", table(results)])
@@ -569,18 +618,31 @@ def figure(results: Mapping[str, Any]) -> Any:
     for i, arm in enumerate(arm for arm in results["arms"] if arm["use"] is not None and arm["gain"] is not None):
         private = not math.isinf(arm["user_epsilon"])
         axes.errorbar(
-            [arm["gain"]], [arm["use"]], xerr=[1.96 * arm["gain_error"]], yerr=[1.96 * arm["use_error"]],
-            color=COLOURS[i % 6], marker=MARKERS[(i // 6 + i) % 6], markersize=6, capsize=2, linewidth=1,
-            linestyle="none", markerfacecolor=COLOURS[i % 6] if private else "white",
+            [arm["gain"]],
+            [arm["use"]],
+            xerr=[1.96 * arm["gain_error"]],
+            yerr=[1.96 * arm["use_error"]],
+            color=COLOURS[i % 6],
+            marker=MARKERS[(i // 6 + i) % 6],
+            markersize=6,
+            capsize=2,
+            linewidth=1,
+            linestyle="none",
+            markerfacecolor=COLOURS[i % 6] if private else "white",
             label=arm["name"] + ("" if private else " (no guarantee)"),
-        )  # fmt: skip
+        )
     for text, style in (("comments", "--"), ("comments_redacted", ":")):
         theirs = [p for p in results["published"] if p["text"] == text]
         if theirs:
             x = float(np.average([p["gpt4"] - p["baseline"] for p in theirs], weights=[p["authors"] for p in theirs]))
             named = ", ".join(p["attribute"].split("_")[0] for p in theirs)
-            axes.axvline(x, color="black", linestyle=style, linewidth=1,
-                         label=f"GPT-4 on {text.replace('_', ' ')}, published ({named})")  # fmt: skip
+            axes.axvline(
+                x,
+                color="black",
+                linestyle=style,
+                linewidth=1,
+                label=f"GPT-4 on {text.replace('_', ' ')}, published ({named})",
+            )
     if results["task"] is not None:
         axes.axhline(results["task"]["most_frequent"], color="grey", linewidth=0.8, label="most frequent sentiment")
     axes.set_xlabel("attacker's gain about a person: success minus the most frequent value (mean of attributes)")
@@ -591,9 +653,15 @@ def figure(results: Mapping[str, Any]) -> Any:
 
 
 def run(
-    folder: Path, out: Path, *, labelled: Path | None = None, masked_lm: str | None = None, most: int | None = None,
-    releases: Sequence[str] = (), seed: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path,
+    out: Path,
+    *,
+    labelled: Path | None = None,
+    masked_lm: str | None = None,
+    most: int | None = None,
+    releases: Sequence[str] = (),
+    seed: int = 1,
+) -> dict[str, Any]:
     """Compare releases of the comments in a folder, and write people.json, people.md and people.png.
 
     Args:

@@ -121,12 +121,23 @@ class _Attacked:
         said += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
         said += [test.told for test in getattr(model, "tests", ()) if test.alarm]
         return {
-            "attack": name, "arm": self.target.arm.name, "attribute": f"{100 * share:g} % liars",
-            "mechanism": mechanism.name, "epsilon": mechanism.guarantee.epsilon,
-            "worst_case_epsilon": mechanism.guarantee.worst_case(), "stage": "train", "texts": n, "tokens": None,
-            "best": None, "bound": None, "bound_counts": None, "expected": None, "baseline": baseline,
-            "note": "; ".join(said), **Rate(success, float(np.sqrt(success * (1 - success) / n)), n).shown,
-        }  # fmt: skip
+            "attack": name,
+            "arm": self.target.arm.name,
+            "attribute": f"{100 * share:g} % liars",
+            "mechanism": mechanism.name,
+            "epsilon": mechanism.guarantee.epsilon,
+            "worst_case_epsilon": mechanism.guarantee.worst_case(),
+            "stage": "train",
+            "texts": n,
+            "tokens": None,
+            "best": None,
+            "bound": None,
+            "bound_counts": None,
+            "expected": None,
+            "baseline": baseline,
+            "note": "; ".join(said),
+            **Rate(success, float(np.sqrt(success * (1 - success) / n)), n).shown,
+        }
 
     def _wrong(self, model: Model) -> NDArray[np.bool_]:
         test = self.ready.held.test
@@ -263,9 +274,12 @@ class _Lies:
         return make(mechanism, direction / np.linalg.norm(direction), self.count, self._seed)
 
     def _adaptive(
-        self, question: VectorQuestion, mechanism: PrivUnit, honest_users: tuple[NDArray[Any], NDArray[np.float64]],
+        self,
+        question: VectorQuestion,
+        mechanism: PrivUnit,
+        honest_users: tuple[NDArray[Any], NDArray[np.float64]],
         threshold: NDArray[np.float64],
-    ) -> NDArray[Any]:  # fmt: skip
+    ) -> NDArray[Any]:
         """Return messages by which most public texts change their class, pushed against the mean, a class, or both.
 
         `honest_users` are the honest users' releases and their mean.
@@ -296,12 +310,13 @@ class _Lies:
         reach = share * poison.unseen(share, users, mechanism.dim) / mechanism.scale
         flip = -mean / np.linalg.norm(mean)
         direction = poison.worst_direction(
-            lambda shift: changed(mean + shift), (flip, threshold, -threshold, flip + threshold, flip - threshold),
-            honest, reach, ascents=0,
-        )  # fmt: skip
-        return poison.strongest(
-            mechanism, direction, self.count, self._seed, honest=honest, users=users, harm=harm
+            lambda shift: changed(mean + shift),
+            (flip, threshold, -threshold, flip + threshold, flip - threshold),
+            honest,
+            reach,
+            ascents=0,
         )
+        return poison.strongest(mechanism, direction, self.count, self._seed, honest=honest, users=users, harm=harm)
 
     @cached_property
     def _chosen(self) -> IntArray:
@@ -340,7 +355,11 @@ class _Lies:
         liars = np.arange(self.count, dtype=np.int64)
         model = getattr(self.attacked.ready.public.rewriter, "masked_lm", None)
         return draw(
-            question, values, liars, np.zeros_like(liars), stage="attack-poison",
-            streams=SimulationStreams(self._seed), masked_lm=model,
-        )  # fmt: skip
-
+            question,
+            values,
+            liars,
+            np.zeros_like(liars),
+            stage="attack-poison",
+            streams=SimulationStreams(self._seed),
+            masked_lm=model,
+        )

@@ -93,10 +93,18 @@ def run(attack: Attack) -> dict[str, Any]:
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
     clear = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
     settings = {
-        "seed": study.seed, "data": study.data, "population": study.population, "encoder": study.encoder,
-        "training": study.training, "clear": next(clear, None), "nodes": nodes, "limit": attack.limit,
-        "masked_lm": attack.masked_lm, "attributes": attack.attributes, "shadows": attack.shadows,
-    }  # fmt: skip
+        "seed": study.seed,
+        "data": study.data,
+        "population": study.population,
+        "encoder": study.encoder,
+        "training": study.training,
+        "clear": next(clear, None),
+        "nodes": nodes,
+        "limit": attack.limit,
+        "masked_lm": attack.masked_lm,
+        "attributes": attack.attributes,
+        "shadows": attack.shadows,
+    }
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
     refused: list[str] = []
@@ -125,16 +133,25 @@ def run(attack: Attack) -> dict[str, Any]:
     named = {entry["attack"] for entry in entries}
     entries = [entry | {"about": about(entry["attack"])} for entry in intervals.judged(entries)]
     return {
-        "name": study.name, "run": str(attack.run), "limit": attack.limit, "entries": entries, "skipped": skipped,
+        "name": study.name,
+        "run": str(attack.run),
+        "limit": attack.limit,
+        "entries": entries,
+        "skipped": skipped,
         "refused": list(dict.fromkeys(refused)),
         "reading": [kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)],
-    }  # fmt: skip
+    }
 
 
 def attack(
-    folder: Path | str, *names: str, arms: Sequence[str] = (), limit: int = 500, masked_lm: Path | str | None = None,
-    attributes: Sequence[str] = (), shadows: int | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    folder: Path | str,
+    *names: str,
+    arms: Sequence[str] = (),
+    limit: int = 500,
+    masked_lm: Path | str | None = None,
+    attributes: Sequence[str] = (),
+    shadows: int | None = None,
+) -> dict[str, Any]:
     """Run the server's attacks on a finished run, as the command `attack` does.
 
     Args:

@@ -143,9 +143,10 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
     away, both = 2 * hits - f1 * (guessed + true), guessed + true
     error = float(math.sqrt((away**2).sum()) / max(1, both.sum()))
     return Words(
-        float(hits.sum() / max(1, guessed.sum())), float(hits.sum() / max(1, true.sum())),
+        float(hits.sum() / max(1, guessed.sum())),
+        float(hits.sum() / max(1, true.sum())),
         Rate(float(f1), error, len(both), min(_SHARES, float(both.mean() / max(1, both.max())) or 1.0)),
-    )  # fmt: skip
+    )
 
 
 def guesses_right(guesses: IntArray, truth: IntArray) -> Rate:

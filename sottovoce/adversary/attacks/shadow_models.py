@@ -98,9 +98,15 @@ class _People:
         drawn: dict[Question | None, NDArray[Any]] = {}
         for question in request.questions:
             drawn[question] = draw(
-                question, question.values(_Records(self), people, np.arange(len(people) + 1)), people, none,
-                stage=request.stage, streams=self.streams, released=drawn.get(question.given), masked_lm=self.masked_lm,
-            )  # fmt: skip
+                question,
+                question.values(_Records(self), people, np.arange(len(people) + 1)),
+                people,
+                none,
+                stage=request.stage,
+                streams=self.streams,
+                released=drawn.get(question.given),
+                masked_lm=self.masked_lm,
+            )
         releases = tuple(request.release(question, drawn[question]) for question in request.questions)
         return Collected(Batch(releases, users=len(people), duplicates=0))
 
@@ -144,8 +150,8 @@ class _OnReleases:
     shadows: int | None = 16
 
     def __init__(
-        self, setup: ArmSetup, training: Training, public: Public, records: AttackedRecords, *, folder: Path,
-    ) -> None:  # fmt: skip
+        self, setup: ArmSetup, training: Training, public: Public, records: AttackedRecords, *, folder: Path
+    ) -> None:
         self.setup, self.training, self.public, self.records, self.folder = setup, training, public, records, folder
         assert public.maps is not None and public.encoder is not None
         log.info(f"{setup.arm.name}: learning maps on {len(public.texts):,} public texts")
@@ -220,9 +226,11 @@ class _OnTexts:
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
         chosen = np.flatnonzero(inside)[: self.records.trained]
         people = _People(
-            texts=[self.records.texts[i] for i in chosen], labels=self.records.labels[chosen],
-            streams=_streams(self.training.seed, number), masked_lm=getattr(self.public.rewriter, "masked_lm", None),
-        )  # fmt: skip
+            texts=[self.records.texts[i] for i in chosen],
+            labels=self.records.labels[chosen],
+            streams=_streams(self.training.seed, number),
+            masked_lm=getattr(self.public.rewriter, "masked_lm", None),
+        )
         protocol = protocol_of(self.setup, self.training, self.public, folder=self.folder)
         model: Any = Driver(people).train(protocol)
         return _log_p(model.pipeline, self.lines), len(people.texts)
@@ -259,11 +267,20 @@ class _AsPublished:
             rng = _streams(training.seed, number).rows(rows, np.zeros_like(rows), stage="train", channel="label")
             labels = mechanism.sample(labels, rng=rng)
         pipeline = train_paper(
-            self.model, texts, labels, mechanism=self.mechanism, dim=dim_of(self.mechanism),
-            classes=len(public.classes), epochs=training.epochs, batch_size=training.batch_size,
-            seed=_seed(training.seed, number), acknowledged=True, pooling=training.pooling,
-            max_length=training.max_length, **training.descent,
-        )  # fmt: skip
+            self.model,
+            texts,
+            labels,
+            mechanism=self.mechanism,
+            dim=dim_of(self.mechanism),
+            classes=len(public.classes),
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            seed=_seed(training.seed, number),
+            acknowledged=True,
+            pooling=training.pooling,
+            max_length=training.max_length,
+            **training.descent,
+        )
         return _log_p(pipeline, self.records.texts), len(texts)
 
 

@@ -183,10 +183,13 @@ class _Vectors:
         evidence = statistic.matching(question, self._seen(question)[who], self._means(question)[who])
         found, auc = scores.matched(evidence), scores.area(evidence)
         return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
-            **found.shown, "texts": n, "baseline": 1 / n,
-            **_allowed(question, np.full(n, 1 / n)), "auc": auc.success,
+            **found.shown,
+            "texts": n,
+            "baseline": 1 / n,
+            **_allowed(question, np.full(n, 1 / n)),
+            "auc": auc.success,
             "auc_error": auc.error,
-        }  # fmt: skip
+        }
 
     # --- attributes
 
@@ -208,10 +211,13 @@ class _Vectors:
         gain = rate.success - share.max()
         held = f"; users of {records.min()} to {records.max()} records" if records.max() > 1 else ""
         return self._about(question, f"{attribute}, {count} values; gain {gain:+.3f}{held}") | {
-            "attribute": attribute, **rate.shown, "texts": len(who),
-            "baseline": float(share.max()), **_allowed(question, share),
+            "attribute": attribute,
+            **rate.shown,
+            "texts": len(who),
+            "baseline": float(share.max()),
+            **_allowed(question, share),
             "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
-        }  # fmt: skip
+        }
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """Return the public records to guess by, the attacked users, their values, and the number of values."""
@@ -251,9 +257,14 @@ class _Vectors:
         found, auc = scores.matched(evidence), scores.area(evidence)
         most = linkage.bound_of(question.mechanism.guarantee.worst_case(), n)
         return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}; two releases, each charged") | {
-            **found.shown, "texts": n, "baseline": 1 / n, "bound": most, "bound_counts": most,
-            "auc": auc.success, "auc_error": auc.error,
-        }  # fmt: skip
+            **found.shown,
+            "texts": n,
+            "baseline": 1 / n,
+            "bound": most,
+            "bound_counts": most,
+            "auc": auc.success,
+            "auc_error": auc.error,
+        }
 
     # --- membership
 
@@ -290,9 +301,12 @@ class _Vectors:
         sizes = np.unique(statistic.nearest_size(self.people.records))
         public = np.concatenate([statistic.made_users(question, pool, int(r), seed=self._seed)[0] for r in sizes])
         evidence = embedding_evidence(
-            question.mechanism, self.seen, np.concatenate([self._own[order[:n]], means]), public,
+            question.mechanism,
+            self.seen,
+            np.concatenate([self._own[order[:n]], means]),
+            public,
             likelihood=log_likelihood_of_means,
-        )  # fmt: skip
+        )
         return self._membership(question, evidence)
 
     def _membership(self, question: VectorQuestion, evidence: FloatArray) -> dict[str, Any]:
@@ -307,10 +321,16 @@ class _Vectors:
         most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
         note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
         return self._about(question, f"{note}; among {len(self.seen):,} vectors") | {
-            **rate.shown, "texts": n, "others": n, "baseline": 0.5,
-            "bound": most, "bound_counts": most,
-            "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at,
-        }  # fmt: skip
+            **rate.shown,
+            "texts": n,
+            "others": n,
+            "baseline": 0.5,
+            "bound": most,
+            "bound_counts": most,
+            "auc": auc.success,
+            "auc_error": auc.error,
+            "found_at_1_percent": at,
+        }
 
     # --- knowledge of the adversary
 
@@ -341,10 +361,13 @@ class _Vectors:
         if question is not self.question:
             note += f"; {features} features, p = {cap:.4g}, drawn anew"
         return {
-            "mechanism": mechanism.name, "epsilon": getattr(mechanism, "epsilon", None),
-            "worst_case_epsilon": mechanism.guarantee.worst_case(), "features": features, "cap_probability": cap,
+            "mechanism": mechanism.name,
+            "epsilon": getattr(mechanism, "epsilon", None),
+            "worst_case_epsilon": mechanism.guarantee.worst_case(),
+            "features": features,
+            "cap_probability": cap,
             "note": note,
-        }  # fmt: skip
+        }
 
     @cached_property
     def _own(self) -> FloatArray:
@@ -412,6 +435,9 @@ def _people(encoder: Encoding, rows: list[Row]) -> _People:
     texts = [text for _, text, _ in records]
     starts = np.concatenate([[0], np.cumsum([len(records) for records in mine])]).astype(np.int64)
     return _People(
-        np.array([row.released.user for row in rows], dtype=np.int64), encoder.embed(texts),
-        np.array([label for _, _, label in records], dtype=np.int64), texts, starts,
-    )  # fmt: skip
+        np.array([row.released.user for row in rows], dtype=np.int64),
+        encoder.embed(texts),
+        np.array([label for _, _, label in records], dtype=np.int64),
+        texts,
+        starts,
+    )

@@ -102,6 +102,21 @@ def each(
 
 #: Keys of every entry.
 ENTRY = (
-    "attack", "arm", "mechanism", "epsilon", "worst_case_epsilon", "stage", "texts", "tokens", "success", "error",
-    "observations", "weight", "baseline", "best", "bound", "bound_counts", "expected",
-)  # fmt: skip
+    "attack",
+    "arm",
+    "mechanism",
+    "epsilon",
+    "worst_case_epsilon",
+    "stage",
+    "texts",
+    "tokens",
+    "success",
+    "error",
+    "observations",
+    "weight",
+    "baseline",
+    "best",
+    "bound",
+    "bound_counts",
+    "expected",
+)

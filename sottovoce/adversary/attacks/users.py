@@ -130,12 +130,15 @@ def attribute(received: Received, said: Sequence[str | None], seed: int) -> dict
     rate, share = scores.guesses_right(guesses, truth), np.bincount(truth) / len(truth)
     gain = rate.success - float(share.max())
     return {
-        **rate.shown, "baseline": float(share.max()), "texts": len(people), "share": share.tolist(),
+        **rate.shown,
+        "baseline": float(share.max()),
+        "texts": len(people),
+        "share": share.tolist(),
         "gain": gain / (1 - float(share.max())),
         "right": dict(zip(people.tolist(), (guesses == truth).tolist(), strict=True)),
         "note": f"{len(classes)} values; gain {gain:+.3f}; by {', '.join(by)}"
         + (f"; {len(counts) - len(classes)} rare values left out" if len(counts) > len(classes) else ""),
-    }  # fmt: skip
+    }
 
 
 def linkage(received: Received, seed: int) -> dict[str, Any]:
@@ -150,9 +153,13 @@ def linkage(received: Received, seed: int) -> dict[str, Any]:
     evidence = estimator.likeness([(rows[::2], rows[1::2]) for rows in halves.readings.values()])
     found, auc = scores.matched(evidence), scores.area(evidence)
     return {
-        **found.shown, "baseline": 1 / len(evidence), "texts": len(evidence), "auc": auc.success,
-        "auc_error": auc.error, "note": f"AUC {auc.success:.3f} ± {auc.error:.3f}",
-    }  # fmt: skip
+        **found.shown,
+        "baseline": 1 / len(evidence),
+        "texts": len(evidence),
+        "auc": auc.success,
+        "auc_error": auc.error,
+        "note": f"AUC {auc.success:.3f} ± {auc.error:.3f}",
+    }
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -186,11 +193,18 @@ class _Users:
         spec = self.target.arm.text or self.target.arm.embedding or {}
         worst = max(row.released.guarantee.worst_case(declared=row.released.guarantee.exposes) for row in self._rows)
         return {
-            "attack": name, "arm": self.target.arm.name, "mechanism": spec.get("mechanism"),
-            "epsilon": spec.get("epsilon"), "worst_case_epsilon": worst,
+            "attack": name,
+            "arm": self.target.arm.name,
+            "mechanism": spec.get("mechanism"),
+            "epsilon": spec.get("epsilon"),
+            "worst_case_epsilon": worst,
             "stage": ", ".join(sorted({row.released.stage for row in self._rows})),
-            "tokens": None, "best": None, "bound": None, "bound_counts": None, "expected": None,
-        } | found  # fmt: skip
+            "tokens": None,
+            "best": None,
+            "bound": None,
+            "bound_counts": None,
+            "expected": None,
+        } | found
 
     def _said(self, about: Mapping[Any, str]) -> list[str | None]:
         """Return the value of each user in which all texts agree."""

@@ -99,20 +99,32 @@ class _Attributes:
         if not theorem.exposes:
             one, both = (allowed.guess(allowed.curve(self.text, n), share) for n in (1, 2))
         return {
-            "attack": name, "arm": self.target.arm.name, "mechanism": self.text.name,
-            "epsilon": getattr(self.text.word, "epsilon", None), "stage": self.held.stage,
-            "worst_case_epsilon": theorem.worst_case(declared=theorem.exposes), "texts": len(found.truth),
-            **rate.shown, "baseline": float(share.max()), "best": None,
-            "bound": one, "bound_counts": both, "expected": None, "tokens": None,
-            "attribute": attribute, "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
-            "without_noise": before.success, "without_noise_error": before.error,
+            "attack": name,
+            "arm": self.target.arm.name,
+            "mechanism": self.text.name,
+            "epsilon": getattr(self.text.word, "epsilon", None),
+            "stage": self.held.stage,
+            "worst_case_epsilon": theorem.worst_case(declared=theorem.exposes),
+            "texts": len(found.truth),
+            **rate.shown,
+            "baseline": float(share.max()),
+            "best": None,
+            "bound": one,
+            "bound_counts": both,
+            "expected": None,
+            "tokens": None,
+            "attribute": attribute,
+            "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
+            "without_noise": before.success,
+            "without_noise_error": before.error,
             "relative_gain": None if relative is None else relative[0],
             "relative_gain_error": None if relative is None else relative[1],
-            "by_value": attributes.by_value(guesses, found), "by": by,
+            "by_value": attributes.by_value(guesses, found),
+            "by": by,
             "note": f"{attribute}, {len(found.classes)} values; gain {gain:+.3f}; {before.success:.3f} ± "
             f"{before.error:.3f} without noise{by and f'; by {by}'}"
             + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
-        }  # fmt: skip
+        }
 
     # --- knowledge of the adversary
 
@@ -140,21 +152,28 @@ class _Attributes:
         if self.text.word.reads:
             log.info(f"{self.target.arm.name}: rewriting {len(self._texts):,} public texts by the language model")
         rows = np.arange(len(self._texts), dtype=np.int64)
-        return np.stack([
-            texts.draw(
-                self.text, self._texts, rows, np.zeros_like(rows), streams=SimulationStreams(self.target.seed),
-                stage=f"attack-words-{i}", masked_lm=self.language_model,
-            ).astype(np.int64)
-            for i in range(count)
-        ])  # fmt: skip
+        return np.stack(
+            [
+                texts.draw(
+                    self.text,
+                    self._texts,
+                    rows,
+                    np.zeros_like(rows),
+                    streams=SimulationStreams(self.target.seed),
+                    stage=f"attack-words-{i}",
+                    masked_lm=self.language_model,
+                ).astype(np.int64)
+                for i in range(count)
+            ]
+        )
 
     @cached_property
     def _encoder(self) -> CachedEncoder:
         """Return the study's sentence encoder, which is public."""
         target = self.target
         folder = encoder_folder(
-            target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed,
-        )  # fmt: skip
+            target.encoder, target.split().public, batch_size=target.training.batch_size, seed=target.seed
+        )
         return CachedEncoder(folder)
 
     # --- guesses, with those from the texts as written
@@ -208,18 +227,23 @@ class _Attributes:
 
     @staticmethod
     def _views(
-        learnt: Mapping[str, NDArray[Any]], looks_like: Mapping[str, NDArray[Any]], seen: Mapping[str, NDArray[Any]],
+        learnt: Mapping[str, NDArray[Any]],
+        looks_like: Mapping[str, NDArray[Any]],
+        seen: Mapping[str, NDArray[Any]],
         of: str = "",
-    ) -> list[text_attributes.View]:  # fmt: skip
+    ) -> list[text_attributes.View]:
         from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
 
         return [
             text_attributes.View(
-                name + of, text_attributes.by_words if name == "words" else guessed, each, seen[name][0],
+                name + of,
+                text_attributes.by_words if name == "words" else guessed,
+                each,
+                seen[name][0],
                 looks_like[name],
             )
             for name, each in learnt.items()
-        ]  # fmt: skip
+        ]
 
     def _encoded(self, said: Sequence[Text]) -> NDArray[np.float32]:
         return self._encoder.embed([joined(text) for text in said])

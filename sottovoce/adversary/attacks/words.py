@@ -178,10 +178,16 @@ class _Words:
     def entry(self, name: str) -> dict[str, Any]:
         """Return one attack's entry; raise Skipped if it does not apply."""
         kinds = {
-            "bayes": self._bayes, "copy": self._copy, "mask": self._mask, "context": self._context,
-            "context-causal": self._causal, "context-masked": self._masked, "strongest": self._strongest,
-            "query": self._query, "linkage": self._linkage,
-        }  # fmt: skip
+            "bayes": self._bayes,
+            "copy": self._copy,
+            "mask": self._mask,
+            "context": self._context,
+            "context-causal": self._causal,
+            "context-masked": self._masked,
+            "strongest": self._strongest,
+            "query": self._query,
+            "linkage": self._linkage,
+        }
         found = kinds[name]()
         error = found["error"]
         log.info(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
@@ -255,10 +261,13 @@ class _Words:
         """Return an attack's guesses (n, L); raise Skipped if it does not apply."""
         if name not in self._made:
             made = {
-                "bayes": self._decoded_words, "copy": lambda: self.held.released, "mask": self._mask_guesses,
+                "bayes": self._decoded_words,
+                "copy": lambda: self.held.released,
+                "mask": self._mask_guesses,
                 "context": lambda: context.guessed(*self._chain[:2], self._alone),
-                "context-causal": self._causal_guesses, "context-masked": self._masked_guesses,
-            }  # fmt: skip
+                "context-causal": self._causal_guesses,
+                "context-masked": self._masked_guesses,
+            }
             self._made[name] = made[name]().reshape(self.held.released.shape)
         return self._made[name]
 
@@ -337,9 +346,13 @@ class _Words:
         """Return another release of the first n texts, as for another stage, from a separate stream."""
         held = self.held
         drawn = texts.draw(
-            self.text, held.texts[:n], held.users[:n], held.records[:n],
-            streams=SimulationStreams(self.target.seed), stage=stage,
-        )  # fmt: skip
+            self.text,
+            held.texts[:n],
+            held.users[:n],
+            held.records[:n],
+            streams=SimulationStreams(self.target.seed),
+            stage=stage,
+        )
         return drawn.astype(np.int64)
 
     def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:

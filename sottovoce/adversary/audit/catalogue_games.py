@@ -47,8 +47,9 @@ def catalogue_games(clients: Clients, delta: float) -> list[Game]:
     makers = {"embedding": _embedding, "label": _label, "text": _text, "answer": _answer}
     return [
         replace(makers[kind.channel](clients, kind, delta), name=NAME, share=_SHARE)
-        for kind in kinds if kind.channel in makers
-    ]  # fmt: skip
+        for kind in kinds
+        if kind.channel in makers
+    ]
 
 
 def _spec(kind: type[Any]) -> dict[str, Any]:
@@ -106,10 +107,14 @@ def _text(clients: Clients, kind: type[Any], delta: float) -> Game:
     words = (*vocabulary.words, _UNKNOWN)
     (x, y), laws = worst_words(word)
     game = finite_game(
-        word, (x, y), delta, shown=f"{words[x]} / {words[y]}",
-        outcomes=np.arange(len(vocabulary)), log_probs=laws,
+        word,
+        (x, y),
+        delta,
+        shown=f"{words[x]} / {words[y]}",
+        outcomes=np.arange(len(vocabulary)),
+        log_probs=laws,
         distance=float(distances_of(word)[x, y]) if word.guarantee.metric == "euclidean" else None,
-    )  # fmt: skip
+    )
     question = TextQuestion(
         spec | {"vocabulary": vocabulary.identity}, classes=audit_clients.MANY, vocabulary=vocabulary
     )
@@ -124,9 +129,14 @@ def _numbers(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _drawn(
-    clients: Clients, request: Request, name: str, channel: str, decoded: Callable[[NDArray[Any]], NDArray[Any]],
-    *, texts: tuple[str, str] = ("", ""),
-) -> Callable[[int, int, int], NDArray[Any]]:  # fmt: skip
+    clients: Clients,
+    request: Request,
+    name: str,
+    channel: str,
+    decoded: Callable[[NDArray[Any]], NDArray[Any]],
+    *,
+    texts: tuple[str, str] = ("", ""),
+) -> Callable[[int, int, int], NDArray[Any]]:
     """Return draws of users of one record each: opposite embeddings, two labels and two texts, as the request needs."""
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
@@ -134,9 +144,15 @@ def _drawn(
         embeddings = np.zeros((n, WIDTH), np.float32)
         embeddings[:, 0] = 1.0 - 2.0 * side
         clients.write(
-            node, users, np.zeros_like(users), texts=[texts[side]] * n, labels=np.full(n, side),
-            embeddings=None if channel == "text" else embeddings, seed=seed, delta=_DELTA,
-        )  # fmt: skip
+            node,
+            users,
+            np.zeros_like(users),
+            texts=[texts[side]] * n,
+            labels=np.full(n, side),
+            embeddings=None if channel == "text" else embeddings,
+            seed=seed,
+            delta=_DELTA,
+        )
         return decoded(audit_clients.values_of(clients.ask(node, request), channel))
 
     return draw

@@ -159,13 +159,37 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
     worst = sum(g.worst_case() for g in parts)
     return [
-        Game("client", about, "antipodal embedding and other label", worst, claimed, draw,
-             (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step)), share=_CLIENT_SHARE),
-        Game("client", about, "the same, the embedding alone", embedding.guarantee.worst_case(),
-             claim(embedding.privacy_loss(), embedding.guarantee, delta), draw, (known(alone),), share=_CLIENT_SHARE),
-        Game("client", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
-             share=_CLIENT_SHARE),
-    ]  # fmt: skip
+        Game(
+            "client",
+            about,
+            "antipodal embedding and other label",
+            worst,
+            claimed,
+            draw,
+            (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step)),
+            share=_CLIENT_SHARE,
+        ),
+        Game(
+            "client",
+            about,
+            "the same, the embedding alone",
+            embedding.guarantee.worst_case(),
+            claim(embedding.privacy_loss(), embedding.guarantee, delta),
+            draw,
+            (known(alone),),
+            share=_CLIENT_SHARE,
+        ),
+        Game(
+            "client",
+            about,
+            "the same, beside the adversary's own noise",
+            worst,
+            claimed,
+            same,
+            (learned,),
+            share=_CLIENT_SHARE,
+        ),
+    ]
 
 
 def client_text_games(clients: Clients, delta: float) -> list[Game]:
@@ -186,16 +210,23 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
 
         loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
         return Game(
-            "client-text", f"santext ε={TEXT['epsilon']:g}, L={text.tokens}, length ε={TEXT['length']:g}", shown,
-            text.guarantee.worst_case(), claim(loss, text.guarantee, delta), draw,
+            "client-text",
+            f"santext ε={TEXT['epsilon']:g}, L={text.tokens}, length ε={TEXT['length']:g}",
+            shown,
+            text.guarantee.worst_case(),
+            claim(loss, text.guarantee, delta),
+            draw,
             (finite(outcomes, laws[0] - laws[other]), known(_length)),
-            law=audit_games.law_of(laws[0], laws[other], text.guarantee, delta), share=_CLIENT_SHARE,
-        )  # fmt: skip
+            law=audit_games.law_of(laws[0], laws[other], text.guarantee, delta),
+            share=_CLIENT_SHARE,
+        )
 
     return [
-        game(1, "five words / five others"), game(2, "five words / five outside the vocabulary"),
-        game(3, "five words / two of them"), game(4, "five words / two others"),
-    ]  # fmt: skip
+        game(1, "five words / five others"),
+        game(2, "five words / five outside the vocabulary"),
+        game(3, "five words / two of them"),
+        game(4, "five words / two others"),
+    ]
 
 
 def _texts() -> list[str]:
@@ -236,13 +267,17 @@ def client_label_games(clients: Clients, delta: float) -> list[Game]:
 
     return [
         Game(
-            "client-label", f"randomized response ε={audit_clients.RARE['epsilon']:g}, K={audit_clients.MANY}",
-            "two labels, beside texts of all sorts", mechanism.guarantee.worst_case(),
-            claim(mechanism.privacy_loss(), mechanism.guarantee, delta), draw,
+            "client-label",
+            f"randomized response ε={audit_clients.RARE['epsilon']:g}, K={audit_clients.MANY}",
+            "two labels, beside texts of all sorts",
+            mechanism.guarantee.worst_case(),
+            claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
+            draw,
             (part(slice(1), finite(outcomes[:, None], one - other)), part(slice(1, 2), learned)),
-            law=audit_games.law_of(one, other, mechanism.guarantee, delta), share=_CLIENT_SHARE,
+            law=audit_games.law_of(one, other, mechanism.guarantee, delta),
+            share=_CLIENT_SHARE,
         )
-    ]  # fmt: skip
+    ]
 
 
 def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
@@ -284,18 +319,40 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
         return known(score)
 
     about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.question(VectorQuestion).dim}"
-    worst, claimed = (
-        mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
-    )  # fmt: skip
+    worst, claimed = (mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta))
     seen, bits = looked_at(SPHERE.step), boosted(SPHERE.step)
     return [
-        Game("client-statistic", about, "one record / three of the other label", worst, claimed, drawn(0),
-             (ratio(records[0]), seen, bits), share=_CLIENT_SHARE),
-        Game("client-statistic", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
-             share=_CLIENT_SHARE),
-        Game("client-statistic", about, "two records / four of the same mean", worst, nothing, drawn(2),
-             (ratio(records.mean(axis=0)), seen, bits), share=_MANY_SHARE),
-    ]  # fmt: skip
+        Game(
+            "client-statistic",
+            about,
+            "one record / three of the other label",
+            worst,
+            claimed,
+            drawn(0),
+            (ratio(records[0]), seen, bits),
+            share=_CLIENT_SHARE,
+        ),
+        Game(
+            "client-statistic",
+            about,
+            "the same, beside the adversary's own noise",
+            worst,
+            claimed,
+            same,
+            (learned,),
+            share=_CLIENT_SHARE,
+        ),
+        Game(
+            "client-statistic",
+            about,
+            "two records / four of the same mean",
+            worst,
+            nothing,
+            drawn(2),
+            (ratio(records.mean(axis=0)), seen, bits),
+            share=_MANY_SHARE,
+        ),
+    ]
 
 
 def client_answer_games(clients: Clients, delta: float) -> list[Game]:
@@ -322,24 +379,42 @@ def client_answer_games(clients: Clients, delta: float) -> list[Game]:
         return (values[1::2] == values[::2]).astype(np.int64)
 
     about = f"randomized response ε={ANSWER['epsilon']:g}, K={CLASSES}"
-    worst, claimed = (
-        mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
-    )  # fmt: skip
+    worst, claimed = (mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta))
     return [
-        Game("client-answer", about, "two texts of which the model says different classes", worst, claimed, draw,
-             (finite(outcomes, one - other),), law=audit_games.law_of(one, other, mechanism.guarantee, delta),
-             share=_CLIENT_SHARE),
-        Game("client-answer", about, "the same, beside the adversary's own noise", worst, claimed, same, (learned,),
-             share=_CLIENT_SHARE),
-    ]  # fmt: skip
+        Game(
+            "client-answer",
+            about,
+            "two texts of which the model says different classes",
+            worst,
+            claimed,
+            draw,
+            (finite(outcomes, one - other),),
+            law=audit_games.law_of(one, other, mechanism.guarantee, delta),
+            share=_CLIENT_SHARE,
+        ),
+        Game(
+            "client-answer",
+            about,
+            "the same, beside the adversary's own noise",
+            worst,
+            claimed,
+            same,
+            (learned,),
+            share=_CLIENT_SHARE,
+        ),
+    ]
 
 
 def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
     """Return a guarantee with the numeric ε and δ of all channels together."""
     return Guarantee(
-        epsilon=0.0, metric="discrete", diameter=1.0, protects="record",
-        numeric_epsilon=sum(g.numeric_epsilon for g in parts), numeric_delta=sum(g.numeric_delta for g in parts),
-    )  # fmt: skip
+        epsilon=0.0,
+        metric="discrete",
+        diameter=1.0,
+        protects="record",
+        numeric_epsilon=sum(g.numeric_epsilon for g in parts),
+        numeric_delta=sum(g.numeric_delta for g in parts),
+    )
 
 
 # --- device
@@ -396,9 +471,15 @@ def _order_game() -> Game:
 
     zero = PairClaim(0.0, 0.0, np.zeros((1, 2)))
     return Game(
-        "shuffler", f"{_SENDERS} users", "which user sent a row, by its place", 0.0, zero, draw, (learned,),
+        "shuffler",
+        f"{_SENDERS} users",
+        "which user sent a row, by its place",
+        0.0,
+        zero,
+        draw,
+        (learned,),
         share=_SHUFFLE_SHARE,
-    )  # fmt: skip
+    )
 
 
 def _amplified_game(delta: float) -> Game:
@@ -426,10 +507,15 @@ def _amplified_game(delta: float) -> Game:
         return out
 
     return Game(
-        "shuffler", f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2", "one user's label in a shuffled batch",
-        mechanism.guarantee.worst_case(), PairClaim(_LOCAL, at_delta, np.array(found)), draw, (learned,),
+        "shuffler",
+        f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2",
+        "one user's label in a shuffled batch",
+        mechanism.guarantee.worst_case(),
+        PairClaim(_LOCAL, at_delta, np.array(found)),
+        draw,
+        (learned,),
         share=_SHUFFLE_SHARE,
-    )  # fmt: skip
+    )
 
 
 def _deltas(delta: float) -> list[float]:

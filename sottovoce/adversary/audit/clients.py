@@ -64,11 +64,39 @@ MANY = 1000
 RARE = {"mechanism": "randomized-response", "epsilon": 0.5}
 #: Texts of all sorts, beside which a label is released: a client's behaviour may depend on them.
 TEXTS = (
-    "", " ", "a", "A", "the film", "The Film", "THE FILM", "word0", "word0 word1", "the of word0 word1 the of",
-    "a good film", "a bad film", "not a good film", "I did not like it.", "I loved it!", "Why?", "3", "3.14 and 1,000",
-    "it's", "do n't", "...", "?!", "name@example.org", "+49 30 1234567", "naïve café", "Ünïcödé", "Ελληνικά", "漢字",
-    "🙂", "a\tb\nc", "zzyzxq zzyzxq", " ".join(["word"] * 60),
-)  # fmt: skip
+    "",
+    " ",
+    "a",
+    "A",
+    "the film",
+    "The Film",
+    "THE FILM",
+    "word0",
+    "word0 word1",
+    "the of word0 word1 the of",
+    "a good film",
+    "a bad film",
+    "not a good film",
+    "I did not like it.",
+    "I loved it!",
+    "Why?",
+    "3",
+    "3.14 and 1,000",
+    "it's",
+    "do n't",
+    "...",
+    "?!",
+    "name@example.org",
+    "+49 30 1234567",
+    "naïve café",
+    "Ünïcödé",
+    "Ελληνικά",
+    "漢字",
+    "🙂",
+    "a\tb\nc",
+    "zzyzxq zzyzxq",
+    " ".join(["word"] * 60),
+)
 
 
 def few_words() -> Vocabulary:
@@ -124,6 +152,7 @@ class Charged:
     releases: int
     charges: int
 
+
 #: Total of a device: more than any audit spends.
 _TOTAL = 1e12
 
@@ -154,9 +183,17 @@ class Clients:
         return request(channel, stage=stage, louder=louder, arm=self.arm)
 
     def write(
-        self, name: str, users: IntArray, records: IntArray, *, texts: Sequence[str], labels: IntArray | None = None,
-        embeddings: NDArray[np.float32] | None = None, seed: int, delta: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        users: IntArray,
+        records: IntArray,
+        *,
+        texts: Sequence[str],
+        labels: IntArray | None = None,
+        embeddings: NDArray[np.float32] | None = None,
+        seed: int,
+        delta: float = 0.0,
+    ) -> None:
         """Write a node whose users agree to everything, at their policy's δ.
 
         Args:

@@ -174,24 +174,35 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
 
     closed = hasattr(mechanism, "log_prob") and not getattr(mechanism, "normalize", False)
     return Game(
-        name=mechanism.name, about=_about(mechanism), pair=shown, worst=mechanism.guarantee.worst_case(),
+        name=mechanism.name,
+        about=_about(mechanism),
+        pair=shown,
+        worst=mechanism.guarantee.worst_case(),
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
         draw=_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
         fits=(
             known(ratio) if closed else learned,
             *(() if grid is None else (looked_at(grid.step), boosted(grid.step))),
         ),
-    )  # fmt: skip
+    )
 
 
 # --- finitely many outcomes
 
 
 def finite_game(
-    mechanism: Any, pair: Sequence[Any], delta: float, *, shown: str, outcomes: NDArray[Any] | None = None,
-    log_probs: tuple[FloatArray, FloatArray] | None = None, distance: float | None = None,
-    loss: LossCells | None = None, worst: float | None = None, **private: Any,
-) -> Game:  # fmt: skip
+    mechanism: Any,
+    pair: Sequence[Any],
+    delta: float,
+    *,
+    shown: str,
+    outcomes: NDArray[Any] | None = None,
+    log_probs: tuple[FloatArray, FloatArray] | None = None,
+    distance: float | None = None,
+    loss: LossCells | None = None,
+    worst: float | None = None,
+    **private: Any,
+) -> Game:
     """Return the game of a mechanism with finitely many outcomes.
 
     Args:
@@ -222,11 +233,15 @@ def finite_game(
         with np.errstate(invalid="ignore"):
             fit = finite(outcomes[there], one[there] - other[there])
     return Game(
-        name=name, about=_about(mechanism), pair=shown,
+        name=name,
+        about=_about(mechanism),
+        pair=shown,
         worst=guarantee.worst_case(declared=guarantee.exposes) if worst is None else worst,
         theorem=claim(mechanism.privacy_loss(distance) if loss is None else loss, guarantee, delta),
-        law=law, draw=_drawn(f"{name} {_about(mechanism)} {shown}", sample), fits=(fit,),
-    )  # fmt: skip
+        law=law,
+        draw=_drawn(f"{name} {_about(mechanism)} {shown}", sample),
+        fits=(fit,),
+    )
 
 
 def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> PairClaim:
@@ -238,9 +253,11 @@ def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: floa
     epsilons = np.unique(np.concatenate([way.points[:, 0] for way in ways]))
     deltas = np.max([[_delta(loss, guarantee, float(e)) for e in epsilons] for loss in losses], axis=0)
     return PairClaim(
-        max(way.pure for way in ways), max(way.at_delta for way in ways),
-        np.column_stack([epsilons, deltas])[deltas < 1], guarantee.numeric_delta,
-    )  # fmt: skip
+        max(way.pure for way in ways),
+        max(way.at_delta for way in ways),
+        np.column_stack([epsilons, deltas])[deltas < 1],
+        guarantee.numeric_delta,
+    )
 
 
 def _rows(value: Any, n: int) -> Any:
@@ -259,10 +276,14 @@ def word_game(mechanism: Any, delta: float) -> Game:
     (x, y), laws = worst_words(mechanism)
     euclidean = mechanism.guarantee.metric == "euclidean"
     return finite_game(
-        mechanism, (x, y), delta, shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
-        outcomes=np.arange(len(mechanism.vocabulary)), log_probs=laws,
+        mechanism,
+        (x, y),
+        delta,
+        shown=f"{_shown(mechanism.vocabulary, x)} / {_shown(mechanism.vocabulary, y)}",
+        outcomes=np.arange(len(mechanism.vocabulary)),
+        log_probs=laws,
         distance=float(distances_of(mechanism)[x, y]) if euclidean else None,
-    )  # fmt: skip
+    )
 
 
 def worst_words(mechanism: Any) -> tuple[tuple[int, int], tuple[FloatArray, FloatArray] | None]:
@@ -360,9 +381,14 @@ def model_game(mechanism: Any, delta: float) -> Game:
         outcomes = np.append(outcomes, NOTHING)
         one, other = (np.append(row + math.log1p(-empty), math.log(empty)) for row in (one, other))
     return finite_game(
-        mechanism, (np.array([1]), np.array([1])), delta, shown="opposite logits", outcomes=outcomes[:, None],
-        log_probs=(one, other), scores=tuple(answering(row) for row in logits),
-    )  # fmt: skip
+        mechanism,
+        (np.array([1]), np.array([1])),
+        delta,
+        shown="opposite logits",
+        outcomes=outcomes[:, None],
+        log_probs=(one, other),
+        scores=tuple(answering(row) for row in logits),
+    )
 
 
 def states_game(mechanism: DpBart, delta: float) -> Game:
@@ -379,9 +405,15 @@ def states_game(mechanism: DpBart, delta: float) -> Game:
         return np.searchsorted(edges[1:-1], states.mean(axis=1) / mechanism.clip / scale)[:, None]
 
     return finite_game(
-        mechanism, (np.array([1]), np.array([1])), delta, shown="opposite states", log_probs=(one, other),
-        outcomes=np.arange(len(one))[:, None], states=(corner, -corner), writer=(stretch, stretch),
-    )  # fmt: skip
+        mechanism,
+        (np.array([1]), np.array([1])),
+        delta,
+        shown="opposite states",
+        log_probs=(one, other),
+        outcomes=np.arange(len(one))[:, None],
+        states=(corner, -corner),
+        writer=(stretch, stretch),
+    )
 
 
 def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
@@ -402,9 +434,16 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
     i, j = best[1]
     two = 2 * max(mechanism.epsilon, mechanism.rest)
     return finite_game(
-        mechanism, (inputs[i][0], inputs[j][0]), delta, shown="two tokens of one group", outcomes=outcomes,
-        log_probs=(laws[i], laws[j]), loss=pure_loss(two), worst=two, importance=(inputs[i][1], inputs[j][1]),
-    )  # fmt: skip
+        mechanism,
+        (inputs[i][0], inputs[j][0]),
+        delta,
+        shown="two tokens of one group",
+        outcomes=outcomes,
+        log_probs=(laws[i], laws[j]),
+        loss=pure_loss(two),
+        worst=two,
+        importance=(inputs[i][1], inputs[j][1]),
+    )
 
 
 def text_game(text: TextMechanism, delta: float) -> Game:
@@ -416,9 +455,14 @@ def text_game(text: TextMechanism, delta: float) -> Game:
     x, y = worst_pair(table)
     shown = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y], 0])
     game = finite_game(
-        text, (inputs[x], inputs[y]), delta, shown=shown, outcomes=outcomes, log_probs=(table[x], table[y]),
+        text,
+        (inputs[x], inputs[y]),
+        delta,
+        shown=shown,
+        outcomes=outcomes,
+        log_probs=(table[x], table[y]),
         distance=text_distance(text, inputs[x], inputs[y]),
-    )  # fmt: skip
+    )
     return replace(game, name="text")
 
 
@@ -456,9 +500,14 @@ def length_game(mechanism: Length, delta: float) -> Game:
     table = np.vstack([mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in outcomes])
     x, y = worst_pair(table)
     return finite_game(
-        mechanism, (x, y), delta, shown=f"{x} / {y} tokens", outcomes=outcomes, log_probs=(table[x], table[y]),
+        mechanism,
+        (x, y),
+        delta,
+        shown=f"{x} / {y} tokens",
+        outcomes=outcomes,
+        log_probs=(table[x], table[y]),
         distance=float(abs(x - y)),
-    )  # fmt: skip
+    )
 
 
 # --- by declaration

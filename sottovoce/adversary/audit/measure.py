@@ -109,7 +109,9 @@ def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[
         n = max(adversary.MIN_DRAWS, int(audit.draws * game.share))
         found = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), *game.fits)
         finding = Finding(
-            game=game, draws=n, alpha=alpha,
+            game=game,
+            draws=n,
+            alpha=alpha,
             pure=adversary.lower_epsilon(found, _numeric(game.theorem.numeric_delta, game.theorem.pure), alpha),
             at_delta=adversary.lower_epsilon(
                 found, audit.delta + _numeric(game.theorem.numeric_delta, game.theorem.at_delta), alpha
@@ -117,8 +119,10 @@ def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[
             excess=tuple(adversary.excess(found, c.points, alpha) for c in game.claims),
             shown=tuple(adversary.excess(found, point[None], alpha) for point in game.shown),
             mu=adversary.lower_mu(found, alpha) if game.gaussian else None,
-            reach=adversary.largest(n, alpha), delta=audit.delta, fitted=found.fitted,
-        )  # fmt: skip
+            reach=adversary.largest(n, alpha),
+            delta=audit.delta,
+            fitted=found.fitted,
+        )
         findings.append(finding)
         log.info(f"{game.name} ({game.about}): ε at least {finding.pure.epsilon:.3g}, {finding.verdict}")
     return findings

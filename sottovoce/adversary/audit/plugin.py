@@ -92,10 +92,14 @@ def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     apart = distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None
     for x, y in dict.fromkeys(worst_pair(table) for table in tables if table is not None):
         game = finite_game(
-            mechanism, (x, y), delta, shown=f"{'words' if texts else 'labels'} {x} / {y}", outcomes=np.arange(outputs),
+            mechanism,
+            (x, y),
+            delta,
+            shown=f"{'words' if texts else 'labels'} {x} / {y}",
+            outcomes=np.arange(outputs),
             log_probs=None if said is None else (said[x], said[y]),
             distance=None if apart is None else float(apart[x, y]),
-        )  # fmt: skip
+        )
         yield replace(game, fits=tuple(dict.fromkeys((*game.fits, learned))))
 
 

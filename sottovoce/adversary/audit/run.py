@@ -110,9 +110,13 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
 
 
 def audit(
-    *mechanisms: Any, draws: int = 200_000, delta: float = 1e-3, seed: int = 1, fixed: bool = False,
+    *mechanisms: Any,
+    draws: int = 200_000,
+    delta: float = 1e-3,
+    seed: int = 1,
+    fixed: bool = False,
     out: Path | str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Measure lower bounds of ε beside the claimed ones, as the command `audit` does.
 
     In place of names, it takes a function of an input and a number of draws, which returns as many draws, and its
@@ -146,9 +150,14 @@ def audit(
 
 
 def audit_command(
-    command: str, *, draws: int = 200_000, seed: int = 1, fixed: bool = False, timeout: float = 60.0,
+    command: str,
+    *,
+    draws: int = 200_000,
+    seed: int = 1,
+    fixed: bool = False,
+    timeout: float = 60.0,
     out: Path | str | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Run the audit of a program, which states its claim and answers as `adversary.audit.external.source` describes.
 
     Args:
@@ -181,9 +190,12 @@ def _kept(audited: Callable[[], dict[str, Any]], out: Path | str | None) -> dict
 
 
 def verify(
-    path: Path | str, mechanism: str | Callable[[Any, int], Any] | None = None, *, seed: int | None = None,
+    path: Path | str,
+    mechanism: str | Callable[[Any, int], Any] | None = None,
+    *,
+    seed: int | None = None,
     timeout: float = 60.0,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Check by new draws whether they confirm a certificate, an audit's file of a violation.
 
     Args:
@@ -211,9 +223,18 @@ def verify(
 
 
 HEADINGS = (
-    "mechanism", "pair", "worst case ε", "claimed ε", "exact ε", "measured ε ≥", "claimed ε(δ)", "measured ε(δ) ≥",
-    "claimed δ, measured δ ≥ at ε", "draws", "verdict",
-)  # fmt: skip
+    "mechanism",
+    "pair",
+    "worst case ε",
+    "claimed ε",
+    "exact ε",
+    "measured ε ≥",
+    "claimed ε(δ)",
+    "measured ε(δ) ≥",
+    "claimed δ, measured δ ≥ at ε",
+    "draws",
+    "verdict",
+)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -227,14 +248,24 @@ def table(results: dict[str, Any]) -> str:
             shown = [d for d in e["deltas"] if d["what"] == "shown"]
             if e["verdict"] == "violated":
                 shown = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or shown
-            at = "" if not shown else (
-                f"{number(shown[-1]['claimed'])}, {number(shown[-1]['measured'])} at {number(shown[-1]['epsilon'])}"
-            )  # fmt: skip
+            at = (
+                ""
+                if not shown
+                else (
+                    f"{number(shown[-1]['claimed'])}, {number(shown[-1]['measured'])} at {number(shown[-1]['epsilon'])}"
+                )
+            )
             cells = [
-                name, e["pair"], *(number(e[k]) for k in (
-                    "worst_case", "claimed", "exact", "measured", "claimed_at_delta", "measured_at_delta"
-                )), at, f"{e['draws']:,}", e["verdict"],
-            ]  # fmt: skip
+                name,
+                e["pair"],
+                *(
+                    number(e[k])
+                    for k in ("worst_case", "claimed", "exact", "measured", "claimed_at_delta", "measured_at_delta")
+                ),
+                at,
+                f"{e['draws']:,}",
+                e["verdict"],
+            ]
         rows.append(cells)
     said = (
         f"{results['violated']} of {len(results['entries'])} entries violated. δ = {results['delta']:g}. "

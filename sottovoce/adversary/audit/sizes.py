@@ -177,16 +177,29 @@ FAULTS = (
     Fault("one vector in clear, client", SHARES, _clear(PrivUnit), _through(parts.client_statistic_games)),
     Fault("label in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_label_games)),
     Fault("answer in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_answer_games)),
-    Fault("words behind the first in clear, client", SHARES, _clear(SanText, _behind_the_first),
-          _through(parts.client_text_games)),
-    Fault("length above 4 in clear, client", SHARES, _clear(Length, lambda x: x > 4),
-          _through(parts.client_text_games, 2)),
-    Fault("streams that ignore the record, of a share of users", SHARES, _shared(record=True),
-          _through(stream_games, _RECORDS)),
-    Fault("streams that ignore the stage, of a share of users", SHARES, _shared(stage="any"),
-          _through(stream_games, _STAGES)),
+    Fault(
+        "words behind the first in clear, client",
+        SHARES,
+        _clear(SanText, _behind_the_first),
+        _through(parts.client_text_games),
+    ),
+    Fault(
+        "length above 4 in clear, client", SHARES, _clear(Length, lambda x: x > 4), _through(parts.client_text_games, 2)
+    ),
+    Fault(
+        "streams that ignore the record, of a share of users",
+        SHARES,
+        _shared(record=True),
+        _through(stream_games, _RECORDS),
+    ),
+    Fault(
+        "streams that ignore the stage, of a share of users",
+        SHARES,
+        _shared(stage="any"),
+        _through(stream_games, _STAGES),
+    ),
     Fault("streams that ignore the step, of a share of users", SHARES, _shared(step=0), _through(stream_games, _STEPS)),
-)  # fmt: skip
+)
 
 
 def smallest(fault: Fault, draws: int) -> float | None:

@@ -51,10 +51,13 @@ DIFFER = {
     AnswerQuestion.channel: ("user", "record", "stage", "step"),
 }
 _SHOWN = {
-    "user": "two users", "record": "two records of a user", "stage": "two stages of a record",
-    "step": "a record asked twice", "channel": "the embedding and the label of a record",
+    "user": "two users",
+    "record": "two records of a user",
+    "stage": "two stages of a record",
+    "step": "a record asked twice",
+    "channel": "the embedding and the label of a record",
     "place": "the words of a text",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +109,14 @@ class Streams:
         embeddings = None if self.kind is TextQuestion else np.tile(np.eye(1, WIDTH, dtype=np.float32), (3 * n, 1))
         word = audit_clients.few_words().words[0]
         self.clients.write(
-            name, people, np.concatenate([records, others, records]), texts=[" ".join([word] * 5)] * 3 * n,
-            labels=np.zeros_like(people), embeddings=embeddings, seed=seed,
-        )  # fmt: skip
+            name,
+            people,
+            np.concatenate([records, others, records]),
+            texts=[" ".join([word] * 5)] * 3 * n,
+            labels=np.zeros_like(people),
+            embeddings=embeddings,
+            seed=seed,
+        )
         first, second = (self.clients.request(self.channel, stage=stage) for stage in _STAGES)
         again = self.clients.request(self.channel, stage=_STAGES[0], louder=_NEXT)
         replies = [self.clients.ask(name, asked) for asked in (first, second, again)]
@@ -170,10 +178,15 @@ def _game(streams: Streams, differ: str) -> Game:
         return np.hstack([vectors, _classes(differ, *streams.pair(differ, LabelQuestion.channel, side, n, seed))])
 
     return Game(
-        "client-streams", f"{shown}, {mechanism.name}", f"{_SHOWN[differ]}: together / apart",
-        mechanism.guarantee.worst_case(), PairClaim(0.0, 0.0, np.zeros((1, 2))), draw, _fits(kind, differ),
+        "client-streams",
+        f"{shown}, {mechanism.name}",
+        f"{_SHOWN[differ]}: together / apart",
+        mechanism.guarantee.worst_case(),
+        PairClaim(0.0, 0.0, np.zeros((1, 2))),
+        draw,
+        _fits(kind, differ),
         share=_SHARE,
-    )  # fmt: skip
+    )
 
 
 def _fits(kind: type[Question], differ: str) -> tuple[Fit, ...]:

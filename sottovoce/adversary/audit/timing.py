@@ -57,13 +57,18 @@ class Timed:
         told = self.told
         broken = self.promised and told.chance < alpha
         return {
-            "name": TIMING, "about": self.channel,
+            "name": TIMING,
+            "about": self.channel,
             "pair": f"one word / {len(LONG):,} characters: the longer text's answer took longer in {told.longer} of "
             f"{told.pairs} pairs, by {1e3 * told.apart:.2g} ± {1e3 * told.noise:.2g} ms",
-            "pairs": told.pairs, "longer": told.longer, "chance": told.chance,
-            "apart": told.apart, "noise": told.noise, "confidence": 1 - alpha,
+            "pairs": told.pairs,
+            "longer": told.longer,
+            "chance": told.chance,
+            "apart": told.apart,
+            "noise": told.noise,
+            "confidence": 1 - alpha,
             "verdict": "no claim" if not self.promised else "violated" if broken else "holds",
-        }  # fmt: skip
+        }
 
 
 def pairs_of(draws: int) -> int:
@@ -72,9 +77,13 @@ def pairs_of(draws: int) -> int:
 
 
 def timed(
-    clients: Clients, pairs: int, seed: int, *, channels: Sequence[str] = (*PROMISED, *OTHER),
+    clients: Clients,
+    pairs: int,
+    seed: int,
+    *,
+    channels: Sequence[str] = (*PROMISED, *OTHER),
     clock: Clock = time.perf_counter,
-) -> list[Timed]:  # fmt: skip
+) -> list[Timed]:
     """Measure each channel by pairs of users.
 
     Each promised figure can raise an alarm.
@@ -106,9 +115,14 @@ def _times(
         for name, text in zip(names, of, strict=True):
             embeddings = np.eye(1, WIDTH, dtype=np.float32)
             clients.write(
-                name, np.array([i]), np.zeros(1, np.int64), texts=[(SHORT, LONG)[text]], labels=np.zeros(1, np.int64),
-                embeddings=None if channel in OTHER else embeddings, seed=seed,
-            )  # fmt: skip
+                name,
+                np.array([i]),
+                np.zeros(1, np.int64),
+                texts=[(SHORT, LONG)[text]],
+                labels=np.zeros(1, np.int64),
+                embeddings=None if channel in OTHER else embeddings,
+                seed=seed,
+            )
         for stage in ("train", "second"):
             for place in rng.permutation(2):
                 found[of[place], i] = _answered(clients, names[place], channel, stage, clock)

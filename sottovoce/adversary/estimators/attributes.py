@@ -51,10 +51,7 @@ def guessed(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, cl
 
     chance = torch.Generator().manual_seed(seed)
     sizes = (width, _HIDDEN, _HIDDEN, classes)
-    weights = [
-        (torch.randn(a, b, generator=chance) * (2 / a) ** 0.5).requires_grad_()
-        for a, b in pairwise(sizes)
-    ]
+    weights = [(torch.randn(a, b, generator=chance) * (2 / a) ** 0.5).requires_grad_() for a, b in pairwise(sizes)]
     biases = [torch.zeros(b, requires_grad=True) for b in sizes[1:]]
 
     def logits(x: torch.Tensor) -> torch.Tensor:

@@ -71,8 +71,10 @@ class Causal(Protocol):
     def start(self) -> int:
         """Return the state before the first word."""
         ...
+
     def log_probs(self, states: IntArray, words: IntArray) -> FloatArray:
         """Return log-probabilities (b, k) of words (k,) after states (b,)."""
+
     def after(self, states: IntArray, words: IntArray) -> IntArray:
         """Return the states (b, k) that words (k,) make of states (b,)."""
 

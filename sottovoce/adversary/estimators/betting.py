@@ -94,9 +94,12 @@ class Bet:
     def stated(self) -> dict[str, Any]:
         """Return the bet as JSON values."""
         return {
-            "epsilon": self.epsilon, "delta": self.delta, "edges": self.edges.tolist(), "first": self.first.tolist(),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "edges": self.edges.tolist(),
+            "first": self.first.tolist(),
             "second": self.second.tolist(),
-        }  # fmt: skip
+        }
 
     @classmethod
     def of(cls, written: Any) -> Bet:

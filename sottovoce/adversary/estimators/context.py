@@ -78,9 +78,12 @@ class Chain:
         first = np.bincount(known[:, 0][known[:, 0] >= 0], minlength=len(states)).astype(np.float64)
         openings = max(1, int((first > 0).sum()))
         return cls(
-            states, share, (first + openings * share) / (first.sum() + openings),
-            csr_array(follow * (1 / weight)[:, None]), np.maximum(different, 1.0) / weight,
-        )  # fmt: skip
+            states,
+            share,
+            (first + openings * share) / (first.sum() + openings),
+            csr_array(follow * (1 / weight)[:, None]),
+            np.maximum(different, 1.0) / weight,
+        )
 
     def forward(self, weights: FloatArray) -> FloatArray:
         """Return the weights (n, s) of the words in the next place, from those in one place."""

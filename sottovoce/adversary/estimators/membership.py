@@ -147,10 +147,14 @@ class ShadowNetwork:
         classes = x.shape[1]
         shapes = ((classes, HIDDEN), (HIDDEN,), (HIDDEN,), (1,))
         ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
-        start = np.concatenate([
-            rng.standard_normal(classes * HIDDEN) * math.sqrt(2 / classes), np.zeros(HIDDEN),
-            rng.standard_normal(HIDDEN) * math.sqrt(1 / HIDDEN), np.zeros(1),
-        ])  # fmt: skip
+        start = np.concatenate(
+            [
+                rng.standard_normal(classes * HIDDEN) * math.sqrt(2 / classes),
+                np.zeros(HIDDEN),
+                rng.standard_normal(HIDDEN) * math.sqrt(1 / HIDDEN),
+                np.zeros(1),
+            ]
+        )
 
         def apart(flat: FloatArray) -> list[FloatArray]:
             return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=True)]

@@ -72,9 +72,15 @@ def unseen(share: float, users: int, dim: int) -> float:
 
 
 def strongest(
-    mechanism: PrivUnit, direction: FloatArray, count: int, seed: int, *, honest: FloatArray, users: int,
+    mechanism: PrivUnit,
+    direction: FloatArray,
+    count: int,
+    seed: int,
+    *,
+    honest: FloatArray,
+    users: int,
     harm: Callable[[NDArray[np.signedinteger]], float],
-) -> NDArray[np.signedinteger]:  # fmt: skip
+) -> NDArray[np.signedinteger]:
     """Return the messages of liars who know the defence, and send what does most harm in spite of it.
 
     They try `imitations`, `points`, and `leaning` at the coordinate that the test does not see and at STEPS.
@@ -96,8 +102,12 @@ def strongest(
 
 
 def worst_direction(
-    harm: Callable[[FloatArray], float], starts: Sequence[FloatArray], honest: FloatArray, reach: float,
-    *, ascents: int = ASCENTS,
+    harm: Callable[[FloatArray], float],
+    starts: Sequence[FloatArray],
+    honest: FloatArray,
+    reach: float,
+    *,
+    ascents: int = ASCENTS,
 ) -> FloatArray:
     """Return the unit vector (D,) along which liars do most harm, of several, after gradient ascent from each.
 

@@ -38,10 +38,14 @@ _ENTRIES = 2**22
 
 
 def embedding_evidence(
-    mechanism: Any, z: FloatArray, records: FloatArray, public: FloatArray, *,
+    mechanism: Any,
+    z: FloatArray,
+    records: FloatArray,
+    public: FloatArray,
+    *,
     labels: tuple[FloatArray, IntArray, IntArray] | None = None,
     likelihood: Callable[[Any, FloatArray, FloatArray], FloatArray] = log_likelihood,
-) -> FloatArray:  # fmt: skip
+) -> FloatArray:
     """Return the evidence (C,) for records, or for users' means, among decoded releases.
 
     For a mechanism that passes rows through, it is minus the least distance.

@@ -96,9 +96,14 @@ class Pool:
 
 
 def guessed(
-    question: VectorQuestion, released: FloatArray, pool: Pool, values: int, records: IntArray | None = None, *,
+    question: VectorQuestion,
+    released: FloatArray,
+    pool: Pool,
+    values: int,
+    records: IntArray | None = None,
+    *,
     seed: int = 0,
-) -> IntArray:  # fmt: skip
+) -> IntArray:
     """Return the likeliest value behind each release, (n,).
 
     Args:
@@ -280,9 +285,7 @@ def for_label(embeddings: NDArray[Any], epsilon: float, *, classes: int, seed: i
     return _best(_options([(mean, np.eye(m, 2, dtype=np.float32))], simplex_codes(classes), epsilon), success)
 
 
-def _options(
-    maps: Iterable[Matrices], codes: NDArray[np.float32], epsilon: float
-) -> Iterable[VectorQuestion]:
+def _options(maps: Iterable[Matrices], codes: NDArray[np.float32], epsilon: float) -> Iterable[VectorQuestion]:
     for mean, m1 in maps:
         size = codes.shape[1] * (m1.shape[1] + 1)
         yield VectorQuestion(mean, m1, codes, PrivUnit(size, epsilon))

@@ -105,9 +105,12 @@ class Decoded:
 
 
 def decode(
-    channel: Channel, priors: FloatArray, *, wanted: IntArray | None = None,
+    channel: Channel,
+    priors: FloatArray,
+    *,
+    wanted: IntArray | None = None,
     also: Callable[[IntArray, IntArray, FloatArray], None] | None = None,
-) -> Decoded:  # fmt: skip
+) -> Decoded:
     """Return the guess of largest posterior for every output, in one pass over all inputs.
 
     An output that no input gives is guessed to be itself.
@@ -209,9 +212,12 @@ def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) ->
     word: Any = text.word
     one: Guarantee = word.guarantee
     theorem = replace(
-        one, epsilon=one.epsilon * releases, offset=one.offset * releases,
-        numeric_epsilon=one.numeric_epsilon * releases, numeric_delta=one.numeric_delta * releases,
-    )  # fmt: skip
+        one,
+        epsilon=one.epsilon * releases,
+        offset=one.offset * releases,
+        numeric_epsilon=one.numeric_epsilon * releases,
+        numeric_delta=one.numeric_delta * releases,
+    )
     if not set(theorem.exposes) <= _KNOWN or theorem.epsilon == math.inf:
         return 1.0
     shown = text.kept.copy()

@@ -25,16 +25,7 @@ from simulations.artifacts.ways import protocol_of, training_of
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
-from simulations.experiment import (
-    Arm,
-    ArmSetup,
-    Experiment,
-    answer_of,
-    embedding_mechanism,
-    label_of,
-    load,
-    slug,
-)
+from simulations.experiment import Arm, ArmSetup, Experiment, answer_of, embedding_mechanism, label_of, load, slug
 from sottovoce.deployment.devices.policy import policy_of
 
 log = logging.getLogger(__name__)
@@ -44,9 +35,15 @@ WINDOW = 10.0
 
 
 def bundle_of_run(
-    run: Path, arm_name: str | None, out: Path, *, precision: str | None = None, records: int | None = None,
-    keys: Keys = NO_KEYS, window: float = WINDOW,
-) -> Bundle:  # fmt: skip
+    run: Path,
+    arm_name: str | None,
+    out: Path,
+    *,
+    precision: str | None = None,
+    records: int | None = None,
+    keys: Keys = NO_KEYS,
+    window: float = WINDOW,
+) -> Bundle:
     """Write the bundle for users of a finished run's model: its encoder and its final maps.
 
     Args:
@@ -84,9 +81,11 @@ def bundle_of_run(
         # without fine-tuning the encoder needs no data, and the run's data may be gone
         known = _public(experiment) if settings.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
         place = encoder_folder(
-            replace(settings, precision=precision or settings.precision), known,
-            batch_size=experiment.training.batch_size, seed=experiment.seed,
-        )  # fmt: skip
+            replace(settings, precision=precision or settings.precision),
+            known,
+            batch_size=experiment.training.batch_size,
+            seed=experiment.seed,
+        )
         encoder = CachedEncoder(place)
         if precision in (None, settings.precision):
             _same(run, "encoder", results["encoder"]["sha256"], encoder.identity)
@@ -94,30 +93,51 @@ def bundle_of_run(
             log.info(f"the encoder is {precision}, and the run's maps were learned at {settings.precision}")
     label = label_of(arm, maps.classes)
     channels = Channels(
-        arm="", classes=maps.classes, label=label, answer=answer_of(arm, maps.classes),
+        arm="",
+        classes=maps.classes,
+        label=label,
+        answer=answer_of(arm, maps.classes),
         minimum_users=experiment.shuffle.least,
-    )  # fmt: skip
+    )
     if channels.answer is not None:
         request = channels.answers(encoder.identity, maps, stage="train", split="train")
     elif arm.embedding is not None:
         request = channels.embeddings(
-            encoder.identity, maps, embedding_mechanism(arm.embedding, maps.dim), stage="train", split="train",
+            encoder.identity,
+            maps,
+            embedding_mechanism(arm.embedding, maps.dim),
+            stage="train",
+            split="train",
             label=not arm.public_only and arm.statistic is None,
             prior=maps.folded() if getattr(label, "needs_prior", False) else None,
-        )  # fmt: skip
+        )
     else:
         raise UserError(f"--run {run}: nobody asks the model of {arm.name}, and it has been taught; give --experiment")
     return _write(
-        experiment.name, setup, request, Public((), None, ("",), encoder), out, records=records,
-        teaching=request.find(LabelQuestion) is not None, asking=True, keys=keys, window=window,
-    )  # fmt: skip
+        experiment.name,
+        setup,
+        request,
+        Public((), None, ("",), encoder),
+        out,
+        records=records,
+        teaching=request.find(LabelQuestion) is not None,
+        asking=True,
+        keys=keys,
+        window=window,
+    )
 
 
 def bundle_of_experiment(
-    experiment: Experiment, arm_name: str | None, out: Path, *, precision: str | None = None,
-    records: int | None = None, keys: Keys = NO_KEYS, window: float = WINDOW,
+    experiment: Experiment,
+    arm_name: str | None,
+    out: Path,
+    *,
+    precision: str | None = None,
+    records: int | None = None,
+    keys: Keys = NO_KEYS,
+    window: float = WINDOW,
     public: Public | None = None,
-) -> Bundle:  # fmt: skip
+) -> Bundle:
     """Write the bundle for a study's first users, before any release: maps from public data alone.
 
     Args:
@@ -145,9 +165,17 @@ def bundle_of_experiment(
         public = prepare_public(study, _public(study))
     request = _first_request(study, arm, public)
     return _write(
-        study.name, study.setup(arm), request, public, out, records=records, teaching=not arm.public_only,
-        asking=arm.public_only, keys=keys, window=window,
-    )  # fmt: skip
+        study.name,
+        study.setup(arm),
+        request,
+        public,
+        out,
+        records=records,
+        teaching=not arm.public_only,
+        asking=arm.public_only,
+        keys=keys,
+        window=window,
+    )
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
@@ -178,9 +206,18 @@ def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...
 
 
 def _write(
-    name: str, setup: ArmSetup, request: Request, public: Public, out: Path, *, records: int | None,
-    teaching: bool = True, asking: bool = False, keys: Keys, window: float,
-) -> Bundle:  # fmt: skip
+    name: str,
+    setup: ArmSetup,
+    request: Request,
+    public: Public,
+    out: Path,
+    *,
+    records: int | None,
+    teaching: bool = True,
+    asking: bool = False,
+    keys: Keys,
+    window: float,
+) -> Bundle:
     """Write the bundle. teaching and asking state whether its request is that of training or of inference."""
     policy = policy_of(setup, request, teaching=teaching, records=records)
     policy = replace(policy, window=window, questions=_listed(request, teaching=teaching, asking=asking))
@@ -192,9 +229,15 @@ def _write(
     elif public.encoder is not None:
         parts = Parts(encoder=public.encoder.folder, precision=public.encoder.precision)
     return write_bundle(
-        out, request, policy, name=name, arm=setup.arm.name, made_by=f"sottovoce {version('sottovoce')}",
-        parts=parts, keys=keys,
-    )  # fmt: skip
+        out,
+        request,
+        policy,
+        name=name,
+        arm=setup.arm.name,
+        made_by=f"sottovoce {version('sottovoce')}",
+        parts=parts,
+        keys=keys,
+    )
 
 
 def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
@@ -211,9 +254,10 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
         raise UserError('training.protocol: "paper" is a trusted simulation; a device has no part in it')
     own = experiment.training.protocol
     fit = [
-        setup for setup in experiment.setups
+        setup
+        for setup in experiment.setups
         if not setup.arm.reference and _released(setup) and setup.protocol.only_texts == own.only_texts
-    ]  # fmt: skip
+    ]
     names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
     found = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
     if found and found[0].protocol.only_texts != own.only_texts:

@@ -90,9 +90,11 @@ def test_the_codes_the_cap_and_the_head_are_listed_too(folder: Path) -> None:
     policy.check(vector)
     own = dict(vector.named("statistic").spec)
     for other in (
-        changed(vector, codes=codes[::-1].copy()), changed(vector, m1=own_maps().projection.m1),
-        changed(vector, statistic=own | {"epsilon": 3.0}), changed(vector, statistic=own | {"cap_probability": 0.9}),
-    ):  # fmt: skip
+        changed(vector, codes=codes[::-1].copy()),
+        changed(vector, m1=own_maps().projection.m1),
+        changed(vector, statistic=own | {"epsilon": 3.0}),
+        changed(vector, statistic=own | {"cap_probability": 0.9}),
+    ):
         LIMITS.check(other)
         with pytest.raises(Refused, match="does not list"):
             policy.check(other)

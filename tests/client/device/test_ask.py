@@ -21,11 +21,7 @@ from client.shard import Shard, write_shard
 from client.store import questions as asking
 from client.store.ledger import Ledger
 from client.store.questions import FIRST_RECORD, QuestionRecords
-from mechanisms.messages.wire import (
-    record_from_bytes,
-    reply_from_record,
-    sealed_from_record,
-)
+from mechanisms.messages.wire import record_from_bytes, reply_from_record, sealed_from_record
 from server.predict import MOST, Predictor
 from sottovoce.deployment.predict import serving
 from tests.support.asking import (
@@ -54,8 +50,12 @@ def test_the_prediction_is_that_of_the_maps_for_the_released_row(world: World, t
     row, grid = charged(node)[0], model.request.named("embedding").mechanism.grid
     z = grid.decode(np.frombuffer(row.payload, model.request.named("embedding").payload_form[1])[None, :])
     assert found.probabilities[0].argmax() == model.maps.predict(z)[0] and found.classes == CLASSES
-    assert (row.stage, row.channel, row.record, row.digest) == ("ask", "embedding", FIRST_RECORD, model.request.digest(
-        "embedding"))  # fmt: skip
+    assert (row.stage, row.channel, row.record, row.digest) == (
+        "ask",
+        "embedding",
+        FIRST_RECORD,
+        model.request.digest("embedding"),
+    )
     assert found.charged == 1 and found.epsilon == row.epsilon == pytest.approx(COST) == found.spent
 
 
@@ -198,11 +198,15 @@ def test_what_the_total_allows_is_said_before_the_first_charge(world: World, nod
 @pytest.mark.parametrize(
     "changes",
     [
-        {"stage": "train"}, {"split": "train"}, {"minimum_users": 10**6}, {"part": (0, 2)}, {"arm": "a"},
+        {"stage": "train"},
+        {"split": "train"},
+        {"minimum_users": 10**6},
+        {"part": (0, 2)},
+        {"arm": "a"},
         {"label": {"mechanism": "randomized-response", "epsilon": 1.0}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_question_for_something_else(world: World, node: Path, changes: dict[str, Any]) -> None:
     body = question(world.request(**changes))
     with (
@@ -284,9 +288,11 @@ ask.ask(sys.argv[1], ["one"], server=sys.argv[2], root_certificates=sys.argv[3])
 
 def test_a_crash_between_numbering_and_charging_leaves_the_number_to_its_sentence(world: World, node: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(node), world.address, str(world.ca)], check=False, capture_output=True,
+        [sys.executable, "-c", KILLED, str(node), world.address, str(world.ca)],
+        check=False,
+        capture_output=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == -9 and not charged(node)
     ask(world, node, ["two"], world.address)
     ask(world, node, ["one"], world.address)
@@ -329,9 +335,7 @@ def test_a_full_disk(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, 
     assert ask(world, node, ["one", "two"], world.address).charged == 1
 
 
-def test_a_witness_that_cannot_be_written_is_counted(
-    world: World, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_witness_that_cannot_be_written_is_counted(world: World, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

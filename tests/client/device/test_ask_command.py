@@ -20,18 +20,7 @@ from sottovoce.cli import main as cli
 from sottovoce.deployment.devices import ask as device_ask
 from sottovoce.deployment.predict import serving
 from tests.client.device.test_device import on_a_device
-from tests.support.asking import (
-    CLASSES,
-    COST,
-    POLICY,
-    SENTENCE,
-    World,
-    answered,
-    ask,
-    charged,
-    honest,
-    http,
-)
+from tests.support.asking import CLASSES, COST, POLICY, SENTENCE, World, answered, ask, charged, honest, http
 from tests.support.devices import PUBLISHER, make_bundle
 from tests.support.paths import ROOT
 
@@ -135,9 +124,11 @@ def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
         where = ["--server", world.address, "--root-certificates", str(world.ca)]
         done = subprocess.run(
             [sys.executable, "-c", MEASURED, "device", "ask", node, "--file", file, "--out", tmp_path / out, *where],
-            check=False, capture_output=True, text=True,
+            check=False,
+            capture_output=True,
+            text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stderr.split()[-1]) * 1024)
         assert sum(1 for _ in (tmp_path / out).open()) == lines + 1
@@ -147,21 +138,31 @@ def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["x"], "--server: "), ([], "give a \"SENTENCE\", or --file"), (["x", "--file", "f"], "--file FILE goes with"),
-        (["--file", "f"], "--file FILE goes with"), (["x", "--out", "o"], "give a \"SENTENCE\""),
+        (["x"], "--server: "),
+        ([], 'give a "SENTENCE", or --file'),
+        (["x", "--file", "f"], "--file FILE goes with"),
+        (["--file", "f"], "--file FILE goes with"),
+        (["x", "--out", "o"], 'give a "SENTENCE"'),
         (["--file", "none.txt", "--out", "o"], "none.txt: No such file"),
         (["--file", "bad.txt", "--out", "o"], "bad.txt: line 2: is not UTF-8"),
         (["--file", "empty.txt", "--out", "o"], "there is no sentence to ask about; nothing was charged"),
         (["--file", "in.txt", "--out", "in.txt"], "in.txt: is there already"),
         (["--file", "in.txt", "--out", "no/such/o"], "no/such/o: cannot be written"),
-        (["  "], "there is no sentence"), (["caf\udce9"], "is not Unicode"), (["x", "--user", "-1"], "has no user -1"),
+        (["  "], "there is no sentence"),
+        (["caf\udce9"], "is not Unicode"),
+        (["x", "--user", "-1"], "has no user -1"),
     ],
     ids=range(13),
-)  # fmt: skip
+)
 def test_bad_input_ends_in_one_line(
-    world: World, node: Path, tmp_path: Path, options: list[str], line: str, monkeypatch: pytest.MonkeyPatch,
+    world: World,
+    node: Path,
+    tmp_path: Path,
+    options: list[str],
+    line: str,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name, data in (("in.txt", b"x\n"), ("bad.txt", b"x\n\xff\n"), ("empty.txt", b"\n \n")):
         Path(name).write_bytes(data)

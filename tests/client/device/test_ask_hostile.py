@@ -14,10 +14,7 @@ import pytest
 from client.device.ask import ask as ask_model
 from client.device.model import Model
 from client.policy import Policy
-from mechanisms.messages.wire import (
-    record_to_bytes,
-    request_to_record,
-)
+from mechanisms.messages.wire import record_to_bytes, request_to_record
 from sottovoce.deployment.predict import serving
 from tests.support.asking import (
     CLASSES,
@@ -55,7 +52,16 @@ def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp
     for ca in (tmp_path / "x", tmp_path / "none"):
         with pytest.raises(ValueError, match="cannot be read as an authority's certificate"):
             ask_model(node, [SENTENCE], server=world.address, root_certificates=ca)
-    for bad in ("http://x:1", "x", "", "https://", "https://u:p@x", "https://x/path", "https://x:999999", "https://\x00"):
+    for bad in (
+        "http://x:1",
+        "x",
+        "",
+        "https://",
+        "https://u:p@x",
+        "https://x/path",
+        "https://x:999999",
+        "https://\x00",
+    ):
         with pytest.raises(ValueError, match="is no address of a server"):
             ask(world, node, [SENTENCE], bad)
     assert not charged(node)
@@ -64,14 +70,21 @@ def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp
 @pytest.mark.parametrize(
     "answer",
     [
-        http(b"x", "500 Oops"), http(b"", "302 Found", more="Location: https://elsewhere.example/\r\n"), b"", None,
-        b"SSH-2.0-x\r\n\r\n", http(b""), http(b"\x80\x04K\x01."), http(bytes(10**7)),
-        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7), b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
+        http(b"x", "500 Oops"),
+        http(b"", "302 Found", more="Location: https://elsewhere.example/\r\n"),
+        b"",
+        None,
+        b"SSH-2.0-x\r\n\r\n",
+        http(b""),
+        http(b"\x80\x04K\x01."),
+        http(bytes(10**7)),
+        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10**6,
         http(b"\x1f\x8b" + bytes(100), more="Content-Encoding: gzip\r\n"),
     ],
     ids=range(12),
-)  # fmt: skip
+)
 def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None) -> None:
     with raw_server(world, lambda request: answer) as server, pytest.raises(ValueError, match="nothing was") as error:
         ask(world, node, [SENTENCE], server.address)
@@ -81,22 +94,32 @@ def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None)
 
 
 BAD_ANSWERS: list[Any] = [
-    {}, [], "x", 7, None, {"classes": list(CLASSES)}, {"classes": list(CLASSES), "probabilities": []},
-    {"classes": list(CLASSES), "probabilities": [[1, 0, 0], [1, 0, 0]]}, {"classes": [], "probabilities": [[]]},
-    {"classes": list(CLASSES), "probabilities": [[1, 0]]}, {"classes": list(CLASSES), "probabilities": [[True, 0, 0]]},
+    {},
+    [],
+    "x",
+    7,
+    None,
+    {"classes": list(CLASSES)},
+    {"classes": list(CLASSES), "probabilities": []},
+    {"classes": list(CLASSES), "probabilities": [[1, 0, 0], [1, 0, 0]]},
+    {"classes": [], "probabilities": [[]]},
+    {"classes": list(CLASSES), "probabilities": [[1, 0]]},
+    {"classes": list(CLASSES), "probabilities": [[True, 0, 0]]},
     {"classes": list(CLASSES), "probabilities": [[0.5, 0.5, 0.5]]},
     {"classes": list(CLASSES), "probabilities": [[2, -1, 0]]},
     {"classes": list(CLASSES), "probabilities": [["1", 0, 0]]},
     {"classes": list(CLASSES), "probabilities": [[float("nan"), 0, 1]]},
     {"classes": list(CLASSES), "probabilities": [[float("inf"), 0, 1]]},
-    {"classes": list(CLASSES), "probabilities": [[10**400, 0, 1]]}, {"classes": "abc", "probabilities": [[1, 0, 0]]},
-    {"classes": ["a", "a", "b"], "probabilities": [[1, 0, 0]]}, {"classes": [1, 2, 3], "probabilities": [[1, 0, 0]]},
+    {"classes": list(CLASSES), "probabilities": [[10**400, 0, 1]]},
+    {"classes": "abc", "probabilities": [[1, 0, 0]]},
+    {"classes": ["a", "a", "b"], "probabilities": [[1, 0, 0]]},
+    {"classes": [1, 2, 3], "probabilities": [[1, 0, 0]]},
     {"classes": ["a", "b", "\x1b[2J"], "probabilities": [[1, 0, 0]]},
     {"classes": ["a", "b", "c\tx"], "probabilities": [[1, 0, 0]]},
     {"classes": ["a", "b", ["c"]], "probabilities": [[1, 0, 0]]},
     {"classes": ["a", "b", "c" * 1000], "probabilities": [[1, 0, 0]]},
     {"classes": list(CLASSES), "probabilities": [[1, 0, 0]], "more": 1},
-]  # fmt: skip
+]
 
 
 def test_answers_that_are_none(world: World, node: Path) -> None:

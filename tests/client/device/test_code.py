@@ -101,11 +101,22 @@ def test_a_missing_file_is_refused(mine, name):
 @pytest.mark.parametrize(
     "name",
     [
-        "client/more.py", "mechanisms/more.py", "mechanisms/accounting/more.py", "client/notes.md", "client/",
-        "Client/app.py", "client/../client/more.py", "./client/more.py", "/client/more.py", "client//app.py",
-        "client\\more.py", "server/../client/app.py", "..", "",
+        "client/more.py",
+        "mechanisms/more.py",
+        "mechanisms/accounting/more.py",
+        "client/notes.md",
+        "client/",
+        "Client/app.py",
+        "client/../client/more.py",
+        "./client/more.py",
+        "/client/more.py",
+        "client//app.py",
+        "client\\more.py",
+        "server/../client/app.py",
+        "..",
+        "",
     ],
-)  # fmt: skip
+)
 def test_an_extra_file_and_another_spelling_are_refused(mine, name):
     assert not same_code(archive([*mine.items(), (name, b"")]))
 

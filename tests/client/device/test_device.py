@@ -140,10 +140,18 @@ def device(tmp_path: Path) -> Path:
     """A device of one user with three records."""
     node = make_node(tmp_path / "node", [0, 0, 0], [0, 1, 2], seed=None)
     write_node(
-        node, policy=Policy(embedding=70.0, label=5.0, statistic=4.0, total=250.0, minimum_users=50,
-        mechanisms=("purkayastha", "randomized-response", "identity"), accept_unprotected=("length: short anyway",)),
+        node,
+        policy=Policy(
+            embedding=70.0,
+            label=5.0,
+            statistic=4.0,
+            total=250.0,
+            minimum_users=50,
+            mechanisms=("purkayastha", "randomized-response", "identity"),
+            accept_unprotected=("length: short anyway",),
+        ),
         seal=generate_keys()[1],
-    )  # fmt: skip
+    )
     return node
 
 
@@ -156,9 +164,7 @@ def told(device: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str
     return capsys.readouterr().out
 
 
-def test_a_ledger_in_words(
-    device: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_in_words(device: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing has left this device" in told(device, capsys)
     monkeypatch.setattr("client.store.ledger.time.time", lambda: 1_795_000_000.9)
     ask(device, request(arm=""))

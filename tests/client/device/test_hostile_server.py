@@ -24,9 +24,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
 @pytest.mark.slow
 def test_a_hostile_server_gets_constant_texts_and_what_the_user_has_agreed_to(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.hostile_server", str(tmp_path)], capture_output=True, text=True,
-        check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.hostile_server", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     tried = {line["tried"]: line["answered"] for line in lines if "tried" in line}

@@ -52,10 +52,13 @@ def test_a_signature_is_of_its_data_its_purpose_and_its_key() -> None:
     signed = signature.sign(SIGNER, "bundle", b"data")
     assert len(signed) == signature.SIGNATURE_BYTES and signature.verified(PUBLISHER, "bundle", b"data", signed)
     for public, purpose, data, by in (
-        (PUBLISHER, "bundle", b"dat", signed), (PUBLISHER, "question", b"data", signed),
-        (STRANGERS, "bundle", b"data", signed), (PUBLISHER, "bundle", b"data", signed[:-1]),
-        (PUBLISHER, "bundle", b"data", bytes([signed[0] ^ 1]) + signed[1:]), (b"", "bundle", b"data", signed),
-    ):  # fmt: skip
+        (PUBLISHER, "bundle", b"dat", signed),
+        (PUBLISHER, "question", b"data", signed),
+        (STRANGERS, "bundle", b"data", signed),
+        (PUBLISHER, "bundle", b"data", signed[:-1]),
+        (PUBLISHER, "bundle", b"data", bytes([signed[0] ^ 1]) + signed[1:]),
+        (b"", "bundle", b"data", signed),
+    ):
         assert not signature.verified(public, purpose, data, by)
 
 

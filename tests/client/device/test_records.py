@@ -116,7 +116,7 @@ def test_a_file_without_a_header_goes_by_positions(
         ("a.tsv", None, ("--text", "sentence", "--classes", "bad,good"), "--label COLUMN goes with --classes"),
         ("a.tsv", None, (*COLUMNS[:-1], "bad"), "name at least two classes"),
         ("a.tsv", None, (*COLUMNS[:-1], "bad,bad"), "each once"),
-        ("a.tsv", None, (*COLUMNS[:-1], "bad,fine"), 'line 3: its label is none of the 2 classes'),
+        ("a.tsv", None, (*COLUMNS[:-1], "bad,fine"), "line 3: its label is none of the 2 classes"),
         ("a.tsv", "mood\tsentence\n", COLUMNS, "holds no records"),
         ("a.csv", "mood,sentence\nbad,one\ngood,\n", COLUMNS, 'line 3: "sentence" is empty'),
         ("a.jsonl", '{"sentence": "a", "mood": "bad"}\n{', COLUMNS, "line 2: is not valid JSON"),
@@ -127,9 +127,14 @@ def test_a_file_without_a_header_goes_by_positions(
     ],
 )
 def test_what_cannot_be_added_is_one_line(
-    node: Path, tmp_path: Path, name: str, text: str | bytes | None, options: tuple[str, ...], line: str,
+    node: Path,
+    tmp_path: Path,
+    name: str,
+    text: str | bytes | None,
+    options: tuple[str, ...],
+    line: str,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     before = sorted(node.iterdir())
     assert add(node, put(tmp_path, name, text), *options) == 2
     said = capsys.readouterr()
@@ -159,9 +164,7 @@ def test_numbers_go_on_for_each_user_over_all_splits(node: Path, tmp_path: Path)
     assert held(node, "test") == [(0, 2, "one"), (0, 3, "two"), (7, 0, "one"), (7, 1, "two")]
 
 
-def test_whose_they_are_where_that_is_not_said(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whose_they_are_where_that_is_not_said(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = put(tmp_path, "a.txt", "one\n")
     with QuestionRecords(node) as asked:
         asked.assign(3, [b"x" * 32], above=-1)
@@ -274,9 +277,12 @@ def test_it_is_whole_or_not_there_wherever_it_is_killed(tmp_path: Path) -> None:
     if not traceable():
         pytest.skip("this system does not let a process trace its fork")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.record_kills", str(tmp_path / "d")], cwd=ROOT, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.record_kills", str(tmp_path / "d")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     kills = json.loads(done.stdout)
     assert min(kills["replaced"], kills["kept"]) >= 2 and kills["points"] > 20, kills

@@ -74,10 +74,12 @@ def test_whoever_connects_speaks_to_the_party_it_means(
             there._patiently(lambda: there._sent("GET", "/", 0))
 
     for means, call, error in (
-        (SUPERLINK, of_device, Lost), (SUPERLINK, lambda: superlink.register(
-            fake.address, ca, parties / "nodes" / "0" / "node.pub"), UserError),
-        (SUPERLINK, of_shuffler, Exception), (MODEL, of_user, ServerError), (SHUFFLER, of_server, UserError),
-    ):  # fmt: skip
+        (SUPERLINK, of_device, Lost),
+        (SUPERLINK, lambda: superlink.register(fake.address, ca, parties / "nodes" / "0" / "node.pub"), UserError),
+        (SUPERLINK, of_shuffler, Exception),
+        (MODEL, of_user, ServerError),
+        (SHUFFLER, of_server, UserError),
+    ):
         if means == role:
             continue
         with pytest.raises(error) as caught:
@@ -95,12 +97,14 @@ def test_each_party_makes_its_own_keys_and_the_authority_says_who_it_is(tmp_path
         make_own_keys(tmp_path / party, party)
     there = {path.parent.name: {p.name for p in path.parent.iterdir()} for path in tmp_path.rglob("*.key")}
     assert there == {
-        "authority": {"ca.key", "ca.pem"}, SUPERLINK: {"cert.key", "cert.csr", "secret"},
+        "authority": {"ca.key", "ca.pem"},
+        SUPERLINK: {"cert.key", "cert.csr", "secret"},
         MODEL: {"cert.key", "cert.csr", "seal.key", "seal.pub"},
-        TRAINING_SERVER: {"cert.key", "cert.csr", "seal.key", "seal.pub"}, "publisher": {"sign.key", "sign.pub"},
+        TRAINING_SERVER: {"cert.key", "cert.csr", "seal.key", "seal.pub"},
+        "publisher": {"sign.key", "sign.pub"},
         "enrolment": {"sign.key", "sign.pub"},
         "node": {"node.key", "node.pub"},
-    }  # fmt: skip
+    }
     asked, signed = tmp_path / SUPERLINK / "cert.csr", tmp_path / "signed"
     sign_request(tmp_path / "authority", asked, signed, SUPERLINK, ["localhost", "127.0.0.1"])
     assert {path.name for path in signed.iterdir()} == {"cert.pem", "ca.pem"}
@@ -114,10 +118,14 @@ def test_each_party_makes_its_own_keys_and_the_authority_says_who_it_is(tmp_path
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"party": "publisher"}, "needs no certificate"), ({"hosts": ()}, "is reached at a host"),
-     ({"request": "ca.pem"}, "is no request for a certificate"), ({"request": "none"}, "No such file"),
-     ({"authority": "server"}, "No such file")],
-)  # fmt: skip
+    [
+        ({"party": "publisher"}, "needs no certificate"),
+        ({"hosts": ()}, "is reached at a host"),
+        ({"request": "ca.pem"}, "is no request for a certificate"),
+        ({"request": "none"}, "No such file"),
+        ({"authority": "server"}, "No such file"),
+    ],
+)
 def test_what_is_not_signed_is_one_line(parties: Path, tmp_path: Path, change: dict[str, str], words: str) -> None:
     (tmp_path / "ca.pem").write_bytes((parties / "ca" / "ca.pem").read_bytes())
     given = {"authority": "ca", "party": SHUFFLER, "hosts": ("a",)} | change

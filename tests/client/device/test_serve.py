@@ -36,9 +36,10 @@ from tests.support.serving import (
 )
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*"),
     pytest.mark.xdist_group("superlink"),  # one for all of these
-]  # fmt: skip
+]
 
 
 def test_a_served_device_answers_through_the_superlink(link, fab, tmp_path):

@@ -26,8 +26,10 @@ def complaint(arguments, capsys):
     return line
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1",
-                                     "a b:1", "[::1:5", "x:٣"])  # fmt: skip
+@pytest.mark.parametrize(
+    "address",
+    ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1", "a b:1", "[::1:5", "x:٣"],
+)
 def test_a_malformed_address_is_one_line(keys, tmp_path, capsys, address):
     node = make_node(tmp_path / "node", seed=None)
     assert "must be HOST:PORT" in complaint(command(node, keys, address), capsys)

@@ -32,9 +32,10 @@ from tests.support.deployments import Link, running, wait_until
 from tests.support.serving import ended, run_of, serving
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*"),
     pytest.mark.xdist_group("superlink"),  # one for all of these
-]  # fmt: skip
+]
 
 
 def answers(address):

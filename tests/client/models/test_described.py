@@ -29,9 +29,11 @@ from tests.support.tiny_models import reviews, tiny_bert
 TEXTS = ["the film was good", "a bad book", "the book was a film and the film was bad"]
 #: What reads a folder, and the file that says what is in it.
 READS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "encoder": (Encoder, "encoder.json"), "masked-lm": (MaskedLM, "masked_lm.json"),
-    "causal": (Generator, "generator.json"), "t5": (Generator, "generator.json"),
-}  # fmt: skip
+    "encoder": (Encoder, "encoder.json"),
+    "masked-lm": (MaskedLM, "masked_lm.json"),
+    "causal": (Generator, "generator.json"),
+    "t5": (Generator, "generator.json"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +64,24 @@ def test_one_whose_scale_is_that_of_the_batch_is_refused(name: str, made: dict[s
 
 
 HOSTILE: dict[str, list[Any]] = {
-    "max_length": [-5, 0, 1, "abc", 64.5, None, True, 10**9, 10**30, 4096], "history": [0, -3, "x", None, 10**9, 4096],
-    "padding": [500, -1, None, "x"], "before": [[10**6], [-99], "abc", [[1]]], "start": [10**5, "x", 1.5],
-    "end": ["x", -1, [1]], "special": [[[1]], 3, ["x"]], "pieces": [0, -1, "x", 3, 10**6],
-    "low": ["x", None, 1e400, -(10**400)], "high": [10**400, float("nan"), -1e9],
-    "dim": [0, -1, "x", 10**30, None], "mask": [-1, "x", 10**6], "unknown": [-1, "x"], "spelling": [3],
-    "pooling": [["mean"], 3, "max"], "precision": [["fp32"], None], "segments": ["x", 2],
-}  # fmt: skip
+    "max_length": [-5, 0, 1, "abc", 64.5, None, True, 10**9, 10**30, 4096],
+    "history": [0, -3, "x", None, 10**9, 4096],
+    "padding": [500, -1, None, "x"],
+    "before": [[10**6], [-99], "abc", [[1]]],
+    "start": [10**5, "x", 1.5],
+    "end": ["x", -1, [1]],
+    "special": [[[1]], 3, ["x"]],
+    "pieces": [0, -1, "x", 3, 10**6],
+    "low": ["x", None, 1e400, -(10**400)],
+    "high": [10**400, float("nan"), -1e9],
+    "dim": [0, -1, "x", 10**30, None],
+    "mask": [-1, "x", 10**6],
+    "unknown": [-1, "x"],
+    "spelling": [3],
+    "pooling": [["mean"], 3, "max"],
+    "precision": [["fp32"], None],
+    "segments": ["x", 2],
+}
 
 
 @pytest.mark.parametrize("name", READS)

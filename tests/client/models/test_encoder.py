@@ -48,7 +48,9 @@ def make_encoder(folder, pooling="mean", max_length=5, around=AROUND, more=()):
             onnx.numpy_helper.from_array(np.asarray(each), name)
             for name, each in {
                 "table": np.concatenate([TABLE, np.ones((len(more[1:]), M), np.float32)]),
-                "at": np.zeros((max_length, M), np.float32), "zero": np.int64(0), "one": np.int64(1),
+                "at": np.zeros((max_length, M), np.float32),
+                "zero": np.int64(0),
+                "one": np.int64(1),
             }.items()
         ],
     )
@@ -154,10 +156,7 @@ def test_a_device_encodes_its_own_texts(tmp_path):
     write_node(node, encoder=folder, policy=OPEN)
     rng = np.random.default_rng(2)
     asked = request(
-        arm="",
-        encoder=identity(folder),
-        mean=np.zeros(M, np.float32),
-        m1=rng.normal(size=(M, 2)).astype(np.float32),
+        arm="", encoder=identity(folder), mean=np.zeros(M, np.float32), m1=rng.normal(size=(M, 2)).astype(np.float32)
     )
     device = load_node(node)
     with device.ledger("") as ledger:
@@ -167,7 +166,7 @@ def test_a_device_encodes_its_own_texts(tmp_path):
 
 
 def test_the_names_of_special_tokens_in_a_text_are_text(tmp_path):
-    """"[SEP]" in a text is three words; what an encoder makes of other texts does not change by it."""
+    """ "[SEP]" in a text is three words; what an encoder makes of other texts does not change by it."""
     encoder = Encoder(make_encoder(tmp_path / "e"))
     said = encoder.encode(["a [SEP]", "a [ SEP ]", "a b", ("a", "[CLS]"), ("a", "[ CLS ]")])
     assert (said[0] == said[1]).all() and (said[3] == said[4]).all()

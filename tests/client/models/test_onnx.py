@@ -41,9 +41,12 @@ def left_by(program: str, folder: Path, *arguments: object) -> tuple[list[Path],
     temporary.mkdir()
     environment = {"PATH": os.defpath, "HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(  # told nothing else: the library is silent where it finds itself in a test of a known kind
-        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
         env=environment,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     files = [path for path in (*home.rglob("*"), *temporary.rglob("*")) if path.is_file()]
     return files, b"".join(path.read_bytes() for path in files)
@@ -87,9 +90,10 @@ def test_two_files_load_it_and_tell_it_first() -> None:
             text = path.read_text(encoding="utf-8")
             names = [
                 alias.name if isinstance(node, ast.Import) else node.module or ""
-                for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+                for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.Import | ast.ImportFrom)
                 for alias in node.names
-            ]  # fmt: skip
+            ]
             if any(name.partition(".")[0] == "onnxruntime" for name in names):
                 loading.add(path.relative_to(ROOT))
                 assert 0 < text.index(f'os.environ["{TOLD}"] = "1"') < text.index("\nimport onnxruntime\n")

@@ -164,10 +164,13 @@ def test_n_one_by_one_cost_what_n_at_once_cost(tmp_path, method):
         with Ledger(tmp_path / name, durable=False) as ledger:
             for start in range(0, n, step):
                 records = range(start, start + step)
-                write(ledger, *(
-                    charge([3] * step, records, channel=c, guarantee=m.guarantee, delta=1e-7)
-                    for c, m in mechanisms.items()
-                ))  # fmt: skip
+                write(
+                    ledger,
+                    *(
+                        charge([3] * step, records, channel=c, guarantee=m.guarantee, delta=1e-7)
+                        for c, m in mechanisms.items()
+                    ),
+                )
             released = [mechanisms[row.channel] for row in ledger.rows()]
             budgets.append(compose([(m, 1) for m in released], delta=1e-6, method=method))
             sums.append(ledger.spent(ids(3), delta=1e-7).epsilon.tolist())

@@ -114,9 +114,8 @@ def test_a_table_read_in_parts_does_not_stay_in_memory(tmp_path: Path) -> None:
     all of it."""
     paths, whole = write(tmp_path, 1 << 16, width=256)
     done = subprocess.run(
-        [sys.executable, "-c", RESIDENT, str(paths[0])], capture_output=True, text=True, check=True,
-        cwd=ROOT,
-    )  # fmt: skip
+        [sys.executable, "-c", RESIDENT, str(paths[0])], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     grown, total = done.stdout.split()
     assert int(grown) < (16 << 10)
     assert float(total) == pytest.approx(float(whole.sum(dtype=np.float64)), rel=1e-2)

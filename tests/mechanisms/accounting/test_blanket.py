@@ -94,11 +94,15 @@ def test_lower_bounds_of_few_cells(mechanism):
         h, n = np.exp(law.log_w), 7
         for epsilon in (0.0, 0.2, 1.0):
             value = (p - math.exp(epsilon) * q) / h
-            exact = sum(
-                math.factorial(n) * math.prod(h[i] ** c / math.factorial(c) for i, c in enumerate(counts))
-                * max(0.0, float(np.dot(counts, value)))
-                for counts in compositions(n, len(h))
-            ) / n  # fmt: skip
+            exact = (
+                sum(
+                    math.factorial(n)
+                    * math.prod(h[i] ** c / math.factorial(c) for i, c in enumerate(counts))
+                    * max(0.0, float(np.dot(counts, value)))
+                    for counts in compositions(n, len(h))
+                )
+                / n
+            )
             found = lower.few_cells_delta(law, n, epsilon)
             assert exact * (1 - 2e-6) <= found <= exact
             below, above = (blanket_delta(law, 3000, epsilon, pessimistic=side) for side in (False, True))
@@ -294,8 +298,12 @@ def test_monte_carlo_of_the_blanket_bound(kappa):
     mean, error = simulated(
         lambda size: 2 * rng.beta(7.5, 7.5, size) - 1,
         lambda t: np.exp(top - kappa * np.arccos(t)),
-        gamma, n, epsilon, 400_000, rng,
-    )  # fmt: skip
+        gamma,
+        n,
+        epsilon,
+        400_000,
+        rng,
+    )
     assert blanket_delta(cells, n, epsilon, pessimistic=False) <= mean + Z * error
     assert blanket_delta(cells, n, epsilon) >= mean - Z * error
     assert not blanket_delta(cells, n, epsilon * 1.1) >= mean - Z * error
@@ -354,7 +362,9 @@ def test_cells_with_a_corner():
             def inner(phi):
                 reach = 7 * side / mpmath.cos(phi)
                 return (1 - mpmath.exp(-reach) * (1 + reach)) / 49
+
             return mpmath.quad(inner, [0, angle])
+
         return wedge(x, mpmath.atan(mpmath.mpf(y) / x)) + wedge(y, mpmath.atan(mpmath.mpf(x) / y))
 
     one, half, both = exact(1, 1), exact(0.5, 0.5), exact(0.5, 2)

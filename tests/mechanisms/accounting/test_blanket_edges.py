@@ -64,8 +64,10 @@ def test_a_loss_of_next_to_nothing_is_not_lost_in_rounding(loss, gamma):
             exact = mpmath.mpf(0)
             for samples in range(1, n + 1):
                 sent = mpmath.binomial(n, samples) * mpmath.mpf(gamma) ** samples * (1 - gamma) ** (n - samples)
-                sums = (max(ups * values[0] + (samples - ups) * values[1], 0) * mpmath.binomial(samples, ups)
-                        for ups in range(samples + 1))  # fmt: skip
+                sums = (
+                    max(ups * values[0] + (samples - ups) * values[1], 0) * mpmath.binomial(samples, ups)
+                    for ups in range(samples + 1)
+                )
                 exact += sent * mpmath.fsum(sums) / 2**samples / (gamma * n)
             assert blanket_delta(cells, n, epsilon, pessimistic=False) <= exact <= blanket_delta(cells, n, epsilon)
 
@@ -81,13 +83,18 @@ def test_an_output_that_next_to_nobody_else_sends_is_left_out_and_not_a_crash():
 @pytest.mark.parametrize(
     ("mechanism", "users", "delta"),
     [
-        (Purkayastha(16, 60.0), 3, 1e-90), (PlanarLaplace(3, 1e-8), 10, 1e-10),
-        (Purkayastha(2, 1e-3), 4, LEAST_DELTA), (PrivUnit(16, 1e-6), 1, LEAST_DELTA), (PrivUnit(16, 60.0), 10, 1e-20),
-        (RandomizedResponse(60.0, 3), 1000, 1e-9), (RandomizedResponse(1e-100, 2), 10**9, 1e-6),
-        (Gaussian(2, 1e-6), 100, 1e-200), (Gaussian(2, 1e6), 10, 1 - 1e-9),
+        (Purkayastha(16, 60.0), 3, 1e-90),
+        (PlanarLaplace(3, 1e-8), 10, 1e-10),
+        (Purkayastha(2, 1e-3), 4, LEAST_DELTA),
+        (PrivUnit(16, 1e-6), 1, LEAST_DELTA),
+        (PrivUnit(16, 60.0), 10, 1e-20),
+        (RandomizedResponse(60.0, 3), 1000, 1e-9),
+        (RandomizedResponse(1e-100, 2), 10**9, 1e-6),
+        (Gaussian(2, 1e-6), 100, 1e-200),
+        (Gaussian(2, 1e6), 10, 1 - 1e-9),
         (Purkayastha(3, 1000.0), 2, 0.999),
     ],
-)  # fmt: skip
+)
 def test_every_accepted_input_has_a_number(mechanism, users, delta):
     answer = amplify([mechanism], users=users, delta=delta)
     assert 0 <= (answer.lower_bound or 0.0) <= answer.epsilon * (1 + 1e-9)

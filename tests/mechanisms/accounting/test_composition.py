@@ -233,8 +233,11 @@ def exact_tail(epsilon, times, slack):
         lie = 1 / (1 + mpmath.exp(e))
         lies = int(mpmath.ceil((times - most / e) / 2)) - 1
         mass = mpmath.exp(
-            mpmath.loggamma(times + 1) - mpmath.loggamma(lies + 1) - mpmath.loggamma(times - lies + 1)
-            + lies * mpmath.log(lie) + (times - lies) * mpmath.log(1 - lie)
+            mpmath.loggamma(times + 1)
+            - mpmath.loggamma(lies + 1)
+            - mpmath.loggamma(times - lies + 1)
+            + lies * mpmath.log(lie)
+            + (times - lies) * mpmath.log(1 - lie)
         )
         total = mpmath.mpf(0)
         while lies >= 0 and mass > total * mpmath.mpf(10) ** -25:
@@ -245,9 +248,13 @@ def exact_tail(epsilon, times, slack):
 
 @pytest.mark.parametrize(
     ("epsilon", "times", "delta"),
-    [(1.6417982506048892e-06, 602_188, 1e-9), (0.0018915398677193506, 10**6, 1e-90), (6.8632e-4, 2**20 - 1, 1e-9),
-     (0.0058, 3000, 1e-40)],
-)  # fmt: skip
+    [
+        (1.6417982506048892e-06, 602_188, 1e-9),
+        (0.0018915398677193506, 10**6, 1e-90),
+        (6.8632e-4, 2**20 - 1, 1e-9),
+        (0.0058, 3000, 1e-40),
+    ],
+)
 def test_the_optimal_composition_of_a_million_is_never_below_the_exact_one(epsilon, times, delta):
     """Logarithms of factorials of a million have no digits beyond 1e-9, by which δ was exceeded and masses were more
     than 1."""

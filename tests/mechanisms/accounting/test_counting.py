@@ -42,9 +42,7 @@ def test_without_a_crowd_the_local_epsilon_is_all() -> None:
 def test_the_least_epsilon_for_a_change_has_the_stated_power() -> None:
     found = of_change(12, users=20_000, change=0.02, power=0.8)
     needed = 0.02 / (stats.norm.isf(0.04 / 24) + stats.norm.ppf(0.8))
-    error = math.sqrt(
-        sum(share_variance(found.hit, found.miss, share) for share in (1 / 12, 1 / 12 + 0.02)) / 20_000
-    )
+    error = math.sqrt(sum(share_variance(found.hit, found.miss, share) for share in (1 / 12, 1 / 12 + 0.02)) / 20_000)
     assert 0.99 * needed < error <= needed
     assert of_change(12, users=80_000, change=0.02, power=0.8).epsilon < found.epsilon
     for wrong in ({"change": 0.0}, {"power": 1.0}):

@@ -53,6 +53,7 @@ def test_no_pair_of_vectors_loses_more_than_opposite_ones(rate: float) -> None:
 
     pairs = [((1.0, 0.0), (0.0, 1.0)), ((1.0, 0.0), (-0.6, 0.8)), ((1.0, 0.0), (-0.5, 0.0)), ((0.3, 0.0), (-1.0, 0.0))]
     for epsilon in (-1.0, -0.2, 0.0, 0.3, 1.0):
+
         def worst(at: float, alpha: float = math.exp(epsilon)) -> float:
             up = (1 - rate) * norm.pdf(at, 0, noise) + rate * norm.pdf(at, 1, noise)
             down = (1 - rate) * norm.pdf(at, 0, noise) + rate * norm.pdf(at, -1, noise)

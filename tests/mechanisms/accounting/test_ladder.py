@@ -164,10 +164,16 @@ def test_a_ledgers_rung_adds_theorems() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"users": -1}, {"users": 1.5}, {"records": 0},
-        {"stages": 0}, {"draws": 0},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"delta": math.nan},
+        {"users": -1},
+        {"users": 1.5},
+        {"records": 0},
+        {"stages": 0},
+        {"draws": 0},
     ],
-)  # fmt: skip
+)
 def test_bad_numbers(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^ladder: [^\n]+$"):
         ladder(EMBEDDING, LABEL, **({"users": 100, "delta": DELTA} | options))

@@ -108,7 +108,10 @@ def test_a_sampler_that_is_off_is_in_the_plan(users) -> None:
 @pytest.mark.parametrize(
     ("users", "epsilon", "prototype"),
     [
-        (20_000, 0.25, 0.253), (63_000, 0.25, 0.314), (63_000, 1.0, 0.425), (10**6, 1.0, 0.529),
+        (20_000, 0.25, 0.253),
+        (63_000, 0.25, 0.314),
+        (63_000, 1.0, 0.425),
+        (10**6, 1.0, 0.529),
         pytest.param(20_000, 1.0, 0.372, marks=[pytest.mark.slow, pytest.mark.soak]),
     ],
 )
@@ -168,10 +171,18 @@ def test_group_factor_is_a_sum_of_powers() -> None:
 @pytest.mark.parametrize(
     "numbers",
     [
-        (0.0, DELTA, 10), (math.nan, DELTA, 10), (math.inf, DELTA, 10), (1.0, 0.0, 10), (1.0, 1.0, 10),
-        (1.0, math.nan, 10), (1.0, DELTA, 0), (1.0, DELTA, 10, 0), (1.0, DELTA, 10, 1, 0), (1.0, DELTA, True),
+        (0.0, DELTA, 10),
+        (math.nan, DELTA, 10),
+        (math.inf, DELTA, 10),
+        (1.0, 0.0, 10),
+        (1.0, 1.0, 10),
+        (1.0, math.nan, 10),
+        (1.0, DELTA, 0),
+        (1.0, DELTA, 10, 0),
+        (1.0, DELTA, 10, 1, 0),
+        (1.0, DELTA, True),
     ],
-)  # fmt: skip
+)
 def test_bad_targets(numbers: tuple) -> None:
     with pytest.raises(ValueError, match=r"^plan: [^\n]+$"):
         Target(*numbers)

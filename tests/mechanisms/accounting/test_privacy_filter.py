@@ -22,7 +22,7 @@ from mechanisms.accounting.privacy_filter import (
     cost,
     within,
     within_epsilon,
-)  # fmt: skip
+)
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee, gaussian_delta
 from mechanisms.identity import Identity
@@ -130,6 +130,7 @@ def test_zcdp_of_randomized_response_by_its_definition(epsilon: float) -> None:
 def test_zcdp_of_gaussian_noise_by_quadrature(sigma: float) -> None:
     guarantee = Gaussian(2, sigma).guarantee
     for order in (1.5, 2.0, 7.0):
+
         def density(x: float, order: float = order) -> float:
             return math.exp(order * norm.logpdf(x, guarantee.diameter, sigma) + (1 - order) * norm.logpdf(x, 0, sigma))
 

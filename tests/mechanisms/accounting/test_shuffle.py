@@ -50,9 +50,7 @@ def pair_laws(pair, users):
     """The counts under x0 and x1, by enumeration: the fourth output is that of users who are not clones."""
     others = (pair.clone, pair.clone, pair.shared_clone, 1 - 2 * pair.clone - pair.shared_clone)
     rows = [others] * (users - 1)
-    return [
-        shuffled([*rows, (*target, pair.shared, 0.0)]) for target in ((pair.high, pair.low), (pair.low, pair.high))
-    ]
+    return [shuffled([*rows, (*target, pair.shared, 0.0)]) for target in ((pair.high, pair.low), (pair.low, pair.high))]
 
 
 PAIRS = [
@@ -321,9 +319,18 @@ def test_no_amplification_is_none():
 
 @pytest.mark.parametrize(
     "values",
-    [(math.nan, 100, 1e-6), (-1.0, 100, 1e-6), (1.0, 0, 1e-6), (1.0, 2.5, 1e-6), (1.0, math.nan, 1e-6),
-     (1.0, True, 1e-6), (1.0, 100, 0.0), (1.0, 100, 1.0), (1.0, 100, math.nan)],
-)  # fmt: skip
+    [
+        (math.nan, 100, 1e-6),
+        (-1.0, 100, 1e-6),
+        (1.0, 0, 1e-6),
+        (1.0, 2.5, 1e-6),
+        (1.0, math.nan, 1e-6),
+        (1.0, True, 1e-6),
+        (1.0, 100, 0.0),
+        (1.0, 100, 1.0),
+        (1.0, 100, math.nan),
+    ],
+)
 def test_bad_input_is_one_line(values):
     for bound in (*NUMERICAL, clones_2021_closed, erlingsson_2019, lambda e, n, d: variation_ratio(e, 0.1, n, d)):
         with pytest.raises(ValueError, match=r"^shuffle: [^\n]+$"):

@@ -49,7 +49,8 @@ WORLDS: dict[str, tuple[list[Any], World]] = {
     "purkayastha 4": ([Purkayastha(2, 1.5)], circle(Purkayastha(2, 1.5), 4, 8)),
     "planar-laplace": ([PlanarLaplace(2, 1.0)], circle(PlanarLaplace(2, 1.0), 6, 6)),
     "planar-laplace raw": (
-        [PlanarLaplace(2, 1.0, normalize=False)], circle(PlanarLaplace(2, 1.0, normalize=False), 4, 4, ring=1.5)
+        [PlanarLaplace(2, 1.0, normalize=False)],
+        circle(PlanarLaplace(2, 1.0, normalize=False), 4, 4, ring=1.5),
     ),
     "gaussian": ([Gaussian(2, 1.5)], circle(Gaussian(2, 1.5), 4, 4, ring=1.8)),
     "privunit": ([PrivUnit(2, 1.5)], circle(PrivUnit(2, 1.5), 4, 8)),
@@ -58,7 +59,7 @@ WORLDS: dict[str, tuple[list[Any], World]] = {
         [Purkayastha(2, 0.6), RandomizedResponse(0.8, 2)],
         joint(circle(Purkayastha(2, 0.6), 4, 4), discrete(RandomizedResponse(0.8, 2), 2)),
     ),
-}  # fmt: skip
+}
 
 
 def prior_world(embedding: Any, label: RandomizedResponsePrior, kept: list[str]) -> tuple[list[Any], World]:
@@ -108,8 +109,9 @@ def word_worlds() -> dict[str, tuple[list[Any], World]]:
     cut = Tem(2.0, four, gamma=0.6)
     mixed, length = CusTextImportance(2.5, 0.5, four, k=4), Length(0.7, 4)
     logits = DpMlm(2.0, -1.0, 3.0, three)
-    text = build({"mechanism": "custext", "epsilon": 0.9, "k": 3, "tokens": 2, "length": 0.4}, channel="text",
-                 vocabulary=three)  # fmt: skip
+    text = build(
+        {"mechanism": "custext", "epsilon": 0.9, "k": 3, "tokens": 2, "length": 0.4}, channel="text", vocabulary=three
+    )
     lengths = np.array([np.exp(length.log_prob(np.arange(5), np.full(5, x))) for x in range(5)])
     two = [CusText(epsilon, four, k=4) for epsilon in (2.5, 0.5)]
     sensitive = np.exp(plus.log_probs(all_four))

@@ -71,9 +71,7 @@ def test_the_density_of_the_normalized_laplace_at_the_poles(m: int) -> None:
             assert abs(first - at) <= error and abs(last + e) <= error
 
 
-def dominates(
-    cells: LossCells, exact: Callable[[object], object], places: list[object], loose: float = 3e-2
-) -> None:
+def dominates(cells: LossCells, exact: Callable[[object], object], places: list[object], loose: float = 3e-2) -> None:
     """δ of the cells is at least the exact one, and hardly more; what their ε(δ) says holds."""
     for place in places:
         truth = exact(mp.mpf(place))
@@ -118,8 +116,10 @@ def test_purkayastha(m: int, kappa: float) -> None:
         assert cells.epsilon(0.0) == pytest.approx(kappa * math.pi, rel=1e-15)
         order = mp.mpf(2)
         k = mp.mpf(kappa)
-        both = mp.quad(lambda t: mp.sin(t) ** (m - 2) * mp.exp(-k * (order * t - (order - 1) * (mp.pi - t))),
-                       mp.linspace(0, mp.pi, 3))  # fmt: skip
+        both = mp.quad(
+            lambda t: mp.sin(t) ** (m - 2) * mp.exp(-k * (order * t - (order - 1) * (mp.pi - t))),
+            mp.linspace(0, mp.pi, 3),
+        )
         whole = mp.quad(lambda t: mp.sin(t) ** (m - 2) * mp.exp(-mp.mpf(kappa) * t), mp.linspace(0, mp.pi, 3))
         truth = mp.log(both / whole)
         assert truth * (1 - mp.mpf(10) ** -9) <= cells.renyi(2.0) <= truth * (1 + 1e-2)
@@ -173,8 +173,9 @@ def test_purkayastha_at_an_angle_as_epsilon_vanishes() -> None:
     z = np.cos((np.arange(2000) + 0.5) * math.pi / 2000)
     psi = (np.arange(2000) + 0.5) * math.pi / 2000
     theta = np.arccos(z)
-    other = np.arccos(np.clip(
-        math.cos(alpha) * z[:, None] + math.sin(alpha) * np.sin(theta)[:, None] * np.cos(psi), -1, 1))  # fmt: skip
+    other = np.arccos(
+        np.clip(math.cos(alpha) * z[:, None] + math.sin(alpha) * np.sin(theta)[:, None] * np.cos(psi), -1, 1)
+    )
     for place in (0.0, 0.5 * alpha):
         gain = np.maximum(other - theta[:, None] - place, 0).mean(axis=1) @ np.sin(theta) / np.sin(theta).sum()
         for kappa in (LEAST_EPSILON, 1e-15, 1e-12, 1e-9, 1e-4):
@@ -236,8 +237,10 @@ def test_two_laws_next_to_each_other() -> None:
     p, q = np.array([0.5, 0.3, 0.2]), np.array([0.5, 0.3, 0.2]) * (1 + np.array([1e-12, -1e-12, -1e-12]))
     cells = pair_loss(np.log(p), np.log(q))
     with mp.workdps(40):
-        truth = sum(max(mp.exp(mp.mpf(float(a))) - mp.exp(mp.mpf(float(b))), 0)
-                    for a, b in zip(np.log(p), np.log(q), strict=True))  # fmt: skip
+        truth = sum(
+            max(mp.exp(mp.mpf(float(a))) - mp.exp(mp.mpf(float(b))), 0)
+            for a, b in zip(np.log(p), np.log(q), strict=True)
+        )
     assert cells.delta(0.0) >= truth * (1 - 1e-9)
 
 
@@ -267,8 +270,12 @@ def test_shuffled_at_the_least_epsilon(users: int) -> None:
 
 @pytest.mark.parametrize("bad", [5e-324, 1e-310, 0.99e-100])
 def test_a_smaller_epsilon_is_refused_in_one_line(bad: float) -> None:
-    for kind in (lambda: Purkayastha(3, bad), lambda: PlanarLaplace(3, bad), lambda: RandomizedResponse(bad, 2),
-                 lambda: PrivUnit(16, bad)):  # fmt: skip
+    for kind in (
+        lambda: Purkayastha(3, bad),
+        lambda: PlanarLaplace(3, bad),
+        lambda: RandomizedResponse(bad, 2),
+        lambda: PrivUnit(16, bad),
+    ):
         with pytest.raises(ValueError, match=r"^[a-z-]+: epsilon must be 0, or from 1e-100 to [^\n]+$"):
             kind()
 

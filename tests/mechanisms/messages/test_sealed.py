@@ -84,10 +84,20 @@ def asked(*channels: str, tokens: int = 5, **changes: Any) -> Request:
 
 
 ALL = (
-    ("embedding",), ("wide",), ("float",), ("label",), ("text",), ("embedding", "label"), ("wide", "label"),
-    ("float", "label"), ("text", "label"), ("text", "embedding"), ("text", "float"), ("text", "embedding", "label"),
+    ("embedding",),
+    ("wide",),
+    ("float",),
+    ("label",),
+    ("text",),
+    ("embedding", "label"),
+    ("wide", "label"),
+    ("float", "label"),
+    ("text", "label"),
+    ("text", "embedding"),
+    ("text", "float"),
+    ("text", "embedding", "label"),
     ("text", "float", "label"),
-)  # fmt: skip
+)
 
 
 def reply_to(wanted: Request, n: int = N, seed: int = 0) -> Reply:
@@ -134,18 +144,24 @@ def test_float32_survives_to_the_last_bit() -> None:
     values = np.array([[np.nan, np.inf, -0.0, 1e-45], [1, -np.inf, 3e38, np.float32(np.pi)]], np.float32)
     pattern = reply_to(wanted, 2).releases[0]
     reply = Reply(
-        np.arange(2), np.arange(2),
+        np.arange(2),
+        np.arange(2),
         (Release({"z": values}, pattern.channel, pattern.stage, pattern.guarantee, pattern.digest),),
-    )  # fmt: skip
+    )
     (found,), _ = unseal(seal(reply, wanted, PUBLIC).rows, wanted, PRIVATE)
     assert found.payload["z"].tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize(
     ("wanted", "plain"),
-    [(asked("label"), 64), (asked("embedding", "label"), 64), (asked("text", tokens=16), 64),
-     (asked("text", tokens=17), 128), (asked("text", "embedding", "label", tokens=14), 128)],
-)  # fmt: skip
+    [
+        (asked("label"), 64),
+        (asked("embedding", "label"), 64),
+        (asked("text", tokens=16), 64),
+        (asked("text", tokens=17), 128),
+        (asked("text", "embedding", "label", tokens=14), 128),
+    ],
+)
 def test_every_row_is_as_long_as_every_other(wanted: Request, plain: int) -> None:
     """2 bytes of a label, 8 of four coordinates, 4 of a word: 64 bytes, or 128, and 48 more."""
     assert row_bytes(wanted) == plain and sealed_bytes(wanted) == plain + 48 == plain + OVERHEAD
@@ -184,9 +200,7 @@ def test_the_derivation_of_these_tests_is_the_published_one() -> None:
     private = bytes.fromhex("4612c550263fc8ad58375df3f557aac531d26850903e55a9f23f21d8534e8ac8")
     public = bytes.fromhex("3948cfe0ad1ddb695d780e59077195da6c56506b027329794ab02bca80815c4d")
     about = bytes.fromhex("4f6465206f6e2061204772656369616e2055726e")
-    sealed = bytes.fromhex(
-        "f938558b5d72f1a23810b4be2ab4f84331acc02fc97babc53a52ae8218a355a96d8770ac83d07bea87e13c512a"
-    )
+    sealed = bytes.fromhex("f938558b5d72f1a23810b4be2ab4f84331acc02fc97babc53a52ae8218a355a96d8770ac83d07bea87e13c512a")
     for mine, theirs in ((ephemeral, public), (private, enc)):
         shared, key, nonce = key_and_nonce(mine, theirs, enc, public, about)
         assert shared.hex() == "fe0e18c9f024ce43799ae393c7e8fe8fce9d218875e8227b0187c04e7d2ea1fc"
@@ -226,10 +240,14 @@ def others() -> dict[str, Request]:
     m1 = base.projection.m1
     assert m1 is not None
     return {
-        "stage": with_prior(stage="next"), "split": with_prior(split="test"), "m1": with_prior(m1=m1 * 2),
+        "stage": with_prior(stage="next"),
+        "split": with_prior(split="test"),
+        "m1": with_prior(m1=m1 * 2),
         "epsilon": with_prior(embedding={"mechanism": "purkayastha", "epsilon": 9.0}),
-        "one channel less": request(label=None), "encoder": with_prior(encoder="cd" * 32), "label": request(),
-    }  # fmt: skip
+        "one channel less": request(label=None),
+        "encoder": with_prior(encoder="cd" * 32),
+        "label": request(),
+    }
 
 
 @pytest.mark.parametrize("name", others())
@@ -284,8 +302,10 @@ def test_rows_that_are_cut_mixed_or_moved() -> None:
 
 def test_zeros_that_are_none() -> None:
     wanted = asked("label")
-    rows = [SUITE.encrypt(p, X25519PublicKey.from_public_bytes(PUBLIC), hpke_info(wanted))
-            for p in (bytes(64), bytes(63) + b"\1", b"\1\0\1" + bytes(61), b"\1\1" + bytes(62))]  # fmt: skip
+    rows = [
+        SUITE.encrypt(p, X25519PublicKey.from_public_bytes(PUBLIC), hpke_info(wanted))
+        for p in (bytes(64), bytes(63) + b"\1", b"\1\0\1" + bytes(61), b"\1\1" + bytes(62))
+    ]
     table = np.frombuffer(b"".join(rows), np.uint8).reshape(4, -1)
     (release,), opened = unseal(table, wanted, PRIVATE)
     assert opened.tolist() == [True, False, False, True] and release.payload["y"].tolist() == [0, 257]
@@ -303,8 +323,13 @@ def test_keys_that_are_none(key: Any) -> None:
 
 def test_a_reply_to_another_request_is_not_sealed() -> None:
     wanted = request()
-    for other in (with_prior(), request(stage="next"), request(label=None), asked("text", "embedding", "label"),
-                  request(embedding={"mechanism": "gaussian", "sigma": 2.0})):  # fmt: skip
+    for other in (
+        with_prior(),
+        request(stage="next"),
+        request(label=None),
+        asked("text", "embedding", "label"),
+        request(embedding={"mechanism": "gaussian", "sigma": 2.0}),
+    ):
         with pytest.raises(ValueError, match="sealed"):
             seal(reply_to(other), wanted, PUBLIC)
 
@@ -313,10 +338,16 @@ def test_two_seals_of_one_reply_have_nothing_in_common() -> None:
     """No eight bytes anywhere; nor have two rows that say the same."""
     wanted = asked("embedding", "label")
     reply = reply_to(wanted).take(np.array([True] + [False] * (N - 1)))
-    twins = Reply(np.arange(2), np.zeros(2, np.int64), tuple(
-        Release({k: np.repeat(v, 2, axis=0) for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)
-        for r in reply.releases
-    ))  # fmt: skip
+    twins = Reply(
+        np.arange(2),
+        np.zeros(2, np.int64),
+        tuple(
+            Release(
+                {k: np.repeat(v, 2, axis=0) for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest
+            )
+            for r in reply.releases
+        ),
+    )
     rows = [row.tobytes() for _ in range(20) for row in seal(twins, wanted, PUBLIC).rows]
     windows = Counter(row[i : i + 8] for row in rows for i in range(len(row) - 7))
     assert set(windows.values()) == {1}
@@ -328,9 +359,17 @@ INTS, ROWS = np.zeros(2, np.int64), np.zeros((2, 3), np.uint8)
 
 @pytest.mark.parametrize(
     ("users", "records", "rows"),
-    [(np.zeros(2), INTS, ROWS), (INTS, [0, 0], ROWS), (INTS, INTS, ROWS[:1]), (INTS, INTS, b"ab"),
-     (INTS, INTS, ROWS * 1.0), (INTS, INTS, ROWS[0]), (INTS[:, None], INTS, ROWS), (INTS, INTS[:1], ROWS)],
-)  # fmt: skip
+    [
+        (np.zeros(2), INTS, ROWS),
+        (INTS, [0, 0], ROWS),
+        (INTS, INTS, ROWS[:1]),
+        (INTS, INTS, b"ab"),
+        (INTS, INTS, ROWS * 1.0),
+        (INTS, INTS, ROWS[0]),
+        (INTS[:, None], INTS, ROWS),
+        (INTS, INTS[:1], ROWS),
+    ],
+)
 def test_a_sealed_reply_has_one_form(users: Any, records: Any, rows: Any) -> None:
     with pytest.raises(ValueError, match="sealed"):
         Sealed(users, records, rows)

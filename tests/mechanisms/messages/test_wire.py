@@ -26,15 +26,7 @@ def reply(n: int = 3) -> Reply:
 def test_request_round_trip(make):
     sent = make(part=(1, 3))
     read = request_from_record(request_to_record(sent))
-    for field in (
-        "arm",
-        "stage",
-        "split",
-        "encoder",
-        "classes",
-        "minimum_users",
-        "part",
-    ):
+    for field in ("arm", "stage", "split", "encoder", "classes", "minimum_users", "part"):
         assert getattr(read, field) == getattr(sent, field)
     assert [question.spec for question in read.questions] == [question.spec for question in sent.questions]
     np.testing.assert_array_equal(read.projection.m1, sent.projection.m1)

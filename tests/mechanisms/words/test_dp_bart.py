@@ -229,16 +229,25 @@ def test_the_ladder_says_one_draw_and_nothing_at_no_delta():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"length": "kept"}, "leave length out"), ({"length": 2.0}, "leave length out"),
-        ({"unknown": "drop"}, "leave unknown out"), ({"stop_words": "drop"}, "leave stop_words out"),
-        ({"stop_words": "keep"}, "leave stop_words out"), ({"punctuation": "keep"}, "leave punctuation out"),
-        ({"numbers": "drop"}, "leave numbers out"), ({"delta": 0.0}, "delta must be from"), ({"delta": 1.0}, "delta"),
-        ({"epsilon": -1.0}, "epsilon must be from"), ({"epsilon": 0.0, "delta": 1e-9}, "no sigma up to"),
-        ({"clip": 0.0}, "clip must be at least"), ({"clip": math.nan}, "clip must be from"),
-        ({"width": 0}, "width must be from 1"), ({"window": 2.0}, "window must be a whole number"),
-        ({"window": 512, "width": 256}, "lower window"), ({"window": MAX_DIM}, "window must be from 1"),
+        ({"length": "kept"}, "leave length out"),
+        ({"length": 2.0}, "leave length out"),
+        ({"unknown": "drop"}, "leave unknown out"),
+        ({"stop_words": "drop"}, "leave stop_words out"),
+        ({"stop_words": "keep"}, "leave stop_words out"),
+        ({"punctuation": "keep"}, "leave punctuation out"),
+        ({"numbers": "drop"}, "leave numbers out"),
+        ({"delta": 0.0}, "delta must be from"),
+        ({"delta": 1.0}, "delta"),
+        ({"epsilon": -1.0}, "epsilon must be from"),
+        ({"epsilon": 0.0, "delta": 1e-9}, "no sigma up to"),
+        ({"clip": 0.0}, "clip must be at least"),
+        ({"clip": math.nan}, "clip must be from"),
+        ({"width": 0}, "width must be from 1"),
+        ({"window": 2.0}, "window must be a whole number"),
+        ({"window": 512, "width": 256}, "lower window"),
+        ({"window": MAX_DIM}, "window must be from 1"),
     ],
-)  # fmt: skip
+)
 def test_what_it_has_no_place_for_is_refused(changes, why):
     spec = {"mechanism": "dp-bart", "epsilon": 8.0, "delta": 1e-6, "width": 2}
     with pytest.raises(ValueError, match=why) as caught:

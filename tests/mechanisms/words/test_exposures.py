@@ -40,9 +40,17 @@ LEFT_OUT = {
 }
 #: Where this vocabulary, or an exact law, needs other values than those that a mechanism declares.
 CHANGED = {
-    "epsilon": (0.7, 3.0), "similarity": ("euclidean",), "rest": (1.5,), "low": (-1.0,), "high": (2.0,),
-    "antonyms": ((("film", "7"),),), "addition": (0.3,), "deletion": (0.2,), "end": ("", "!"), "gamma": (1.5,),
-}  # fmt: skip
+    "epsilon": (0.7, 3.0),
+    "similarity": ("euclidean",),
+    "rest": (1.5,),
+    "low": (-1.0,),
+    "high": (2.0,),
+    "antonyms": ((("film", "7"),),),
+    "addition": (0.3,),
+    "deletion": (0.2,),
+    "end": ("", "!"),
+    "gamma": (1.5,),
+}
 KINDS = {kind.name: kind for kind in CATALOGUE.values() if getattr(kind, "channel", "") == "text"}
 ROUNDING = 1e-9
 

@@ -80,9 +80,7 @@ def test_the_paper_choice_shows_what_was_not_chosen():
     assert np.all(ratio[agree] <= 1.0 * differ[agree] + 1e-9)
     neighbours = differ == 1
     assert np.isinf(ratio[neighbours]).any()  # a text is told from its neighbour for certain, with some probability
-    revealed = max(
-        np.exp(table[a])[np.isneginf(table[b])].sum() for a, b in np.argwhere(neighbours & np.isinf(ratio))
-    )
+    revealed = max(np.exp(table[a])[np.isneginf(table[b])].sum() for a, b in np.argwhere(neighbours & np.isinf(ratio)))
     assert revealed == pytest.approx(1.0)
     kept = mechanism.sample(TEXTS, rng=streams(27), importance=reading(TEXTS))
     np.testing.assert_array_equal(kept[~chosen], TEXTS[~chosen])

@@ -317,9 +317,7 @@ def test_a_larger_penalty_keeps_more_parts_of_speech():
 
 
 WIDE = vocabulary(300, 20, seed=11)
-ALL = [
-    Madlib(2.0, WIDE), MadlibSyntax(2.0, WIDE, k=5, mode="paper"), MadlibSyntax(1.0, WIDE, penalty=2.0),
-]  # fmt: skip
+ALL = [Madlib(2.0, WIDE), MadlibSyntax(2.0, WIDE, k=5, mode="paper"), MadlibSyntax(1.0, WIDE, penalty=2.0)]
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=["madlib", "paper", "repaired"])

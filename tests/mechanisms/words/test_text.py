@@ -61,9 +61,13 @@ def test_identity_is_of_the_content_alone():
     assert vocabulary() == vocabulary() and hash(vocabulary()) == hash(vocabulary())
     counts = np.arange(8, dtype=np.int64)
     others = [
-        vocabulary(seed=1), vocabulary(WORDS[::-1]), vocabulary(counts=counts), vocabulary(counts=counts[::-1].copy()),
-        vocabulary(tags=np.zeros(8, np.int8)), vocabulary(("goo", "dBad", *WORDS[2:])),
-    ]  # fmt: skip
+        vocabulary(seed=1),
+        vocabulary(WORDS[::-1]),
+        vocabulary(counts=counts),
+        vocabulary(counts=counts[::-1].copy()),
+        vocabulary(tags=np.zeros(8, np.int8)),
+        vocabulary(("goo", "dBad", *WORDS[2:])),
+    ]
     assert len({v.identity for v in [vocabulary(), *others]}) == 1 + len(others)
 
 
@@ -96,8 +100,10 @@ def test_kinds_of_words():
     assert is_number("1,000") and is_number("٧") and not is_number("b2") and not is_number("!")
     kinds = vocabulary().kinds
     assert {k: np.flatnonzero(v).tolist() for k, v in kinds.items()} == {
-        "stop_words": [2], "punctuation": [3, 7], "numbers": [4],
-    }  # fmt: skip
+        "stop_words": [2],
+        "punctuation": [3, 7],
+        "numbers": [4],
+    }
 
 
 def test_the_unknown_word_lies_at_the_mean():
@@ -234,10 +240,13 @@ def test_parameters_build_the_same_text_again():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"tokens": 0}, "tokens"), ({"length": "short"}, "kept"), ({"length": -1.0}, "length"),
-        ({"unknown": "keep"}, "substitute or drop"), ({"numbers": "hide"}, "substitute or drop or keep"),
+        ({"tokens": 0}, "tokens"),
+        ({"length": "short"}, "kept"),
+        ({"length": -1.0}, "length"),
+        ({"unknown": "keep"}, "substitute or drop"),
+        ({"numbers": "hide"}, "substitute or drop or keep"),
     ],
-)  # fmt: skip
+)
 def test_impossible_treatments_are_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         TextMechanism(Flip(vocabulary()), **wrong)

@@ -167,8 +167,9 @@ def test_rows_that_are_not_alike_are_told_apart():
             (shape, kind): {
                 sums.tobytes() for sums in np.matmul(np.tile(vector, (shape, 1)), geometry._columns.T)[places]
             }
-            for shape, kinds in geometry._places.items() for kind, places in enumerate(kinds)
-        }  # fmt: skip
+            for shape, kinds in geometry._places.items()
+            for kind, places in enumerate(kinds)
+        }
         assert all(len(found) == 1 for found in of_kinds.values())
         for kind in range(len(geometry._places[24])):
             assert len({frozenset(found) for (_, of), found in of_kinds.items() if of == kind}) == 1
@@ -235,9 +236,12 @@ def test_santext_plus_draws_fit_their_probabilities(x):
     draws = SanTextPlus(3.0, WORDS, w=0.5).sample(np.full(n, x), rng=streams(n))
     frequent = x == 3
     for epsilon, p, right in (
-        (3.0, 0.3, True), (2.0, 0.3, False), (4.5, 0.3, False),
-        (3.0, 0.2, not frequent), (3.0, 0.45, not frequent),
-    ):  # fmt: skip
+        (3.0, 0.3, True),
+        (2.0, 0.3, False),
+        (4.5, 0.3, False),
+        (3.0, 0.2, not frequent),
+        (3.0, 0.45, not frequent),
+    ):
         assert fits(draws, SanTextPlus(epsilon, WORDS, w=0.5, p=p).log_probs(np.array([x]))[0]) == right
 
 
@@ -346,9 +350,13 @@ LARGE = vocabulary(5000, 24, seed=4)
 
 def mechanisms(words):
     return (
-        SanText(3.0, words), SanTextPlus(3.0, words), RandomSubstitution(words), CusText(3.0, words, 7),
-        CusTextPlus(3.0, words, 7, "cosine"), CusTextImportance(3.0, 9.0, words, strategy="conservative", k=7),
-    )  # fmt: skip
+        SanText(3.0, words),
+        SanTextPlus(3.0, words),
+        RandomSubstitution(words),
+        CusText(3.0, words, 7),
+        CusTextPlus(3.0, words, 7, "cosine"),
+        CusTextImportance(3.0, 9.0, words, strategy="conservative", k=7),
+    )
 
 
 def read(mechanism, shape, seed=0):
@@ -390,10 +398,14 @@ def test_two_words_are_a_vocabulary(epsilon):
     words = Vocabulary(("yes", "no"), np.array([[0.0], [1.0]], np.float32), np.array([3, 1]))
     x = np.array([0, 1, 2, NOTHING])
     for mechanism in (
-        SanText(epsilon, words), SanTextPlus(epsilon, words, w=0.5), SanTextPlus(epsilon, words, w=1.0),
-        RandomSubstitution(words), CusText(epsilon, words, 2), CusTextPlus(epsilon, words, 2, "cosine"),
+        SanText(epsilon, words),
+        SanTextPlus(epsilon, words, w=0.5),
+        SanTextPlus(epsilon, words, w=1.0),
+        RandomSubstitution(words),
+        CusText(epsilon, words, 2),
+        CusTextPlus(epsilon, words, 2, "cosine"),
         CusTextImportance(epsilon, epsilon, words),
-    ):  # fmt: skip
+    ):
         y = mechanism.sample(x, rng=streams(4), **read(mechanism, x.shape))
         assert y[3] == NOTHING and y[:3].min() >= 0 and y.max() <= 1
         if not mechanism.reads:

@@ -115,8 +115,13 @@ def test_the_report_says_what_asking_is(folder: Path) -> None:
     made = study({"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED, "answer": ANSWER})
     line = ran(made, folder)["a"].line
     results = {
-        "name": "small", "seed": 3, "way": "release-once", "arms": [line], "chance": 1 / 3, "classes": ["r", "g", "b"],
-    }  # fmt: skip
+        "name": "small",
+        "seed": 3,
+        "way": "release-once",
+        "arms": [line],
+        "chance": 1 / 3,
+        "classes": ["r", "g", "b"],
+    }
     said = markdown(results)
     assert "31.42, 4 to ask" in said and "Asked by answer: a user's device runs the whole model" in said
     figure = spent_figure(results)
@@ -141,7 +146,8 @@ def test_a_study_with_answers_is_written_and_read_back(tmp_path: Path) -> None:
         ({"answer": {"mechanism": "randomized-response"}}, {}, "missing parameter epsilon"),
         ({"answer": ANSWER}, {"policy": POLICY | {"total": 3.0}}, "4, is above policy.total = 3"),
         (
-            {"answer": ANSWER, "vector": PRIVUNIT, "embedding": PURKAYASTHA, "label": None}, STATISTICS,
+            {"answer": ANSWER, "vector": PRIVUNIT, "embedding": PURKAYASTHA, "label": None},
+            STATISTICS,
             "an answer or an embedding; remove one of the two",
         ),
         (
@@ -150,7 +156,7 @@ def test_a_study_with_answers_is_written_and_read_back(tmp_path: Path) -> None:
             'answer: does not go with training.protocol = "sanitized-text"',
         ),
     ],
-)  # fmt: skip
+)
 def test_studies_that_make_no_sense_are_refused_in_one_line(
     arm: dict[str, Any], sections: dict[str, Any], complaint: str
 ) -> None:

@@ -76,8 +76,9 @@ def test_a_protocol_is_replayed_from_what_it_was_sent(label_stages: int, folder:
     ready = prepared(study)
     grid = LocalGrid(make_nodes(study, folder))
     users = FlowerUsers(grid, study.population, seed=study.seed, tests=TEST, nodes=folder)
-    first, drive = Listening(users), lambda who: Driver(who).train(
-        protocol_of(study.setups[0], trained(study), ready.public, folder=folder)
+    first, drive = (
+        Listening(users),
+        lambda who: Driver(who).train(protocol_of(study.setups[0], trained(study), ready.public, folder=folder)),
     )
     model = drive(first)
     assert len(first.asked) == label_stages
@@ -137,9 +138,13 @@ def test_the_driver_counts_teaching_and_asking_apart(lines: list[str]) -> None:
     assert driver.teaching.dropped == {"duplicate": 2, "batch discarded: too few": 1}
     assert (driver.asking.users, driver.asking.stages, driver.asking.dropped) == (5, {"test": 5}, {})
     assert lines == [
-        "one", "arm: stage one: 3 users delivered", "two", "arm: stage two: 0 users delivered; too few",
-        "test", "arm: stage test: 5 users delivered",
-    ]  # fmt: skip
+        "one",
+        "arm: stage one: 3 users delivered",
+        "two",
+        "arm: stage two: 0 users delivered; too few",
+        "test",
+        "arm: stage test: 5 users delivered",
+    ]
 
 
 def test_the_driver_counts_the_smallest_class() -> None:

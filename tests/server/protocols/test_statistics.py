@@ -73,8 +73,9 @@ def test_without_noise_the_head_is_that_of_all_users_records(folder: Path) -> No
     np.testing.assert_array_equal(model.asked.m1, frame.m1)
     x = ready.held.test_embeddings
     ours, theirs = model.maps.logits(model.maps.project(x)), frame.project(x) @ weight + bias
-    np.testing.assert_allclose(ours - ours.mean(axis=1, keepdims=True),
-                               theirs - theirs.mean(axis=1, keepdims=True), atol=2e-3)  # fmt: skip
+    np.testing.assert_allclose(
+        ours - ours.mean(axis=1, keepdims=True), theirs - theirs.mean(axis=1, keepdims=True), atol=2e-3
+    )
     assert np.mean(model.classify(ready.held.test.texts) == ready.held.test.labels) > 0.9  # chance is 1/3
 
 
@@ -128,9 +129,11 @@ def test_liars_among_the_users_are_left_out_unless_the_key_says_no(
     x = rng.normal(size=(300, 9))
     x[:, 0] += 1.0
     honest = mechanism.grid.encode(
-        mechanism.sample(x / np.linalg.norm(x, axis=1, keepdims=True), rng=SimulationStreams(1).rows(
-            np.arange(300), np.zeros(300, np.int64), stage="train", channel="statistic"))
-    )  # fmt: skip
+        mechanism.sample(
+            x / np.linalg.norm(x, axis=1, keepdims=True),
+            rng=SimulationStreams(1).rows(np.arange(300), np.zeros(300, np.int64), stage="train", channel="statistic"),
+        )
+    )
     batch = np.concatenate([honest[:270], mechanism.grid.encode(-np.eye(9)[:1].repeat(30, axis=0))])
     release = Release({"s": batch}, "statistic", "train", mechanism.guarantee, "0" * 64)
     features = rng.normal(size=(400, 8))
@@ -174,9 +177,10 @@ def test_the_number_of_features_is_chosen_before_anyone_is_asked(folder: Path) -
 def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:
     """Where labels of the same kind are public, a few users under a small ε take nothing away from them."""
     made = study(
-        {"name": "users", "vector": PRIVUNIT | {"epsilon": 0.1}}, {"name": "alone", "protocol": "public-only"},
+        {"name": "users", "vector": PRIVUNIT | {"epsilon": 0.1}},
+        {"name": "alone", "protocol": "public-only"},
         data={"public": {"labels": True}},
-    )  # fmt: skip
+    )
     ready = prepared(made)
     lines = ran(made, folder, ready)
     alone = lines["alone"].line
@@ -184,15 +188,17 @@ def test_public_labels_are_a_prior_and_some_of_them_do(folder: Path) -> None:
     assert lines["users"].line["accuracy_clean_test"] >= alone["accuracy_clean_test"] - 0.05
     some = np.where(np.arange(PUBLIC) < 30, ready.public.labels, -1)
     part = ready._replace(public=replace(ready.public, labels=some))
-    again = run_arms(study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}),
-                     LocalGrid(0), ready=part)["alone"]  # fmt: skip
+    again = run_arms(
+        study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}), LocalGrid(0), ready=part
+    )["alone"]
     assert again.line["accuracy_clean_test"] > 0.9
     other = np.where(np.arange(PUBLIC) < 30, 0, -1)  # what is not known is not used
     assert not np.array_equal(some, other)
     wrong = run_arms(
-        study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}), LocalGrid(0),
+        study({"name": "alone", "protocol": "public-only"}, data={"public": {"labels": True}}),
+        LocalGrid(0),
         ready=ready._replace(public=replace(ready.public, labels=other)),
-    )["alone"]  # fmt: skip
+    )["alone"]
     assert wrong.line["accuracy_clean_test"] < 0.5
 
 
@@ -313,11 +319,25 @@ def test_what_contradicts_itself_is_refused_in_one_line() -> None:
         refusal(arm, training=WAY | {"self-training": True, "student": "mpnet"}, encoder={"layers": [4, 6]}),
     ]
     assert [line.split(": ")[1] if line.startswith("arm") else line.split(":")[0] for line in said] == [
-        "vector", "label", "vector", "vector.dim", "vector", "vector", "vector", "protocol",
-        "training.rounds", "training.self-training", "data.public.labelled", "its vectors are sent unprotected "
-        "(worst-case ε = ∞); choose another mechanism, or give a reason in policy.accept-unprotected = [\"statistic",
-        "text", "shuffle.minimum-users", "training.student", "training.student-epochs", "encoder.layers",
-    ]  # fmt: skip
+        "vector",
+        "label",
+        "vector",
+        "vector.dim",
+        "vector",
+        "vector",
+        "vector",
+        "protocol",
+        "training.rounds",
+        "training.self-training",
+        "data.public.labelled",
+        "its vectors are sent unprotected "
+        '(worst-case ε = ∞); choose another mechanism, or give a reason in policy.accept-unprotected = ["statistic',
+        "text",
+        "shuffle.minimum-users",
+        "training.student",
+        "training.student-epochs",
+        "encoder.layers",
+    ]
     assert all("\n" not in line for line in said)
 
 
@@ -346,9 +366,7 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     from simulations.artifacts.public import CachedEncoder
     from tests.support.tiny_models import tiny_bert
 
-    made = study(
-        {"name": "a", "vector": PRIVUNIT}, training=WAY | {"rounds": 2, "self-training": True},
-    )
+    made = study({"name": "a", "vector": PRIVUNIT}, training=WAY | {"rounds": 2, "self-training": True})
     ready = prepared(made)
     checkpoint = tiny_bert(tmp_path_factory.mktemp("checkpoint"))
     first = tmp_path_factory.mktemp("first")
@@ -362,9 +380,7 @@ def test_groups_of_users_answer_under_encoders_trained_on_what_those_before_taug
     users.published.clear()
     driver = Driver(users)
     place = tmp_path_factory.mktemp("model")
-    model = driver.train(way.statistics(
-        public, channels_of(made.setups[0], public), _training(made), folder=place
-    ))  # fmt: skip
+    model = driver.train(way.statistics(public, channels_of(made.setups[0], public), _training(made), folder=place))
     assert users.stages == [("train-1", (0, 2)), ("train-2", (1, 2))]
     assert users.published == [("client", ("train",)), ("client", ("test",))]
     assert driver.teaching.stages == {"train-1": USERS // 2, "train-2": USERS // 2}
@@ -389,7 +405,7 @@ def test_a_student_is_the_encoder_of_users_who_ask(folder: Path, tmp_path_factor
         {"name": "a", "vector": PRIVUNIT, "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 2}},
         training=WAY | {"self-training": True, "student": str(student), "student-epochs": 1},
         encoder={"model": str(teacher), "max-length": 16},
-    )  # fmt: skip
+    )
     training = trained(made)
     assert training.student == str(student) and training.pooling == read(student).pooling == "cls-normalized"
     ready = prepared(made)
@@ -418,7 +434,7 @@ def test_a_mechanism_is_planned_for_a_central_epsilon(folder: Path) -> None:
     made = study(
         {"name": "a", "vector": {"mechanism": "privunit", "central_epsilon": 0.8, "dim": 3}},
         population={"users": 300, "users-per-node": 300},
-    )  # fmt: skip
+    )
     line = ran(made, folder)["a"].line
     (shuffled,) = (rung for rung in line["ladder"] if rung["rung"] == "shuffled")
     assert 0.7 < shuffled["epsilon"] <= 0.8 and line["budget"]["worst_case_epsilon"] > 0.8
@@ -437,7 +453,7 @@ def test_a_trusted_server_trains_on_records_in_clear(folder: Path, mechanism: st
     made = study(
         arm | {"name": "much", "curator": spec | {"epsilon": 900.0}},
         arm | {"name": "none", "curator": spec | {"epsilon": 1e-4}},
-    )  # fmt: skip
+    )
     lines = {name: done.line for name, done in ran(made, folder).items()}
     assert lines["much"]["accuracy_clean_test"] > 0.8 > lines["none"]["accuracy_clean_test"]
     budget = lines["much"]["budget"]
@@ -457,9 +473,9 @@ def test_users_who_send_gradients_trust_the_shuffler_alone(folder: Path) -> None
     budget = ran(made, folder)["a"].line["budget"]
     assert budget["central_epsilon"] == 8.0 and 7.9 < budget["simulated_epsilon"] <= 8  # 30 users hide nobody
     assert "users' own draws are made of records in clear (local-dp-sgd, " in budget["statement"]
-    assert "known are epsilon" in refusal({"name": "a", "vector": CLEAR, "reference": True, "curator": curator | {
-        "users": 7
-    }})  # fmt: skip
+    assert "known are epsilon" in refusal(
+        {"name": "a", "vector": CLEAR, "reference": True, "curator": curator | {"users": 7}}
+    )
 
 
 def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) -> None:
@@ -470,8 +486,9 @@ def test_a_trusted_curator_is_a_reference_with_noise_on_the_sum(folder: Path) ->
     models = [lines[name].model.maps for name in ("a", "b")]
     assert not np.allclose(models[0].head_w, models[1].head_w)
     assert lines["a"].line["ladder"][0]["epsilon"] == "inf" and lines["a"].line["reference"]
-    assert "which is trusted and adds noise to the sum (mechanism gaussian, epsilon 1.0" in (
-        lines["a"].line["budget"]["statement"]
+    assert (
+        "which is trusted and adds noise to the sum (mechanism gaussian, epsilon 1.0"
+        in (lines["a"].line["budget"]["statement"])
     )
     assert "reference = true" in refusal({"name": "a", "vector": PRIVUNIT, "curator": noise})
     assert lines["a"].line["budget"]["central_epsilon"] == 1.0 and lines["b"].line["budget"]["central_epsilon"] is None

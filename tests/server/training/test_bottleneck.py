@@ -19,11 +19,20 @@ __all__ = ["bert"]  # a fixture
 
 
 def study(**training: object) -> Experiment:
-    return from_table({
-        "name": "x", "training": {"protocol": "sanitized-text"} | training, "policy": {"text": 1000.0, "label": 2.0},
-        "arm": [{"name": "a", "text": {"mechanism": "santext", "epsilon": 2.0, "tokens": 6},
-                 "label": {"mechanism": "randomized-response", "epsilon": 2.0}}],
-    })  # fmt: skip
+    return from_table(
+        {
+            "name": "x",
+            "training": {"protocol": "sanitized-text"} | training,
+            "policy": {"text": 1000.0, "label": 2.0},
+            "arm": [
+                {
+                    "name": "a",
+                    "text": {"mechanism": "santext", "epsilon": 2.0, "tokens": 6},
+                    "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+                }
+            ],
+        }
+    )
 
 
 def test_what_a_study_says_is_what_is_trained(bert: Path) -> None:
@@ -46,11 +55,16 @@ def test_without_a_bottleneck_maps_change_nothing_at_first(bert: Path) -> None:
 
 @pytest.mark.parametrize(
     ("training", "words"),
-    [({"bottleneck": 1}, 'training.bottleneck: must be "none" or a whole number of at least 2, got 1'),
-     ({"bottleneck": "wide"}, "must be .none. or a whole number"), ({"bottleneck": True}, "must be .none."),
-     ({"protocol": "text-then-embeddings", "bottleneck": 8},
-      "training.bottleneck: goes with protocol = .sanitized-text.")],
-)  # fmt: skip
+    [
+        ({"bottleneck": 1}, 'training.bottleneck: must be "none" or a whole number of at least 2, got 1'),
+        ({"bottleneck": "wide"}, "must be .none. or a whole number"),
+        ({"bottleneck": True}, "must be .none."),
+        (
+            {"protocol": "text-then-embeddings", "bottleneck": 8},
+            "training.bottleneck: goes with protocol = .sanitized-text.",
+        ),
+    ],
+)
 def test_what_is_no_bottleneck(training: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         study(**training)

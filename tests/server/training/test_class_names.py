@@ -66,8 +66,11 @@ def users(features, labels, noise, seed=3) -> Evidence:
     constant = codes[labels].mean(axis=0)
     return Evidence(
         cross + rng.normal(scale=noise**0.5, size=cross.shape),
-        constant + rng.normal(scale=noise**0.5, size=constant.shape), noise, noise, len(features),
-    )  # fmt: skip
+        constant + rng.normal(scale=noise**0.5, size=constant.shape),
+        noise,
+        noise,
+        len(features),
+    )
 
 
 def frames(embeddings):

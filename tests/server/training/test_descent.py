@@ -139,8 +139,10 @@ def test_fewer_users_than_expected_draw_by_what_hides_so_few(monkeypatch: pytest
     came = USERS * 2 // 3
     local().descend(features[:came], labels[:came], nothing(), seed=3)
     (used,) = {(m.epsilon, m.cap_probability) for m in drawn}
-    asked = [amplify((PrivUnit(64, *own),), users=came // 3, delta=1e-6).epsilon
-             for own in (used, (local().planned.epsilon, local().planned.cap_probability))]  # fmt: skip
+    asked = [
+        amplify((PrivUnit(64, *own),), users=came // 3, delta=1e-6).epsilon
+        for own in (used, (local().planned.epsilon, local().planned.cap_probability))
+    ]
     assert asked[0] <= 2.0 < asked[1]
 
 

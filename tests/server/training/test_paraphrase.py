@@ -41,8 +41,8 @@ def test_pairs_are_learned_token_by_token_and_the_end_with_them(kind: str, tmp_p
     third of the tokens; wrong pairs have less."""
     source = tiny_generator(tmp_path / "model", kind)
     trained = finetune_paraphraser(
-        source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", epochs=12, batch_size=4, lr=1e-2, seed=1,
-    )  # fmt: skip
+        source, [*PAIRS * 8, ("the film", "")], tmp_path / "trained", epochs=12, batch_size=4, lr=1e-2, seed=1
+    )
     assert lines[-1].startswith("32 pairs, 12 epochs: loss ")
     public = [text for pair in PAIRS for text in pair]
     for place, model in ((tmp_path / "made", trained), (tmp_path / "before", source)):

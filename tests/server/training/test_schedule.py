@@ -43,10 +43,15 @@ def test_shares_and_schedules() -> None:
 @pytest.mark.parametrize("module", [on_text, paper])
 def test_every_key_reaches_the_training(module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an experiment says is what the optimizer and its schedule are made with."""
-    keys = from_table({
-        "name": "x", "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.25},
-        "arm": [{"name": "a", "protocol": "public-only", "embedding": {"mechanism": "identity"}, "reference": True}],
-    }).training.descent  # fmt: skip
+    keys = from_table(
+        {
+            "name": "x",
+            "training": {"lr": 1e-4, "schedule": "constant", "warm-up": 0.5, "weight-decay": 0.25},
+            "arm": [
+                {"name": "a", "protocol": "public-only", "embedding": {"mechanism": "identity"}, "reference": True}
+            ],
+        }
+    ).training.descent
     assert keys == {"encoder_lr": 1e-4, "schedule": "constant", "warm_up": 0.5, "weight_decay": 0.25}
     seen = {}
 

@@ -204,8 +204,10 @@ def test_parts_of_speech_of_common_words_are_the_usual_ones():
 def study():
     return command.Study(
         ("madlib", "madlib-syntax:mode=paper,k=5", "madlib-syntax:penalty=2", "identity"),
-        (1.0, 3.0), sample=30, draws=40,
-    )  # fmt: skip
+        (1.0, 3.0),
+        sample=30,
+        draws=40,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +282,12 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys
 
 def test_specs_are_read_with_numbers_and_truths():
     assert read_mechanism("madlib-syntax:mode=paper, k=20,penalty=.5,x=true") == {
-        "mechanism": "madlib-syntax", "mode": "paper", "k": 20, "penalty": 0.5, "x": True,
-    }  # fmt: skip
+        "mechanism": "madlib-syntax",
+        "mode": "paper",
+        "k": 20,
+        "penalty": 0.5,
+        "x": True,
+    }
     with pytest.raises(ValueError, match="k is given twice"):
         read_mechanism("madlib:k=1,k=2")
 

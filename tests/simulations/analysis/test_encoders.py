@@ -59,12 +59,14 @@ def test_what_a_bundle_and_a_model_weigh(sample: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bert = as_sentence_encoder(tiny_bert(tmp_path / "bert"))
     (made,) = encoders.compare(
-        sample, [str(bert)], text=None, label=None, users=1000, epsilons=[4.0], sample=300, precision="int8", seed=1,
-    ).encoders  # fmt: skip
+        sample, [str(bert)], text=None, label=None, users=1000, epsilons=[4.0], sample=300, precision="int8", seed=1
+    ).encoders
     folder = encoders.encoder_folder(
         encoders.EncoderSettings(model=str(bert), precision="int8", max_length=64),
-        Corpus(["a", "b"], np.array([0, 1]), ("no", "yes")), batch_size=1, seed=1,
-    )  # fmt: skip
+        Corpus(["a", "b"], np.array([0, 1]), ("no", "yes")),
+        batch_size=1,
+        seed=1,
+    )
     assert Encoder(folder).precision == "int8"
     assert made.bundle == sum((folder / name).stat().st_size for name in FILES)
     assert made.parameters == encoders._parameters(str(bert)) < 40_000

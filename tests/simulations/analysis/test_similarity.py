@@ -139,9 +139,11 @@ def test_the_command(
     Path("short").write_text("one\n")
     Path("none").write_text("")
     for given, why in (
-        (["lines", "short"], "has 1 rows"), (["none", "none"], "has no rows"), (["lines", "absent"], "no such file"),
+        (["lines", "short"], "has 1 rows"),
+        (["none", "none"], "has no rows"),
+        (["lines", "absent"], "no such file"),
         (["a.tsv", "b.tsv", "--column", "sentence"], 'no column "sentence"'),
-    ):  # fmt: skip
+    ):
         assert cli.main(["text", "similarity", *given]) == 2
         complaint = capsys.readouterr().err
         assert why in complaint and complaint.count("\n") == 1

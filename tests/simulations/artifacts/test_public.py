@@ -25,9 +25,11 @@ CORPUS = Corpus([f"text {i}" for i in range(50)], np.arange(50) % 2, ("bad", "go
 def study(**public: Any) -> Experiment:
     arm = {"name": "a", "vector": {"mechanism": "privunit", "epsilon": 2.0}}
     return experiment(
-        arm, training={"protocol": "statistics"}, policy={"vector": 2.0, "accept-unprotected": []},
+        arm,
+        training={"protocol": "statistics"},
+        policy={"vector": 2.0, "accept-unprotected": []},
         data={"public": public},
-    )  # fmt: skip
+    )
 
 
 def labels_of(made: Experiment) -> Any:

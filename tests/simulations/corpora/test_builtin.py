@@ -15,9 +15,7 @@ from simulations.errors import UserError
 
 
 def fragment_count() -> int:
-    generic = [
-        value for name, value in vars(fragments).items() if isinstance(value, tuple) and name.isupper()
-    ]
+    generic = [value for name, value in vars(fragments).items() if isinstance(value, tuple) and name.isupper()]
     count = sum(len(value) for value in generic if value is not fragments.GENRES)
     fields = ("things", "openers", "subjects", "praise", "complaints")
     return count + sum(len(getattr(genre, name)) for genre in fragments.GENRES for name in fields)

@@ -19,9 +19,15 @@ def test_names_and_published_numbers_say_it_and_no_order_does() -> None:
 
 @pytest.mark.parametrize(
     "names",
-    [("favourable", "unfavourable"), ("1", "2"), ("-1", "1"), ("bad", "positive"), ("negative", "neutral", "positive"),
-     ("positive", "Positive")],
-)  # fmt: skip
+    [
+        ("favourable", "unfavourable"),
+        ("1", "2"),
+        ("-1", "1"),
+        ("bad", "positive"),
+        ("negative", "neutral", "positive"),
+        ("positive", "Positive"),
+    ],
+)
 def test_other_names_are_asked_about(names: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match=r"data.public\.classes: is missing: .* which is which") as caught:
         matched(names, SENTIMENTS, None)
@@ -48,10 +54,13 @@ def test_what_is_said_counts_and_must_say_all() -> None:
     [
         (("card_arrival", "Refund-not_showing"), [("card arrival",), ("Refund not showing",)]),
         (("negative", "positive"), [("negative",), ("positive",)]),
-        (("0", "1"), None), (("class 1", "class 2"), None), (("label_a", "label_b"), None), (("x", "y"), None),
+        (("0", "1"), None),
+        (("class 1", "class 2"), None),
+        (("label_a", "label_b"), None),
+        (("x", "y"), None),
         (("sports", "7"), None),
     ],
-)  # fmt: skip
+)
 def test_names_of_words_describe_classes(classes, texts) -> None:
     assert described(classes, "names", numbers=False, pairs=False) == texts
     for nothing in ({"numbers": True, "pairs": False}, {"numbers": False, "pairs": True}):

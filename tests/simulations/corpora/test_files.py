@@ -76,7 +76,7 @@ def test_bad_input_is_named_in_one_line(tmp_path, suffix):
     refused('no column "lable"; did you mean "label"', tmp_path, suffix, label="lable")
     refused('no column "zzz"; there are: text', tmp_path, suffix, text="zzz")
     write(tmp_path / f"b{suffix}", [*TEST, TEST[0] | {"label": "ugly"}])
-    refused(r'(line 3|line 2|row 2): its label is none of the 2 classes', tmp_path, suffix)
+    refused(r"(line 3|line 2|row 2): its label is none of the 2 classes", tmp_path, suffix)
     write(tmp_path / f"a{suffix}", [*TRAIN, TRAIN[0] | {"text": "  "}])
     refused(r'(line 5|line 4|row 4): "text" is empty', tmp_path, suffix)
 
@@ -169,7 +169,7 @@ def test_hub_gives_sentence_pairs_with_the_hubs_classes(monkeypatch):
     assert train.texts == [("who?", "ann"), ("why?", "because")]
     assert train.classes == test.classes == ("entailment", "not_entailment")
     assert train.labels.tolist() == [1, 0]
-    with pytest.raises(UserError, match=r'glue/qnli test: row 0: its label is none of the 2 classes'):
+    with pytest.raises(UserError, match=r"glue/qnli test: row 0: its label is none of the 2 classes"):
         read_hub("glue/qnli", test="test", **columns)
     with pytest.raises(UserError, match='glue/qnli train: has no column "sentance"; did you mean "sentence"'):
         read_hub("glue/qnli", **(columns | {"second_text": "sentance"}))

@@ -21,8 +21,10 @@ PRIVATE = ("Call", "Anna", "tomorrow", "lar", "ham", "Free")
 
 def sanitized(path: Path, columns: Sequence[str]) -> str:
     """A file whose texts were all replaced, as `sanitize` writes it."""
-    made = [block.with_texts([("X",) * len(cells) for cells in block.texts])
-            for block in blocks(path, io.BytesIO(), columns, 2)]  # fmt: skip
+    made = [
+        block.with_texts([("X",) * len(cells) for cells in block.texts])
+        for block in blocks(path, io.BytesIO(), columns, 2)
+    ]
     return b"".join(made).decode()
 
 
@@ -55,12 +57,16 @@ def test_by_position_every_row_is_a_record_the_first_one_too(csv: Path, tmp_path
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        (["text"], "where the first line is no header, give positions"), ([], "give positions"),
-        (["3"], "has 2 columns, and no position 3"), (["0"], "no position 0"), (["02"], "no position 02"),
-        (["2", "text"], "positions for all"), (["ham"], "column 1 is a value in line 2 too"),
+        (["text"], "where the first line is no header, give positions"),
+        ([], "give positions"),
+        (["3"], "has 2 columns, and no position 3"),
+        (["0"], "no position 0"),
+        (["02"], "no position 02"),
+        (["2", "text"], "positions for all"),
+        (["ham"], "column 1 is a value in line 2 too"),
         (["Call me at 5 tomorrow"], "line 1: what stands in column 1 is a value"),
     ],
-)  # fmt: skip
+)
 def test_no_cell_is_shown_and_none_passes_as_a_name(csv: Path, columns: list[str], why: str) -> None:
     assert why in refused(csv, columns)
 
@@ -86,12 +92,25 @@ def test_one_column_has_a_header_only_where_that_is_certain(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("cell", "name"),
     [
-        ("text", True), ("Review Text", True), ("Unnamed: 0", True), ("", True), ('"odd"', True), ("2019", True),
-        ("étiquette", True), ("评论内容", True), ("label (0/1)", True), ("Call me at 5 Anna", False),
-        ("Ok lar see you", False), ("0171234567", False), ("ann@example.org", False), ("Come.", False),
-        ("明天下午五点给我打电话", False), ("a\x07", False), ("x" * 41, False),
+        ("text", True),
+        ("Review Text", True),
+        ("Unnamed: 0", True),
+        ("", True),
+        ('"odd"', True),
+        ("2019", True),
+        ("étiquette", True),
+        ("评论内容", True),
+        ("label (0/1)", True),
+        ("Call me at 5 Anna", False),
+        ("Ok lar see you", False),
+        ("0171234567", False),
+        ("ann@example.org", False),
+        ("Come.", False),
+        ("明天下午五点给我打电话", False),
+        ("a\x07", False),
+        ("x" * 41, False),
     ],
-)  # fmt: skip
+)
 def test_what_looks_like_a_name(cell: str, name: bool) -> None:
     assert headers.is_name(cell) == name
 

@@ -41,10 +41,11 @@ def test_a_pipe_is_read_where_once_is_enough(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     "command",
     [
-        ["init", "x", "--from", "pipe.csv"], ["device", "add", "node", "--file", "pipe.csv", "--text", "text"],
+        ["init", "x", "--from", "pipe.csv"],
+        ["device", "add", "node", "--file", "pipe.csv", "--text", "text"],
         ["text", "sanitize", "--mechanism", "identity", "--words", "pipe.csv"],
     ],
-)  # fmt: skip
+)
 def test_a_pipe_is_named_where_once_is_not_enough(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("pipe.csv")
     assert cli.main(command) == 2

@@ -22,18 +22,58 @@ from sottovoce.deployment.devices.records import _classes
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 #: Pairs that are one name: numbers, Unicode forms, what nobody sees, spaces.
 SAME = [
-    ("1", "1.0"), ("1", "+1"), ("1", "1e0"), ("1", "１"), ("1", "01"), ("1", "١"), ("0", "-0"), ("-1", "−1"),
-    ("1.5", "1.50"), ("1000000", "1e6"), ("1e400", "10E399"), ("12", "１2"), ("José", "Jose\u0301"),
-    ("Å", "\u212b"), ("한", "\u1112\u1161\u11ab"), ("ann", "a\u200bnn"), ("ann", "\ufeffann"), ("ann", "an\u00adn"),
-    ("ann", "ann\u200e"), ("ann", "\u2066ann\u2069"), ("ann", "ann\u200d"), ("ann lee", "ann\u00a0lee"),
-    ("ann lee", "ann  lee"), ("ann lee", "ann\u202flee"), ("ann", " ann\u3000"), ("é", "e\u200d\u0301"),
-    ("ann", "ann\ufff9"), ("ann", "ann\u2800"),
-]  # fmt: skip
+    ("1", "1.0"),
+    ("1", "+1"),
+    ("1", "1e0"),
+    ("1", "１"),
+    ("1", "01"),
+    ("1", "١"),
+    ("0", "-0"),
+    ("-1", "−1"),
+    ("1.5", "1.50"),
+    ("1000000", "1e6"),
+    ("1e400", "10E399"),
+    ("12", "１2"),
+    ("José", "Jose\u0301"),
+    ("Å", "\u212b"),
+    ("한", "\u1112\u1161\u11ab"),
+    ("ann", "a\u200bnn"),
+    ("ann", "\ufeffann"),
+    ("ann", "an\u00adn"),
+    ("ann", "ann\u200e"),
+    ("ann", "\u2066ann\u2069"),
+    ("ann", "ann\u200d"),
+    ("ann lee", "ann\u00a0lee"),
+    ("ann lee", "ann  lee"),
+    ("ann lee", "ann\u202flee"),
+    ("ann", " ann\u3000"),
+    ("é", "e\u200d\u0301"),
+    ("ann", "ann\ufff9"),
+    ("ann", "ann\u2800"),
+]
 #: Pairs that differ for a reader, of which no more than the case or the width may be chance.
-CASE = [("Ann", "ann"), ("Weiß", "WEISS"), ("Ａnn", "Ann"), ("ΝΙΚΟΣ", "νικος"), ("ﬁn", "fin"),
-        ("ışık", "IŞIK"), ("İnci", "inci")]
-OTHER = [("1", "2"), ("1", "1.5"), ("1", "-1"), ("1e5", "1e6"), ("e", "é"), ("1.0.0", "1"), ("", "0"), ("ann", "anna"),
-         ("1_0", "10"), ("1e", "1"), (".", "0")]  # fmt: skip
+CASE = [
+    ("Ann", "ann"),
+    ("Weiß", "WEISS"),
+    ("Ａnn", "Ann"),
+    ("ΝΙΚΟΣ", "νικος"),
+    ("ﬁn", "fin"),
+    ("ışık", "IŞIK"),
+    ("İnci", "inci"),
+]
+OTHER = [
+    ("1", "2"),
+    ("1", "1.5"),
+    ("1", "-1"),
+    ("1e5", "1e6"),
+    ("e", "é"),
+    ("1.0.0", "1"),
+    ("", "0"),
+    ("ann", "anna"),
+    ("1_0", "10"),
+    ("1e", "1"),
+    (".", "0"),
+]
 
 
 def refused(match: str, action: Callable[[], object]) -> None:

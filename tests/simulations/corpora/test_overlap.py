@@ -97,9 +97,7 @@ def test_all_parts_are_compared_and_rows_are_counted() -> None:
     )
     found, repeated = compared(split, people=True)
     counted = [(each.of, each.within, each.rows, each.texts, each.near, each.users) for each in found]
-    assert counted == [
-        ("public", "train", 3, 1, 0, 1), ("test", "train", 4, 2, 0, 2), ("test", "public", 4, 2, 1, 1),
-    ]  # fmt: skip
+    assert counted == [("public", "train", 3, 1, 0, 1), ("test", "train", 4, 2, 0, 2), ("test", "public", 4, 2, 1, 1)]
     assert repeated == {"public": 0, "train": 1, "test": 1} and all(found)
     assert str(found[2]) == "2 and 1 nearly of 4 test texts are in public, 1 user is in test and public"
 

@@ -24,17 +24,25 @@ def reviews(folder: Path, names: dict[str, str]) -> None:
 
 
 def study(folder: Path, **public: object) -> Experiment:
-    return from_table({
-        "name": "small",
-        "data": {
-            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
-            "label": "label", "public-size": 30, "public": {"split": "built-in", **public},
-        },
-        "population": {"users": 30},
-        "shuffle": {"enabled": False},
-        "policy": {"embedding": 32.0, "label": 3.0},
-        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-    })  # fmt: skip
+    return from_table(
+        {
+            "name": "small",
+            "data": {
+                "source": "files",
+                "path": str(folder),
+                "train": "train.tsv",
+                "test": "test.tsv",
+                "text": "text",
+                "label": "label",
+                "public-size": 30,
+                "public": {"split": "built-in", **public},
+            },
+            "population": {"users": 30},
+            "shuffle": {"enabled": False},
+            "policy": {"embedding": 32.0, "label": 3.0},
+            "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        }
+    )
 
 
 RENAMED = {"positive": "favourable", "negative": "unfavourable"}
@@ -136,10 +144,11 @@ def test_public_lines_without_labels(tmp_path: Path) -> None:
         ({"part": "train"}, r'data\.public\.part: goes with split = "hub"'),
         ({"fraction": 0.1}, r"data\.public\.fraction: is of the users' data"),
         ({"split": "built-in", "file": None}, r'data\.public: part, text and label go with split = "file"'),
-        ({"file": "nowhere.tsv"}, "nowhere.tsv"), ({"text": "sayd"}, 'has no column "sayd"; did you mean "said"'),
+        ({"file": "nowhere.tsv"}, "nowhere.tsv"),
+        ({"text": "sayd"}, 'has no column "sayd"; did you mean "said"'),
         ({"text": 1, "label": "verdict"}, "has names for all of its columns or for none"),
     ],
-)  # fmt: skip
+)
 def test_a_public_part_that_cannot_be_is_one_line(public: dict, says: str, tmp_path: Path) -> None:
     reviews(tmp_path, RENAMED)
     public_file(tmp_path)

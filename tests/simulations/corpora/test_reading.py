@@ -77,15 +77,21 @@ def test_classes_are_in_one_order_whatever_the_hashes(tmp_path: Path) -> None:
         refused("are one number; write it one way", lambda rows=rows: read(tmp_path, ".tsv", rows.encode()))
     assert read(tmp_path, ".tsv", b"text\tlabel\na\t10.0\nb\t2.0\nc\t-1\n").classes == ("-1", "2.0", "10.0")
     odd = "text\tlabel\na\t²\nb\t½\nc\t--1\nd\t1\ne\tz\n"
-    code = "import sys; from tests.simulations.corpora.test_reading import read, Path; " \
-           "print(read(Path(sys.argv[1]), '.tsv', sys.argv[2].encode()).classes)"  # fmt: skip
+    code = (
+        "import sys; from tests.simulations.corpora.test_reading import read, Path; "
+        "print(read(Path(sys.argv[1]), '.tsv', sys.argv[2].encode()).classes)"
+    )
     said = {
         subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), odd], cwd=ROOT, env={"PYTHONHASHSEED": str(seed), "PATH": ""},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", code, str(tmp_path), odd],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": str(seed), "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in (1, 2)
-    }  # fmt: skip
+    }
     assert len(said) == 1 and said.pop().strip() == str(("--1", "1", "z", "²", "½"))
 
 
@@ -144,11 +150,44 @@ def test_headers(tmp_path: Path) -> None:
 # -- anything at all --------------------------------------------------------------------------------------------------
 
 NASTY = (
-    b"", b"\0", b"\xff", b"\xef\xbb\xbf", b"\r", b"\n", b"\r\n", b"\t", b",", b'"', b'""', b"{", b"}", b"[", b"]", b":",
-    b"\\", b"\\ud800", b"\\u0000", b"\\n", b"nan", b"NaN", b"-0", b"1e999", b"null", b"true", b"1" * 5000, b"[" * 2000,
-    b'{"a":' * 2000, b"x" * 140_000, "\u2028".encode(), "\u0085".encode(), "ß漢😀".encode(), b"text", b"label", b"PAR1",
+    b"",
+    b"\0",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\t",
+    b",",
+    b'"',
+    b'""',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b":",
+    b"\\",
+    b"\\ud800",
+    b"\\u0000",
+    b"\\n",
+    b"nan",
+    b"NaN",
+    b"-0",
+    b"1e999",
+    b"null",
+    b"true",
+    b"1" * 5000,
+    b"[" * 2000,
+    b'{"a":' * 2000,
+    b"x" * 140_000,
+    "\u2028".encode(),
+    "\u0085".encode(),
+    "ß漢😀".encode(),
+    b"text",
+    b"label",
+    b"PAR1",
     *(b"a", b" b", b"1", b"") * 6,
-)  # fmt: skip
+)
 
 
 def good(suffix: str, rng: np.random.Generator) -> bytes:

@@ -16,11 +16,17 @@ ROWS = [["a fine film; truly", "1,5"], ["dull", "0,5"]]
 @pytest.mark.parametrize(
     ("first", "mark"),
     [
-        ("text,label\n", ","), ("text;label\n", ";"), ("text\tlabel\r\n", "\t"), ("text\n", ","),
-        ("", ","), ("\n", ","),
-        ('"a;b",label\n', ","), ('"a,b";label\n', ";"), ("a;b,label\n", ","),
+        ("text,label\n", ","),
+        ("text;label\n", ";"),
+        ("text\tlabel\r\n", "\t"),
+        ("text\n", ","),
+        ("", ","),
+        ("\n", ","),
+        ('"a;b",label\n', ","),
+        ('"a,b";label\n', ";"),
+        ("a;b,label\n", ","),
     ],
-)  # fmt: skip
+)
 def test_the_first_line_tells_what_stands_between_cells(first: str, mark: str) -> None:
     assert separator(first) == mark
 
@@ -35,5 +41,5 @@ def test_a_file_is_read_and_written_with_its_own(mark: str, tmp_path: Path, monk
     asked = ["text", "sanitize", "--mechanism", "santext:epsilon=2", "--words", "words.txt", "--column", "text"]
     assert main([*asked, "--in", "in.csv", "--out", "out.csv"]) == 0
     head, first, second = (tmp_path / "out.csv").read_text().splitlines()
-    assert head == f"text{mark}score" and [line.rpartition(mark)[2] for line in (first, second)][1] in ('0,5', '5"')
+    assert head == f"text{mark}score" and [line.rpartition(mark)[2] for line in (first, second)][1] in ("0,5", '5"')
     assert all(mark in line for line in (first, second))

@@ -1,6 +1,5 @@
 """No public phrase inside a private sentence, nor the other way round."""
 
-
 import numpy as np
 import pytest
 
@@ -31,18 +30,7 @@ def leaks(one: Corpus, other: Corpus) -> set[tuple[str, ...]]:
 
 
 def test_phrases_follow_their_sentences():
-    texts = [
-        "a fine b c",
-        "a fine",
-        "fine b",
-        "x y z w v",
-        "y z w",
-        "c",
-        "x y",
-        "fine",
-        "q fine",
-        "a fine b c ",
-    ]
+    texts = ["a fine b c", "a fine", "fine b", "x y z w v", "y z w", "c", "x y", "fine", "q fine", "a fine b c "]
     whole = corpus(texts)
     sides = set()
     for seed in range(20):
@@ -145,8 +133,10 @@ def annotated(groups: int, each: int, texts: int, *, mixed: bool = False) -> Cor
     rng = np.random.default_rng(3)
     rows = [
         (f"user {group} {person}", f"text {rng.integers(groups * texts) if mixed else group * texts + text}")
-        for group in range(groups) for person in range(each) for text in range(texts)
-    ]  # fmt: skip
+        for group in range(groups)
+        for person in range(each)
+        for text in range(texts)
+    ]
     return Corpus([t for _, t in rows], np.arange(len(rows)) % 2, ("0", "1"), users=[u for u, _ in rows])
 
 

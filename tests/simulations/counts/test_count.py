@@ -150,9 +150,11 @@ def test_users_of_many_texts_release_the_class_of_one_and_pay_once(
     labels = np.where(users < 100, 0, records)
     rows = (3 * np.arange(600) + labels) % 600  # a text of each label
     held = replace(
-        ready.held, train=replace(ready.held.train, texts=[ready.held.train.texts[i] for i in rows], labels=labels),
-        holders=Holders(users, records), train_embeddings=np.asarray(ready.held.train_embeddings)[rows],
-    )  # fmt: skip
+        ready.held,
+        train=replace(ready.held.train, texts=[ready.held.train.texts[i] for i in rows], labels=labels),
+        holders=Holders(users, records),
+        train_embeddings=np.asarray(ready.held.train_embeddings)[rows],
+    )
     monkeypatch.setattr(room, "prepare", lambda experiment: ready._replace(held=held))
     result = count(study, tmp_path / "out", epsilon=6.0)
     assert (result.users, result.charged, result.many) == (200, 200, True)

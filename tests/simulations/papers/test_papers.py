@@ -73,16 +73,31 @@ def test_its_page_is_of_these_items(name: str) -> None:
             assert {f"## {item.name}: {item.measure}", *reasons} <= page
 
 
-PAPER = Paper("made-up", "A paper", (
-    Item("Table 1, A", "accuracy", task="sst2", differences=("smaller",), arms=(
-        {"name": "none", "text": {"mechanism": "identity"}, "theirs": 0.9, "quick": True},
-        {"name": "some", "text": {"mechanism": "random"}, "theirs": 0.5},
-    )),
-    Item("Table 1, B", "correlation", task="stsb", measure="spearman", differences=("rounded",), arms=(
-        {"name": "none", "text": {"mechanism": "identity"}, "theirs": 0.8},
-    )),
-    Item("Figure 2", "a picture", cannot="no numbers"),
-))  # fmt: skip
+PAPER = Paper(
+    "made-up",
+    "A paper",
+    (
+        Item(
+            "Table 1, A",
+            "accuracy",
+            task="sst2",
+            differences=("smaller",),
+            arms=(
+                {"name": "none", "text": {"mechanism": "identity"}, "theirs": 0.9, "quick": True},
+                {"name": "some", "text": {"mechanism": "random"}, "theirs": 0.5},
+            ),
+        ),
+        Item(
+            "Table 1, B",
+            "correlation",
+            task="stsb",
+            measure="spearman",
+            differences=("rounded",),
+            arms=({"name": "none", "text": {"mechanism": "identity"}, "theirs": 0.8},),
+        ),
+        Item("Figure 2", "a picture", cannot="no numbers"),
+    ),
+)
 
 
 @pytest.fixture
@@ -99,14 +114,18 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
     def run(study: Any, folder: Path) -> dict[str, Any]:
         asked.append((study.name, study.population.users, folder.name))
         measures = {"sanitized": {"spearman": {"value": 0.25, "error": math.nan}}}
-        return {"chance": 0.6, "arms": [
-            {"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02, "measures": measures} for arm in study.arms
-        ]}  # fmt: skip
+        return {
+            "chance": 0.6,
+            "arms": [
+                {"name": arm.name, "accuracy": 0.75, "accuracy_se": 0.02, "measures": measures} for arm in study.arms
+            ],
+        }
 
     found = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run)
     assert asked == [
-        ("made-up Table 1, A", 450, "made-up-table-1-a-2000"), ("made-up Table 1, B", 450, "made-up-table-1-b-2000"),
-    ]  # fmt: skip
+        ("made-up Table 1, A", 450, "made-up-table-1-a-2000"),
+        ("made-up Table 1, B", 450, "made-up-table-1-b-2000"),
+    ]
     page = text(PAPER, PAPER.items, found, quick=False)
     assert page.count("commonest class of our test sentences is right of 0.600.") == 1  # of a correlation there is none
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| none | 0.800 | 0.250 |", "- smaller", "- rounded"):

@@ -85,9 +85,16 @@ def test_learns_from_users_and_releases_nothing() -> None:
 
 def test_a_label_that_is_a_number_has_its_correlation() -> None:
     data = {
-        "source": "files", "path": ".", "train": "a", "test": "b", "text": "text", "label": "label",
-        "label-range": [1.0, 3.0], "levels": 3, "measures": ["pearson", "spearman"],
-    }  # fmt: skip
+        "source": "files",
+        "path": ".",
+        "train": "a",
+        "test": "b",
+        "text": "text",
+        "label": "label",
+        "label-range": [1.0, 3.0],
+        "levels": 3,
+        "measures": ["pearson", "spearman"],
+    }
     table = {"name": "small", "seed": 3, "arm": [READS_ALL], "data": data, "population": {"users": USERS}}
     result, _, _ = ran(from_table(table | {"shuffle": {"minimum-users": 10}}))
     assert result.measures["sanitized"] == {"pearson": None, "spearman": None}
@@ -111,6 +118,7 @@ def test_mistakes_are_one_line(arm: dict[str, object], said: str) -> None:
 
 def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:
     """Runs in which "private" has so much over "no noise"."""
+
     def pair(arm: str, less: str, gap: float) -> dict[str, object]:
         return {"arm": arm, "less": less, "on_device": {"difference": gap, "error": error}, "sanitized": None}
 
@@ -120,11 +128,16 @@ def results(*gaps: float, error: float = 0.01) -> list[dict[str, object]]:
         {"name": "private", "reference": False, "way": "statistics", "budget": {}},
     ]
     return [
-        {"arms": arms, "differences": [
-            pair("private", "no noise", gap), pair("no noise", "all", -0.1), pair("private", "all", gap - 0.1),
-        ]}
+        {
+            "arms": arms,
+            "differences": [
+                pair("private", "no noise", gap),
+                pair("no noise", "all", -0.1),
+                pair("private", "all", gap - 0.1),
+            ],
+        }
         for gap in gaps
-    ]  # fmt: skip
+    ]
 
 
 def test_a_reference_below_a_private_arm_is_remarked_beyond_its_error_over_seeds() -> None:
@@ -147,9 +160,14 @@ def test_an_attack_below_its_baseline_is_remarked() -> None:
 
 def taught(chance: float, accuracy: float, guesses: list[int], **more: object) -> dict[str, object]:
     arm = {
-        "name": "a", "way": "statistics", "budget": {}, "accuracy": None, "accuracy_clean_test": accuracy,
-        "accuracy_clean_test_se": 0.02, "guessed": {"sanitized": [], "on_device": guesses},
-    }  # fmt: skip
+        "name": "a",
+        "way": "statistics",
+        "budget": {},
+        "accuracy": None,
+        "accuracy_clean_test": accuracy,
+        "accuracy_clean_test_se": 0.02,
+        "guessed": {"sanitized": [], "on_device": guesses},
+    }
     return {"arms": [arm], "differences": [], "chance": chance, "classes": ["no", "yes"]} | more
 
 

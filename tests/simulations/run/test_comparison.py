@@ -32,9 +32,12 @@ STUDY = experiment(
     population={"users": 60},
 )
 FOUND = {
-    "alone, wide": answers(0.5, 0.5), "users": answers(0.72, 0.8), "alone": answers(0.7, 0.8),
-    "users, wide": answers(0.6, 0.8), "other": answers(0.6, 0.0, n=0),
-}  # fmt: skip
+    "alone, wide": answers(0.5, 0.5),
+    "users": answers(0.72, 0.8),
+    "alone": answers(0.7, 0.8),
+    "users, wide": answers(0.6, 0.8),
+    "other": answers(0.6, 0.0, n=0),
+}
 
 
 def test_users_added_is_less_the_public_only_arm_that_is_the_same_down_to_m() -> None:

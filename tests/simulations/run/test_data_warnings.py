@@ -20,11 +20,15 @@ from sottovoce.cli import main as cli
 from tests.support.studies import PURKAYASTHA, RANDOMIZED
 
 GERMAN = [
-    "Der Film war leider ziemlich langweilig und viel zu lang.", "Das Essen war kalt und der Kellner unfreundlich.",
-    "Ich habe selten so eine schöne Geschichte gesehen.", "Die Schauspieler überzeugen, das Drehbuch ist schwach.",
-    "Nach drei Tagen ist der Akku schon kaputt gegangen.", "Meine Bestellung wurde pünktlich geliefert, danke!",
-    "Der Kundendienst hat meine Beschwerde einfach ignoriert.", "Für diesen Preis hätte ich deutlich mehr erwartet.",
-]  # fmt: skip
+    "Der Film war leider ziemlich langweilig und viel zu lang.",
+    "Das Essen war kalt und der Kellner unfreundlich.",
+    "Ich habe selten so eine schöne Geschichte gesehen.",
+    "Die Schauspieler überzeugen, das Drehbuch ist schwach.",
+    "Nach drei Tagen ist der Akku schon kaputt gegangen.",
+    "Meine Bestellung wurde pünktlich geliefert, danke!",
+    "Der Kundendienst hat meine Beschwerde einfach ignoriert.",
+    "Für diesen Preis hätte ich deutlich mehr erwartet.",
+]
 Rows = list[tuple[str, ...]]
 
 
@@ -41,17 +45,27 @@ def study(folder: Path, train: Rows, test: Rows, **data: object) -> Experiment:
         (folder / f"{name}.tsv").write_text("\n".join("\t".join(row) for row in (header, *rows)) + "\n", "utf-8")
     people = len({row[2] for row in train}) if len(header) > 2 else len(train)
     own = {"user": "who"} if len(header) > 2 else {}
-    return from_table({
-        "name": "small",
-        "data": {
-            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
-            "label": "label", "public": {"split": "built-in", "labels": False}, "overlap": "tested elsewhere", **own,
-            **data,
-        },
-        "population": {"users": people, "assignment": "column" if own else "record"},
-        "shuffle": {"enabled": False}, "policy": {"embedding": 40.0, "label": 5.0},
-        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-    })  # fmt: skip
+    return from_table(
+        {
+            "name": "small",
+            "data": {
+                "source": "files",
+                "path": str(folder),
+                "train": "train.tsv",
+                "test": "test.tsv",
+                "text": "text",
+                "label": "label",
+                "public": {"split": "built-in", "labels": False},
+                "overlap": "tested elsewhere",
+                **own,
+                **data,
+            },
+            "population": {"users": people, "assignment": "column" if own else "record"},
+            "shuffle": {"enabled": False},
+            "policy": {"embedding": 40.0, "label": 5.0},
+            "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        }
+    )
 
 
 def said(experiment: Experiment) -> dict[str, Any]:

@@ -168,10 +168,8 @@ def test_answers_are_a_table_that_reads_back(tmp_path: Path) -> None:
     write_answers(path, truth, answers)
     text = path.read_text()
     assert text == (
-        "text\tclass\tsentences\tright on device\tanswers\tright\n"
-        "0\tgood\t2\t1\t2\t1\n"
-        "1\tbad\t1\t1\t1\t0\n"
-    )  # fmt: skip
+        "text\tclass\tsentences\tright on device\tanswers\tright\n0\tgood\t2\t1\t2\t1\n1\tbad\t1\t1\t1\t0\n"
+    )
     again = read_answers(path)
     assert score(again.sanitized) == score(answers.sanitized) and score(again.device) == score(answers.device)
     for broken in ("", text[:-10], text.replace("right", "wrong"), text.replace("\t2", "\ttwo")):
@@ -180,9 +178,7 @@ def test_answers_are_a_table_that_reads_back(tmp_path: Path) -> None:
             read_answers(path)
 
 
-def test_an_arms_error_is_of_the_test_users_who_were_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_arms_error_is_of_the_test_users_who_were_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_folder(tmp_path, monkeypatch)
     study = experiment(
         {"name": "a", "embedding": EMBEDDING | {"epsilon": 2.0}}, population={"late": 0.6}, shuffle={"minimum-users": 2}
@@ -194,4 +190,3 @@ def test_an_arms_error_is_of_the_test_users_who_were_delivered(
     assert arrived < 25 and 0 < p < 1
     p = (p * arrived + 2) / (arrived + 4)
     assert line["accuracy_se"] == pytest.approx(math.sqrt(p * (1 - p) / (arrived + 3)))
-

@@ -57,11 +57,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def study(bert: Path, **sections: Any) -> Experiment:
     table: dict[str, Any] = {
-        "data": {"public-size": 40, "test-size": 50}, "population": {"users": 60},
-        "encoder": {"model": str(bert), "max-length": 24}, "shuffle": {"minimum-users": 20},
+        "data": {"public-size": 40, "test-size": 50},
+        "population": {"users": 60},
+        "encoder": {"model": str(bert), "max-length": 24},
+        "shuffle": {"minimum-users": 20},
         "policy": {"embedding": 40.0, "label": 5.0},
         "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-    }  # fmt: skip
+    }
     for name, values in sections.items():
         table[name] = table.get(name, {}) | values if isinstance(values, dict) else values
     return from_table({"name": "small", **table})
@@ -102,18 +104,30 @@ def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **section
     table(Path("train.csv"), train, 1)
     table(Path("test.csv"), test, 2)
     arm = {
-        "name": "one vector", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "name": "one vector",
+        "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
-    }  # fmt: skip
+    }
     data = {
-        "source": "files", "path": ".", "train": "train.csv", "test": "test.csv", "text": "text", "label": "label",
-        "user": "user", "public": {"fraction": 0.25, "labels": False},
-    }  # fmt: skip
+        "source": "files",
+        "path": ".",
+        "train": "train.csv",
+        "test": "test.csv",
+        "text": "text",
+        "label": "label",
+        "user": "user",
+        "public": {"fraction": 0.25, "labels": False},
+    }
     made: dict[str, Any] = {
-        "name": "owned", "data": data, "population": {"users": 30}, "encoder": {"model": str(bert), "max-length": 24},
-        "training": {"protocol": "statistics"}, "shuffle": {"minimum-users": 20}, "arm": [arm],
+        "name": "owned",
+        "data": data,
+        "population": {"users": 30},
+        "encoder": {"model": str(bert), "max-length": 24},
+        "training": {"protocol": "statistics"},
+        "shuffle": {"minimum-users": 20},
+        "arm": [arm],
         "policy": {"vector": 8.0, "answer": 4.0},
-    }  # fmt: skip
+    }
     for name, values in sections.items():
         made[name] = made.get(name, {}) | values
     return from_table(made)
@@ -121,17 +135,16 @@ def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **section
 
 @pytest.mark.parametrize(("most", "others"), [(50, 2), (1, 7)])
 def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: int, bert: Path) -> None:
-    """One test user of 50 rows pays 200 beside training users of 2; and of one row each 4, beside training users of 7.
-    """
+    """One test user of 50 rows pays 200 beside training users of 2; of one row each 4, beside users of 7."""
     experiment = by_people(
-        bert, {f"u{i}": others for i in range(40)}, {"heavy": most} | {f"t{i}": 1 for i in range(24)},
+        bert,
+        {f"u{i}": others for i in range(40)},
+        {"heavy": most} | {f"t{i}": 1 for i in range(24)},
         population={"late": 0.2},
-    )  # fmt: skip
+    )
     found = said(experiment)
     (arm,) = found["arms"]
-    users = {
-        key: next(rung for rung in arm[key] if rung["rung"] == "user") for key in ("ladder", "test_ladder")
-    }  # fmt: skip
+    users = {key: next(rung for rung in arm[key] if rung["rung"] == "user") for key in ("ladder", "test_ladder")}
     assert users["ladder"]["worst_case"] == pytest.approx(6.0)
     assert users["test_ladder"]["worst_case"] == pytest.approx(4.0 * most)
     assert found["crowds"]["test"]["users"] == 20
@@ -161,14 +174,26 @@ def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:
     table(Path("train.csv"), {f"u{i}": 1 for i in range(90)}, 1)
     table(Path("test.csv"), {f"t{i}": 1 for i in range(30)}, 2)
     data = {
-        "source": "files", "path": ".", "train": "train.csv", "test": "test.csv", "text": "text", "label": "label",
-        "test-limit": 500, "public": {"fraction": 0.25},
-    }  # fmt: skip
-    experiment = from_table({
-        "name": "few", "data": data, "population": {"users": 60}, "encoder": {"model": str(bert), "max-length": 24},
-        "shuffle": {"minimum-users": 20}, "policy": {"embedding": 40.0, "label": 5.0, "answer": 1.0},
-        "arm": [arm],
-    })  # fmt: skip
+        "source": "files",
+        "path": ".",
+        "train": "train.csv",
+        "test": "test.csv",
+        "text": "text",
+        "label": "label",
+        "test-limit": 500,
+        "public": {"fraction": 0.25},
+    }
+    experiment = from_table(
+        {
+            "name": "few",
+            "data": data,
+            "population": {"users": 60},
+            "encoder": {"model": str(bert), "max-length": 24},
+            "shuffle": {"minimum-users": 20},
+            "policy": {"embedding": 40.0, "label": 5.0, "answer": 1.0},
+            "arm": [arm],
+        }
+    )
     (line,) = said(experiment)["arms"]
     assert [rung["crowd"] for rung in line["test_ladder"] if rung["rung"] == "shuffled"] == [30]
     (unread,) = of_experiment(experiment)
@@ -180,9 +205,11 @@ def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
     arm = {"name": "a", "text": SANTEXT, "label": RANDOMIZED}
     reasons = ["length: of this test"]
     experiment = study(
-        bert, training={"protocol": "sanitized-text"}, arm=[arm, arm | {"name": "b"}],
+        bert,
+        training={"protocol": "sanitized-text"},
+        arm=[arm, arm | {"name": "b"}],
         policy={"text": 10_000.0, "accept-unprotected": reasons},
-    )  # fmt: skip
+    )
     split, _, _ = parts(experiment)
     texts = [text for part in (split.train, split.test) for text in part.texts]
     mechanism = texts_to_price(experiment)["a"]
@@ -218,9 +245,13 @@ def test_the_estimate_grows_with_what_is_done(bert: Path, monkeypatch: pytest.Mo
 def test_what_is_worth_a_look_is_said(bert: Path) -> None:
     clear = {"name": "a", "embedding": PURKAYASTHA}
     late = study(
-        bert, population={"late": 0.5}, shuffle={"minimum-users": 40}, encoder={"max-length": 8}, arm=[clear],
+        bert,
+        population={"late": 0.5},
+        shuffle={"minimum-users": 40},
+        encoder={"max-length": 8},
+        arm=[clear],
         policy={"accept-unprotected": ["label: of this test"]},
-    )  # fmt: skip
+    )
     warnings = "\n".join(said(late)["warnings"])
     assert "30 train users are expected in a batch" in warnings and "25 test users are expected" in warnings
     assert "of the texts are longer than 8 tokens" in warnings
@@ -265,8 +296,10 @@ def test_what_a_run_refuses_is_refused_before_it_in_one_line(
 def test_what_pretraining_is_priced_by_is_what_it_does() -> None:
     default = {name: each.default for name, each in inspect.signature(pretrain_module.pretrain).parameters.items()}
     assert (default["steps"], default["batch_size"], default["max_length"]) == (
-        forecasts.PRETRAINING, forecasts.BATCH, forecasts.PIECES
-    )  # fmt: skip
+        forecasts.PRETRAINING,
+        forecasts.BATCH,
+        forecasts.PIECES,
+    )
     assert (pretrain_module.PAIRED, pretrain_module.MASKED) == (forecasts.PAIRED, forecasts.MASKED)
     assert inspect.signature(masked_lm_folder).parameters["steps"].default == forecasts.PRETRAINING
 
@@ -289,9 +322,12 @@ def reading(bert: Path, **sections: Any) -> dict[str, Any]:
     """The estimate of a study of one text arm, on a machine so slow that every part of it counts."""
     arm = {"name": "a", "text": SANTEXT | sections.pop("text_arm", {}), "label": RANDOMIZED}
     experiment = study(
-        bert, arm=[arm], training={"protocol": "sanitized-text"} | sections.pop("training", {}),
-        policy={"text": 10_000.0, "accept-unprotected": ["length: of this test"]}, **sections,
-    )  # fmt: skip
+        bert,
+        arm=[arm],
+        training={"protocol": "sanitized-text"} | sections.pop("training", {}),
+        policy={"text": 10_000.0, "accept-unprotected": ["length: of this test"]},
+        **sections,
+    )
     estimate: dict[str, Any] = said(experiment)["estimate"]
     return estimate
 
@@ -303,9 +339,7 @@ def test_reading_and_pretraining_are_a_part_of_the_estimate(bert: Path, monkeypa
     again = reading(bert, text={"pretrain": True, "pretrain-steps": 200})
     assert again["training"] - restored["training"] == pytest.approx(restored["training"] - plain["training"])
     assert restored["training"] > 2 * plain["training"] > 0 == plain["encoding"] and plain["rewriting"] > 0
-    read = reading(
-        bert, text={"masked-lm": str(bert)}, text_arm={"mechanism": "dp-mlm", "epsilon": 50.0}
-    )  # fmt: skip
+    read = reading(bert, text={"masked-lm": str(bert)}, text_arm={"mechanism": "dp-mlm", "epsilon": 50.0})
     assert read["rewriting"] > 20 * plain["rewriting"] and read["training"] > 5 * plain["training"]
     assert read["seconds"] > read["rewriting"] + read["training"]
 
@@ -344,9 +378,13 @@ def test_encoders_that_are_trained_on_the_way_are_run(bert: Path, monkeypatch: p
     large = said(study(bert, training=taught | student, **sections))["estimate"]
     assert large["training"] > 50 * rounds["training"] and large["encoding"] > 10 * rounds["encoding"]
     assert large["memory"] > rounds["memory"] + 2**28
-    read_all = said(study(bert, training=taught, **sections | {
-        "arm": [arm, {"name": "all", "protocol": "centralised", "reference": True}]
-    }))["estimate"]  # fmt: skip
+    read_all = said(
+        study(
+            bert,
+            training=taught,
+            **sections | {"arm": [arm, {"name": "all", "protocol": "centralised", "reference": True}]},
+        )
+    )["estimate"]
     assert read_all["training"] > once["training"] == 0
 
 
@@ -373,9 +411,13 @@ def test_the_rates_are_within_a_factor_of_two(tmp_path: Path) -> None:
     rate = float(model.operations(tokens).sum()) / seconds(lambda: encoder.encode(texts))
     assert 0.5 < rate / forecasts.FLOPS < 2
     through = float(model.operations(tokens).sum())
-    found = {"training": seconds(lambda: finetune(
-        MINILM, texts, corpus.labels, tmp_path / "b", classes=2, epochs=1, seed=1, max_length=128
-    )) * rate / (3 * forecasts.TORCH * through)}  # fmt: skip
+    found = {
+        "training": seconds(
+            lambda: finetune(MINILM, texts, corpus.labels, tmp_path / "b", classes=2, epochs=1, seed=1, max_length=128)
+        )
+        * rate
+        / (3 * forecasts.TORCH * through)
+    }
     begun = seconds(lambda: pretrain_module.pretrain(MINILM, texts, tmp_path / "c", steps=1, seed=1))
     more = seconds(lambda: pretrain_module.pretrain(MINILM, texts, tmp_path / "d", steps=6, seed=1))
     priced = 3 * forecasts.TORCH * forecasts.pretraining(tokens, model, 5)
@@ -388,10 +430,14 @@ def test_the_rates_are_within_a_factor_of_two(tmp_path: Path) -> None:
     rng = SimulationStreams(1).rows(np.arange(16), np.zeros(16, np.int64), stage="t", channel="text")
     drawn = seconds(lambda: text.sample(x, rng=rng, scores=reader.scores(x, vocabulary)))
     arm = Arm(name="a", text=spec)
-    settings = study(tmp_path, data={"public": {"labels": False}}, arm=[{"name": "a", "embedding": PURKAYASTHA,
-                     "label": RANDOMIZED}], text={"masked-lm": "bundled"})  # fmt: skip
+    settings = study(
+        tmp_path,
+        data={"public": {"labels": False}},
+        arm=[{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        text={"masked-lm": "bundled"},
+    )
     none = np.zeros(0)
-    found["rewriting"] = drawn * rate / forecasts._rewritten(
-        settings, arm, forecasts.Parts(none, tokens[:16], none), text
-    )  # fmt: skip
+    found["rewriting"] = (
+        drawn * rate / forecasts._rewritten(settings, arm, forecasts.Parts(none, tokens[:16], none), text)
+    )
     assert all(0.5 < ratio < 2 for ratio in found.values()), found

@@ -20,27 +20,33 @@ def arm(name: str, accuracy: float, *, reference: bool = False, shuffled: float 
     ladder = [{"rung": "user", "epsilon": user, "worst_case": user, "delta": 1e-6}]
     ladder += [] if shuffled is None else [{"rung": "shuffled", "epsilon": shuffled, "delta": 1e-6}]
     return {
-        "name": name, "reference": reference, "accuracy_clean_test": accuracy, "accuracy_clean_test_se": 0.01,
-        "ladder": ladder, "budget": budget,
-    }  # fmt: skip
+        "name": name,
+        "reference": reference,
+        "accuracy_clean_test": accuracy,
+        "accuracy_clean_test_se": 0.01,
+        "ladder": ladder,
+        "budget": budget,
+    }
 
 
 def run(seed: int, more: float = 0.0) -> dict[str, Any]:
-    return {"name": "small", "seed": seed, "arms": [
-        arm("no noise", 0.9 + more, reference=True),
-        arm("next to no noise", 0.95 + more, reference=True, central_epsilon=1000.0),
-        arm("one vector, ε = 1", 0.8 + more, shuffled=1.0, worst_case_epsilon=6.0),
-        arm("one vector, ε = 4", 0.85 + more, shuffled=4.0, worst_case_epsilon=10.0),
-        arm("DP-SGD, ε = 1", 0.87 + more, reference=True, central_epsilon=1.0),
-        arm("gradients, ε = 1", 0.7 + more, reference=True, central_epsilon=1.0, simulated_epsilon=5.0),
-        arm("as published: Laplace, ε = 10, label ε = 1", 0.6 + more, worst_case_epsilon=20.0, label_epsilon=1.0),
-    ]}  # fmt: skip
+    return {
+        "name": "small",
+        "seed": seed,
+        "arms": [
+            arm("no noise", 0.9 + more, reference=True),
+            arm("next to no noise", 0.95 + more, reference=True, central_epsilon=1000.0),
+            arm("one vector, ε = 1", 0.8 + more, shuffled=1.0, worst_case_epsilon=6.0),
+            arm("one vector, ε = 4", 0.85 + more, shuffled=4.0, worst_case_epsilon=10.0),
+            arm("DP-SGD, ε = 1", 0.87 + more, reference=True, central_epsilon=1.0),
+            arm("gradients, ε = 1", 0.7 + more, reference=True, central_epsilon=1.0, simulated_epsilon=5.0),
+            arm("as published: Laplace, ε = 10, label ε = 1", 0.6 + more, worst_case_epsilon=20.0, label_epsilon=1.0),
+        ],
+    }
 
 
 def drawn(axes: Any) -> dict[str, list[tuple[float, float]]]:
-    return {
-        line.get_label(): list(zip(*line[0].get_data(), strict=True)) for line in axes.containers
-    }  # fmt: skip
+    return {line.get_label(): list(zip(*line[0].get_data(), strict=True)) for line in axes.containers}
 
 
 def near(epsilon: float, accuracy: float) -> tuple[Any, Any]:
@@ -58,10 +64,13 @@ def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
     assert local["as published: Laplace"] == [(21.0, pytest.approx(0.6))] and "DP-SGD" not in local
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     assert told == [
-        "one vector (central ε: trusting the shuffler)", "DP-SGD (central ε: trusting the server)",
+        "one vector (central ε: trusting the shuffler)",
+        "DP-SGD (central ε: trusting the server)",
         "gradients (central ε: trusting the shuffler)",
-        "as published: Laplace (no central ε)", "no noise (not private)", "next to no noise (not private)",
-    ]  # fmt: skip
+        "as published: Laplace (no central ε)",
+        "no noise (not private)",
+        "next to no noise (not private)",
+    ]
     assert "2 seeds" in figure.axes[0].get_title(loc="left")
     assert "seed 1" in frontier_figure({"": [run(1)]}).axes[0].get_title(loc="left")
 
@@ -87,7 +96,7 @@ def test_the_legend_says_what_is_not_private_and_whose_labels_are_public() -> No
         "one vector (central ε: trusting the shuffler)",
         "one vector, labels public (central ε: trusting the\nshuffler)",
         "in clear (not private)",
-    ]  # fmt: skip
+    ]
 
 
 def test_an_arm_without_an_accuracy_is_left_out() -> None:
@@ -108,9 +117,12 @@ def test_a_price_is_of_all_records_of_a_user() -> None:
     """Who holds three records releases three embeddings and labels: 3 × 21, while the budget is of one."""
     holder = arm("as published", 0.6, worst_case_epsilon=20.0, label_epsilon=1.0)
     several = ladder(
-        embedding_mechanism({"mechanism": "planar-laplace", "epsilon": 10.0}, 16), RandomizedResponse(1.0, classes=2),
-        records=3, users=None, delta=1e-6,
-    )  # fmt: skip
+        embedding_mechanism({"mechanism": "planar-laplace", "epsilon": 10.0}, 16),
+        RandomizedResponse(1.0, classes=2),
+        records=3,
+        users=None,
+        delta=1e-6,
+    )
     assert price(holder | {"ladder": [rung.to_dict() for rung in several]}) == pytest.approx(63.0)
     unknown = {"rung": "user", "epsilon": None, "worst_case": None, "delta": 1e-6}
     assert price(holder | {"ladder": [unknown]}) is None
@@ -135,8 +147,10 @@ def test_a_price_is_that_of_the_dearest_run() -> None:
 
 
 def test_names_that_differ_in_more_than_epsilon_share_no_line() -> None:
-    few, many = (arm(f"one vector, ε = {e}, {n} users", 0.8, shuffled=e, worst_case_epsilon=6.0) for e, n in
-                 ((1.0, 500), (4.0, 9000)))  # fmt: skip
+    few, many = (
+        arm(f"one vector, ε = {e}, {n} users", 0.8, shuffled=e, worst_case_epsilon=6.0)
+        for e, n in ((1.0, 500), (4.0, 9000))
+    )
     lines = drawn(frontier_figure({"": [run(1) | {"arms": [few, many]}]}).axes[0])
     assert set(lines) == {"one vector, 500 users", "one vector, 9000 users"}
 

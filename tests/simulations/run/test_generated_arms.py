@@ -67,14 +67,16 @@ def test_a_generating_arm_without_its_checkpoint_is_refused(shared: Path) -> Non
     with pytest.raises(UserError, match=r"texts are sent unprotected .*; set policy\.delta above 0"):
         text_study(shared, {"name": "a", "text": bart})  # which has no ε at δ = 0
     for name, kind, more in (
-        ("dp-prompt", "generator", {}), ("dp-paraphrase", "paraphraser", {}), ("dp-bart", "paraphraser", bart),
-    ):  # fmt: skip
+        ("dp-prompt", "generator", {}),
+        ("dp-paraphrase", "paraphraser", {}),
+        ("dp-bart", "paraphraser", bart),
+    ):
         arm_ = {"name": "a", "text": {"mechanism": name, "epsilon": 1.0} | more}
         study = text_study(shared, arm_, policy={"delta": 1e-6})
         with pytest.raises(UserError, match=rf"text\.{kind} = the folder of a checkpoint that generates text$"):
             prepare_rewriter(
-                study.setups, study.text, ["the film was good"], model=study.encoder.model, seed=study.seed,
-            )  # fmt: skip
+                study.setups, study.text, ["the film was good"], model=study.encoder.model, seed=study.seed
+            )
     with pytest.raises(UserError, match=r"text\.prompt: goes with text\.generator"):
         text_study(shared, arm("random"), text={"prompt": "{text} :"})
     with pytest.raises(UserError, match=r"text\.prompt: must name \{text\} once"):

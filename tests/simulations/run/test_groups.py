@@ -58,8 +58,17 @@ def guesses(right: np.ndarray, truth: Held, column: str | None = None) -> Guesse
     labels, classes = truth.test.labels, truth.test.classes
     guessed = np.where(right, labels, (labels + 1) % len(classes))
     rows = np.arange(len(labels))
-    return Guesses(np.eye(len(classes))[guessed], labels, rows, rows if truth.owners is None else truth.owners, classes,
-                   None, 1, truth.groups(column), truth.owners is not None)  # fmt: skip
+    return Guesses(
+        np.eye(len(classes))[guessed],
+        labels,
+        rows,
+        rows if truth.owners is None else truth.owners,
+        classes,
+        None,
+        1,
+        truth.groups(column),
+        truth.owners is not None,
+    )
 
 
 def test_accuracy_by_class_and_group_has_the_error_of_its_own_texts() -> None:
@@ -69,8 +78,9 @@ def test_accuracy_by_class_and_group_has_the_error_of_its_own_texts() -> None:
     assert {name: (each.value, each.n) for name, each in found.items()} == {"0": (22 / 30, 30), "1": (0.8, 10)}
     assert found["1"].error == pytest.approx(math.sqrt(10 / 14 * 4 / 14 / 13))  # with four more, two of them right
     assert {name: each.n for name, each in by_group(guesses(right, truth, "dialect")).items()} == {
-        "north": 20, "south": 20,
-    }  # fmt: skip
+        "north": 20,
+        "south": 20,
+    }
     assert by_group(guesses(right, truth)) == {}
 
 
@@ -139,8 +149,15 @@ def arms(*names: str) -> list[dict[str, Any]]:
 
 
 def results(lines: list[Any], classes: int = 3) -> dict[str, Any]:
-    return {"name": "n", "seed": 1, "way": "release-once", "classes": [str(k) for k in range(classes)], "chance": 0.1,
-            "arms": lines, "measures": []}  # fmt: skip
+    return {
+        "name": "n",
+        "seed": 1,
+        "way": "release-once",
+        "classes": [str(k) for k in range(classes)],
+        "chance": 0.1,
+        "arms": lines,
+        "measures": [],
+    }
 
 
 def test_a_class_that_noise_destroys_is_named_in_results_and_their_lines() -> None:
@@ -225,8 +242,11 @@ def test_the_error_of_a_contrast_is_how_contrasts_vary(owned: bool) -> None:
         inside = users < 40
         hard = rng.normal(size=400) + (rng.normal(size=400)[users] if owned else 0)
         clear, noisy = hard > -1.0, hard + 0.5 * rng.normal(size=400) > -0.3
-        each = contrast(*(Counts(np.ones(400, np.int64), right.astype(np.int64)) for right in (clear, noisy)), inside,
-                        users if owned else np.arange(400))  # fmt: skip
+        each = contrast(
+            *(Counts(np.ones(400, np.int64), right.astype(np.int64)) for right in (clear, noisy)),
+            inside,
+            users if owned else np.arange(400),
+        )
         assert each is not None
         found.append((each.loss - each.rest, each.more_error))
     values, errors = np.array(found).T
@@ -301,9 +321,14 @@ def planted(study: Experiment) -> Prepared:
     known = zip([*public.texts, *train.texts, *test.texts], [*h_public, *h_train, *h_test], strict=True)
     rows = np.arange(480)
     held_ = replace(
-        ready.held, train=train, test=test, test_holders=Holders(people + rows, np.zeros(480, np.int64)),
-        test_rows=rows, train_embeddings=h_train, test_embeddings=h_test,
-    )  # fmt: skip
+        ready.held,
+        train=train,
+        test=test,
+        test_holders=Holders(people + rows, np.zeros(480, np.int64)),
+        test_rows=rows,
+        train_embeddings=h_train,
+        test_embeddings=h_test,
+    )
     public_ = replace(
         ready.public, texts=public.texts, labels=None, encoder=KnownEncoder(dict(known)), embeddings=h_public, maps=maps
     )
@@ -318,9 +343,11 @@ def test_a_run_whose_noise_destroys_a_class_says_so(
         {"name": "no noise", "reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
         {"name": "faint", "embedding": PURKAYASTHA | {"epsilon": 60.0}, "label": RANDOMIZED | {"epsilon": 8.0}},
         {"name": "loud", "embedding": PURKAYASTHA | {"epsilon": 6.0}, "label": RANDOMIZED | {"epsilon": 1.0}},
-        data={"public": {"labels": False}}, training={"maps": "principal-components"}, population={"users": 300},
+        data={"public": {"labels": False}},
+        training={"maps": "principal-components"},
+        population={"users": 300},
         policy={"embedding": 200.0, "label": 9.0},
-    )  # fmt: skip
+    )
     without_work(monkeypatch, made=planted)
     out = tmp_path / "run"
     out.mkdir()

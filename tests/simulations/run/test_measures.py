@@ -94,8 +94,8 @@ def test_errors_are_as_large_as_estimates_vary() -> None:
         found = guesses(twice, truth, texts, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
         other = guesses(twice, truth, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
         values.append(found.value)
-        squares.append(found.error ** 2)
-        apart.append(other.error ** 2)
+        squares.append(found.error**2)
+        apart.append(other.error**2)
     ratio = np.mean(squares) / np.var(values)
     for scale, holds in ((1.0, True), (2 / 3, False), (1.5, False)):
         assert (0.65 < ratio * scale**2 < 1.35) == holds

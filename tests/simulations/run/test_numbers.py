@@ -22,9 +22,16 @@ from tests.support.studies import LocalGrid, experiment, ledger_rows, placed, pr
 
 PLAIN = {"maps": "principal-components"}
 SCORES = Data(
-    source="files", path="none", train="a.tsv", test="b.tsv", text="text", label="score", label_range=(-1.0, 1.0),
-    levels=3, measures=("pearson", "spearman"),
-)  # fmt: skip
+    source="files",
+    path="none",
+    train="a.tsv",
+    test="b.tsv",
+    text="text",
+    label="score",
+    label_range=(-1.0, 1.0),
+    levels=3,
+    measures=("pearson", "spearman"),
+)
 
 
 def test_labels_are_rounded_to_the_nearest_level(tmp_path: Path) -> None:
@@ -52,11 +59,12 @@ def test_what_is_no_number_of_the_range_is_refused(score: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"label_range": (1.0, 1.0)}, "the lower first"), ({"label_range": (0.0, np.inf)}, "two finite numbers"),
+        ({"label_range": (1.0, 1.0)}, "the lower first"),
+        ({"label_range": (0.0, np.inf)}, "two finite numbers"),
         ({"label_range": None}, "data.levels: goes with data.label-range"),
         ({"label_range": None, "levels": None}, 'data.measures: "pearson" is of labels that are numbers'),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_itself_is_said(change: dict, says: str) -> None:
     with pytest.raises(UserError, match=says):
         replace(SCORES, **change)

@@ -67,9 +67,18 @@ def test_a_model_reads_the_boundary_that_joined_texts_lose(tmp_path: Path) -> No
             for stage, part in (("train", train), ("test", test))
         ]
         pipeline = train_on_text(
-            checkpoint, seen[0], train.labels, classes=2, dim=8, epochs=7, batch_size=20, encoder_lr=3e-3,
-            maps_lr=3e-3, seed=1, max_length=24,
-        )  # fmt: skip
+            checkpoint,
+            seen[0],
+            train.labels,
+            classes=2,
+            dim=8,
+            epochs=7,
+            batch_size=20,
+            encoder_lr=3e-3,
+            maps_lr=3e-3,
+            seed=1,
+            max_length=24,
+        )
         maps = pipeline.maps()
         right[sides] = float(np.mean(maps.predict(maps.project(pipeline.embed(seen[1]))) == test.labels))
     assert right[1] < 0.65 and right[2] > right[1] + 0.25

@@ -63,10 +63,19 @@ def asked(stage: str, part: tuple[int, int]) -> Request:
     rng = np.random.default_rng(2)
     m1, prior = (rng.normal(size=(rows, columns)).astype(np.float32) for rows, columns in ((WIDTH, 4), (4, CLASSES)))
     return made(
-        arm="a", classes=CLASSES, minimum_users=10, stage=stage, split="train", part=part, encoder=ENCODER,
-        mean=np.zeros(WIDTH, np.float32), m1=m1, embedding={"mechanism": "purkayastha", "epsilon": 10.0}, label=PRIOR,
+        arm="a",
+        classes=CLASSES,
+        minimum_users=10,
+        stage=stage,
+        split="train",
+        part=part,
+        encoder=ENCODER,
+        mean=np.zeros(WIDTH, np.float32),
+        m1=m1,
+        embedding={"mechanism": "purkayastha", "epsilon": 10.0},
+        label=PRIOR,
         prior=(prior, np.zeros(CLASSES, np.float32)),
-    )  # fmt: skip
+    )
 
 
 def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
@@ -113,9 +122,8 @@ def test_auto_gives_all_cores_as_much_and_no_node_too_much(
     for node, shard in enumerate(shards):
         assert (shard.users % nodes == node).all()
         for user, label, text, h in zip(
-            shard.users, shard.labels, shard.texts, shard.embeddings(ENCODER).take(np.arange(len(shard))),
-            strict=True,
-        ):  # fmt: skip
+            shard.users, shard.labels, shard.texts, shard.embeddings(ENCODER).take(np.arange(len(shard))), strict=True
+        ):
             assert label == made.held.train.labels[user] and text == made.held.train.texts[int(user)]
             np.testing.assert_array_equal(h, made.held.train_embeddings[user])
 

@@ -40,9 +40,11 @@ def study_of(shared: Path, **arm: Any) -> Experiment:
 def test_what_a_ladder_takes_for_public_is_read_from_its_own_words(shared: Path) -> None:
     """Or a worst case that is infinite between other texts would have no mark in results."""
     kept = SANTEXT | {"length": "kept"}
-    study = text_study(shared, {"name": "some", "text": kept}, policy={
-        "text": 1000.0, "accept-unprotected": ["length: made up", "label: made up"]
-    })  # fmt: skip
+    study = text_study(
+        shared,
+        {"name": "some", "text": kept},
+        policy={"text": 1000.0, "accept-unprotected": ["length: made up", "label: made up"]},
+    )
     (line,) = of_experiment(study, texts={"some": text_mechanism(kept, WORDS)})
     assert trust.agreed(line["ladder"]) == ["label", "the number of tokens"]
     assert trust.agreed(line["test_ladder"]) == ["the number of tokens"]
@@ -92,9 +94,17 @@ def test_whoever_is_not_perturbed_is_charged_for_a_text_in_clear(
 
     nodes = [load_node(path.parent) for path in sorted(folder.glob("*/node.json"))]
     target = Target(
-        tmp_path, study.setups[0], seed=study.seed, data=study.data, population=study.population, encoder=study.encoder,
-        training=study.training, clear=None, nodes=nodes, limit=500,
-    )  # fmt: skip
+        tmp_path,
+        study.setups[0],
+        seed=study.seed,
+        data=study.data,
+        population=study.population,
+        encoder=study.encoder,
+        training=study.training,
+        clear=None,
+        nodes=nodes,
+        limit=500,
+    )
     attacked = words.held_of(target, words.mechanism_of(target)[0])
     assert attacked.stage == ("test" if perturb == "test" else "train")
     assert len(attacked.texts) == (TEST if perturb == "test" else USERS)

@@ -25,20 +25,25 @@ from tests.support.studies import PURKAYASTHA, RANDOMIZED, split_of
 
 
 def study(users: int, **population: object) -> Experiment:
-    return from_table({
-        "name": "small",
-        "data": {"public-size": 50, "test-size": 100},
-        "population": {"users": users} | population,
-        "policy": {"embedding": 32.0, "label": 3.0},
-        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-    })  # fmt: skip
+    return from_table(
+        {
+            "name": "small",
+            "data": {"public-size": 50, "test-size": 100},
+            "population": {"users": users} | population,
+            "policy": {"embedding": 32.0, "label": 3.0},
+            "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        }
+    )
 
 
 @pytest.mark.parametrize(
     ("population", "records"),
-    [({}, 1), ({"assignment": "column"}, REVIEWS_PER_USER),
-     ({"assignment": "dirichlet", "alpha": 0.5}, REVIEWS_PER_USER)],
-)  # fmt: skip
+    [
+        ({}, 1),
+        ({"assignment": "column"}, REVIEWS_PER_USER),
+        ({"assignment": "dirichlet", "alpha": 0.5}, REVIEWS_PER_USER),
+    ],
+)
 def test_the_built_in_corpus_has_as_many_users_as_are_asked_for(population: dict, records: int) -> None:
     experiment = study(120, **population)
     before, _ = split_of(experiment)
@@ -79,17 +84,26 @@ def files(folder: Path, train: list[tuple[str, ...]], test: list[tuple[str, ...]
     for name, rows in (("train", train), ("test", test)):
         (folder / f"{name}.tsv").write_text("\n".join("\t".join(row) for row in (header, *rows)) + "\n", "utf-8")
     people = len({row[2] for row in train}) if len(header) > 2 else len(train)
-    return from_table({
-        "name": "small",
-        "data": {
-            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
-            "label": "label", "public": {"fraction": 0.25}, **({"user": "who"} if len(header) > 2 else {}), **data,
-        },
-        "population": {"users": people // 2},
-        "shuffle": {"enabled": False},
-        "policy": {"embedding": 32.0, "label": 3.0},
-        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-    })  # fmt: skip
+    return from_table(
+        {
+            "name": "small",
+            "data": {
+                "source": "files",
+                "path": str(folder),
+                "train": "train.tsv",
+                "test": "test.tsv",
+                "text": "text",
+                "label": "label",
+                "public": {"fraction": 0.25},
+                **({"user": "who"} if len(header) > 2 else {}),
+                **data,
+            },
+            "population": {"users": people // 2},
+            "shuffle": {"enabled": False},
+            "policy": {"embedding": 32.0, "label": 3.0},
+            "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        }
+    )
 
 
 def rows(n: int, *, seed: int, sort: bool = False) -> list[tuple[str, ...]]:
@@ -267,14 +281,21 @@ def test_what_comes_with_sottovoce_goes_on_running(name: str) -> None:
 
 def test_what_is_wrong_with_data_is_said_by_itself(tmp_path: Path, lines: list[str]) -> None:
     (tmp_path / "t.csv").write_text("text,label\na,b\n")
-    experiment = from_table({
-        "name": "small", "policy": {"embedding": 32.0, "label": 3.0},
-        "data": {
-            "source": "files", "path": str(tmp_path), "train": "t.csv", "test": "t.csv", "text": "txt",
-            "label": "label",
-        },
-        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-    })  # fmt: skip
+    experiment = from_table(
+        {
+            "name": "small",
+            "policy": {"embedding": 32.0, "label": 3.0},
+            "data": {
+                "source": "files",
+                "path": str(tmp_path),
+                "train": "t.csv",
+                "test": "t.csv",
+                "text": "txt",
+                "label": "label",
+            },
+            "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+        }
+    )
     with pytest.raises(UserError, match=r't\.csv.*"txt"'):
         simulate(experiment, tmp_path / "out")
     assert lines == []

@@ -69,19 +69,26 @@ def test_everything_odd_about_a_table_is_said_and_mended(tmp_path: Path) -> None
     notes = "\n".join(found.notes)
     for said in (
         "2 of 267 rows have nothing in column review or sentiment: left out; fill them in to keep them (first: line 26",
-        "1 texts hold HTML", 'label "positive" is also spelled "Positive" (1)',
+        "1 texts hold HTML",
+        'label "positive" is also spelled "Positive" (1)',
         'label "postive" has 1 row, fewer than 5: left out (line 268)',
         "1 texts are repeated, but for case and marks (1 with another label)",
         "1 more texts are nearly another",
-    ):  # fmt: skip
+    ):
         assert said in notes, notes
 
 
 @pytest.mark.parametrize(
     ("text", "plain"),
-    [("a<br>b", "a b"), ("I <3 it, 2 < 3 > 1", "I <3 it, 2 < 3 > 1"), ("<a href='x'>y</a>", "y"), ("R&D", "R&D"),
-     ("x &#39;y&#39;", "x 'y'"), ("a\n\tb", "a b")],
-)  # fmt: skip
+    [
+        ("a<br>b", "a b"),
+        ("I <3 it, 2 < 3 > 1", "I <3 it, 2 < 3 > 1"),
+        ("<a href='x'>y</a>", "y"),
+        ("R&D", "R&D"),
+        ("x &#39;y&#39;", "x 'y'"),
+        ("a\n\tb", "a b"),
+    ],
+)
 def test_html_and_what_only_looks_like_it(text: str, plain: str) -> None:
     assert without_html(text) == plain
 
@@ -113,9 +120,11 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     runs = load_study("mine/experiment.toml").runs
     assert [run.experiment.seed for run in runs] == [1, 2, 3]
     assert [arm.name for arm in runs[0].experiment.arms] == [
-        "centralised, not private", "class names alone, no users", "no noise",
-        *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0))
-    ]  # fmt: skip
+        "centralised, not private",
+        "class names alone, no users",
+        "no noise",
+        *(f"one vector, ε = {epsilon}" for epsilon in (0.5, 1.0, 2.0, 4.0, 8.0)),
+    ]
     split, holders, about = parts(experiment)
     assert holders.people == experiment.population.users == len(split.train)
     shares = [np.bincount(part.labels) / len(part) for part in (split.train, split.test)]
@@ -156,8 +165,9 @@ def test_mechanisms_of_texts_are_compared_on_a_table(tmp_path: Path, capsys: pyt
     arms = {arm["arm"]: arm for arm in json.loads(capsys.readouterr().out)["arms"]}
     worst = {
         name: next(rung["worst_case"] for rung in arms[name]["test_ladder"] if rung["rung"] == "user")
-        for name, arm in texts.items() if not arm.reference and "∞" not in name
-    }  # fmt: skip
+        for name, arm in texts.items()
+        if not arm.reference and "∞" not in name
+    }
     assert len(worst) == 3 and all(0.99 * 1200 < each <= 1200 for each in worst.values()), worst
     assert cli.main(["init", "other", "--from", str(file), "--kind", "text"]) == 2
     assert "--kind text: is one of vectors, texts" in capsys.readouterr().err
@@ -210,9 +220,17 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no rows below its header" in complaint(capsys, "--from", "head.csv")
     assert "have 2 rows" not in complaint(capsys, "--from", str(table(tmp_path, 40)))
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "flat.csv", "half.csv", "head.csv", "ids.csv", "none.csv", "odd.csv", "one.csv", "reviews.csv", "taken",
+        "flat.csv",
+        "half.csv",
+        "head.csv",
+        "ids.csv",
+        "none.csv",
+        "odd.csv",
+        "one.csv",
+        "reviews.csv",
+        "taken",
         "wide.csv",
-    ]  # fmt: skip
+    ]
 
 
 def test_other_kinds_of_tables(tmp_path: Path) -> None:

@@ -111,9 +111,15 @@ def test_bytes_that_are_texts_and_bytes_that_are_none(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [({"en": "a fine film"}, "an object"), (["a fine film"], "a list"), (7171, "a number"), (1.5, "a number"),
-     (True, "true or false"), ("7171", "column \"text\" holds numbers alone")],
-)  # fmt: skip
+    [
+        ({"en": "a fine film"}, "an object"),
+        (["a fine film"], "a list"),
+        (7171, "a number"),
+        (1.5, "a number"),
+        (True, "true or false"),
+        ("7171", 'column "text" holds numbers alone'),
+    ],
+)
 def test_what_is_no_text(value: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": value, "label": i % 2} for i in range(300)]
     Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -180,8 +186,10 @@ def annotated(groups: int, each: int) -> Path:
     said = texts(50 * groups)
     rows = [
         (said[50 * group + i], i % 3, f"ann {group} {person}")
-        for group in range(groups) for person in range(each) for i in range(50)
-    ]  # fmt: skip
+        for group in range(groups)
+        for person in range(each)
+        for i in range(50)
+    ]
     return written("in.csv", ("text", "label", "user"), rows)
 
 

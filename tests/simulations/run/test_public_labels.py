@@ -21,14 +21,18 @@ def run(at: Path, seed: int, labelled: int | None, alone: float | None, users: f
     arms = [
         {"name": name, "accuracy_clean_test": accuracy, "accuracy_clean_test_se": error, "reference": False, "way": way}
         for name, accuracy, error, way in (
-            ("alone", alone, 0.004 * seed, "public-only"), ("users", users, 0.015, "statistics")
+            ("alone", alone, 0.004 * seed, "public-only"),
+            ("users", users, 0.015, "statistics"),
         )
-    ]  # fmt: skip
+    ]
     gap = None if alone is None else {"difference": users - alone, "error": 0.01 * seed}
     results: dict[str, Any] = {
-        "name": "study", "seed": seed, "arms": arms, "way_sentence": None,
+        "name": "study",
+        "seed": seed,
+        "arms": arms,
+        "way_sentence": None,
         "differences": [{"arm": "users", "less": "alone", "users_added": True, "sanitized": None, "on_device": gap}],
-    }  # fmt: skip
+    }
     folder = at / f"{seed}-{labelled}"
     folder.mkdir()
     public = {} if labelled is None else {"labelled": labelled}
@@ -57,7 +61,7 @@ def test_a_row_for_each_number_and_gains_paired_by_seed(folders: list[Path]) -> 
         "| 0 | – | 0.770 ± 0.020 (0.015) | – |",
         "| 1,000 | 0.710 ± 0.010 (0.006) | 0.800 ± 0.020 (0.015) | +0.090 ± 0.010 (0.015) |",
         "| all | 0.810 ± 0.010 (0.006) | 0.830 ± 0.020 (0.015) | +0.020 ± 0.010 (0.015) |",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_figure_has_no_point_where_nobody_knows_a_label(folders: list[Path], tmp_path: Path) -> None:

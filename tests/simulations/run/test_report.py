@@ -68,13 +68,7 @@ def test_an_empty_folder_is_taken_and_a_full_one_refused(tmp_path: Path) -> None
 
 
 def test_json_has_infinity_as_a_text_and_no_numpy() -> None:
-    value = {
-        "a": math.inf,
-        "b": np.float64(-np.inf),
-        "c": math.nan,
-        "d": np.arange(2),
-        "e": (np.int64(3), None, True),
-    }
+    value = {"a": math.inf, "b": np.float64(-np.inf), "c": math.nan, "d": np.arange(2), "e": (np.int64(3), None, True)}
     expected = {"a": "inf", "b": "-inf", "c": None, "d": [0, 1], "e": [3, None, True]}
     assert json.loads(json.dumps(json_ready(value), allow_nan=False)) == expected
 
@@ -82,8 +76,15 @@ def test_json_has_infinity_as_a_text_and_no_numpy() -> None:
 def test_the_table_shows_what_was_spent() -> None:
     arms = {arm.name: cells(arm) for arm in arms_of(demo())}
     assert arms["Purkayastha, ε = 10, label ε = 2"][1:] == (
-        "0.885 ± 0.012", "0.900", "10·angle", "31.42", "2", "2,000", "34", "8.2",
-    )  # fmt: skip
+        "0.885 ± 0.012",
+        "0.900",
+        "10·angle",
+        "31.42",
+        "2",
+        "2,000",
+        "34",
+        "8.2",
+    )
     assert arms["no noise"][0] == "no noise †" and arms["no noise"][3:6] == ("∞", "∞", "∞")
     assert arms["public-only"][5] == "–"
     text = printed(demo())
@@ -153,11 +154,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert results["arms"][1]["budget"]["worst_case_epsilon"] == "inf"
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths[2:])
-    table = [
-        row
-        for row in (tmp_path / "results.md").read_text(encoding="utf-8").splitlines()
-        if row.startswith("|")
-    ]
+    table = [row for row in (tmp_path / "results.md").read_text(encoding="utf-8").splitlines() if row.startswith("|")]
     assert len(table) == 2 + 6 and len({row.count("|") for row in table}) == 1
 
 
@@ -202,16 +199,15 @@ def test_arms_that_differ_in_more_than_epsilon_share_no_line() -> None:
     private = [arm for arm in results["arms"] if arm["name"].startswith("Purk")]
     assert _curves(results) == {"purkayastha": 3, "public-only, purkayastha": 3}
     private[2]["parameters"]["embedding.dim"] = 8
-    assert _curves(results) == {
-        "purkayastha, m' = 16": 2, "purkayastha, m' = 8": 1, "public-only, purkayastha": 3,
-    }  # fmt: skip
+    assert _curves(results) == {"purkayastha, m' = 16": 2, "purkayastha, m' = 8": 1, "public-only, purkayastha": 3}
     for arm, cap in zip(private, (0.5, None, 0.9), strict=True):
         arm["parameters"] = {"statistic.mechanism": "privunit", "statistic.epsilon": arm["budget"]["metric_epsilon"]}
         arm["parameters"] |= {"statistic.cap_probability": cap} if cap else {}
         arm["mechanism"] = "privunit"
     assert set(_curves(results)) == {
-        *(f"privunit, statistic.cap_probability = {cap}" for cap in ("0.5", "–", "0.9")), "public-only, purkayastha",
-    }  # fmt: skip
+        *(f"privunit, statistic.cap_probability = {cap}" for cap in ("0.5", "–", "0.9")),
+        "public-only, purkayastha",
+    }
     for arm in private:
         del arm["parameters"]["statistic.epsilon"]
         arm["parameters"] |= {"statistic.cap_probability": 0.5, "embedding.epsilon": arm["budget"]["metric_epsilon"]}

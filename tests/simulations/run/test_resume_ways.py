@@ -178,9 +178,7 @@ MOMENTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("way", "where", "count"), [pytest.param(*moment[:3], marks=moment[3]) for moment in MOMENTS]
-)
+@pytest.mark.parametrize(("way", "where", "count"), [pytest.param(*moment[:3], marks=moment[3]) for moment in MOMENTS])
 def test_a_way_that_is_killed_goes_on_to_the_same_bytes(
     way: str, where: str, count: int, whole: Whole, place: Path, shared: Path
 ) -> None:
@@ -201,11 +199,18 @@ def full(limit: int) -> None:
 
 FULL = [
     ("paper", "simulations.run.run.save_model", 2, 3000, ()),  # in the middle of the weights
-    *(("text-then-embeddings", "server.export.export_encoder", n, at, soak)
-      for n in (1, 2) for at in (0, 3000)),
-    *((way, where, 2, at, soak) for way in WAYS for where in ("simulations.run.run.save_model",
-      "simulations.run.run.write_answers", "simulations.run.journal.Journal.finish") for at in (0, 100)),
-]  # fmt: skip
+    *(("text-then-embeddings", "server.export.export_encoder", n, at, soak) for n in (1, 2) for at in (0, 3000)),
+    *(
+        (way, where, 2, at, soak)
+        for way in WAYS
+        for where in (
+            "simulations.run.run.save_model",
+            "simulations.run.run.write_answers",
+            "simulations.run.journal.Journal.finish",
+        )
+        for at in (0, 100)
+    ),
+]
 
 
 @pytest.mark.parametrize(("way", "where", "count", "limit"), [pytest.param(*case[:4], marks=case[4]) for case in FULL])
@@ -232,10 +237,14 @@ def test_a_disk_that_is_full_before_anything_is_released_is_left_as_it_was(
     assert not list(place.iterdir())
 
 
-@pytest.mark.parametrize("error", [
-    OSError("1000 requested and 21 written"), Exception("No space left on device (os error 28)"),
-    SafetensorError("Error while serializing: I/O error: File too large (os error 27)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("1000 requested and 21 written"),
+        Exception("No space left on device (os error 28)"),
+        SafetensorError("Error while serializing: I/O error: File too large (os error 27)"),
+    ],
+)
 def test_libraries_have_words_of_their_own_for_a_full_disk(
     error: Exception, place: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,17 +14,26 @@ STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"
 
 def arm(name, accuracy, worst=31.4, error=0.01):
     return {
-        "name": name, "accuracy": accuracy, "accuracy_se": error, "accuracy_clean_test": 0.9,
-        "accuracy_clean_test_se": None, "dim": 16, "delivered": 2000, "reference": False,
+        "name": name,
+        "accuracy": accuracy,
+        "accuracy_se": error,
+        "accuracy_clean_test": 0.9,
+        "accuracy_clean_test_se": None,
+        "dim": 16,
+        "delivered": 2000,
+        "reference": False,
         "budget": {"worst_case_epsilon": worst, "label_epsilon": None},
-    }  # fmt: skip
+    }
 
 
 def run(tmp_path, seed, accuracy, *, study=STUDY, arms=None, differences=(), **options):
     results = {
-        "name": study["name"], "seed": seed, "arms": arms or [arm("a", accuracy, **options)], "way_sentence": None,
+        "name": study["name"],
+        "seed": seed,
+        "arms": arms or [arm("a", accuracy, **options)],
+        "way_sentence": None,
         "differences": list(differences),
-    }  # fmt: skip
+    }
     folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps(results))
@@ -52,9 +61,10 @@ def three(tmp_path):
     for seed, base, users in ((1, 0.60, 0.70), (2, 0.70, 0.78), (3, 0.80, 0.92)):
         arms = [arm("other", 0.1), arm("public-only", base), arm("users", users)]
         differences = [
-            pair("public-only", "other", base - 0.1, 0.03), pair("users", "other", users - 0.1, 0.03),
+            pair("public-only", "other", base - 0.1, 0.03),
+            pair("users", "other", users - 0.1, 0.03),
             pair("users", "public-only", users - base, 0.004, users_added=True),
-        ]  # fmt: skip
+        ]
         folders.append(run(tmp_path, seed, 0.0, arms=arms, differences=differences))
     return folders
 

@@ -73,9 +73,15 @@ def all_rows(proposal: Proposal, table: Made, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [range(FEW), *(pytest.param(range(start, start + 200), marks=[pytest.mark.slow, pytest.mark.soak])
-                           for start in range(FEW, MANY, 200))]
-)  # fmt: skip
+    "part",
+    [
+        range(FEW),
+        *(
+            pytest.param(range(start, start + 200), marks=[pytest.mark.slow, pytest.mark.soak])
+            for start in range(FEW, MANY, 200)
+        ),
+    ],
+)
 def test_tables_of_any_kind(
     tmp_path: Path, part: range, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,9 +127,11 @@ def test_a_line_of_the_table_and_the_ledgers_behind_it(name: str, folder: Path, 
 def test_texts_beside_vectors_are_released_trained_on_and_charged_as_alone(folder: Path, shared: Path) -> None:
     """A comparison in one table: same requests, releases, ledgers and line."""
     beside = text_study(
-        shared, arm("random") | {"protocol": "sanitized-text"}, training={"protocol": "statistics"},
+        shared,
+        arm("random") | {"protocol": "sanitized-text"},
+        training={"protocol": "statistics"},
         policy={"accept-unprotected": DECLARED},
-    )  # fmt: skip
+    )
     alone = text_study(shared, arm("random"), policy={"accept-unprotected": DECLARED})
     found = []
     for study in (beside, alone):
@@ -167,9 +169,12 @@ def test_half_of_the_users_train_the_encoder_of_the_others(folder: Path, shared:
     users = {(r.stage, r.channel): {x.user for x in rows if (x.stage, x.channel) == (r.stage, r.channel)} for r in rows}
     even, odd = set(range(0, USERS, 2)), set(range(1, USERS, 2))
     assert users == {
-        ("train-text", "text"): even, ("train-text", "label"): even, ("train-embedding", "embedding"): odd,
-        ("train-embedding", "label"): odd, ("test", "embedding"): set(range(USERS, USERS + TEST)),
-    }  # fmt: skip
+        ("train-text", "text"): even,
+        ("train-text", "label"): even,
+        ("train-embedding", "embedding"): odd,
+        ("train-embedding", "label"): odd,
+        ("test", "embedding"): set(range(USERS, USERS + TEST)),
+    }
     costs = {r.channel: r.epsilon for r in rows}
     assert line["budget"]["worst_case_epsilon"] == max(costs["text"], costs["embedding"])
     assert 0 <= line["accuracy"] <= 1 and 0 <= line["accuracy_clean_test"] <= 1
@@ -213,8 +218,9 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path,
     found = []
     for per_node, together in ((USERS, 2**14), (7, 3), (1, 2**14)):
         monkeypatch.setattr(texts, "_TEXTS", together)
-        study = text_study(shared, *map(arm, ("santext", "random")), population={"users-per-node": per_node},
-                           training={"epochs": 1})  # fmt: skip
+        study = text_study(
+            shared, *map(arm, ("santext", "random")), population={"users-per-node": per_node}, training={"epochs": 1}
+        )
         folder = tmp_path / str(per_node)
         use_folder(folder, monkeypatch)
         _, grid = run(study, folder, shared)
@@ -224,10 +230,19 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path,
 
 def text_request(**changes: Any) -> Request:
     values: dict[str, Any] = {
-        "arm": "a", "stage": "train", "split": "train", "encoder": "", "mean": None, "m1": None, "embedding": None,
-        "label": None, "classes": 2, "minimum_users": 0, "text": parameters(text_mechanism(SANTEXT, WORDS)),
+        "arm": "a",
+        "stage": "train",
+        "split": "train",
+        "encoder": "",
+        "mean": None,
+        "m1": None,
+        "embedding": None,
+        "label": None,
+        "classes": 2,
+        "minimum_users": 0,
+        "text": parameters(text_mechanism(SANTEXT, WORDS)),
         "vocabulary": WORDS,
-    }  # fmt: skip
+    }
     return made(**values | changes)
 
 
@@ -273,17 +288,28 @@ def test_a_texts_digest_covers_what_its_draw_depends_on() -> None:
 GOOD = parameters(text_mechanism(SANTEXT, WORDS))
 BAD = {
     "text": [
-        {}, {"mechanism": "santext", "epsilon": 1.0}, GOOD | {"vocabulary": "no hash"},
-        GOOD | {"vocabulary": "AB" * 32}, GOOD | {"vocabulary": "ab" * 32}, GOOD | {"mechanism": "purkayastha"},
+        {},
+        {"mechanism": "santext", "epsilon": 1.0},
+        GOOD | {"vocabulary": "no hash"},
+        GOOD | {"vocabulary": "AB" * 32},
+        GOOD | {"vocabulary": "ab" * 32},
+        GOOD | {"mechanism": "purkayastha"},
         GOOD | {"epsilon": -1.0},
-        GOOD | {"tokens": 0}, GOOD | {"tokens": 10**9}, GOOD | {"tokens": 8.0}, GOOD | {"length": "public"},
-        GOOD | {"stop_words": "pass"}, GOOD | {"seed": 1}, GOOD | {"epsilon": [1.0]}, "santext", 7,
+        GOOD | {"tokens": 0},
+        GOOD | {"tokens": 10**9},
+        GOOD | {"tokens": 8.0},
+        GOOD | {"length": "public"},
+        GOOD | {"stop_words": "pass"},
+        GOOD | {"seed": 1},
+        GOOD | {"epsilon": [1.0]},
+        "santext",
+        7,
     ],
     "vocabulary": [None, "words"],
     "masked_lm": ["ab" * 32, "x", None],
     "label": [{"mechanism": "randomized-response-prior", "epsilon": 1.0}],
     "embedding": [{"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4}],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("field", "value"), [(f, v) for f, values in BAD.items() for v in values])
@@ -326,7 +352,7 @@ def with_words(message: RecordDict, change: Any) -> RecordDict:
         (lambda w: np.full_like(w, len(WORDS)), "text: no word of the vocabulary"),
         (lambda w: np.full_like(w, -2), "text: no word of the vocabulary"),
     ],
-)  # fmt: skip
+)
 def test_malformed_texts_are_dropped(change: Any, reason: str, folder: Path, shared: Path) -> None:
     study = text_study(shared, arm("random"), training={"epochs": 1})
     outcomes, _ = run(study, folder, shared, tamper={2: lambda content, stage: with_words(content, change)})
@@ -399,9 +425,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
     from client.shard import write_shard
     from client.store.ledger import Ledger
 
-    shard = write_shard(
-        tmp_path, "train", np.array([0]), np.array([0]), ["the film was good"], np.array([1]),
-    )  # fmt: skip
+    shard = write_shard(tmp_path, "train", np.array([0]), np.array([0]), ["the film was good"], np.array([1]))
     spec = parameters(text_mechanism(SANTEXT | {"length": "kept"}, WORDS))
     asked = text_request(text=spec)
     one = asked.named("text").mechanism.guarantee.worst_case(declared=["length"])
@@ -494,10 +518,11 @@ def test_every_exposure_is_known_to_the_policy() -> None:
 def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
     with own_cache(shared / "cache"):
         study = table(
-            text_study(shared, arm("random")).encoder.model, arm=[arm("no noise"), arm("santext")],
+            text_study(shared, arm("random")).encoder.model,
+            arm=[arm("no noise"), arm("santext")],
             training={"protocol": "sanitized-text", "label-stages": 1, "epochs": 1},
             policy={"text": 1e4, "accept-unprotected": DECLARED},
-        )  # fmt: skip
+        )
         finished = finish(tmp_path / "out", study)
         assert [line["delivered"] for line in finished.lines()] == [24, 24]
         assert all(line["dropped"] == line["errors"] == {} for line in finished.lines())
@@ -518,9 +543,11 @@ def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None
     both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
     with own_cache(shared / "cache"):
         study = table(
-            text_study(shared, arm("random")).encoder.model, arm=[both],
-            training={"protocol": "text-then-embeddings", "label-stages": 1, "epochs": 1}, policy={"text": 1e4},
-        )  # fmt: skip
+            text_study(shared, arm("random")).encoder.model,
+            arm=[both],
+            training={"protocol": "text-then-embeddings", "label-stages": 1, "epochs": 1},
+            policy={"text": 1e4},
+        )
         finished = finish(tmp_path / "out", study)
         line = finished.arm("both")
         assert line["delivered"] == 24 and line["dropped"] == line["errors"] == {}

@@ -30,22 +30,38 @@ def written(folder: Path, table: dict[str, dict[str, int]], signer: bytes = SIGN
 def test_what_an_authority_has_signed_is_read(tmp_path: Path) -> None:
     read = read_tokens(written(tmp_path, TABLE), AUTHORITY)
     assert {node: (e.users.tolist(), e.records.tolist()) for node, e in read.items()} == {
-        ONE: ([20, 100, 103], [2, 1, 7]), TWO: ([104], [1]),
-    }  # fmt: skip
+        ONE: ([20, 100, 103], [2, 1, 7]),
+        TWO: ([104], [1]),
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "is no table"), ("[]", "is no table"), ("[" * 100_000, "is no table"), ('{"a": {"1": 1}}', "is no table"),
-     ('{"0": {"1": 1}}', "is no table"), ('{"1": 3}', "is no table"), ('{"1": {"-1": 1}}', "is no table"),
-     ('{"1": {"1.5": 1}}', "is no table"), ('{"1": {"1": true}}', "is no table"), ('{"1": {"1": 0}}', "is no table"),
-     ('{"1": {"1": -1}}', "is no table"), ('{"1": {"1": 1e3}}', "is no table"), ('{"1": {"1": 2000000}}', "no table"),
-     ('{"1": {"9223372036854775808": 1}}', "is no table"), ('{"' + "9" * 5000 + '": {"1": 1}}', "is no table"),
-     ("{}", "has no users"), ('{"1": {}}', "has no users"),
-     ('{"1": {"1": 1, "2": 1}, "2": {"2": 1}}', "user 2 is there twice"),
-     ('{"1": {"7": 1, "7": 1}}', "each user once"), ('{"1": {"7": 1}, "1": {"8": 1}}', "each node"),
-     ('{"1": [7]}', "does not say how many records each user may have, as in"), (None, "cannot be read")],
-)  # fmt: skip
+    [
+        ("", "is no table"),
+        ("[]", "is no table"),
+        ("[" * 100_000, "is no table"),
+        ('{"a": {"1": 1}}', "is no table"),
+        ('{"0": {"1": 1}}', "is no table"),
+        ('{"1": 3}', "is no table"),
+        ('{"1": {"-1": 1}}', "is no table"),
+        ('{"1": {"1.5": 1}}', "is no table"),
+        ('{"1": {"1": true}}', "is no table"),
+        ('{"1": {"1": 0}}', "is no table"),
+        ('{"1": {"1": -1}}', "is no table"),
+        ('{"1": {"1": 1e3}}', "is no table"),
+        ('{"1": {"1": 2000000}}', "no table"),
+        ('{"1": {"9223372036854775808": 1}}', "is no table"),
+        ('{"' + "9" * 5000 + '": {"1": 1}}', "is no table"),
+        ("{}", "has no users"),
+        ('{"1": {}}', "has no users"),
+        ('{"1": {"1": 1, "2": 1}, "2": {"2": 1}}', "user 2 is there twice"),
+        ('{"1": {"7": 1, "7": 1}}', "each user once"),
+        ('{"1": {"7": 1}, "1": {"8": 1}}', "each node"),
+        ('{"1": [7]}', "does not say how many records each user may have, as in"),
+        (None, "cannot be read"),
+    ],
+)
 def test_tables_that_are_none(tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / "enrolment.json"
     if text is not None:
@@ -68,9 +84,9 @@ FORGED: dict[str, Callable[[list[str]], list[str]]] = {
     "nobody's": lambda lines: [changed(lines[0], signature="00" * 64)],
     "of another authority": lambda lines: tokens(TABLE, signature.generate_keys()[0]).splitlines(),
     "of a publisher's kind": lambda lines: [
-        changed(lines[1], signature=signature.sign(SIGNER, "bundle", b'[9223372036854775813,[[104,1]]]').hex())
+        changed(lines[1], signature=signature.sign(SIGNER, "bundle", b"[9223372036854775813,[[104,1]]]").hex())
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=list(FORGED))

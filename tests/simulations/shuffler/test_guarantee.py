@@ -143,11 +143,20 @@ A, B, C = (1, 0, 10), (2, 0, 20), (3, 0, 30)
         ([[], []], 0, (), []),
     ],
     ids=[
-        "twice in two replies", "twice in one", "one user with several records", "one user again and again",
-        "one is late", "late, and too few without", "all are late", "equal rows", "a lone user",
-        "a lone user who is enough", "no minimum", "nobody",
+        "twice in two replies",
+        "twice in one",
+        "one user with several records",
+        "one user again and again",
+        "one is late",
+        "late, and too few without",
+        "all are late",
+        "equal rows",
+        "a lone user",
+        "a lone user who is enough",
+        "no minimum",
+        "nobody",
     ],
-)  # fmt: skip
+)
 def test_a_batch(
     door: Door, replies: list[list[Row]], minimum: int, late: tuple[int, ...], contents: list[int]
 ) -> None:
@@ -250,6 +259,7 @@ def test_too_few_users(users: int, minimum: int, words: str | None) -> None:
 
 def test_a_stage_that_could_not_be_closed_is_open_with_every_row(store: Store) -> None:
     """The batch is written, and then the users cannot be deleted: neither counts. The next try gives one batch."""
+
     def denied(action: int, *_: Any) -> int:
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_DROP_TABLE else sqlite3.SQLITE_OK
 

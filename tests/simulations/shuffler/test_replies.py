@@ -53,9 +53,14 @@ class Passing(Fake):
     answers of it never come whole."""
 
     def __init__(
-        self, folder: Path, replies: dict[int, RecordDict], trees: dict[int, ObjectTree], away: dict[int, int],
-        silent: dict[int, int] | None = None, cut: dict[int, int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        folder: Path,
+        replies: dict[int, RecordDict],
+        trees: dict[int, ObjectTree],
+        away: dict[int, int],
+        silent: dict[int, int] | None = None,
+        cut: dict[int, int] | None = None,
+    ) -> None:
         super().__init__(folder)
         self.away = dict(away)
         self.sent = Counter[int]()
@@ -165,8 +170,10 @@ def test_a_device_that_was_killed_over_a_question_is_asked_again(keys: Path, mon
     found = [(node, *rest) for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=2)]
     passing.close()
     assert sorted(found, key=lambda one: one[0]) == [
-        (HONEST, reply(3), None), (killed, reply(5), None), (gone, None, "no answer")
-    ]  # fmt: skip
+        (HONEST, reply(3), None),
+        (killed, reply(5), None),
+        (gone, None, "no answer"),
+    ]
     assert passing.sent[HONEST] == 1 and passing.sent[killed] == 3 and 3 < passing.sent[gone] < 8  # ever less often
 
 

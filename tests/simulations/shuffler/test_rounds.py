@@ -12,11 +12,7 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from mechanisms.messages.sealed import Sealed, unseal
-from mechanisms.messages.wire import (
-    reply_to_record,
-    request_to_record,
-    sealed_to_record,
-)
+from mechanisms.messages.wire import reply_to_record, request_to_record, sealed_to_record
 from simulations.shuffler.core import TOO_MANY
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds, read_request
@@ -69,9 +65,10 @@ def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> N
     asked = wanted(minimum_users=1)
     many = 20_000
     flood = Sealed(
-        np.array([100] * many + [101], np.int64), np.array([*range(many), 0], np.int64),
+        np.array([100] * many + [101], np.int64),
+        np.array([*range(many), 0], np.int64),
         np.zeros((many + 1, 112), np.uint8),
-    )  # fmt: skip
+    )
     opened(store, asked)
     rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask)
     (stage,) = store.open_stages()
@@ -109,10 +106,18 @@ def test_rows_of_another_length_are_dropped(store: Store, width: int) -> None:
 def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
     """Errors by their code, in words of ours; what is not sealed; what cannot be read; and whoever has nothing."""
     replies: list[Any] = [
-        "code 101", "code 114", "code 5", "code 4711", "code -1", "unreadable reply", "no answer",
-        reply_to_record(honest(wanted())), RecordDict(), RecordDict({"ids": ConfigRecord({"HIV": 1})}),
+        "code 101",
+        "code 114",
+        "code 5",
+        "code 4711",
+        "code -1",
+        "unreadable reply",
+        "no answer",
+        reply_to_record(honest(wanted())),
+        RecordDict(),
+        RecordDict({"ids": ConfigRecord({"HIV": 1})}),
         Sealed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)),
-    ]  # fmt: skip
+    ]
     enrolled = {node + 1: Enrolled(np.array([node]), np.array([1])) for node in range(len(replies))}
     nodes = Nodes(dict(enumerate(replies, start=1)))
     opened(store, wanted())
@@ -245,10 +250,24 @@ def test_a_request_is_read_without_a_vocabulary() -> None:
 
 @pytest.mark.parametrize(
     "about",
-    [{"stage": "../x"}, {"stage": ""}, {"stage": 3}, {"stage": "a" * 65}, {"stage": "a\n"}, {"minimum_users": -1},
-     {"minimum_users": 2**62}, {"minimum_users": 1.5}, {"minimum_users": True}, {"part_index": 1}, {"part_index": -1},
-     {"part_count": 0}, {"part_count": 2**62}, {"part_count": [2]}, {"minimum_users": "3"}],
-)  # fmt: skip
+    [
+        {"stage": "../x"},
+        {"stage": ""},
+        {"stage": 3},
+        {"stage": "a" * 65},
+        {"stage": "a\n"},
+        {"minimum_users": -1},
+        {"minimum_users": 2**62},
+        {"minimum_users": 1.5},
+        {"minimum_users": True},
+        {"part_index": 1},
+        {"part_index": -1},
+        {"part_count": 0},
+        {"part_count": 2**62},
+        {"part_count": [2]},
+        {"minimum_users": "3"},
+    ],
+)
 def test_requests_that_are_none(about: dict[str, Any]) -> None:
     good = request_to_record(wanted())
     bad = RecordDict({**good, "request.about": ConfigRecord({**good["request.about"], **about})})

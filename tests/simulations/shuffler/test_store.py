@@ -326,9 +326,13 @@ def test_origins_are_told_where_a_study_asks_for_them(path: Path, tmp_path: Path
 
 def kills(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.shuffler_kills", str(folder), *options], capture_output=True, text=True,
-        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.shuffler_kills", str(folder), *options],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
 
 
 needs_trace = pytest.mark.skipif(not traceable(), reason="needs a Linux where a process may trace its own fork")
@@ -356,9 +360,13 @@ def test_killed_at_every_write_and_every_acknowledgement(place: Path, options: l
 @needs_trace
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [("synchronous = OFF", "an acknowledged row is lost"), ("secure_delete = OFF", "a user's number is in the file"),
-     ("journal_mode = DELETE", "a user's number is in the file"), ("in parts", "StoreError")],
-)  # fmt: skip
+    [
+        ("synchronous = OFF", "an acknowledged row is lost"),
+        ("secure_delete = OFF", "a user's number is in the file"),
+        ("journal_mode = DELETE", "a user's number is in the file"),
+        ("in parts", "StoreError"),
+    ],
+)
 def test_a_store_that_is_careless_does_not_pass(place: Path, fault: str, words: str) -> None:  # noqa: F811
     done = kills(place, "--power", "--every=20", "--fault", fault)
     assert done.returncode == 1 and words in done.stderr

@@ -42,10 +42,12 @@ def written(more: str, *, name: str = 'name = "s"\n', base: str = 'experiment = 
 
 
 def test_every_point_with_every_seed() -> None:
-    study = load_study(written(
-        'seeds = [3, 5]\n[set]\nshuffle.minimum-users = 50\n'
-        '[grid]\npopulation.users = [200, 300]\n"training.maps" = ["learned", "principal-components"]\n'
-    ))  # fmt: skip
+    study = load_study(
+        written(
+            "seeds = [3, 5]\n[set]\nshuffle.minimum-users = 50\n"
+            '[grid]\npopulation.users = [200, 300]\n"training.maps" = ["learned", "principal-components"]\n'
+        )
+    )
     assert study.axes == ("population.users", "training.maps") and len(study.runs) == 8
     found = [(e.population.users, e.training.maps, e.seed) for e in (run.experiment for run in study.runs)]
     assert found == [(u, m, s) for u in (200, 300) for m in ("learned", "principal-components") for s in (3, 5)]
@@ -56,15 +58,18 @@ def test_every_point_with_every_seed() -> None:
 
 
 def test_a_key_of_an_arm_makes_arms_of_one_run() -> None:
-    (run,) = load_study(written(
-        '[grid]\n"arm.a, ε = 10.embedding.epsilon" = [1.0, 2.0]\narm.0.label.epsilon = [0.5, 5.0]\n'
-    )).runs  # fmt: skip
+    (run,) = load_study(
+        written('[grid]\n"arm.a, ε = 10.embedding.epsilon" = [1.0, 2.0]\narm.0.label.epsilon = [0.5, 5.0]\n')
+    ).runs
     names = [arm.name for arm in run.experiment.arms]
     assert names == [*(f"a, ε = {e}, label ε = {label}" for e in (1.0, 2.0) for label in (0.5, 5.0)), "b"]
     specs = [(arm.embedding, arm.label) for arm in run.experiment.arms[:-1]]
     assert [(e["epsilon"], label["epsilon"]) for e, label in specs if e and label] == [
-        (1.0, 0.5), (1.0, 5.0), (2.0, 0.5), (2.0, 5.0)
-    ]  # fmt: skip
+        (1.0, 0.5),
+        (1.0, 5.0),
+        (2.0, 0.5),
+        (2.0, 5.0),
+    ]
     assert run.point == {}
 
 
@@ -73,9 +78,9 @@ def test_the_names_that_a_grid_makes_are_ones_that_requests_take() -> None:
     long = "Purkayastha, ε for each radian of the mapped embedding, labels by randomized response"
     base = BASE.replace("a, ε = 10", long).replace('"b"', '"没有噪声"')
     Path("small.toml").write_text(base, encoding="utf-8")
-    (run,) = load_study(written(
-        f'[grid]\n"arm.{long}.embedding.epsilon" = [1.25, 2.5]\n"arm.没有噪声.embedding.dim" = [4, 8]\n'
-    )).runs  # fmt: skip
+    (run,) = load_study(
+        written(f'[grid]\n"arm.{long}.embedding.epsilon" = [1.25, 2.5]\n"arm.没有噪声.embedding.dim" = [4, 8]\n')
+    ).runs
     slugs = [slug(arm.name) for arm in run.experiment.arms]
     assert len(set(slugs)) == 4 and all(map(is_slug, slugs))
     study = load_study(written(f'[grid]\ntext.prompt = ["{"请" * 200} {{text}}"]\ntext.generator = ["m"]\n'))
@@ -83,7 +88,8 @@ def test_the_names_that_a_grid_makes_are_ones_that_requests_take() -> None:
 
 
 def test_keys_that_go_together_and_arms_of_the_studys_own() -> None:
-    study = load_study(written("""
+    study = load_study(
+        written("""
 [[arm]]
 name = "one"
 embedding = { mechanism = "purkayastha", epsilon = 1.0, dim = 16 }
@@ -93,12 +99,14 @@ budget = [
   { "arm.one.embedding.epsilon" = 4.0, "arm.one.label.epsilon" = 1.0, population.users = 200 },
   { "arm.one.embedding.epsilon" = 2.0, "arm.one.label.epsilon" = 3.0, population.users = 400 },
 ]
-"""))
+""")
+    )
     assert study.axes == ("arm.0.embedding.epsilon", "arm.0.label.epsilon", "population.users")
     specs = [(run.experiment.arms[0], run.experiment.population.users) for run in study.runs]
     assert [(a.name, a.embedding and a.embedding["epsilon"], a.label and a.label["epsilon"], n) for a, n in specs] == [
-        ("one", 4.0, 1.0, 200), ("one", 2.0, 3.0, 400)
-    ]  # fmt: skip
+        ("one", 4.0, 1.0, 200),
+        ("one", 2.0, 3.0, 400),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -113,12 +121,12 @@ budget = [
         ("[grid]\nseed = [1, 2]", "grid.seed: give seeds"),
         ("[grid]\narm.c.embedding.epsilon = [1]", "grid.arm.c.embedding.epsilon: there is no such arm"),
         ("[grid]\nx = [1, { seed = 2 }]", "grid.x: must be values, or tables of keys"),
-        ("[grid]\npopulation.user = [300]", 'population.user = 300: small.toml: population.user: unknown key; did you'),
+        ("[grid]\npopulation.user = [300]", "population.user = 300: small.toml: population.user: unknown key; did you"),
         ("[grid]\narm.0.embedding.epsilon = [100.0]", "every point: small.toml: arm"),
         ("seeds = [1]\ngrid = 3", "grid: must be a table"),
         (f"seeds = {list(range(200))}\n[grid]\npopulation.users = {list(range(200, 251))}", "the most"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_one_line_that_says_where(more: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
         load_study(written(more))

@@ -189,18 +189,20 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     name = "a, label ε = 3.0"
     values = [next(a["accuracy_clean_test"] for a in r["arms"] if a["name"] == name) for r in results[:2]]
     (mean,) = (
-        row for row in rows(whole / "means.csv")
+        row
+        for row in rows(whole / "means.csv")
         if (row["population.users"], row["arm"], row["metric"], row["split"]) == ("40", name, "accuracy", "on_device")
-    )  # fmt: skip
+    )
     assert (float(mean["mean"]), float(mean["error"])) == (fmean(values), stdev(values) / math.sqrt(2))
     gaps = [
         sum(s * a["accuracy_clean_test"] for s, a in zip((-1, 1, 0, 0), r["arms"], strict=True)) for r in results[:2]
     ]
     (gap,) = (
-        row for row in rows(whole / "differences.csv")
+        row
+        for row in rows(whole / "differences.csv")
         if (row["population.users"], row["arm"], row["less"], row["kind"])
         == ("40", name, "a, label ε = 1.0", "on_device")
-    )  # fmt: skip
+    )
     assert float(gap["difference"]) == pytest.approx(fmean(gaps))
     assert float(gap["error"]) == pytest.approx(stdev(gaps) / math.sqrt(2))
     tex = (whole / "study.tex").read_text(encoding="utf-8")
@@ -265,19 +267,31 @@ _KEPT = "; the others are kept"
 @pytest.mark.parametrize(
     ("said", "ending", "failure"),
     [
-        ("sottovoce: data.train: is no file\\n", "sys.exit(2)",
-         f"data.train: is no file{_KEPT}: mend it, then run it again to go on"),
-        ("Traceback (most recent call last):\\n  File\\nsottovoce: KeyError: 3\\n", "sys.exit(1)",
-         f"KeyError: 3{_KEPT}; run again, it would fail so again: its log is runs/j0.log"),
+        (
+            "sottovoce: data.train: is no file\\n",
+            "sys.exit(2)",
+            f"data.train: is no file{_KEPT}: mend it, then run it again to go on",
+        ),
+        (
+            "Traceback (most recent call last):\\n  File\\nsottovoce: KeyError: 3\\n",
+            "sys.exit(1)",
+            f"KeyError: 3{_KEPT}; run again, it would fail so again: its log is runs/j0.log",
+        ),
         ("sottovoce: ActorError: it died\\n", "sys.exit(3)", f"ActorError: it died{_KEPT}: run it again to go on"),
-        ("Traceback (most recent call last):\\n  File\\nray.exceptions.RaySystemError: no\\n", "os._exit(9)",
-         f"ray.exceptions.RaySystemError: no{_KEPT}: run it again to go on"),
-        ("    3.2 s  at work\\n", "os.kill(os.getpid(), 9)",
-         f"was ended by signal SIGKILL (is memory short?){_KEPT}: run it again to go on"),
+        (
+            "Traceback (most recent call last):\\n  File\\nray.exceptions.RaySystemError: no\\n",
+            "os._exit(9)",
+            f"ray.exceptions.RaySystemError: no{_KEPT}: run it again to go on",
+        ),
+        (
+            "    3.2 s  at work\\n",
+            "os.kill(os.getpid(), 9)",
+            f"was ended by signal SIGKILL (is memory short?){_KEPT}: run it again to go on",
+        ),
         ("", "os.kill(os.getpid(), 11)", f"was ended by signal SIGSEGV{_KEPT}: run it again to go on"),
         ("", "os._exit(9)", f"ended with exit code 9{_KEPT}: run it again to go on"),
     ],
-)  # fmt: skip
+)
 def test_what_a_run_ends_with_is_its_cause_and_no_last_words_of_a_library(
     said: str, ending: str, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,11 +304,12 @@ def test_what_a_run_ends_with_is_its_cause_and_no_last_words_of_a_library(
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (UserError("name it"), 2, "sottovoce: name it"), (KeyError("x"), 1, "sottovoce: KeyError: 'x'"),
+        (UserError("name it"), 2, "sottovoce: name it"),
+        (KeyError("x"), 1, "sottovoce: KeyError: 'x'"),
         (RuntimeError("no\nroom"), 3, "sottovoce: RuntimeError: no room"),
         (OSError(5, "no disk"), 3, "sottovoce: OSError: [Errno 5] no disk"),
     ],
-)  # fmt: skip
+)
 def test_a_worker_says_why_it_ends(
     error: Exception, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -407,9 +422,11 @@ def test_two_runs_side_by_side_on_ray_killed_and_resumed(tmp_path: Path) -> None
     model = tiny_bert(tmp_path / "bert")
     Path("small.toml").write_text(f"{BASE}\n[encoder]\nmodel = '{model}'\nmax-length = 16\n", encoding="utf-8")
     environment = {
-        "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
-    }  # fmt: skip
+    }
     program = [sys.executable, "-m", "sottovoce.cli.main", "study", "s.toml", "--jobs", "2", "--out"]
     whole = subprocess.run([*program, "whole"], env=environment, capture_output=True, text=True, timeout=300)
     assert whole.returncode == 0, whole.stderr

@@ -52,16 +52,17 @@ print(*sent)
 def test_a_simulation_from_python_phones_nobody(whose: str, tmp_path: Path) -> None:
     told = {key: value for key, value in os.environ.items() if not key.startswith("FLWR")}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), whose], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", PROGRAM, str(tmp_path), whose],
+        capture_output=True,
+        text=True,
+        check=False,
         env=told | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "FLWR_HOME": str(tmp_path / "flwr")},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert ("telemetry" in done.stdout) is (whose == "flower's")
 
 
-def test_a_folder_for_temporary_files_may_have_a_long_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_for_temporary_files_may_have_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's sockets lie in it, and their names have 107 bytes. A name of 40 bytes is too long with any of Ray's."""
     started: list[dict[str, Any]] = []
 
@@ -92,9 +93,7 @@ def test_a_folder_for_temporary_files_may_have_a_long_name(
 @pytest.mark.parametrize(
     ("terminal", "no_color", "coloured"), [(True, "", True), (True, "1", False), (False, "", False)]
 )
-def test_flower_colours_no_file(
-    terminal: bool, no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flower_colours_no_file(terminal: bool, no_color: str, coloured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from flwr.common.logger import console_handler
 
     monkeypatch.setenv("NO_COLOR", no_color)

@@ -59,9 +59,8 @@ def test_shuffle_prints_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
 def test_shuffle_of_an_embedding_with_its_label(capsys: pytest.CaptureFixture[str]) -> None:
     alone = answer(capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000")
     both = answer(
-        capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000",
-        "--label-epsilon", "1",
-    )  # fmt: skip
+        capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000", "--label-epsilon", "1"
+    )
     assert both["local_worst_case"] == pytest.approx(alone["local_worst_case"] + 1.0)
     assert both["epsilon"] > alone["epsilon"]
 
@@ -75,9 +74,7 @@ def test_local(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(
-        capsys, "users", "--mechanism", "purkayastha:epsilon=1,dim=16", "--central", "0.04"
-    )
+    found = answer(capsys, "users", "--mechanism", "purkayastha:epsilon=1,dim=16", "--central", "0.04")
     assert 3000 < found["users"] < 11_000  # by a prototype's blanket 0.040 at n = 10,000; a better bound asks for fewer
 
 
@@ -207,8 +204,11 @@ def test_several_dimensions_show_the_largest() -> None:
 
 def test_a_run_counts_what_was_delivered() -> None:
     experiment = study(training__label_stages=2, population__users=4000)
-    arm = Arm(name="a", embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16},
-              label={"mechanism": "randomized-response", "epsilon": 1.0})  # fmt: skip
+    arm = Arm(
+        name="a",
+        embedding={"mechanism": "purkayastha", "epsilon": 1.0, "dim": 16},
+        label={"mechanism": "randomized-response", "epsilon": 1.0},
+    )
     mechanisms = Purkayastha(16, 1.0), RandomizedResponse(1.0, 2)
     run = of_run(experiment.setup(arm), Spent(*mechanisms, train=(1700, 1500), test=900), records=1, test_records=1)
     last = rung(run["ladder"], "shuffled")
@@ -302,11 +302,20 @@ def ledger(path: Path, *, users: tuple[int, ...], embedding: Any, label: Any, ch
         records = np.array([users[:i].count(u) for i, u in enumerate(users)], np.int64)
         book.commit(
             [
-                Charge("train", name, name, m.guarantee, m.guarantee.worst_case(), 0.0,
-                       np.array(users, np.int64), records, np.zeros((n, 1), np.uint8))
+                Charge(
+                    "train",
+                    name,
+                    name,
+                    m.guarantee,
+                    m.guarantee.worst_case(),
+                    0.0,
+                    np.array(users, np.int64),
+                    records,
+                    np.zeros((n, 1), np.uint8),
+                )
                 for name, m in ((channel, embedding), ("label", label))
             ]
-        )  # fmt: skip
+        )
 
 
 def test_a_ledgers_ladder(capsys: pytest.CaptureFixture[str], place: Path) -> None:

@@ -110,17 +110,11 @@ def test_json_is_one_object_on_stdout(
     assert json.loads((place / "results" / "results.json").read_text()) == results
 
 
-def test_a_table_for_people(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: Path
-) -> None:
+def test_a_table_for_people(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: Path) -> None:
     replace_run(monkeypatch, demo)
     assert cli.main(["simulate", "good.toml"]) == 0
     captured = capfd.readouterr()
-    assert (
-        "planar Laplace, ε = 10" in captured.out
-        and "at work" in captured.err
-        and "at work" not in captured.out
-    )
+    assert "planar Laplace, ε = 10" in captured.out and "at work" in captured.err and "at work" not in captured.out
     (folder,) = (place / "runs").iterdir()
     assert re.fullmatch(r"small-\d{8}-\d{6}", folder.name) and f"runs/{folder.name}" in captured.out
     assert {p.name for p in folder.iterdir()} == {
@@ -136,10 +130,7 @@ def test_a_table_for_people(
 def test_options_reach_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = replace_run(monkeypatch, demo)
     assert cli.main(["demo", "--seed", "7", "--out", "a"]) == 0
-    assert (
-        cli.main(["simulate", "good.toml", "--set", "population.users=500", "--set", "seed=3", "--out", "b"])
-        == 0
-    )
+    assert cli.main(["simulate", "good.toml", "--set", "population.users=500", "--set", "seed=3", "--out", "b"]) == 0
     assert cli.main(["simulate", "sst2-paper", "--data", "1", "--out", "c"]) == 0
     assert cli.main(["demo", "--set", "seed=4", "--set", "population.users=500", "--out", "d"]) == 0
     assert seen[:2] == [load("demo", ["seed=7"]), load("good.toml", ["population.users=500", "seed=3"])]
@@ -165,18 +156,9 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["demo", "--seed", "-1"], "seed: must be a whole number of at least 0"),
         (["simulate", "good.toml", "--set", "population.users"], "section.key=value"),
         (["simulate", "good.toml", "--set", "population.user=1"], 'did you mean "users"'),
-        (
-            ["simulate", "good.toml", "--set", "arm.0.embedding.mechanism=purkayasta"],
-            "did you mean 'purkayastha'",
-        ),
-        (
-            ["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=-1"],
-            "epsilon: must be a finite number",
-        ),
-        (
-            ["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=nan"],
-            "epsilon: must be a finite number",
-        ),
+        (["simulate", "good.toml", "--set", "arm.0.embedding.mechanism=purkayasta"], "did you mean 'purkayastha'"),
+        (["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=-1"], "epsilon: must be a finite number"),
+        (["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=nan"], "epsilon: must be a finite number"),
         (["simulate", "good.toml", "--set", "arm.0.label.epsilon=-1"], "epsilon: must be a finite number"),
         (["simulate", "good.toml", "--set", "arm.0.label.epsilon=nan"], "epsilon: must be a finite number"),
         (["simulate", "good.toml", "--set", "arm.0.embedding.epsilon=1001"], 'arm "a": embedding: '),
@@ -194,8 +176,10 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["audit", "--command", "true", "--timeout", "nan"], "--timeout nan: must be seconds above 0"),
         (["audit", "--command", "true", "--timeout", "-5"], "--timeout -5: must be seconds above 0"),
         (["audit", "--verify", "no.json", "--seed", "-1"], "--seed -1: must be at least 0"),
-        (["budget", "users", "--mechanism", "purkayastha:epsilon=4,dim=16", "--central", "0"],
-         "--central 0: must be above 0"),
+        (
+            ["budget", "users", "--mechanism", "purkayastha:epsilon=4,dim=16", "--central", "0"],
+            "--central 0: must be above 0",
+        ),
         (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),
     ],
 )
@@ -336,21 +320,14 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_a_bug_is_not_passed_off_as_the_users_mistake(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    for error in (
-        KeyError("x"),
-        RuntimeError("x"),
-        OSError("x"),
-        ModuleNotFoundError("x", name="simulations.x"),
-    ):
+    for error in (KeyError("x"), RuntimeError("x"), OSError("x"), ModuleNotFoundError("x", name="simulations.x")):
         replace_run(monkeypatch, raising(error))
         with pytest.raises(type(error)):
             cli.main(["simulate", "good.toml"])
     assert [p.name for p in place.iterdir()] == ["good.toml"]
 
 
-def test_debugging_shows_the_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debugging_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("SOTTOVOCE_DEBUG", "1")
     replace_run(monkeypatch, raising(ValueError("x")))
     assert cli.main(["demo"]) == 2
@@ -371,9 +348,14 @@ def test_help_answers_without_heavy_imports() -> None:
 def test_what_trains_nothing_loads_no_torch() -> None:
     """It takes seconds: who reports, attacks, hands out, deploys or runs a study loads it when something is trained."""
     modules = (
-        "sottovoce.adversary.attacks.run", "sottovoce.deployment.predict", "sottovoce.deployment.training_server",
-        "sottovoce.deployment.devices.bundle", "simulations.sweep.run", "sottovoce.report.page", "simulations.run.run",
-    )  # fmt: skip
+        "sottovoce.adversary.attacks.run",
+        "sottovoce.deployment.predict",
+        "sottovoce.deployment.training_server",
+        "sottovoce.deployment.devices.bundle",
+        "simulations.sweep.run",
+        "sottovoce.report.page",
+        "simulations.run.run",
+    )
     program = f"import sys, {', '.join(modules)}\nsys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
@@ -388,10 +370,7 @@ def test_the_command_itself_exits_with_2() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [
-        ("sottovoce sim", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]),
-        ("sottovoce init --fr", ["--from"]),
-    ],
+    [("sottovoce sim", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]), ("sottovoce init --fr", ["--from"])],
 )
 def test_a_shell_completes_what_is_typed(
     typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -409,9 +388,11 @@ def test_a_shell_completes_what_is_typed(
     [
         "text sanitize --mechanism santext --seed 1 --seed 2",
         "text sanitize --mechanism santext --in a.tsv --in=b.tsv",
-        "budget ladder demo --ledger a --ledger b", "demo --json --json", "text sanitize --explain --seed 1 --explain",
+        "budget ladder demo --ledger a --ledger b",
+        "demo --json --json",
+        "text sanitize --explain --seed 1 --explain",
     ],
-)  # fmt: skip
+)
 def test_an_option_that_one_alone_would_count_of_is_not_given_twice(line, capsys):
     assert cli.main(line.split()) == 2
     said = capsys.readouterr().err.splitlines()

@@ -68,9 +68,11 @@ def test_one_line_whatever_the_streams_are(place: Path) -> None:
         line = f"set -o pipefail; {where}'{sys.executable}' -m sottovoce.cli.main {case.line} {case.shell}"
         environment = os.environ | {"PYTHONPATH": str(ROOT)} | (case.environment or {})
         environment.pop("SOTTOVOCE_DEBUG", None)
-        begun.append(subprocess.Popen(
-            ["bash", "-c", line], cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ))  # fmt: skip
+        begun.append(
+            subprocess.Popen(
+                ["bash", "-c", line], cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        )
     for case, process in zip(CASES, begun, strict=True):
         out, said = (stream.decode() for stream in process.communicate(timeout=300))
         assert process.returncode == case.code, (case, said)

@@ -30,9 +30,10 @@ def test_a_folder_in_place_of_a_ledger_is_named(tmp_path: Path, capsys: pytest.C
 def test_one_arm_is_one(arms: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     embedding = {"mechanism": "purkayastha", "epsilon": 1.0, "dim": 2}
     table: dict[str, Any] = {
-        "name": "s", "policy": {"embedding": 4.0, "accept-unprotected": ["label: test"]},
+        "name": "s",
+        "policy": {"embedding": 4.0, "accept-unprotected": ["label: test"]},
         "arm": [{"name": f"a{i}", "embedding": embedding} for i in range(arms)],
-    }  # fmt: skip
+    }
     lines: list[str] = []
 
     class Stop(logging.Handler):

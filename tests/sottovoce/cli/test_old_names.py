@@ -20,15 +20,19 @@ SANTEXT = ["sanitize", "--mechanism", "santext", "--epsilon", "5", "--set", "sto
     [
         (SANTEXT, ["text", "sanitize", "--mechanism=santext:epsilon=5,stop_words=keep", "--in", "a"]),
         (["budget", "report", "x.toml"], ["report", "x.toml"]),
-        (["budget", "local", "--mechanism=privunit", "--epsilon=3", "--dim=32"],
-         ["budget", "local", "--mechanism=privunit:epsilon=3,dim=32"]),
-        (["budget", "plan", "--epsilon", "1", "--dim", "8"],
-         ["budget", "plan", "--epsilon", "1", "--mechanism=purkayastha:dim=8"]),
+        (
+            ["budget", "local", "--mechanism=privunit", "--epsilon=3", "--dim=32"],
+            ["budget", "local", "--mechanism=privunit:epsilon=3,dim=32"],
+        ),
+        (
+            ["budget", "plan", "--epsilon", "1", "--dim", "8"],
+            ["budget", "plan", "--epsilon", "1", "--mechanism=purkayastha:dim=8"],
+        ),
         (["deploy", "keys", "all"], ["deploy", "keys", "make", "all"]),
         (["deploy", "renew-seal", "s"], ["deploy", "keys", "renew", "s"]),
         (["device", "install", "--node", "me"], ["device", "install", "--device", "me"]),
     ],
-)  # fmt: skip
+)
 def test_an_old_line_becomes_a_new_one_with_a_warning(old: list[str], new: list[str]) -> None:
     words, warnings = translate(old)
     assert words == new and warnings and all("next version" in line for line in warnings)
@@ -52,9 +56,12 @@ def test_an_old_command_runs_and_warns_once(capsys: pytest.CaptureFixture[str]) 
 def test_help_fits_one_screen_and_each_command_has_one_line() -> None:
     def shown(*words: str) -> list[str]:
         done = subprocess.run(
-            [sys.executable, "-m", "sottovoce.cli.main", *words, "-h"], capture_output=True, text=True, check=True,
+            [sys.executable, "-m", "sottovoce.cli.main", *words, "-h"],
+            capture_output=True,
+            text=True,
+            check=True,
             env={"COLUMNS": "80", "PYTHONIOENCODING": "utf-8", "PATH": ""},
-        )  # fmt: skip
+        )
         return done.stdout.splitlines()
 
     first = shown()
@@ -64,11 +71,15 @@ def test_help_fits_one_screen_and_each_command_has_one_line() -> None:
 
 def test_a_mechanism_and_its_parameters_are_one_word() -> None:
     assert read_mechanism("package.module:Class:epsilon=3,values=[1,2]") == {
-        "mechanism": "package.module:Class", "epsilon": 3, "values": [1, 2]
-    }  # fmt: skip
+        "mechanism": "package.module:Class",
+        "epsilon": 3,
+        "values": [1, 2],
+    }
     assert read_mechanism("santext:stop-words=keep,length=.5") == {
-        "mechanism": "santext", "stop_words": "keep", "length": 0.5
-    }  # fmt: skip
+        "mechanism": "santext",
+        "stop_words": "keep",
+        "length": 0.5,
+    }
     for wrong in (":epsilon=1", "a:b=1,b=2", "a:b="):
         with pytest.raises(ValueError, match="--mechanism"):
             read_mechanism(wrong)

@@ -48,12 +48,13 @@ def test_only_what_arms_name_is_allowed_beside_the_catalogue():
 @pytest.mark.parametrize(
     ("label", "words"),
     [
-        (COIN | {"mechanism": "quiet.noise:Coin"}, "has no log_prob"), (COIN | {"mechanism": "os:system"}, "no class"),
+        (COIN | {"mechanism": "quiet.noise:Coin"}, "has no log_prob"),
+        (COIN | {"mechanism": "os:system"}, "no class"),
         (COIN | {"mechanism": "quiet.noise:Nobody"}, "cannot be imported"),
         (COIN | {"mechanism": "quiet.noise:Direction"}, "missing parameter dim"),
         (COIN | {"epsilom": 1.0}, "unknown parameter 'epsilom'; did you mean 'epsilon'"),
     ],
-)  # fmt: skip
+)
 def test_a_study_that_names_it_wrongly_is_one_line(label, words):
     with pytest.raises(UserError, match=words) as caught:
         experiment({"name": "theirs", "embedding": SIGNS, "label": label})
@@ -107,8 +108,13 @@ def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
 def test_a_table_of_the_file_is_read_back(tmp_path):
     from simulations.experiment import load, to_toml
 
-    study = from_table({"name": "s", "policy": {"embedding": 20.0, "label": 5.0},
-                        "arm": [{"name": "a", "embedding": SIGNS, "label": COIN}]})  # fmt: skip
+    study = from_table(
+        {
+            "name": "s",
+            "policy": {"embedding": 20.0, "label": 5.0},
+            "arm": [{"name": "a", "embedding": SIGNS, "label": COIN}],
+        }
+    )
     (tmp_path / "s.toml").write_text(to_toml(study))
     assert load(tmp_path / "s.toml") == study
 

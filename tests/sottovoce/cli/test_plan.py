@@ -31,9 +31,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_plan_shows_the_budget_that_was_asked_for(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     found = answer(
-        capsys, "plan", "--epsilon", "0.5", "--delta", "1e-6", "--users", "20000", "--label-epsilon", "1",
-        "--out", "plans/p.toml",
-    )  # fmt: skip
+        capsys,
+        "plan",
+        "--epsilon",
+        "0.5",
+        "--delta",
+        "1e-6",
+        "--users",
+        "20000",
+        "--label-epsilon",
+        "1",
+        "--out",
+        "plans/p.toml",
+    )
     (split,) = found["splits"]
     assert 0.45 < split["central_epsilon"] <= 0.5 and found["file"] == "plans/p.toml"
     experiment = load(place / "plans" / "p.toml")
@@ -131,7 +141,8 @@ def word_vectors(place: Path) -> Vocabulary:
 @pytest.mark.parametrize(
     ("mechanism", "users", "length"),
     [
-        ("santext", None, "0.5"), ("custext", None, "kept"),
+        ("santext", None, "0.5"),
+        ("custext", None, "kept"),
         pytest.param("dp-mlm", 5000, "0.5", marks=[pytest.mark.slow, pytest.mark.soak]),
     ],
 )
@@ -141,11 +152,21 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
     words = word_vectors(place)
     why = {"length": "lengths are known", "group": "topics are known"}
     found = answer(
-        capsys, "plan", "--mechanism", f"{mechanism}:tokens=16,length={length}", "--words", "words",
-        "--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1",
+        capsys,
+        "plan",
+        "--mechanism",
+        f"{mechanism}:tokens=16,length={length}",
+        "--words",
+        "words",
+        "--epsilon",
+        "30",
+        "--delta",
+        "1e-6",
+        "--label-epsilon",
+        "1",
         *([] if users is None else ["--users", str(users)]),
         *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
-    )  # fmt: skip
+    )
     (split,) = found["splits"]
     assert found["tokens"] == 16 and found["delivered"] == users
     assert 29 < split["central_epsilon"] <= 30
@@ -210,8 +231,25 @@ def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixt
     assert load("p.toml").shuffle.minimum_users == found["delivered"]
     none = answer(capsys, "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100")
     assert none["splits"][0]["embedding_epsilon"] is None
-    assert cli.main(["budget", "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100",
-                     "--out", "q.toml"]) == 2  # fmt: skip
+    assert (
+        cli.main(
+            [
+                "budget",
+                "plan",
+                "--epsilon",
+                "0.01",
+                "--delta",
+                "1e-6",
+                "--label-epsilon",
+                "5",
+                "--users",
+                "100",
+                "--out",
+                "q.toml",
+            ]
+        )
+        == 2
+    )
     assert "no local parameters fit" in capsys.readouterr().err and not Path("q.toml").exists()
 
 
@@ -223,8 +261,12 @@ def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     from simulations.analysis import budget_figures
 
     fewer = {
-        "DELTAS": (1e-5, 1e-7), "USERS": (1000, 100_000), "SHARES": (1.0, 0.01), "ROUNDS": (1, 4), "LABELS": (1.0, 4.0)
-    }  # fmt: skip
+        "DELTAS": (1e-5, 1e-7),
+        "USERS": (1000, 100_000),
+        "SHARES": (1.0, 0.01),
+        "ROUNDS": (1, 4),
+        "LABELS": (1.0, 4.0),
+    }
     for name, values in fewer.items():
         monkeypatch.setattr(budget_figures, name, values)
     assert cli.main(["dev", "figures", "--out", "figures", "--users", "20000"]) == 0

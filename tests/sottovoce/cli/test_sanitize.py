@@ -78,11 +78,7 @@ def through_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 SANTEXT = ("--mechanism", "santext:epsilon=2")
-MECHANISMS = [
-    ("--mechanism", "identity"),
-    SANTEXT,
-    ("--mechanism", "random", "--length", "kept"),
-]
+MECHANISMS = [("--mechanism", "identity"), SANTEXT, ("--mechanism", "random", "--length", "kept")]
 
 
 # -- rows
@@ -308,7 +304,7 @@ def test_charges_in_words() -> None:
         ([*SANTEXT, "--length", "long"], "length must be an ε"),
         ([*SANTEXT, "--tokens", "0"], "tokens must be from 1"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = {
         "in.txt": b"the film\n",
@@ -414,8 +410,13 @@ def test_explained_tokens() -> None:
     rewriter = Rewriter(spec, vocabulary())
     found = rewriter.explain("the film 3 zzz good .")
     assert [(t.original, t.note) for t in found] == [
-        ("the", "dropped"), ("film", ""), ("3", "kept"), ("zzz", "unknown"), ("good", "left out"), (".", "left out")
-    ]  # fmt: skip
+        ("the", "dropped"),
+        ("film", ""),
+        ("3", "kept"),
+        ("zzz", "unknown"),
+        ("good", "left out"),
+        (".", "left out"),
+    ]
     assert found[2].substitute == "3" and found[2].epsilon == math.inf and found[2].probability == 1.0
     v, word = rewriter.text.vocabulary, rewriter.text.word
     for token in (found[1], found[3]):

@@ -47,8 +47,9 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert {w for line in captured.out.splitlines() for w in line.split()} <= {*TOKENS}
         explained = rewriter.explain("the film")
         assert [(t.original, t.substitute, t.epsilon, t.note) for t in explained[:2]] == [
-            ("the", None, 0.0, "read"), ("film", None, 0.0, "read")
-        ]  # fmt: skip
+            ("the", None, 0.0, "read"),
+            ("film", None, 0.0, "read"),
+        ]
         assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
     # in the words of a vocabulary, and by a folder that was exported before
     given = ["text", "sanitize", "--mechanism", "dp-prompt:epsilon=11,tokens=6", "--generator", str(folder), *files]
@@ -88,10 +89,11 @@ def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
     common = (*asked, "--in", "in.txt")
     assert "missing parameter delta" in complaint(capsys, *common)
     for more, why in (
-        (("--length", "kept"), "leave length out"), (("--set", "stop_words=keep"), "leave stop_words out"),
+        (("--length", "kept"), "leave length out"),
+        (("--set", "stop_words=keep"), "leave stop_words out"),
         (("--set", "window=65"), "window must be from 2, behind the prompt, to 64, got 65"),
         (("--set", "width=3"), "width is 3, and the model's states are 16 wide"),
-    ):  # fmt: skip
+    ):
         assert why in complaint(capsys, *common, "--delta", "1e-6", *more)
 
 

@@ -29,10 +29,15 @@ from sottovoce.report.page import page_of_count
 from tests.support.studies import ENCODER, PURKAYASTHA, experiment, prepared
 
 STUDY = experiment(
-    {"name": "users", "embedding": PURKAYASTHA, "label": {"mechanism": "randomized-response", "epsilon": 3.0},
-     "answer": {"mechanism": "randomized-response", "epsilon": 2.0}},
-    policy={"answer": 2.0}, population={"users": 600},
-)  # fmt: skip
+    {
+        "name": "users",
+        "embedding": PURKAYASTHA,
+        "label": {"mechanism": "randomized-response", "epsilon": 3.0},
+        "answer": {"mechanism": "randomized-response", "epsilon": 2.0},
+    },
+    policy={"answer": 2.0},
+    population={"users": 600},
+)
 POLICY = Policy(answer=4.0, total=5.0, mechanisms=("randomized-response",))
 Counted = Callable[..., CountResult]
 
@@ -46,9 +51,15 @@ def counted(tmp_path: Path) -> Counted:
     for node in range(2):
         rows, place = np.arange(node, 600, 2), tmp_path / "nodes" / str(node)
         write_shard(
-            place, "train", rows, np.zeros_like(rows), ready.held.train.texts.take(rows),  # type: ignore[attr-defined]
-            ready.held.train.labels[rows], embeddings=np.asarray(ready.held.train_embeddings)[rows], identity=ENCODER,
-        )  # fmt: skip
+            place,
+            "train",
+            rows,
+            np.zeros_like(rows),
+            ready.held.train.texts.take(rows),  # type: ignore[attr-defined]
+            ready.held.train.labels[rows],
+            embeddings=np.asarray(ready.held.train_embeddings)[rows],
+            identity=ENCODER,
+        )
         write_node(place, policy=POLICY, seal=public)
 
     class Line:
@@ -66,9 +77,16 @@ def counted(tmp_path: Path) -> Counted:
         (asked,) = asked_by(ready.public, seed=STUDY.seed)
         users = RemoteShuffler(line, seal_keys=[tmp_path / "seal.key"], timeout=1.0, bundle=bundle)
         return count(
-            STUDY, STUDY.setups[0], ready.public, asked, tmp_path / out, users=users, bundle=bundle,
-            budget=Budget(**({"epsilon": 2.0, "mechanism": "randomized-response"} | price)), last=last,
-        )  # fmt: skip
+            STUDY,
+            STUDY.setups[0],
+            ready.public,
+            asked,
+            tmp_path / out,
+            users=users,
+            bundle=bundle,
+            budget=Budget(**({"epsilon": 2.0, "mechanism": "randomized-response"} | price)),
+            last=last,
+        )
 
     run.line, run.public = Line, ready.public  # type: ignore[attr-defined]
     return run
@@ -133,9 +151,15 @@ def test_the_command_counts_and_errs_in_one_line(
     monkeypatch.setattr("simulations.artifacts.public.load_public", lambda *_: counted.public)
     monkeypatch.setattr("sottovoce.deployment.shuffler_client.Shuffler", Shuffler)
     given = {
-        "public": "public", "shuffler": "there:1", "root-certificates": "ca.pem", "certificate": "me.pem",
-        "key": "me.key", "seal-key": tmp_path / "seal.key", "bundle": "bundle", "mechanism": "randomized-response",
-    }  # fmt: skip
+        "public": "public",
+        "shuffler": "there:1",
+        "root-certificates": "ca.pem",
+        "certificate": "me.pem",
+        "key": "me.key",
+        "seal-key": tmp_path / "seal.key",
+        "bundle": "bundle",
+        "mechanism": "randomized-response",
+    }
     command = ["deploy", "count", "study.toml", *(f"--{name}={value}" for name, value in given.items())]
     assert main([*command, f"--out={tmp_path / 'counts'}", "--epsilon=2", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

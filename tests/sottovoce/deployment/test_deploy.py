@@ -95,8 +95,16 @@ MISTAKES: list[tuple[list[str], str]] = [
         'training.protocol: "paper" is a trusted simulation; a device has no part in it',
     ),
     (
-        ["study.toml", "--arm", "a", "--stay", SET, "policy.answer=1",
-         SET, 'arm.0.answer={mechanism="randomized-response",epsilon=1.0}'],
+        [
+            "study.toml",
+            "--arm",
+            "a",
+            "--stay",
+            SET,
+            "policy.answer=1",
+            SET,
+            'arm.0.answer={mechanism="randomized-response",epsilon=1.0}',
+        ],
         "--stay: serves the model to users who release embeddings; those of this arm run all of it on their devices; "
         "leave --stay out, or name an arm with embeddings",
     ),
@@ -174,8 +182,11 @@ def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[s
     assert {path.name for path in keys.iterdir()} == parties
     assert [path.parent.name for path in sorted(keys.rglob("node.key"))] == ["0", "1"]
     for party, hosts, addresses in (
-        ("superlink", ["link.example"], []), ("shuffler", [], ["10.0.0.7"]), ("predict", [], []), ("server", [], []),
-    ):  # fmt: skip
+        ("superlink", ["link.example"], []),
+        ("shuffler", [], ["10.0.0.7"]),
+        ("predict", [], []),
+        ("server", [], []),
+    ):
         certificate = x509.load_pem_x509_certificate((keys / party / "cert.pem").read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert names.get_values_for_type(x509.DNSName) == ["localhost", *hosts]

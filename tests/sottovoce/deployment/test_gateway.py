@@ -27,12 +27,26 @@ from sottovoce.deployment.party_keys import FOLDERS, make_keys
 from sottovoce.deployment.superlink import check_party
 
 HELD = [
-    "/v1/control/list-nodes", "/v1/control/unregister-node", "/v1/control/start-run", "/v1/control/stop-run",
-    "/v1/fleet/register-node", "/v1/fleet/unregister-node", "/v1/fleet/", "/v1/fleet/pull-messages/",
-    "/v1/fleet/../control/list-nodes", "/v1/fleet/pull-messages/../../control/list-nodes", "//v1/control/list-nodes",
-    "/v1/fleet/%2e%2e/control/list-nodes", "/v1/fleet/pull-messages%2f..%2f..%2fcontrol%2flist-nodes", "/v1/CONTROL",
-    "/v1/fleet/pull-messages;/v1/control/list-nodes", "/", "*", "https://elsewhere/v1/control/list-nodes", "/docs",
-]  # fmt: skip
+    "/v1/control/list-nodes",
+    "/v1/control/unregister-node",
+    "/v1/control/start-run",
+    "/v1/control/stop-run",
+    "/v1/fleet/register-node",
+    "/v1/fleet/unregister-node",
+    "/v1/fleet/",
+    "/v1/fleet/pull-messages/",
+    "/v1/fleet/../control/list-nodes",
+    "/v1/fleet/pull-messages/../../control/list-nodes",
+    "//v1/control/list-nodes",
+    "/v1/fleet/%2e%2e/control/list-nodes",
+    "/v1/fleet/pull-messages%2f..%2f..%2fcontrol%2flist-nodes",
+    "/v1/CONTROL",
+    "/v1/fleet/pull-messages;/v1/control/list-nodes",
+    "/",
+    "*",
+    "https://elsewhere/v1/control/list-nodes",
+    "/docs",
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +59,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def service(keys: Path, application: Any, party: str = SUPERLINK, connections: int = 16) -> Iterator[str]:
     own = keys / FOLDERS[party]
-    server = https.make_server(
-        application, certificate=own / "cert.pem", key=own / "cert.key", connections=connections
-    )  # fmt: skip
+    server = https.make_server(application, certificate=own / "cert.pem", key=own / "cert.key", connections=connections)
     with https.listening("127.0.0.1", 0) as listener, https.in_thread(server, listener):
         yield https.address(listener)
 
@@ -161,9 +173,7 @@ def test_a_call_that_is_too_long_is_cut_off(
     assert device.post("/v1/fleet/push-object", content=b"".join(parts[:10])).status_code == 200
 
 
-def test_a_call_that_does_not_come_is_let_go(
-    passing: str, seen: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_does_not_come_is_let_go(passing: str, seen: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "_CALL_SECONDS", 0.5)
     head = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
     assert raw(passing, head + b"x") == b"HTTP/1.1 408 Request Timeout"

@@ -101,9 +101,12 @@ def start(keys: Path, store: Store) -> Iterator[Callable[[Nodes], Service]]:
         new = threading.Event()
         rounds = Rounds(store, ENROLLED, nodes.ask)
         block = serving(
-            rounds, certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key",
-            root_certificates=keys / "ca" / "ca.pem", on_opened=new.set,
-        )  # fmt: skip
+            rounds,
+            certificate=keys / "shuffler" / "cert.pem",
+            key=keys / "shuffler" / "cert.key",
+            root_certificates=keys / "ca" / "ca.pem",
+            on_opened=new.set,
+        )
         port, _ = block.__enter__()
         blocks.append(block)
         return Service(port, keys, nodes, rounds, new)
@@ -130,8 +133,15 @@ def test_a_stage_over_https(service: Service) -> None:
         assert given.status_code == 200 and given.headers["content-type"] == "application/octet-stream"
         head, _, rows = given.content.partition(b"\n")
         about = json.loads(head)
-        assert about == {"batch": batch_identity(rows), "rows": 8, "row_bytes": 112, "users": 8, "duplicates": 0,
-                         "dropped": {}, "errors": {}}  # fmt: skip
+        assert about == {
+            "batch": batch_identity(rows),
+            "rows": 8,
+            "row_bytes": 112,
+            "users": 8,
+            "duplicates": 0,
+            "dropped": {},
+            "errors": {},
+        }
         releases, mask = unseal(np.frombuffer(rows, np.uint8).reshape(8, 112), wanted(), PRIVATE)
         assert mask.all() and len(releases) == 2
         assert post(client, wanted()).status_code == 202  # the same again: nothing happens
@@ -163,8 +173,15 @@ def test_a_discarded_stage_says_how_many_users_there_were(service: Service) -> N
         given = client.get("/v1/stages/train")
         head, _, rows = given.content.partition(b"\n")
         assert given.status_code == 200 and rows == b""
-        assert json.loads(head) | {"errors": {}} == {"batch": "", "rows": 0, "row_bytes": 112, "users": 8,
-                                                     "duplicates": 0, "dropped": {}, "errors": {}}  # fmt: skip
+        assert json.loads(head) | {"errors": {}} == {
+            "batch": "",
+            "rows": 0,
+            "row_bytes": 112,
+            "users": 8,
+            "duplicates": 0,
+            "dropped": {},
+            "errors": {},
+        }
 
 
 @pytest.mark.parametrize("who", [None, "foreign", "no-client"])
@@ -208,16 +225,36 @@ BODY = record_to_bytes(request_to_record(wanted()))
 
 
 NO_REQUESTS = (
-    b"", b"\n", b"{}", b"GET / HTTP/1.1\r\n\r\n", BODY[:-1], BODY[1:], BODY + b"\xff", b"\x0a\x00" * 1000,
-    record_to_bytes(RecordDict()), record_to_bytes(RecordDict({"request.about": ConfigRecord({"stage": "a"})})),
+    b"",
+    b"\n",
+    b"{}",
+    b"GET / HTTP/1.1\r\n\r\n",
+    BODY[:-1],
+    BODY[1:],
+    BODY + b"\xff",
+    b"\x0a\x00" * 1000,
+    record_to_bytes(RecordDict()),
+    record_to_bytes(RecordDict({"request.about": ConfigRecord({"stage": "a"})})),
     record_to_bytes(RecordDict({"request.about": ArrayRecord(), "request.arrays": ConfigRecord()})),
-    record_to_bytes(reply_to_record(honest(wanted()))), bytes(MAX_REQUEST_BYTES + 2**20 + 1),
-)  # fmt: skip
+    record_to_bytes(reply_to_record(honest(wanted()))),
+    bytes(MAX_REQUEST_BYTES + 2**20 + 1),
+)
 NO_NUMBERS = (
-    {"Row-Bytes": "48"}, {"Row-Bytes": "0"}, {"Row-Bytes": "-112"}, {"Row-Bytes": "1e9"}, {"Row-Bytes": "x"},
-    {"Row-Bytes": "nan"}, {"Row-Bytes": "112.5"}, {"Row-Bytes": ""}, {"Row-Bytes": "9" * 5000}, {"Timeout": "0"},
-    {"Timeout": "inf"}, {"Timeout": "nan"}, {"Timeout": "1e9"}, {"Timeout": ""},
-)  # fmt: skip
+    {"Row-Bytes": "48"},
+    {"Row-Bytes": "0"},
+    {"Row-Bytes": "-112"},
+    {"Row-Bytes": "1e9"},
+    {"Row-Bytes": "x"},
+    {"Row-Bytes": "nan"},
+    {"Row-Bytes": "112.5"},
+    {"Row-Bytes": ""},
+    {"Row-Bytes": "9" * 5000},
+    {"Timeout": "0"},
+    {"Timeout": "inf"},
+    {"Timeout": "nan"},
+    {"Timeout": "1e9"},
+    {"Timeout": ""},
+)
 
 
 def test_what_is_no_request(service: Service) -> None:
@@ -266,9 +303,7 @@ def test_a_fault_of_ours_is_told_in_constant_words(service: Service, monkeypatch
         assert (given.status_code, given.text) == (500, "Internal Server Error")
 
 
-def test_a_service_that_starts_anew_goes_on(
-    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_starts_anew_goes_on(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened over HTTPS at the first one, served by the second one, closed at the third."""
     asked = wanted()
     nodes = Nodes({ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)})
@@ -277,9 +312,12 @@ def test_a_service_that_starts_anew_goes_on(
         with Store(tmp_path / "other.sqlite") as store:
             rounds = Rounds(store, ENROLLED, nodes.ask)
             block = serving(
-                rounds, certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key",
-                root_certificates=keys / "ca" / "ca.pem", on_opened=lambda: None,
-            )  # fmt: skip
+                rounds,
+                certificate=keys / "shuffler" / "cert.pem",
+                key=keys / "shuffler" / "cert.key",
+                root_certificates=keys / "ca" / "ca.pem",
+                on_opened=lambda: None,
+            )
             with block as (port, _), Service(port, keys, nodes, rounds, threading.Event()).client() as client:
                 assert post(client, asked).status_code == 202
                 if life == 1:
@@ -308,9 +346,10 @@ def test_files_that_are_no_certificates(keys: Path, store: Store, tmp_path: Path
 
 def start_at(keys: Path, store: Store, port: int, **files: Path) -> None:
     values: dict[str, Any] = {
-        "certificate": keys / "shuffler" / "cert.pem", "key": keys / "shuffler" / "cert.key",
+        "certificate": keys / "shuffler" / "cert.pem",
+        "key": keys / "shuffler" / "cert.key",
         "root_certificates": keys / "ca" / "ca.pem",
-    }  # fmt: skip
+    }
     rounds = Rounds(store, ENROLLED, Nodes().ask)
     with serving(rounds, on_opened=lambda: None, port=port, **(values | files)):
         pass
@@ -347,10 +386,16 @@ def started(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes:
     (folder / "enrolment.pub").write_text(authority.hex())
     (folder / "secret").write_bytes(bytes(32))
     options = Options(
-        folder / "place", superlink=superlink, root_certificates=keys / "ca" / "ca.pem", secret=folder / "secret",
-        certificate=keys / "shuffler" / "cert.pem", key=keys / "shuffler" / "cert.key", port=0,
-        users=folder / "tokens.jsonl", enrolment_key=folder / "enrolment.pub",
-    )  # fmt: skip
+        folder / "place",
+        superlink=superlink,
+        root_certificates=keys / "ca" / "ca.pem",
+        secret=folder / "secret",
+        certificate=keys / "shuffler" / "cert.pem",
+        key=keys / "shuffler" / "cert.key",
+        port=0,
+        users=folder / "tokens.jsonl",
+        enrolment_key=folder / "enrolment.pub",
+    )
     run(replace(options, **changes))
 
 
@@ -395,11 +440,29 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
         (tmp_path / "tokens.jsonl").write_text(tokens(enrolment, signer))
         (tmp_path / "enrolment.pub").write_text(authority.hex())
         command = [
-            sys.executable, "-m", "sottovoce.cli.main", "deploy", "shuffler", tmp_path / "shuffler",
-            "--superlink", link.address, "--root-certificates", link.ca, "--secret", link.secret, "--certificate",
-            tmp_path / "shuffler" / "cert.pem", "--key", tmp_path / "shuffler" / "cert.key", "--port", port,
-            "--users", tmp_path / "tokens.jsonl", "--enrolment-key", tmp_path / "enrolment.pub",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "sottovoce.cli.main",
+            "deploy",
+            "shuffler",
+            tmp_path / "shuffler",
+            "--superlink",
+            link.address,
+            "--root-certificates",
+            link.ca,
+            "--secret",
+            link.secret,
+            "--certificate",
+            tmp_path / "shuffler" / "cert.pem",
+            "--key",
+            tmp_path / "shuffler" / "cert.key",
+            "--port",
+            port,
+            "--users",
+            tmp_path / "tokens.jsonl",
+            "--enrolment-key",
+            tmp_path / "enrolment.pub",
+        ]
 
         words = list(map(str, command))
         unit, _ = write_units(tmp_path, "shuffler", words, ROOT)

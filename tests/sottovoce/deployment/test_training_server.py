@@ -56,9 +56,13 @@ def shuffler(files: Path, nodes: Nodes, *, port: int = 0, origins: bool = True) 
     with Store(place / "store.sqlite", origins=place / "origins" if origins else None) as store:
         rounds = Rounds(store, ENROLLED, nodes.ask)
         with serving(
-            rounds, certificate=place / "cert.pem", key=place / "cert.key", root_certificates=files / "ca" / "ca.pem",
-            on_opened=lambda: None, port=port,
-        ) as (at, _):  # fmt: skip
+            rounds,
+            certificate=place / "cert.pem",
+            key=place / "cert.key",
+            root_certificates=files / "ca" / "ca.pem",
+            on_opened=lambda: None,
+            port=port,
+        ) as (at, _):
             thread = threading.Thread(target=lambda: work(rounds, over))
             thread.start()
             try:
@@ -75,9 +79,11 @@ def work(rounds: Rounds, over: threading.Event) -> None:
 
 def line(files: Path, port: int, party: str = "server", authority: str = "ca") -> Shuffler:
     return Shuffler(
-        f"127.0.0.1:{port}", root_certificates=files / authority / "ca.pem",
-        certificate=files / party / "cert.pem", key=files / party / "cert.key",
-    )  # fmt: skip
+        f"127.0.0.1:{port}",
+        root_certificates=files / authority / "ca.pem",
+        certificate=files / party / "cert.pem",
+        key=files / party / "cert.key",
+    )
 
 
 def users(files: Path, shuffler: Any) -> RemoteShuffler:
@@ -213,9 +219,20 @@ HEAD = b'{"batch": "ab", "rows": 1, "row_bytes": 2, "users": 1, "duplicates": 0,
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\n", b"[]\n", b"{}\n", b"nonsense", HEAD, HEAD + b"123", HEAD.replace(b"{}", b"[]") + b"12",
-     HEAD.replace(b": 2", b": 3") + b"123", HEAD.replace(b'"rows": 1', b'"rows": -1') + b"12", b"\xff" + HEAD],
-)  # fmt: skip
+    [
+        b"",
+        b"\n",
+        b"[]\n",
+        b"{}\n",
+        b"nonsense",
+        HEAD,
+        HEAD + b"123",
+        HEAD.replace(b"{}", b"[]") + b"12",
+        HEAD.replace(b": 2", b": 3") + b"123",
+        HEAD.replace(b'"rows": 1', b'"rows": -1') + b"12",
+        b"\xff" + HEAD,
+    ],
+)
 def test_an_answer_of_another_kind_is_one_line(files: Path, body: bytes) -> None:
     with line(files, 1) as there:
         assert there._delivered(iter([HEAD[:9], HEAD[9:] + b"1", b"2"]), 2).rows.tolist() == [[49, 50]]

@@ -22,8 +22,15 @@ def test_what_systemd_is_told(tmp_path: Path) -> None:
     unit, _ = write_units(tmp_path / "units", "node-1", STRANGE, tmp_path)
     lines = unit.read_text().splitlines()
     assert unit.name == "sottovoce-node-1.service"
-    for line in ("Restart=on-failure", "RestartSec=5", "StartLimitIntervalSec=0", f"WorkingDirectory={tmp_path}",
-                 "UMask=0077", "Environment=FLWR_TELEMETRY_ENABLED=0", "WantedBy=multi-user.target"):  # fmt: skip
+    for line in (
+        "Restart=on-failure",
+        "RestartSec=5",
+        "StartLimitIntervalSec=0",
+        f"WorkingDirectory={tmp_path}",
+        "UMask=0077",
+        "Environment=FLWR_TELEMETRY_ENABLED=0",
+        "WantedBy=multi-user.target",
+    ):
         assert line in lines
     (command,) = (line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart="))
     assert shlex.split(command.replace("%%", "%").replace("$$", "$")) == STRANGE
@@ -41,9 +48,13 @@ def test_what_compose_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("party", "command", "words"),
-    [("No", ["a"], "must be of small letters"), ("../x", ["a"], "must be of small"), ("a", [], "names no command"),
-     ("a", ["b\nExecStart=c"], "no line ends")],
-)  # fmt: skip
+    [
+        ("No", ["a"], "must be of small letters"),
+        ("../x", ["a"], "must be of small"),
+        ("a", [], "names no command"),
+        ("a", ["b\nExecStart=c"], "no line ends"),
+    ],
+)
 def test_what_is_no_service_is_one_line(tmp_path: Path, party: str, command: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         write_units(tmp_path / "units", party, command, tmp_path)

@@ -66,8 +66,9 @@ class Person:
         return self.browser.evaluate(f"(() => {{ {script} }})()")
 
     def changes(self, place: str, value: str) -> None:
-        self.does(f"const e = document.getElementById('{place}'); e.value = {value}; "
-                  "e.dispatchEvent(new Event('input'))")  # fmt: skip
+        self.does(
+            f"const e = document.getElementById('{place}'); e.value = {value}; e.dispatchEvent(new Event('input'))"
+        )
 
     def types(self, text: str) -> None:
         self.changes("sentence", json.dumps(text))

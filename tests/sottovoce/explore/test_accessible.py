@@ -67,8 +67,10 @@ def test_what_is_refused(person: Person) -> None:
 def test_what_is_marked_as_old(person: Person) -> None:
     person.types(TEXT)
     person.settles()
-    person.does("for (const id of ['out', 'chart', 'words', 'crowd', 'account']) "
-                "document.getElementById(id).setAttribute('aria-busy', 'true')")  # fmt: skip
+    person.does(
+        "for (const id of ['out', 'chart', 'words', 'crowd', 'account']) "
+        "document.getElementById(id).setAttribute('aria-busy', 'true')"
+    )
     for theme, pixels in VIEWS:
         person.browser.theme(theme)
         person.browser.width(pixels)
@@ -79,7 +81,9 @@ def test_what_is_marked_as_old(person: Person) -> None:
 def test_a_planted_fault_is_found(theme: str, colour: str, person: Person) -> None:
     person.browser.theme(theme)
     person.settles()
-    person.does("const button = document.createElement('button'), pale = document.createElement('p'); "
-                f"pale.textContent = 'pale'; pale.style.color = '{colour}'; "
-                "document.querySelector('main').append(button, pale)")  # fmt: skip
+    person.does(
+        "const button = document.createElement('button'), pale = document.createElement('p'); "
+        f"pale.textContent = 'pale'; pale.style.color = '{colour}'; "
+        "document.querySelector('main').append(button, pale)"
+    )
     assert {"button-name", "color-contrast"} <= {rule for rule, *_ in faults(person.browser)}

@@ -30,8 +30,11 @@ def rows(shown: Explorer) -> list[Any]:
 
 
 def test_the_bytes_on_the_page_are_those_on_the_ledger(ask: Ask, shown: Explorer) -> None:
-    for settings in ({"dim": 3, "label_epsilon": 1.0, "epsilon": 4.0}, {"channel": "text", "epsilon": 3.0},
-                     {"channel": "statistic", "dim": 4}):  # fmt: skip
+    for settings in (
+        {"dim": 3, "label_epsilon": 1.0, "epsilon": 4.0},
+        {"channel": "text", "epsilon": 3.0},
+        {"channel": "statistic", "dim": 4},
+    ):
         sent = ask("send", settings)
         kept = {row.channel: row for row in rows(shown)}
         for channel in sent["channels"]:
@@ -163,9 +166,7 @@ def test_words_are_told_with_their_probabilities(ask: Ask) -> None:
     assert known == sorted(known) and known[0] < at["limit"] < 1
 
 
-def test_of_very_many_words_the_limit_is_that_of_the_worst_case(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_words_the_limit_is_that_of_the_worst_case(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes no distances, and is never below the tighter one."""
     asked = {"channel": "text", "epsilon": 0.7}
     tight = ask("loss", asked)["limit"]
@@ -203,8 +204,10 @@ def test_what_nobody_can_write_down_is_estimated_and_says_so(ask: Ask) -> None:
     assert ask("guesses", about, released=[sent["words"][0]["number"]])["draws"] == 200
     drawn = ask("histogram", about, times=1000)["histograms"][0]["bars"]
     same = sum(i * bar["count"] for i, bar in enumerate(drawn)) / 1000 / 12
-    told = [next((a["probability"] for a in one["alternatives"] if a["word"] == one["word"]), 0.0)
-            for one in outputs["words"]]  # fmt: skip
+    told = [
+        next((a["probability"] for a in one["alternatives"] if a["word"] == one["word"]), 0.0)
+        for one in outputs["words"]
+    ]
     assert abs(same - sum(told) / 12) < 0.2
 
 

@@ -21,22 +21,31 @@ SETTINGS: list[Any] = [
     {"epsilon": 2.0, "dim": 8, "users": 1, "delta": 1e-5},
     {"channel": "statistic", "epsilon": 1.0, "dim": 8, "users": 2, "delta": 1e-8},
     {"channel": "label", "epsilon": 0.5, "users": 2},
-    *(pytest.param(about, marks=pytest.mark.slow) for about in (
-        {"epsilon": 2.0, "dim": 8, "users": 1000, "delta": 1e-5},
-        {"epsilon": 4.0, "dim": 16, "users": 20_000}, {"epsilon": 3.0, "dim": 16, "label_epsilon": 1.0, "users": 5000},
-        {"mechanism": "planar-laplace", "epsilon": 4.0, "dim": 16},
-        {"mechanism": "gaussian", "epsilon": 4.0, "dim": 16, "delta": 1e-5},
-        {"channel": "statistic", "epsilon": 4.0, "dim": 16, "users": 10_000},
-        {"channel": "label", "epsilon": 2.0, "users": 10_000},
-        {"channel": "label", "epsilon": 6.0, "users": 10_000_000, "delta": 1e-9},
-    )),
+    *(
+        pytest.param(about, marks=pytest.mark.slow)
+        for about in (
+            {"epsilon": 2.0, "dim": 8, "users": 1000, "delta": 1e-5},
+            {"epsilon": 4.0, "dim": 16, "users": 20_000},
+            {"epsilon": 3.0, "dim": 16, "label_epsilon": 1.0, "users": 5000},
+            {"mechanism": "planar-laplace", "epsilon": 4.0, "dim": 16},
+            {"mechanism": "gaussian", "epsilon": 4.0, "dim": 16, "delta": 1e-5},
+            {"channel": "statistic", "epsilon": 4.0, "dim": 16, "users": 10_000},
+            {"channel": "label", "epsilon": 2.0, "users": 10_000},
+            {"channel": "label", "epsilon": 6.0, "users": 10_000_000, "delta": 1e-9},
+        )
+    ),
 ]
 
 
 def options(settings: Settings, classes: int) -> list[str]:
     size = settings.size(classes)
-    given = {"mechanism": settings.mechanism, "epsilon": settings.epsilon, "dim": size, "delta": settings.delta,
-             "label-epsilon": settings.label_epsilon}  # fmt: skip
+    given = {
+        "mechanism": settings.mechanism,
+        "epsilon": settings.epsilon,
+        "dim": size,
+        "delta": settings.delta,
+        "label-epsilon": settings.label_epsilon,
+    }
     return [part for name, value in given.items() if value is not None for part in (f"--{name}", str(value))]
 
 
@@ -73,13 +82,21 @@ def test_a_count_of_the_crowd_is_shown_beside_a_label(ask: Ask, world: World) ->
 STACKS: list[Any] = [
     [{"channel": "label", "epsilon": 1.0, "users": 1}],
     [{"mechanism": "gaussian", "epsilon": 2.0, "dim": 3, "users": 1}],
-    *(pytest.param(stack, marks=marks) for stack, *marks in (
-        ([{"channel": "statistic", "epsilon": 2.0, "dim": 8, "rounds": 4, "users": 5000, "delta": 1e-7}],
-         pytest.mark.slow),
-        ([{"epsilon": 1.0, "dim": 3, "label_epsilon": 0.5, "records": 2, "users": 200}], pytest.mark.slow),
-        ([{"epsilon": 1.0, "dim": 3}, {"channel": "label", "epsilon": 0.5, "rounds": 2, "users": 200}],
-         pytest.mark.slow, pytest.mark.soak),
-    )),
+    *(
+        pytest.param(stack, marks=marks)
+        for stack, *marks in (
+            (
+                [{"channel": "statistic", "epsilon": 2.0, "dim": 8, "rounds": 4, "users": 5000, "delta": 1e-7}],
+                pytest.mark.slow,
+            ),
+            ([{"epsilon": 1.0, "dim": 3, "label_epsilon": 0.5, "records": 2, "users": 200}], pytest.mark.slow),
+            (
+                [{"epsilon": 1.0, "dim": 3}, {"channel": "label", "epsilon": 0.5, "rounds": 2, "users": 200}],
+                pytest.mark.slow,
+                pytest.mark.soak,
+            ),
+        )
+    ),
 ]
 
 

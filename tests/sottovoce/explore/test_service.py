@@ -39,8 +39,13 @@ def test_no_other_host_is_answered(host: str, client: TestClient) -> None:
 def test_another_page_is_not_answered(client: TestClient) -> None:
     own = {"Origin": "http://127.0.0.1:8000", "Sec-Fetch-Site": "same-origin"}
     assert posted(client, "price", {}, **own).status_code == 200
-    for other in ({"Origin": "http://example.org"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"},
-                  {"Origin": "http://127.0.0.1:9000"}, {"Sec-Fetch-Site": "same-site"}):  # fmt: skip
+    for other in (
+        {"Origin": "http://example.org"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://127.0.0.1:9000"},
+        {"Sec-Fetch-Site": "same-site"},
+    ):
         assert posted(client, "price", {}, **other).status_code == 403
 
 
@@ -102,7 +107,7 @@ def test_a_sentence_of_100_000_characters_is_read_and_no_longer_one(client: Test
         ({"settings": {"channel": "text", "tokens": 0}}, "tokens must be"),
         ({"text": " "}, "type a sentence first"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line(question: Any, said: str, client: TestClient) -> None:
     if isinstance(question, dict):
         question = {"text": "a good film"} | question

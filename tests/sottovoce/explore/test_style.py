@@ -11,9 +11,16 @@ from tests.support.paths import ROOT
 STYLE = (ROOT / "sottovoce" / "explore" / "page" / "style.css").read_text(encoding="utf-8")
 #: Text, and the ground that it stands on.
 PAIRS = [
-    ("ink", "page"), ("ink", "wash"), ("soft", "page"), ("soft", "wash"), ("on", "blue"), ("warm", "page"),
-    ("bad", "badwash"), ("page", "ink"), ("ink", "badwash"),
-]  # fmt: skip
+    ("ink", "page"),
+    ("ink", "wash"),
+    ("soft", "page"),
+    ("soft", "wash"),
+    ("on", "blue"),
+    ("warm", "page"),
+    ("bad", "badwash"),
+    ("page", "ink"),
+    ("ink", "badwash"),
+]
 
 
 def palette(number: int) -> dict[str, str]:

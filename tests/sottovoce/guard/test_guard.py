@@ -78,17 +78,17 @@ def test_the_page_shows_a_policy_that_is_read_and_the_limits_as_they_are(tmp_pat
         ({"ledger = ": "# "}, "ledger must name a file"),
         ({"apps = [": "apps = []\n# ["}, "no app may run"),
         ({"apps = [": 'apps = ["latest"]\n# ['}, "SHA-256"),
-        ({"/data\"]": '/none"]'}, "no such file or folder"),
+        ({'/data"]': '/none"]'}, "no such file or folder"),
         ({"seconds = 20.0": "seconds = 0"}, "seconds must be a positive number"),
-        ({"seconds = 20.0": 'second = 20.0'}, "unknown key 'second'"),
+        ({"seconds = 20.0": "second = 20.0"}, "unknown key 'second'"),
         ({"[policy]": "[policy]\nwindow = 40.0"}, "in the first half of the window"),
         ({"total = 40.0": ""}, "finite total"),
         ({"norm = 1.0": ""}, "give the norm"),
         ({"ledger.sqlite": "data/ledger.sqlite"}, "which apps can read"),
         ({"[policy]": "[[policy]"}, "cannot be read as TOML"),
-        ({'[instead]': "[instead]\nloss = 1"}, "record.key"),
+        ({"[instead]": "[instead]\nloss = 1"}, "record.key"),
     ],
-)  # fmt: skip
+)
 def test_a_policy_that_does_not_hold_together_is_one_line(tmp_path: Path, change: dict[str, str], words: str) -> None:
     readable(tmp_path)
     with pytest.raises(ValueError, match=r"\A[^\n]+\Z") as error:
@@ -366,10 +366,13 @@ def test_signed_bundles_of_a_listed_publisher_may_run_and_no_others(tmp_path: Pa
         return {name: json.dumps({"signed_at": 1_700_000_000, "signature": text}), "valid_license": "Apache-2.0"}
 
     cases = [
-        (signed(key, "fpk_ours", OTHER), True), (signed(stranger, "fpk_ours", OTHER), False),
-        (signed(key, "fpk_theirs", OTHER), False), (signed(key, "fpk_ours", APP), False), ({}, False),
+        (signed(key, "fpk_ours", OTHER), True),
+        (signed(stranger, "fpk_ours", OTHER), False),
+        (signed(key, "fpk_theirs", OTHER), False),
+        (signed(key, "fpk_ours", APP), False),
+        ({}, False),
         ({"fpk_ours": "no json"}, False),
-    ]  # fmt: skip
+    ]
     with recording(free_port()) as node, guarding(policy, node):
         digest = hashlib.sha256(OTHER).hexdigest()
         for n, (verifications, good) in enumerate(cases):

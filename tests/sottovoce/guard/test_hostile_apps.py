@@ -71,12 +71,10 @@ APPS: dict[str, bytes] = {
     ),
     "in shapes": hostile("return answer(asked, {'weight': np.zeros([*map(ord, secret[:3])]), 'bias': np.zeros(3)})"),
     "in types": hostile(
-        "odd = np.array([secret] * 6)",
-        "return answer(asked, {'weight': odd, 'bias': np.zeros((), np.complex128)})",
+        "odd = np.array([secret] * 6)", "return answer(asked, {'weight': odd, 'bias': np.zeros((), np.complex128)})"
     ),
     "in a type of an array that is none": hostile(
-        "odd = Array(secret, (6,), secret, secret.encode())",
-        "return answer(asked, {'weight': odd, 'bias': odd})",
+        "odd = Array(secret, (6,), secret, secret.encode())", "return answer(asked, {'weight': odd, 'bias': odd})"
     ),
     "in an exception": hostile("raise RuntimeError(secret)"),
     "in a code that it ends with": hostile("os._exit(ord(secret[0]))"),
@@ -193,9 +191,7 @@ APPS: dict[str, bytes] = {
         "arrays = moved(asked) | {f'{secret}-{i}': np.full(1000, i, np.float32) for i in range(1000)}",
         "return answer(asked, arrays)",
     ),
-    "by a bomb of memory": hostile(
-        "kept = []", "while True:", "    kept.append(np.ones(2**27, np.uint8))",
-    ),
+    "by a bomb of memory": hostile("kept = []", "while True:", "    kept.append(np.ones(2**27, np.uint8))"),
     "by a bomb of processes": hostile(
         FOUND,
         "def many():",
@@ -218,10 +214,10 @@ APPS: dict[str, bytes] = {
         "return answer(asked)",
     ),
     "in a huge state": hostile(
-        "context.state['much'] = ConfigRecord({'much': secret * 10_000})", "return answer(asked)",
+        "context.state['much'] = ConfigRecord({'much': secret * 10_000})", "return answer(asked)"
     ),
     "by never ending": hostile("while True:\n    time.sleep(1)"),
-}  # fmt: skip
+}
 
 
 @dataclass

@@ -28,9 +28,23 @@ def result(weeks: int = 1) -> CountResult:
     rows = rows_of(NAMES, counts[1], None, None)
     changed = moved(NAMES, change(counts[0], counts[1])) if weeks > 1 else ()
     return CountResult(
-        "complaints", 1, "the nearest class name", parameters(mechanism), True, 5_000, 0.95, rows, (), 0.01, rungs,
-        5_000 * weeks, week=weeks, least=5_000, moved=changed, dropped={},
-    )  # fmt: skip
+        "complaints",
+        1,
+        "the nearest class name",
+        parameters(mechanism),
+        True,
+        5_000,
+        0.95,
+        rows,
+        (),
+        0.01,
+        rungs,
+        5_000 * weeks,
+        week=weeks,
+        least=5_000,
+        moved=changed,
+        dropped={},
+    )
 
 
 def mechanism_draws(mechanism: SubsetSelection, rng: np.random.Generator) -> np.ndarray:

@@ -24,10 +24,17 @@ from tests.support.results import demo
 
 def rung(name: str, epsilon: float | None, worst: float | None = None, **more: Any) -> dict[str, Any]:
     return {
-        "rung": name, "epsilon": epsilon, "delta": 0.0, "unit": name, "neighbours": f"any two {name}s",
-        "assumption": "drawn once", "worst_case": epsilon if worst is None else worst, "statement": None,
-        "unprotected": [name] if epsilon == math.inf else [], "crowd": None,
-    } | more  # fmt: skip
+        "rung": name,
+        "epsilon": epsilon,
+        "delta": 0.0,
+        "unit": name,
+        "neighbours": f"any two {name}s",
+        "assumption": "drawn once",
+        "worst_case": epsilon if worst is None else worst,
+        "statement": None,
+        "unprotected": [name] if epsilon == math.inf else [],
+        "crowd": None,
+    } | more
 
 
 def results(name: str = "demo") -> dict[str, Any]:
@@ -56,9 +63,17 @@ def folder(place: Path, content: dict[str, Any], attacks: dict[str, Any] | None 
 
 def attacked(arm: str, attack: str = "vector-text", **more: Any) -> dict[str, Any]:
     entry = {
-        "attack": attack, "arm": arm, "success": 0.31, "baseline": 0.02, "bound": 0.8, "interval": [0.2, 0.4],
-        "alarm": False, "note": "", "about": about(attack), "worst_case_epsilon": 4.0,
-    }  # fmt: skip
+        "attack": attack,
+        "arm": arm,
+        "success": 0.31,
+        "baseline": 0.02,
+        "bound": 0.8,
+        "interval": [0.2, 0.4],
+        "alarm": False,
+        "note": "",
+        "about": about(attack),
+        "worst_case_epsilon": 4.0,
+    }
     return {"name": "demo", "entries": [entry | more], "skipped": []}
 
 
@@ -141,8 +156,11 @@ def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]
     assert not bare["protected"] and bare["reference"] and bare["trust"]["nobody"]["epsilon"] is None
     assert all(each["epsilon"] is None and each["unprotected"] for each in bare["users"]["teaching"]["rungs"])
     assert one["protected"] and one["trust"]["nobody"] == {
-        "epsilon": 4.0, "delta": 0.0, "why": None, "whose": "training user",
-    }  # fmt: skip
+        "epsilon": 4.0,
+        "delta": 0.0,
+        "why": None,
+        "whose": "training user",
+    }
     assert "Infinity" not in json.dumps(told) and '"inf"' not in json.dumps(told)
 
 
@@ -164,8 +182,11 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
 def test_the_headline_is_of_who_pays_most_and_says_who_that_is(tmp_path: Path) -> None:
     content = results()
     content["arms"][1]["test_ladder"] = [
-        rung("answer", 4.0), rung("record", 4.0), rung("user", 200.0), rung("shuffled", None),
-    ]  # fmt: skip
+        rung("answer", 4.0),
+        rung("record", 4.0),
+        rung("user", 200.0),
+        rung("shuffled", None),
+    ]
     text, _, told = made(folder(tmp_path / "run", content))
     one, third = told["runs"][0]["arms"][1:]
     paid = {"epsilon": 200.0, "delta": 0.0, "why": None, "whose": "test user"}
@@ -266,9 +287,7 @@ def test_an_attack_below_its_baseline_and_a_reference_below_an_arm_are_remarked(
     one, content = "Purkayastha, ε = 10", results()
     gap = {"difference": 0.036, "error": 0.01}
     pair = {"arm": one, "less": "no noise", "users_added": False, "sanitized": None, "on_device": gap}
-    text, _, _ = made(
-        folder(tmp_path / "run", content | {"differences": [pair]}, attacked(one, baseline=0.5)),
-    )  # fmt: skip
+    text, _, _ = made(folder(tmp_path / "run", content | {"differences": [pair]}, attacked(one, baseline=0.5)))
     assert text.count("below a guess without any release") == 1
     assert f'<p class="warn">no noise: lies below {one}, which are private' in text
     quiet, _, _ = made(folder(tmp_path / "quiet", content, attacked(one)))
@@ -314,9 +333,7 @@ def test_what_is_no_run_is_one_line(
 
 
 @pytest.mark.parametrize("file", ["results.json", "attacks.json", "audit/audit.json"])
-def test_what_another_version_wrote_is_one_line(
-    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_another_version_wrote_is_one_line(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content, attacks = results(), attacked("Purkayastha, ε = 10")
     run = folder(tmp_path / "run", content, attacks)
     (run / "audit").mkdir()
@@ -363,4 +380,3 @@ def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
     assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)
     with pytest.raises(KeyError):
         glossary.meaning("no such word")
-

@@ -26,10 +26,15 @@ def study(place: Path) -> Path:
             content = results("grid") | {"seed": seed}
             content["arms"][1]["accuracy_clean_test"] = 0.5 + users / 1000 + seed / 100
             content["arms"][0]["ladder"] = None  # as of what has none
-            content["differences"] = [{
-                "arm": ONE, "less": "no noise", "users_added": False, "sanitized": None,
-                "on_device": {"difference": 0.05, "error": 0.01},
-            }]  # fmt: skip
+            content["differences"] = [
+                {
+                    "arm": ONE,
+                    "less": "no noise",
+                    "users_added": False,
+                    "sanitized": None,
+                    "on_device": {"difference": 0.05, "error": 0.01},
+                }
+            ]
             folder(place / "runs" / name, content, attacked(ONE) if (users, seed) == (60, 2) else None)
         points.append({"point": {"population.users": users}, "runs": names})
     (place / "study.json").write_text(json.dumps({"name": "how many", "axes": ["population.users"], "points": points}))

@@ -31,13 +31,19 @@ from tests.support.own_package import write_package
 from tests.support.requests import made
 
 PROTOCOL = {
-    "name": "protocol", "data": {"public-size": 80, "test-size": 40}, "population": {"users": 1000},
-    "shuffle": {"minimum-users": 40}, "policy": {"embedding": 40.0, "label": 3.0},
-    "arm": [{
-        "name": "vectors", "embedding": {"mechanism": "purkayastha", "epsilon": 4.0, "dim": 16},
-        "label": {"mechanism": "randomized-response", "epsilon": 2.0},
-    }],
-}  # fmt: skip
+    "name": "protocol",
+    "data": {"public-size": 80, "test-size": 40},
+    "population": {"users": 1000},
+    "shuffle": {"minimum-users": 40},
+    "policy": {"embedding": 40.0, "label": 3.0},
+    "arm": [
+        {
+            "name": "vectors",
+            "embedding": {"mechanism": "purkayastha", "epsilon": 4.0, "dim": 16},
+            "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+        }
+    ],
+}
 EMBEDDINGS, TEXTS, DIM, DELTA = 3, 2, 16, 1e-6
 VECTOR = Purkayastha(DIM, 4.0)
 TEXT = TextMechanism(SanText(2.0, words()), tokens=6)
@@ -54,13 +60,23 @@ def charged(folder: Path) -> Path:
     write_embeddings(folder, "train", ENCODER, rng.normal(size=(3, 24)).astype(np.float32))
     about = {"arm": "", "split": "train", "label": None, "classes": 2, "minimum_users": 0}
     vectors = made(
-        stage="vectors", encoder=ENCODER, mean=np.zeros(24, np.float32), **about,
-        m1=rng.normal(size=(24, DIM)).astype(np.float32), embedding={"mechanism": "purkayastha", "epsilon": 4.0},
-    )  # fmt: skip
+        stage="vectors",
+        encoder=ENCODER,
+        mean=np.zeros(24, np.float32),
+        **about,
+        m1=rng.normal(size=(24, DIM)).astype(np.float32),
+        embedding={"mechanism": "purkayastha", "epsilon": 4.0},
+    )
     said = made(
-        stage="texts", encoder="", mean=None, m1=None, embedding=None, vocabulary=known,
-        text={"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity}, **about,
-    )  # fmt: skip
+        stage="texts",
+        encoder="",
+        mean=None,
+        m1=None,
+        embedding=None,
+        vocabulary=known,
+        text={"mechanism": "santext", "epsilon": 2.0, "tokens": 6, "vocabulary": known.identity},
+        **about,
+    )
     policy = Policy(embedding=40.0, text=1000.0, total=1000.0, mechanisms=("purkayastha", "santext"))
     with Ledger(file) as ledger:
         client = Sanitizer(policy, ledger, SimulationStreams(1))
@@ -84,12 +100,14 @@ def test_what_a_protocol_costs(newcomer: Newcomer) -> None:
         "refuse; raise the limit or lower epsilon",
     )
     errs(
-        f"{one} --set arm.0.embedding.dim=1e3", 'protocol.toml: arm "vectors": embedding.dim: must be a whole number '
+        f"{one} --set arm.0.embedding.dim=1e3",
+        'protocol.toml: arm "vectors": embedding.dim: must be a whole number '
         "of at least 2, or a list of them, got 1000.0",
-    )  # fmt: skip
+    )
     errs("budget ladder --mechanism purkayastha:epsilon=4", "purkayastha: missing parameter dim")
-    errs("budget ladder --mechanism purkayastha:epsilon=-1,dim=16", "purkayastha: epsilon must be from 0 to 1000, "
-         "got -1")  # fmt: skip
+    errs(
+        "budget ladder --mechanism purkayastha:epsilon=-1,dim=16", "purkayastha: epsilon must be from 0 to 1000, got -1"
+    )
     errs("budget shuffle --mechanism purkayastha:epsilon=4,dim=16", "Missing option '--users'.")
     assert "14.57" in types(one)
 
@@ -112,13 +130,16 @@ def test_whether_it_is_so(newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(catalogue, "_ADMITTED", {})
     monkeypatch.syspath_prepend(str(write_package(newcomer.home)))
     errs = newcomer.errs
-    errs("audit --mechanism quiet-coins", "--mechanism quiet-coins: there is none of that name; did you mean "
-         "'quiet-coin'?")  # fmt: skip
+    errs(
+        "audit --mechanism quiet-coins",
+        "--mechanism quiet-coins: there is none of that name; did you mean 'quiet-coin'?",
+    )
     missing = "is its package installed, or its folder on PYTHONPATH?"
     errs(
-        "audit --mechanism quiet.noise:Direktion", "quiet.noise:Direktion: cannot be imported (AttributeError: module "
+        "audit --mechanism quiet.noise:Direktion",
+        "quiet.noise:Direktion: cannot be imported (AttributeError: module "
         f"'quiet.noise' has no attribute 'Direktion'); {missing}",
-    )  # fmt: skip
+    )
     own = "audit --mechanism quiet.noise:Direction"
     errs(f"{own} --draws 10", "--draws 10: at the confidence of an audit take from 20,000 to 2,000,000 draws")
     errs(f"{own} --draws many", "Invalid value for '--draws': 'many' is not a valid integer.")

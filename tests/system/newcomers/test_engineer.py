@@ -21,14 +21,20 @@ from tests.support.paths import ROOT
 from tests.support.quickstart import asks, quickstart
 
 STUDY = {
-    "name": "mine", "data": {"public-size": 80, "test-size": 40}, "population": {"users": 60},
-    "encoder": {"model": "bert", "max-length": 32}, "shuffle": {"minimum-users": 5},
+    "name": "mine",
+    "data": {"public-size": 80, "test-size": 40},
+    "population": {"users": 60},
+    "encoder": {"model": "bert", "max-length": 32},
+    "shuffle": {"minimum-users": 5},
     "policy": {"embedding": 32.0, "label": 3.0},
-    "arm": [{
-        "name": "vectors", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 8},
-        "label": {"mechanism": "randomized-response", "epsilon": 2.0},
-    }],
-}  # fmt: skip
+    "arm": [
+        {
+            "name": "vectors",
+            "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 8},
+            "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+        }
+    ],
+}
 SENTENCE = '"a fine film"'
 
 
@@ -62,8 +68,10 @@ def makes_a_device(engineer: Newcomer) -> None:
         "device bundle --run run --out bundle --precision fp16",
         'encoder.precision: must be "fp32", "int8", "int4", got \'fp16\'; did you mean "fp32"?',
     )
-    errs(f"device bundle --run run --out run {keys}", "bundle: run is there already and not an empty folder; name "
-         "another one")  # fmt: skip
+    errs(
+        f"device bundle --run run --out run {keys}",
+        "bundle: run is there already and not an empty folder; name another one",
+    )
     assert "for embedding, label of vectors" in types(f"device bundle --run run --out bundle {keys}")
 
     install = "device install --bundle bundle --device me"
@@ -92,8 +100,7 @@ def gives_it_records(engineer: Newcomer) -> None:
     )
     errs(
         "device add me --file notes.csv --text said --label mood --classes negative,positive",
-        'notes.csv: line 2: its label is none of the 2 classes; correct it, or name the class in '
-        "--classes",
+        "notes.csv: line 2: its label is none of the 2 classes; correct it, or name the class in --classes",
     )
     assert "2 records of user 0" in types("device add me --file notes.csv --text said --label mood --classes bad,good")
     errs("device ledger bundle", "bundle: is no device's folder; name the one that holds node.json and ledger.sqlite")
@@ -109,10 +116,11 @@ def test_from_a_run_to_a_device_that_asks(engineer: Newcomer) -> None:
     with serving(model, certificate=own / "cert.pem", key=own / "cert.key") as address:
         ask = f"device ask me {SENTENCE} --server {address} --root-certificates keys/ca/ca.pem"
         errs(
-            ask, "me: its policy lets releases go only among those of at least 5 users, and a question goes alone; if "
+            ask,
+            "me: its policy lets releases go only among those of at least 5 users, and a question goes alone; if "
             "the server may see which release is yours, set minimum_users to 0 in node.json; nothing was charged",
             makes="me/asked.sqlite",
-        )  # fmt: skip
+        )
         plain = address.replace("https", "http")
         errs(
             f"device ask me {SENTENCE} --server {plain} --root-certificates keys/ca/ca.pem",
@@ -125,10 +133,7 @@ def test_from_a_run_to_a_device_that_asks(engineer: Newcomer) -> None:
     said = types("device ledger me")
     assert "the embedding of 1 record, to the stage ask: ε = 31.42 at worst each (ε = 10·d_angular)" in said
     assert "sentence 1 that was asked about: embedding ε = 31.42 at worst" in said
-    errs(
-        "budget ladder --ledger me",
-        "--ledger me: is a folder; name the ledger in it, as me/ledger.sqlite",
-    )
+    errs("budget ladder --ledger me", "--ledger me: is a folder; name the ledger in it, as me/ledger.sqlite")
     assert "31.42" in types("budget ladder --ledger me/ledger.sqlite")
     assert len(engineer.mistakes) >= 10
 
@@ -139,9 +144,9 @@ def test_a_mechanism_of_his_own(engineer: Newcomer, monkeypatch: pytest.MonkeyPa
     (engineer.home / "his_noise.py").write_text(python_of("own-mechanism.md"), encoding="utf-8")
     try:
         engineer.errs(
-            "audit --mechanism purkayasta", "--mechanism purkayasta: there is none of that name; did you mean "
-            "'purkayastha'?",
-        )  # fmt: skip
+            "audit --mechanism purkayasta",
+            "--mechanism purkayasta: there is none of that name; did you mean 'purkayastha'?",
+        )
         engineer.errs(
             "audit --mechanism his_noise:Con",
             "his_noise:Con: cannot be imported (AttributeError: module 'his_noise' has no attribute 'Con'); is its "
@@ -150,9 +155,10 @@ def test_a_mechanism_of_his_own(engineer: Newcomer, monkeypatch: pytest.MonkeyPa
         assert "holds" in engineer.types("audit --mechanism his_noise:Coin --draws 20000")
         own = "simulate study.toml --set arm.0.label.mechanism=his_noise:Coin"
         engineer.errs(
-            f"{own} --set arm.0.label.epsilon=4 --out own", 'study.toml: arm "vectors": label: worst-case ε 4 is above '
+            f"{own} --set arm.0.label.epsilon=4 --out own",
+            'study.toml: arm "vectors": label: worst-case ε 4 is above '
             "policy.label = 3, so its users refuse; raise the limit or lower epsilon",
-        )  # fmt: skip
+        )
         engineer.types(f"{own} --out own")
     finally:
         sys.modules.pop("his_noise", None)
@@ -175,19 +181,32 @@ def test_the_mod_in_his_app(newcomer: Newcomer) -> None:
     assert "2 releases of 2 users" in said and "statistic" in said
 
     accounted, sent = known["accounted"], {"train": {"arrays": known["update"]}}
-    endless, small, enough = (known["Policy"](**limits) for limits in (
-        {"statistic": 8.0}, {"statistic": 1.0, "total": 8.0}, {"statistic": 8.0, "total": 8.0}
-    ))  # fmt: skip
+    endless, small, enough = (
+        known["Policy"](**limits)
+        for limits in ({"statistic": 8.0}, {"statistic": 1.0, "total": 8.0}, {"statistic": 8.0, "total": 8.0})
+    )
     for policy, releases, instead, line in (
         (endless, sent, {}, "accounted: the policy needs a finite total: a server may ask without end"),
         (small, sent, {}, f"accounted: train: arrays: {REFUSALS['channel'][1]}"),
-        (enough, {"train": {"arrays": {"mechanism": "privunti", "epsilon": 2.0, "norm": 1.0}}}, {},
-         "statistic: unknown mechanism 'privunti'; did you mean 'privunit'?"),
-        (enough, {"train": {"arrays": {"mechanism": "privunit", "epsilon": 2.0}}}, {},
-         "accounted: arrays: give the norm that its update is clipped to, above 0, got None"),
-        (enough, sent, {"num-examples": 1},
-         'accounted: instead: write "record.key" and a finite number or None, got \'num-examples\''),
-    ):  # fmt: skip
+        (
+            enough,
+            {"train": {"arrays": {"mechanism": "privunti", "epsilon": 2.0, "norm": 1.0}}},
+            {},
+            "statistic: unknown mechanism 'privunti'; did you mean 'privunit'?",
+        ),
+        (
+            enough,
+            {"train": {"arrays": {"mechanism": "privunit", "epsilon": 2.0}}},
+            {},
+            "accounted: arrays: give the norm that its update is clipped to, above 0, got None",
+        ),
+        (
+            enough,
+            sent,
+            {"num-examples": 1},
+            "accounted: instead: write \"record.key\" and a finite number or None, got 'num-examples'",
+        ),
+    ):
         with pytest.raises(ValueError) as caught:
             accounted("other.sqlite", policy, releases, instead=instead)
         assert str(caught.value) == line

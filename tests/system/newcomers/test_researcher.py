@@ -17,9 +17,12 @@ from tests.support.newcomers import Newcomer
 ROWS = 300
 STUDY = "mine/experiment.toml --set encoder.model=bert"
 ARMS = (
-    "centralised, not private †", "no noise †", "one vector, ε = 8", "one vector, ε = 2",
+    "centralised, not private †",
+    "no noise †",
+    "one vector, ε = 8",
+    "one vector, ε = 2",
     "as published: Purkayastha, ε = 10, label ε = 2",
-)  # fmt: skip
+)
 
 
 def table(file: Path) -> None:
@@ -29,10 +32,12 @@ def table(file: Path) -> None:
     for i in range(ROWS):
         said = " ".join(rng.choice(["the", "film", "book", "a", "plot", "and", "very"], size=10))
         text = f"{said} {('bad', 'good')[i % 2]}; seen {i} times"
-        rows.append([
-            f"<p>{text}<br /><br />for &pound;9 &amp; more</p>" if i % 5 == 0 else text,
-            ("negative", "positive", "Negative", "POSITIVE ")[i % 2 + 2 * (i % 17 == 0)],
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"<p>{text}<br /><br />for &pound;9 &amp; more</p>" if i % 5 == 0 else text,
+                ("negative", "positive", "Negative", "POSITIVE ")[i % 2 + 2 * (i % 17 == 0)],
+            ]
+        )
     rows += [[rows[1][0].upper(), "positive"], ["who can say what it was", "postive"], ["", "negative"]]
     with open(file, "w", encoding="utf-8", newline="") as opened:
         csv.writer(opened, delimiter=";").writerows([["review", "sentiment"], *rows])
@@ -48,16 +53,17 @@ def begins(newcomer: Newcomer) -> None:
         "init mine --from reviews.csv --text review --label review",
         "reviews.csv: --text and --label are one column; name two",
     )
-    errs(
-        "init mine --from reviews.csv --seed 1.5",
-        "Invalid value for '--seed': '1.5' is not a valid integer.",
-    )
+    errs("init mine --from reviews.csv --seed 1.5", "Invalid value for '--seed': '1.5' is not a valid integer.")
     said = types("init mine --from reviews.csv --text review --label sentiment")
     for found in (
-        "300 of 303 rows", "1 of 303 rows have nothing in column review or sentiment", "60 texts hold HTML",
-        'is also spelled "Negative" (9)', 'label "postive" has 1 row', "1 texts are repeated",
+        "300 of 303 rows",
+        "1 of 303 rows have nothing in column review or sentiment",
+        "60 texts hold HTML",
+        'is also spelled "Negative" (9)',
+        'label "postive" has 1 row',
+        "1 texts are repeated",
         "sottovoce simulate mine/experiment.toml",
-    ):  # fmt: skip
+    ):
         assert found in said, said
     errs("init mine --from reviews.csv", "mine: is there already; name another: sottovoce init NAME")
 
@@ -87,10 +93,7 @@ def runs_it(newcomer: Newcomer) -> None:
         f"mine/experiment.toml: --set {named}: number the arm, from 0 to 6, as arm.0.embedding.epsilon=4",
     )
     errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
-    errs(
-        "summarize runs/seed-1",
-        "runs/seed-1: holds no readable results.json; name the folder of a finished run",
-    )
+    errs("summarize runs/seed-1", "runs/seed-1: holds no readable results.json; name the folder of a finished run")
     for seed in (1, 2):
         newcomer.types(f"simulate {STUDY} --set seed={seed} --out runs/seed-{seed}")
 

@@ -52,11 +52,14 @@ def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, see
         "pair": list(pair),
         "claimed": {"epsilon": epsilon, "delta": delta},
         "measured": {
-            "delta": excess_of(counts, epsilon, finding.alpha), "confidence": 1 - finding.alpha,
-            "hits": counts.hits, "misses": counts.misses, "draws": [counts.own, counts.other],
+            "delta": excess_of(counts, epsilon, finding.alpha),
+            "confidence": 1 - finding.alpha,
+            "hits": counts.hits,
+            "misses": counts.misses,
+            "draws": [counts.own, counts.other],
         },
         "event": {"swapped": event.swapped, "threshold": event.threshold, "test": test.stated()},
-    }  # fmt: skip
+    }
 
 
 def certificate_of_bets(
@@ -73,12 +76,13 @@ def certificate_of_bets(
         seed: Seed of the audit.
     """
     return _about(source, draws, seed) | {
-        "what": BESIDE if stopped.beside else DRAW, "pair": list(stopped.pair),
+        "what": BESIDE if stopped.beside else DRAW,
+        "pair": list(stopped.pair),
         "claimed": {"epsilon": claimed[0], "delta": claimed[1]},
         "measured": {"log10_wealth": stopped.log_wealth / math.log(10), "confidence": 1 - alpha},
         "process": [list(each) for each in stopped.process],
         "bet": stopped.bet.stated() | {"test": stopped.test.stated()},
-    }  # fmt: skip
+    }
 
 
 def certificate_of_one_run(source: Source, found: Mapping[str, Any], *, seed: int, confidence: float) -> dict[str, Any]:
@@ -95,11 +99,17 @@ def certificate_of_one_run(source: Source, found: Mapping[str, Any], *, seed: in
 
 def _about(source: Source, draws: int, seed: int) -> dict[str, Any]:
     return {
-        "format": FORMAT, "command": source.command, "claim": source.claim.stated(), "draws": draws, "seed": seed,
+        "format": FORMAT,
+        "command": source.command,
+        "claim": source.claim.stated(),
+        "draws": draws,
+        "seed": seed,
         "versions": {
-            "sottovoce": version("sottovoce"), "python": platform.python_version(), "audited": source.claim.version,
+            "sottovoce": version("sottovoce"),
+            "python": platform.python_version(),
+            "audited": source.claim.version,
         },
-    }  # fmt: skip
+    }
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -156,9 +166,16 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     counts: Counts = Event(0, bool(event["swapped"]), threshold).counted(test(rows[0]), test(rows[1]))
     measured = excess_of(counts, epsilon, CHECKED)
     return {
-        "confirmed": measured > delta, "epsilon": epsilon, "claimed": delta, "measured": measured,
-        "hits": counts.hits, "misses": counts.misses, "draws": n, "seed": seed, "confidence": 1 - CHECKED,
-    }  # fmt: skip
+        "confirmed": measured > delta,
+        "epsilon": epsilon,
+        "claimed": delta,
+        "measured": measured,
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "draws": n,
+        "seed": seed,
+        "confidence": 1 - CHECKED,
+    }
 
 
 def _bet_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
@@ -184,9 +201,14 @@ def _bet_again(written: Mapping[str, Any], source: Source, seed: int | None) -> 
         if joint and (sides == 0).any():
             known = rows[sides == 0]
     return {
-        "confirmed": wealth >= -math.log(CHECKED), "epsilon": bet.epsilon, "claimed": bet.delta,
-        "log10_wealth": wealth / math.log(10), "draws": drawer.drawn, "seed": seed, "confidence": 1 - CHECKED,
-    }  # fmt: skip
+        "confirmed": wealth >= -math.log(CHECKED),
+        "epsilon": bet.epsilon,
+        "claimed": bet.delta,
+        "log10_wealth": wealth / math.log(10),
+        "draws": drawer.drawn,
+        "seed": seed,
+        "confidence": 1 - CHECKED,
+    }
 
 
 def _run_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
@@ -201,6 +223,13 @@ def _run_again(written: Mapping[str, Any], source: Source, seed: int | None) -> 
     mu, epsilon = lower(claim, canaries, guesses, right, CHECKED)
     confirmed = mu > claim.mu if mu is not None and claim.mu is not None else epsilon > (claim.epsilon or 0.0)
     return {
-        "confirmed": confirmed, "epsilon": epsilon, "claimed": claim.delta, "measured": claim.delta, "hits": right,
-        "misses": guesses - right, "draws": 1, "seed": seed, "confidence": 1 - CHECKED,
-    }  # fmt: skip
+        "confirmed": confirmed,
+        "epsilon": epsilon,
+        "claimed": claim.delta,
+        "measured": claim.delta,
+        "hits": right,
+        "misses": guesses - right,
+        "draws": 1,
+        "seed": seed,
+        "confidence": 1 - CHECKED,
+    }

@@ -92,20 +92,28 @@ def audited(source: Source, *, seed: int, family: float) -> tuple[dict[str, Any]
     canaries = canaries_of(claim)
     alpha = family / len(guesses_of(canaries))
     found = [
-        (*lower(claim, canaries, n, right, alpha), n, right)
-        for n, right in right_of(source, canaries, seed).items()
-    ]  # fmt: skip
+        (*lower(claim, canaries, n, right, alpha), n, right) for n, right in right_of(source, canaries, seed).items()
+    ]
     mu, epsilon, guesses, right = max(found, key=lambda each: each[1])
     claimed = gaussian_epsilon(claim.mu, claim.at) if claim.mu is not None else claim.epsilon
     broken = mu > claim.mu if mu is not None and claim.mu is not None else epsilon > (claim.epsilon or 0.0)
     entry = {
-        "name": " ".join(part for part in (claim.name, claim.version) if part), "about": ONE_RUN,
+        "name": " ".join(part for part in (claim.name, claim.version) if part),
+        "about": ONE_RUN,
         "pair": f"each of {canaries:,} canaries in or out; {right:,} of {guesses:,} guesses right",
         "worst_case": np.inf if claim.epsilon is None else claim.epsilon,
-        "claimed": np.inf if claim.mu is not None or claim.delta else claim.epsilon, "exact": None,
-        "measured": 0.0 if claim.mu is not None or claim.delta else epsilon, "claimed_at_delta": claimed,
-        "exact_at_delta": None, "measured_at_delta": epsilon, "measured_mu": mu, "deltas": [], "draws": 1,
-        "confidence": 1 - alpha, "reach": np.inf, "verdict": "violated" if broken else "holds",
-    }  # fmt: skip
+        "claimed": np.inf if claim.mu is not None or claim.delta else claim.epsilon,
+        "exact": None,
+        "measured": 0.0 if claim.mu is not None or claim.delta else epsilon,
+        "claimed_at_delta": claimed,
+        "exact_at_delta": None,
+        "measured_at_delta": epsilon,
+        "measured_mu": mu,
+        "deltas": [],
+        "draws": 1,
+        "confidence": 1 - alpha,
+        "reach": np.inf,
+        "verdict": "violated" if broken else "holds",
+    }
     evidence = {"canaries": canaries, "guesses": guesses, "right": right, "epsilon": epsilon, "mu": mu}
     return entry, evidence if broken else None

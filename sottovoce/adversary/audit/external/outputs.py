@@ -218,9 +218,7 @@ def named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool =
 
 
 #: Fast tests for a search over many pairs: frequencies of draws, and a linear score.
-QUICK: tuple[Fit, ...] = (
-    named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned),
-)  # fmt: skip
+QUICK: tuple[Fit, ...] = (named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned))
 
 
 #: For draws with a stated density: its ratio, in the last column.

@@ -30,11 +30,15 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
     """
     claim = drawer.source.claim
     made = Game(
-        name=" ".join(part for part in (claim.name, claim.version) if part), about=DRAW,
-        pair=f"{shown(pair[0])} / {shown(pair[1])}", worst=np.inf if claim.epsilon is None else claim.epsilon,
-        theorem=claim.of_pair(*pair, claim.at), draw=_drawn(drawer, pair, DRAW), fits=strong(drawer.reader),
+        name=" ".join(part for part in (claim.name, claim.version) if part),
+        about=DRAW,
+        pair=f"{shown(pair[0])} / {shown(pair[1])}",
+        worst=np.inf if claim.epsilon is None else claim.epsilon,
+        theorem=claim.of_pair(*pair, claim.at),
+        draw=_drawn(drawer, pair, DRAW),
+        fits=strong(drawer.reader),
         gaussian=claim.mu is not None,
-    )  # fmt: skip
+    )
     if claim.time:
         return [made]
     return [made, replace(made, about=BESIDE, draw=_drawn(drawer, pair, BESIDE), share=0.25)]

@@ -7,11 +7,7 @@ from typing import Any
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external import one_run
-from sottovoce.adversary.audit.external.certificate import (
-    certificate,
-    certificate_of_bets,
-    certificate_of_one_run,
-)
+from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_bets, certificate_of_one_run
 from sottovoce.adversary.audit.external.drawer import Drawer
 from sottovoce.adversary.audit.external.pairs import BESIDE, DRAW, games_of
 from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
@@ -39,8 +35,8 @@ def check_seed(seed: int) -> None:
 
 
 def audit_source(
-    source: Source, *, draws: int, seed: int, family: float = FAMILY, fixed: bool = False,
-) -> dict[str, Any]:  # fmt: skip
+    source: Source, *, draws: int, seed: int, family: float = FAMILY, fixed: bool = False
+) -> dict[str, Any]:
     """Run an audit of a source.
 
     The search bets on what it finds, and a violation stops the audit (`audit.external.sequential`). If none is found,
@@ -101,11 +97,20 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
         "name": " ".join(part for part in (claim.name, claim.version) if part),
         "about": BESIDE if stopped is not None and stopped.beside else DRAW,
         "pair": f"{shown(pair[0])} / {shown(pair[1])}",
-        "worst_case": math.inf if claim.epsilon is None else claim.epsilon, "claimed": of_pair.pure, "exact": None,
-        "measured": 0.0 if math.isinf(pure) else pure, "claimed_at_delta": of_pair.at_delta, "exact_at_delta": None,
-        "measured_at_delta": at_delta, "measured_mu": None, "deltas": [], "draws": drawer.drawn,
-        "confidence": 1 - family, "reach": math.inf, "verdict": "holds" if stopped is None else "violated",
-    }  # fmt: skip
+        "worst_case": math.inf if claim.epsilon is None else claim.epsilon,
+        "claimed": of_pair.pure,
+        "exact": None,
+        "measured": 0.0 if math.isinf(pure) else pure,
+        "claimed_at_delta": of_pair.at_delta,
+        "exact_at_delta": None,
+        "measured_at_delta": at_delta,
+        "measured_mu": None,
+        "deltas": [],
+        "draws": drawer.drawn,
+        "confidence": 1 - family,
+        "reach": math.inf,
+        "verdict": "holds" if stopped is None else "violated",
+    }
     kept = []
     if stopped is not None:
         point = stopped.bet.epsilon, stopped.bet.delta

@@ -142,9 +142,11 @@ def pair_of(claim: Claim, pair: Any) -> Pair:
 
 
 def _followed(
-    queue: Iterator[Pair], ranked: list[tuple[float, Pair]],
-    moved: Callable[[Pair, np.random.Generator], Pair] | None, rng: np.random.Generator,
-) -> Iterator[Pair]:  # fmt: skip
+    queue: Iterator[Pair],
+    ranked: list[tuple[float, Pair]],
+    moved: Callable[[Pair, np.random.Generator], Pair] | None,
+    rng: np.random.Generator,
+) -> Iterator[Pair]:
     """Yield the pairs of a queue, then moved copies of the worst of them."""
     yield from queue
     while moved is not None and ranked:

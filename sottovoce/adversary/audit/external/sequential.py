@@ -121,9 +121,14 @@ def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair
 
 
 def _bets(
-    drawer: Drawer, pool: Pool, pair: Pair, until: tuple[int, int], alpha: float, wealth: tuple[float, float],
+    drawer: Drawer,
+    pool: Pool,
+    pair: Pair,
+    until: tuple[int, int],
+    alpha: float,
+    wealth: tuple[float, float],
     process: list[tuple[int, float]],
-) -> tuple[Stopped | None, float]:  # fmt: skip
+) -> tuple[Stopped | None, float]:
     """Bet on a pair, and return the violation, if one is found, and what 1 became.
 
     Args:
@@ -181,13 +186,16 @@ def beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: Fl
 def _alone(claim: Claim) -> tuple[Fit, ...]:
     """Return the scores of a draw by itself."""
     return (
-        named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned),
-        named("trees", (1, None), trees()), *((DENSITY,) if claim.density else ()),
-    )  # fmt: skip
+        named("frequencies", (0, 1), frequencies, whole=True),
+        named("linear", (1, None), learned),
+        named("trees", (1, None), trees()),
+        *((DENSITY,) if claim.density else ()),
+    )
 
 
 #: Scores of a draw beside a known one.
 _JOINT: tuple[Fit, ...] = (
-    named("linear", (1, None), learned), named("trees", (1, None), trees()),
+    named("linear", (1, None), learned),
+    named("trees", (1, None), trees()),
     named("equal", (-1, None), frequencies, whole=True),
-)  # fmt: skip
+)

@@ -241,14 +241,21 @@ def test_a_column_of_a_file_is_an_attribute(tmp_path):
     lines = ["\t".join(map(str, row)) for row in [("words", "label", "kind"), *rows, ("text 0", 0, "blue")]]
     for name in ("train.tsv", "test.tsv"):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    study = from_table({
-        "name": "files", "data": {
-            "source": "files", "path": str(tmp_path), "train": "train.tsv", "test": "test.tsv", "text": "words",
-            "label": "label",
-        },
-        "policy": {"embedding": 30.0, "accept-unprotected": ["label: public in this test"]},
-        "arm": [{"name": "noisy", **ARMS["purkayastha"]}],
-    })  # fmt: skip
+    study = from_table(
+        {
+            "name": "files",
+            "data": {
+                "source": "files",
+                "path": str(tmp_path),
+                "train": "train.tsv",
+                "test": "test.tsv",
+                "text": "words",
+                "label": "label",
+            },
+            "policy": {"embedding": 30.0, "accept-unprotected": ["label: public in this test"]},
+            "arm": [{"name": "noisy", **ARMS["purkayastha"]}],
+        }
+    )
     about = attack_attributes.column(study, None, "kind")
     assert about["text 1"] == "blue" and len(about) == 89 and "text 0" not in about  # of which the file says two
     found = attack_attributes.collected(about, [f"text {i}" for i in range(60)], [f"text {i}" for i in range(50, 95)])
@@ -298,9 +305,14 @@ def shared(tmp_path_factory):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", ",", *words]
     (folder / "model" / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     config = BertConfig(
-        vocab_size=len(pieces), hidden_size=128, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        hidden_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(3)
         BertModel(config).save_pretrained(folder / "model")
@@ -312,15 +324,19 @@ def shared(tmp_path_factory):
 
 def made(shared, out, arms, **sections):
     """The folder of a run of 80 users, made without Flower."""
-    study = from_table({
-        "name": "attacked", "seed": 1,
-        "data": {"source": "built-in", "public-size": 400, "test-size": 40},
-        "population": {"users": 80, "users-per-node": 40},
-        "encoder": {"model": str(shared / "model"), "max-length": 48},
-        "shuffle": {"minimum-users": 10},
-        "policy": {"embedding": 32.0, "accept-unprotected": ["label: public in this test"]},
-        "arm": [{"name": name, **values} for name, values in arms.items()], **sections,
-    })  # fmt: skip
+    study = from_table(
+        {
+            "name": "attacked",
+            "seed": 1,
+            "data": {"source": "built-in", "public-size": 400, "test-size": 40},
+            "population": {"users": 80, "users-per-node": 40},
+            "encoder": {"model": str(shared / "model"), "max-length": 48},
+            "shuffle": {"minimum-users": 10},
+            "policy": {"embedding": 32.0, "accept-unprotected": ["label: public in this test"]},
+            "arm": [{"name": name, **values} for name, values in arms.items()],
+            **sections,
+        }
+    )
 
     run(study, out, engine=in_process)
     shutil.rmtree(out / UNFINISHED)

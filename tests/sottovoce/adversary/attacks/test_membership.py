@@ -131,9 +131,7 @@ def shadow_world(n: int, models: int, gap: float, rng: np.random.Generator):
 def test_lira_finds_what_thresholds_miss(models):
     gap, rng = 3.0, np.random.default_rng(4)
     log_p, shadows, inside, labels, members = shadow_world(4000, models, gap, rng)
-    evidence = lira.evidence(
-        lira.scaled(log_p, labels), np.stack([lira.scaled(s, labels) for s in shadows]), inside
-    )
+    evidence = lira.evidence(lira.scaled(log_p, labels), np.stack([lira.scaled(s, labels) for s in shadows]), inside)
     rate = scores.balanced(evidence > 0, members)
     # The two means are known to 2/S each: what is compared with their middle has the variance 1 + 1/S.
     theory = ndtr(gap / 2 / math.sqrt(1 + 1 / models))
@@ -197,9 +195,7 @@ def test_a_model_that_does_not_remember_is_not_accused():
         high["threshold"] += rate.success - 0.5 > 2 * rate.error
         high["area"] += area.success - 0.5 > 2 * area.error
         log_p, shadows, inside, labels, members = shadow_world(200, 8, 0.0, rng)
-        ratio = lira.evidence(
-            lira.scaled(log_p, labels), np.stack([lira.scaled(s, labels) for s in shadows]), inside
-        )
+        ratio = lira.evidence(lira.scaled(log_p, labels), np.stack([lira.scaled(s, labels) for s in shadows]), inside)
         rate = scores.balanced(ratio > 0, members)
         high["lira"] += rate.success - 0.5 > 2 * rate.error
     assert all(count <= 13 for count in high.values()), high

@@ -61,8 +61,13 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
             (folder / name).write_text("\n".join(["text\tlabel", *rows]) + "\n")
     table: dict[str, dict] = {
         "data": {
-            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
-            "label": "label", "public": {"fraction": 0.2, "labels": True, "split": "random"},
+            "source": "files",
+            "path": str(folder),
+            "train": "train.tsv",
+            "test": "test.tsv",
+            "text": "text",
+            "label": "label",
+            "public": {"fraction": 0.2, "labels": True, "split": "random"},
             "overlap": "made of few words",
         },
         "population": {"users": USERS, "users-per-node": 30},
@@ -70,7 +75,7 @@ def study(folder: Path, way: str, *arms: dict, **sections: dict) -> Experiment:
         "training": {"protocol": way, "epochs": 2, "batch-size": 10},
         "shuffle": {"enabled": False},
         "policy": {"embedding": 7.0, "text": 1000.0, "label": 3.0, "accept-unprotected": ["label: made up"]},
-    }  # fmt: skip
+    }
     for name, values in sections.items():
         table[name] = table.get(name, {}) | values
     return from_table({"name": "small", "seed": 5, "arm": list(arms), **table})
@@ -142,9 +147,8 @@ def test_release_once(released, capsys):
     folder, _ = released
     found = results(folder, shadows=8)
     assert set(found) == {
-        f"{arm}: {name.removeprefix('membership-')}" for arm in ("clear", "noisy", "prior")
-        for name in RECORDS
-    }  # fmt: skip
+        f"{arm}: {name.removeprefix('membership-')}" for arm in ("clear", "noisy", "prior") for name in RECORDS
+    }
     for name, e in found.items():
         assert (e["texts"], e["others"], e["baseline"], e["stage"]) == (USERS, USERS, 0.5, "train-1, train-2")
         if name != "clear: releases":
@@ -185,11 +189,17 @@ def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
     """Two rounds of self-training: the vectors of the last are attacked under the encoder of the first, embeddings of
     test users under that of the last."""
     arm = {"name": "one", "embedding": PURKAYASTHA, "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 4}}
-    folder = finished(study(
-        shared, "statistics", arm, training={"self-training": True, "rounds": 2},
-        data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
-        policy={"vector": 4.0, "accept-unprotected": []},
-    ), tmp_path / "run")  # fmt: skip
+    folder = finished(
+        study(
+            shared,
+            "statistics",
+            arm,
+            training={"self-training": True, "rounds": 2},
+            data={"public": {"fraction": 0.2, "labels": False, "split": "random"}},
+            policy={"vector": 4.0, "accept-unprotected": []},
+        ),
+        tmp_path / "run",
+    )
     found = attack(Attack(folder, ("vector-text", "linkage-stages"), attributes=("label",)))["entries"]
     assert [(e["attack"], e["stage"]) for e in found] == [("linkage-stages", "test"), ("vector-text", "train-2")]
     vectors = found[1]
@@ -223,9 +233,12 @@ def test_sanitized_text(shared, tmp_path):
     """A model trained on texts as they are knows them in the form that it read; random words tell nothing."""
     arms = [
         {"name": "clear", "reference": True, "text": {"mechanism": "identity", "tokens": 8, "length": "kept"}},
-        {"name": "random", "text": {"mechanism": "random", "tokens": 8}, "label": {
-            "mechanism": "randomized-response", "epsilon": 1.0}},
-    ]  # fmt: skip
+        {
+            "name": "random",
+            "text": {"mechanism": "random", "tokens": 8},
+            "label": {"mechanism": "randomized-response", "epsilon": 1.0},
+        },
+    ]
     experiment = study(shared, "sanitized-text", *arms, training={"epochs": 40})
     folder = finished(experiment, tmp_path / "run")
     found = results(folder, *THRESHOLDS, "membership-releases")

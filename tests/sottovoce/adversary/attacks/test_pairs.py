@@ -54,8 +54,10 @@ def test_a_pair_is_found_among_releases(pair):
 
 def test_two_releases_of_a_pair_are_linked_by_both_sides(pair):
     x = texts(30, 3)
-    again = pair.sample(x.reshape(30, 6), rng=SimulationStreams(2).rows(
-        np.arange(30), np.zeros(30, np.int64), stage="u", channel="text")).astype(np.int64)  # fmt: skip
+    again = pair.sample(
+        x.reshape(30, 6),
+        rng=SimulationStreams(2).rows(np.arange(30), np.zeros(30, np.int64), stage="u", channel="text"),
+    ).astype(np.int64)
     prior = tokens.unigram(WORDS, unknown=0.1)
     one = released(pair, x)
     both = linkage.scores(Channel(pair), prior, one, again)

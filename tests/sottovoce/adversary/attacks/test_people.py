@@ -48,10 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     teacher = [f"{k % 2}\tit is {' '.join(rng.choice(GOOD if k % 2 else BAD, 3))} ." for k in range(300)]
     for name, header, rows in (
         ("profiles", "author\tage\tsex\tcity_country\teducation\tincome_level\trelationship_status", profiles),
-        ("comments", "author\tsentence", comments), ("comments_redacted", "author\tsentence", redacted),
+        ("comments", "author\tsentence", comments),
+        ("comments_redacted", "author\tsentence", redacted),
         ("guesses_gpt4", "text\tauthor\tattribute\tfirst_right\tone_of_three_right", guesses),
         ("teacher", "label\tsentence", teacher),
-    ):  # fmt: skip
+    ):
         (place / f"{name}.tsv").write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return place
 
@@ -62,9 +63,11 @@ def results(folder: Path) -> dict:
     task = people.sentiment(folder / "teacher.tsv", found.texts, seed=1)
     vocabulary = Vocabulary(WORDS, np.random.default_rng(2).normal(size=(len(WORDS), 4)).astype(np.float32))
     texts = {
-        "redaction": {"mechanism": "redaction"}, "SanText": {"mechanism": "santext", "epsilon": 0.01},
-        "DP-MLM": {"mechanism": "dp-mlm", "epsilon": 100.0}, "Presidio": people.TEXTS["Presidio"],
-    }  # fmt: skip
+        "redaction": {"mechanism": "redaction"},
+        "SanText": {"mechanism": "santext", "epsilon": 0.01},
+        "DP-MLM": {"mechanism": "dp-mlm", "epsilon": 100.0},
+        "Presidio": people.TEXTS["Presidio"],
+    }
     study = people.Study(found, task, None, texts, 1, Counts(), vocabulary)
     return people.compare(study)
 

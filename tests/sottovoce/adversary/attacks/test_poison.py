@@ -14,31 +14,28 @@ from sottovoce.adversary.attacks import knowledge
 from sottovoce.adversary.attacks import poison as attack_poison
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
-from sottovoce.adversary.estimators.poison import (
-    STEPS,
-    imitations,
-    leaning,
-    points,
-    strongest,
-    unseen,
-    worst_direction,
-)
+from sottovoce.adversary.estimators.poison import STEPS, imitations, leaning, points, strongest, unseen, worst_direction
 from tests.support.studies import LocalGrid, experiment, make_nodes, prepared, run_arms, use_folder
 
 VECTOR = {"name": "vector", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}}
 ONCE = {
-    "name": "once", "protocol": "release-once", "embedding": {"mechanism": "purkayastha", "epsilon": 8.0, "dim": 3},
+    "name": "once",
+    "protocol": "release-once",
+    "embedding": {"mechanism": "purkayastha", "epsilon": 8.0, "dim": 3},
     "label": {"mechanism": "randomized-response", "epsilon": 3.0},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of users who released one vector each, and of users who released an embedding and a label each."""
     small = experiment(
-        VECTOR, ONCE, training={"protocol": "statistics"}, data={"public": {"labels": False}},
+        VECTOR,
+        ONCE,
+        training={"protocol": "statistics"},
+        data={"public": {"labels": False}},
         policy={"vector": 4.0, "embedding": 32.0, "label": 5.0},
-    )  # fmt: skip
+    )
     ready = prepared(small)
     use_folder(tmp_path / "nodes", monkeypatch)
     run_arms(small, LocalGrid(make_nodes(small, tmp_path / "nodes")), models=tmp_path / "models")

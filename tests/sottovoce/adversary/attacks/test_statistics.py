@@ -112,8 +112,10 @@ def test_a_question_for_a_value_gets_far_more_than_an_honest_one_and_no_more_tha
     rng = np.random.default_rng(2)
     n, m, values = 800, 24, 4
     of = rng.integers(values, size=2 * n)
-    h = np.concatenate([1.5 * np.eye(values)[of] + 0.3 * rng.normal(size=(2 * n, values)),
-                        2.0 * rng.normal(size=(2 * n, m - values))], axis=1).astype(np.float32)  # fmt: skip
+    h = np.concatenate(
+        [1.5 * np.eye(values)[of] + 0.3 * rng.normal(size=(2 * n, values)), 2.0 * rng.normal(size=(2 * n, m - values))],
+        axis=1,
+    ).astype(np.float32)
     pool = Pool(h[:n], np.full(n, -1), of[:n])
     labels, epsilon = rng.integers(2, size=n), 4.0
     asked = statistic.for_value(pool, values, epsilon, classes=2, seed=1)
@@ -151,8 +153,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = experiment(
         {"name": "clear", "reference": True, "vector": {"mechanism": "identity", "dim": 3}},
         {"name": "noisy", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}},
-        training={"protocol": "statistics"}, data={"public": {"labels": False}}, policy={"vector": 4.0},
-    )  # fmt: skip
+        training={"protocol": "statistics"},
+        data={"public": {"labels": False}},
+        policy={"vector": 4.0},
+    )
     ready = prepared(small)
     more = Corpus([f"other {i}" for i in range(USERS)], ready.held.train.labels, ready.held.train.classes)
     rows: dict[str, Any] = ready.public.encoder.rows  # type: ignore[union-attr]
@@ -163,8 +167,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "experiment.toml").write_text(to_toml(small), encoding="utf-8")
     for module in (attack_statistics, attack_public):
         monkeypatch.setattr(module, "prepared", lambda run: ready)
-    colours = {text: str(i % CLASSES) for part in (ready.public.texts, ready.held.train.texts)
-               for i, text in enumerate(part)}  # fmt: skip
+    colours = {
+        text: str(i % CLASSES) for part in (ready.public.texts, ready.held.train.texts) for i, text in enumerate(part)
+    }
     monkeypatch.setattr(attack_statistics.attributes, "column", lambda study, held, name: colours)
     split = Split(Corpus([], np.zeros(0, int), more.classes), ready.held.train, more)
     monkeypatch.setattr("sottovoce.adversary.attacks.target.load_split", lambda *_: (split, {}))

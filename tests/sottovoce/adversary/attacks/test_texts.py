@@ -276,8 +276,6 @@ def test_how_long_a_text_is_tells_of_its_attribute_too(length):
     assert of_texts[plain, np.arange(len(texts))].sum() > of_texts.max(axis=0).sum() - 0.01
 
 
-
-
 def test_a_rewritten_text_is_read_by_who_rewrites_public_texts_too():
     """A mechanism that puts another word for each, always the same: whoever learnt on texts as written is blind, and
     whoever rewrites public texts first is not. Standard error of a coin on 200 texts: .035; five of them."""

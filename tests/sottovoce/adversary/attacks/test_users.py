@@ -163,19 +163,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def finished(folder: Path, out: Path, way: str, *arms: dict, **sections: dict) -> Path:
-    small = from_table({
-        "name": "users", "seed": 5, "arm": list(arms),
-        "data": {
-            "source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv", "text": "text",
-            "label": "label", "user": "user", "overlap": "made of few words",
-            "public": {"fraction": 0.3, "labels": False, "split": "random"},
-        },
-        "population": {"users": 60, "users-per-node": 30, "assignment": "column"},
-        "encoder": {"model": str(folder / "bert"), "max-length": 16},
-        "training": {"protocol": way, "epochs": 1, "batch-size": 10}, "shuffle": {"enabled": False},
-        "policy": {"embedding": 100.0, "statistic": 4.0, "text": 1000.0, "label": 9.0,
-                   "accept-unprotected": ["label: made up"]},
-    } | sections)  # fmt: skip
+    small = from_table(
+        {
+            "name": "users",
+            "seed": 5,
+            "arm": list(arms),
+            "data": {
+                "source": "files",
+                "path": str(folder),
+                "train": "train.tsv",
+                "test": "test.tsv",
+                "text": "text",
+                "label": "label",
+                "user": "user",
+                "overlap": "made of few words",
+                "public": {"fraction": 0.3, "labels": False, "split": "random"},
+            },
+            "population": {"users": 60, "users-per-node": 30, "assignment": "column"},
+            "encoder": {"model": str(folder / "bert"), "max-length": 16},
+            "training": {"protocol": way, "epochs": 1, "batch-size": 10},
+            "shuffle": {"enabled": False},
+            "policy": {
+                "embedding": 100.0,
+                "statistic": 4.0,
+                "text": 1000.0,
+                "label": 9.0,
+                "accept-unprotected": ["label: made up"],
+            },
+        }
+        | sections
+    )
     out.mkdir()
     report.write(run(small, out, engine=in_process), out)
     shutil.rmtree(out / UNFINISHED)

@@ -218,9 +218,18 @@ def test_exposures():
     most = sum(prior[:SIZE][groups == g].max() for g in np.unique(groups))
     assert tokens.bound(quiet, prior) == pytest.approx(most, rel=1e-9) and tokens.bound(loud, prior) > 0.999
     filtered = build(
-        {"mechanism": "dp-mlm", "epsilon": 1.0, "low": 0.0, "high": 1.0, "mode": "paper", "tokens": LENGTH,
-         "antonyms": (("it", "not"),)}, channel="text", vocabulary=V,
-    )  # fmt: skip
+        {
+            "mechanism": "dp-mlm",
+            "epsilon": 1.0,
+            "low": 0.0,
+            "high": 1.0,
+            "mode": "paper",
+            "tokens": LENGTH,
+            "antonyms": (("it", "not"),),
+        },
+        channel="text",
+        vocabulary=V,
+    )
     assert tokens.bound(filtered, prior) == 1.0
 
 

@@ -135,8 +135,9 @@ def which_of_two(finished):
     ready = text_prepared(study, shared)
     about = {
         joined(text): part.classes[label]
-        for part in (ready.public, ready.held.train) for text, label in zip(part.texts, part.labels, strict=True)
-    }  # fmt: skip
+        for part in (ready.public, ready.held.train)
+        for text, label in zip(part.texts, part.labels, strict=True)
+    }
     return ready, about
 
 
@@ -163,8 +164,11 @@ def test_an_attribute_of_sanitized_texts(finished, monkeypatch):
     assert min(entries["no noise", how]["success"] for how in ("static", "adaptive")) > 0.7
     assert entries["random", "adaptive"]["success"] < 0.75 < entries["santext ε=6", "adaptive"]["success"]
     assert {e["by"].removesuffix(" of texts as written") for e in entries.values()} <= {
-        "", "words", "vectors", "sentence encoder",
-    }  # fmt: skip
+        "",
+        "words",
+        "vectors",
+        "sentence encoder",
+    }
     for e in entries.values():
         assert e["success"] <= e["bound"] + SIGMAS * max(e["error"], spread(e["bound"]))
 

@@ -288,9 +288,7 @@ LEAKS = {
 def test_leaks_beside_the_likelihood(kind, leak, monkeypatch):
     """The input's sign in a bit, a sign or a length: the likelihood ratio knows none of them, another score does."""
     sample = kind.sample
-    game = {
-        Purkayastha: Purkayastha(16, 4.0), PlanarLaplace: PlanarLaplace(16, 4.0), PrivUnit: PrivUnit(16, 2.0),
-    }[kind]  # fmt: skip
+    game = {Purkayastha: Purkayastha(16, 4.0), PlanarLaplace: PlanarLaplace(16, 4.0), PrivUnit: PrivUnit(16, 2.0)}[kind]
     game = replace(audit_games.sphere_game(game, 1e-3), share=0.2)
     blind = replace(game, fits=game.fits[:1])
     monkeypatch.setattr(
@@ -412,10 +410,10 @@ def test_a_shuffler_that_keeps_order(monkeypatch):
     assert verdicts(entries("shuffler", draws=20_000)) == {"holds"}
     shuffle = audit_client.shuffle
     monkeypatch.setattr(
-        audit_client, "shuffle", lambda replies, *, minimum_users, rng: shuffle(
-            replies, minimum_users=minimum_users, rng=Ordered()
-        ),
-    )  # fmt: skip
+        audit_client,
+        "shuffle",
+        lambda replies, *, minimum_users, rng: shuffle(replies, minimum_users=minimum_users, rng=Ordered()),
+    )
     assert verdicts(entries("shuffler", draws=20_000)) == {"violated"}
 
     def sometimes(replies, *, minimum_users, rng):
@@ -462,8 +460,10 @@ def test_the_command_prints_a_table_and_writes_a_folder(tmp_path, capsys):
 
 def test_the_command_exits_with_1_where_a_claim_is_violated(monkeypatch, capsys):
     amplified(monkeypatch, RandomizedResponse)
-    assert main(["audit", "--mechanism", "randomized-response", "--mechanism", "identity", "--draws", "120000",
-                 "--json"]) == 1  # fmt: skip
+    assert (
+        main(["audit", "--mechanism", "randomized-response", "--mechanism", "identity", "--draws", "120000", "--json"])
+        == 1
+    )
     results = json.loads(capsys.readouterr().out)
     assert results["violated"] == 2
     assert [e["verdict"] for e in results["entries"]] == ["violated", "violated", "no claim"]

@@ -108,11 +108,16 @@ def test_a_mechanism_whose_worst_pair_nobody_knows_is_one_line(monkeypatch, caps
 
 
 OF_A_PACKAGE = {
-    "quiet.noise:Coin": "holds", "quiet.noise:Open": "holds", "quiet-coin": "holds", "quiet.noise:Direction": "holds",
+    "quiet.noise:Coin": "holds",
+    "quiet.noise:Open": "holds",
+    "quiet-coin": "holds",
+    "quiet.noise:Direction": "holds",
     "quiet.noise:Words": "holds",
-    "quiet.noise:LoudCoin": "violated", "quiet.noise:LoudOpen": "violated", "quiet.noise:Comforting": "violated",
+    "quiet.noise:LoudCoin": "violated",
+    "quiet.noise:LoudOpen": "violated",
+    "quiet.noise:Comforting": "violated",
     "quiet.noise:Forgetful": "violated",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "verdict"), OF_A_PACKAGE.items())

@@ -42,9 +42,11 @@ def test_the_rate_of_false_alarms_of_clients(tmp_path):
     raised = 0
     for seed in range(60):
         games = [
-            game for name, made in PARTS.items() if name != "shuffler"
+            game
+            for name, made in PARTS.items()
+            if name != "shuffler"
             for game in made(Clients(tmp_path / f"{name}-{seed}", deployed=name == DEVICE), 1e-3)
-        ]  # fmt: skip
+        ]
         raised += any(f.verdict == "violated" for f in audit.measure(games, Audit(draws=2000, seed=seed)))
     assert raised <= stats.binom.isf(1e-6, 60, audit.FAMILY)
 
@@ -77,8 +79,11 @@ FAULTS = {
 }
 CASES = [
     (kind, i, channel)
-    for kind, faults in FAULTS.items() for i in range(len(faults)) for channel, kinds in DIFFER.items() if kind in kinds
-]  # fmt: skip
+    for kind, faults in FAULTS.items()
+    for i in range(len(faults))
+    for channel, kinds in DIFFER.items()
+    if kind in kinds
+]
 
 
 @pytest.mark.parametrize(("kind", "number", "channel"), CASES)

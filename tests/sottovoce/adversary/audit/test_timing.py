@@ -75,9 +75,9 @@ def test_encoding_when_a_server_asks_is_found(channel, fault, tmp_path, monkeypa
     line, asked = found.entry(ALPHA), request(channel)
     assert line["verdict"] == ("violated" if fault else "holds")
     assert not fault or found.told.apart == pytest.approx(1e-6 * len(LONG) * len(asked.channels), rel=0.2)
-    assert line["pair"] in table({
-        "entries": [line], "violated": 0, "delta": 0.1, "tests": 1, "confidence_each": 1.0, "false_alarm_rate": 0.1,
-    })  # fmt: skip
+    assert line["pair"] in table(
+        {"entries": [line], "violated": 0, "delta": 0.1, "tests": 1, "confidence_each": 1.0, "false_alarm_rate": 0.1}
+    )
 
 
 def test_of_texts_that_are_read_when_asked_for_nothing_is_promised(tmp_path):

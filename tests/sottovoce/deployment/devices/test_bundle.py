@@ -49,9 +49,14 @@ def test_what_is_written_is_what_is_opened(made: Bundle) -> None:
     assert opened.request.digest("embedding") == made.request.digest("embedding")
     assert opened.size == sum(p.stat().st_size for p in made.folder.rglob("*") if p.is_file())
     assert sorted(opened.manifest["files"]) == [
-        "encoder/encoder.json", "encoder/model.onnx", "encoder/tokenizer.json", "m1.npy", "mean.npy", "policy.json",
+        "encoder/encoder.json",
+        "encoder/model.onnx",
+        "encoder/tokenizer.json",
+        "m1.npy",
+        "mean.npy",
+        "policy.json",
         "request.json",
-    ]  # fmt: skip
+    ]
     assert opened.manifest["digests"]["train"]["label"] == made.request.digest("label")
     assert opened.manifest["digests"]["test"]["label"] == replace(made.request, split="test").digest("label")
     assert (opened.vocabulary, opened.masked_lm) == (None, None)
@@ -77,8 +82,15 @@ def test_a_client_answers_from_the_bundle_alone(
     assert all(r.digest == given.manifest["digests"]["train"][r.channel] for r in reply.releases)
 
 
-FILES = ["encoder/encoder.json", "encoder/model.onnx", "encoder/tokenizer.json", "m1.npy", "mean.npy", "policy.json",
-         "request.json"]  # fmt: skip
+FILES = [
+    "encoder/encoder.json",
+    "encoder/model.onnx",
+    "encoder/tokenizer.json",
+    "m1.npy",
+    "mean.npy",
+    "policy.json",
+    "request.json",
+]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -187,16 +199,22 @@ def study(shared: Path, **changes: object) -> Experiment:
     if not model.exists():
         tiny_bert(model)
     table: dict[str, object] = {
-        "name": "small", "seed": 3, "data": {"source": "built-in", "public-size": 60, "test-size": 40},
-        "population": {"users": 60}, "shuffle": {"minimum-users": 10},
+        "name": "small",
+        "seed": 3,
+        "data": {"source": "built-in", "public-size": 60, "test-size": 40},
+        "population": {"users": 60},
+        "shuffle": {"minimum-users": 10},
         "encoder": {"model": str(model), "max-length": 24},
         "policy": {"embedding": 32.0, "label": 5.0},
         "arm": [
-            {"name": "private", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
-             "label": {"mechanism": "randomized-response", "epsilon": 3.0}},
+            {
+                "name": "private",
+                "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
+                "label": {"mechanism": "randomized-response", "epsilon": 3.0},
+            },
             {"name": "clear", "reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
         ],
-    }  # fmt: skip
+    }
     return from_table(table | changes)
 
 
@@ -253,9 +271,10 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     """Before a run the question is of the vector, after it of the model that the run was left with. A device of those
     who are there before it answers both."""
     arm = {
-        "name": "private", "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
+        "name": "private",
+        "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
-    }  # fmt: skip
+    }
     policy = {"vector": 6.0, "answer": 4.0}
     taught = study(shared, training={"protocol": "statistics"}, arm=[arm], policy=policy, shuffle={"enabled": False})
     run = a_run(shared, tmp_path / "run", taught)
@@ -277,8 +296,13 @@ def test_users_who_teach_by_one_vector_and_ask_by_answers(shared: Path, tmp_path
     for bundle in (first, made):
         (release,) = reply_from_record(answer(request_to_record(bundle.request), node)).releases
         assert len(release) == len(SENTENCES) and release.channel == bundle.request.channels[0]
-    alone = study(shared, training={"protocol": "statistics"}, arm=[{k: v for k, v in arm.items() if k != "answer"}],
-                  policy=policy, shuffle={"enabled": False})  # fmt: skip
+    alone = study(
+        shared,
+        training={"protocol": "statistics"},
+        arm=[{k: v for k, v in arm.items() if k != "answer"}],
+        policy=policy,
+        shuffle={"enabled": False},
+    )
     unasked = a_run(shared, tmp_path / "unasked", alone)
     with pytest.raises(ValueError, match=r"nobody asks the model of private[^\n]+$"):
         device.bundle_of_run(unasked, None, tmp_path / "none")

@@ -26,11 +26,14 @@ from tests.support.requests import changed
 COMPARING: dict[str, Any] = {
     "policy": {"embedding": 32.0, "accept-unprotected": ["label: one arm shows them", "length: no arm of this study"]},
     "arm": [
-        {"name": "noisy label", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
-         "label": {"mechanism": "randomized-response", "epsilon": 2.0}},
+        {
+            "name": "noisy label",
+            "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4},
+            "label": {"mechanism": "randomized-response", "epsilon": 2.0},
+        },
         {"name": "small", "embedding": {"mechanism": "purkayastha", "epsilon": 0.5, "dim": 4}},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

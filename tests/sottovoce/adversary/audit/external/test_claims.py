@@ -40,13 +40,19 @@ def test_what_is_claimed_of_a_pair_follows_from_its_distance() -> None:
 GOOD: dict[str, Any] = {"epsilon": 1.0, "inputs": [0, 1]}
 BAD = {
     "epsilon or mu": {"inputs": [0, 1]},
-    "epsilon must be": GOOD | {"epsilon": "one"}, "delta must be below 1": GOOD | {"delta": 1.0},
-    "metric must": GOOD | {"metric": "cosine"}, "neighbours must": GOOD | {"neighbours": "near"},
-    "releases must": GOOD | {"releases": "image"}, "states inputs or pairs": {"epsilon": 1.0},
-    "inputs or pairs, one": GOOD | {"pairs": [[0, 1]]}, "time must be": GOOD | {"time": "yes"},
-    "name must": GOOD | {"name": 3}, "or 'asked'": {"epsilon": 1.0, "pairs": "some"},
-    "places are": GOOD | {"places": [[0.0], [1.0]]}, "out of an audit's reach": {"mu": 100, "inputs": [0, 1]},
-}  # fmt: skip
+    "epsilon must be": GOOD | {"epsilon": "one"},
+    "delta must be below 1": GOOD | {"delta": 1.0},
+    "metric must": GOOD | {"metric": "cosine"},
+    "neighbours must": GOOD | {"neighbours": "near"},
+    "releases must": GOOD | {"releases": "image"},
+    "states inputs or pairs": {"epsilon": 1.0},
+    "inputs or pairs, one": GOOD | {"pairs": [[0, 1]]},
+    "time must be": GOOD | {"time": "yes"},
+    "name must": GOOD | {"name": 3},
+    "or 'asked'": {"epsilon": 1.0, "pairs": "some"},
+    "places are": GOOD | {"places": [[0.0], [1.0]]},
+    "out of an audit's reach": {"mu": 100, "inputs": [0, 1]},
+}
 
 
 @pytest.mark.parametrize(("said", "manifest"), BAD.items())
@@ -67,12 +73,15 @@ def test_a_claim_is_what_it_states() -> None:
 @pytest.mark.parametrize(
     ("stated", "neighbours"),
     [
-        (["a", "b", "c"], "any"), ({"low": 0, "high": 3}, "any"), ({"low": -1, "high": 3, "size": 4}, "any"),
-        ({"radius": 2.0, "size": 3}, "any"), ({"records": {"radius": 1.0, "size": 2}, "count": 3}, "replace"),
+        (["a", "b", "c"], "any"),
+        ({"low": 0, "high": 3}, "any"),
+        ({"low": -1, "high": 3, "size": 4}, "any"),
+        ({"radius": 2.0, "size": 3}, "any"),
+        ({"records": {"radius": 1.0, "size": 2}, "count": 3}, "replace"),
         ({"records": {"low": 0, "high": 9, "whole": True}, "count": 5}, "add-remove"),
         ({"records": {"records": ["a", "b"], "count": 2}, "count": 3}, "replace"),
     ],
-)  # fmt: skip
+)
 def test_pairs_are_neighbours_in_their_space_and_stay_so(stated: Any, neighbours: str) -> None:
     rng = np.random.default_rng(3)
     pairs = Pairs(space(stated), neighbours)
@@ -103,10 +112,17 @@ def _holds(stated: Any, neighbours: str, x: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     "stated",
     [
-        3, ["a"], {}, {"low": 2, "high": 1}, {"low": 0, "high": "many"}, {"radius": 1.0}, {"radius": 1.0, "size": 0},
-        {"records": [1, 2]}, {"low": 0, "high": 1, "sise": 3},
+        3,
+        ["a"],
+        {},
+        {"low": 2, "high": 1},
+        {"low": 0, "high": "many"},
+        {"radius": 1.0},
+        {"radius": 1.0, "size": 0},
+        {"records": [1, 2]},
+        {"low": 0, "high": 1, "sise": 3},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_space_is_one_line(stated: Any) -> None:
     with pytest.raises(UserError, match="claim: inputs"):
         space(stated)
@@ -126,9 +142,12 @@ def read(kind: str, draws: list[Any]) -> Any:
 
 def test_the_same_draw_has_the_same_name_and_nothing_released_is_a_draw() -> None:
     for kind, one, other in (
-        ("number", 1.5, 2), ("vector", [1.0, 2.0], [1.0, 2.5]), ("category", "a", 1), ("sequence", ["a"], ["a", 2]),
+        ("number", 1.5, 2),
+        ("vector", [1.0, 2.0], [1.0, 2.5]),
+        ("category", "a", 1),
+        ("sequence", ["a"], ["a", 2]),
         ("text", "a fine film", "a film fine"),
-    ):  # fmt: skip
+    ):
         rows = read(kind, [one, other, None, one])
         assert len({rows[i, 0] for i in range(3)}) == 3 and rows[0, 0] == rows[3, 0]
         assert rows[:, 1].tolist() == [0, 0, 1, 0]
@@ -149,11 +168,21 @@ def test_a_sequence_shows_what_it_holds_and_in_which_place() -> None:
 @pytest.mark.parametrize(
     ("kind", "draw"),
     [
-        ("number", "1"), ("number", [1.0]), ("number", math.nan), ("number", math.inf), ("number", True),
-        ("vector", [1.0]), ("vector", 1.0), ("vector", [1.0, "2"]), ("category", 1.5), ("category", ["a"]),
-        ("sequence", "abc"), ("text", ["abc"]), ("sequence", [{1, 2}]),
+        ("number", "1"),
+        ("number", [1.0]),
+        ("number", math.nan),
+        ("number", math.inf),
+        ("number", True),
+        ("vector", [1.0]),
+        ("vector", 1.0),
+        ("vector", [1.0, "2"]),
+        ("category", 1.5),
+        ("category", ["a"]),
+        ("sequence", "abc"),
+        ("text", ["abc"]),
+        ("sequence", [{1, 2}]),
     ],
-)  # fmt: skip
+)
 def test_a_draw_that_is_not_of_its_kind_is_one_line(kind: str, draw: Any) -> None:
     good = {"number": 1.0, "vector": [1.0, 2.0], "category": "a", "sequence": ["a"], "text": "a b"}[kind]
     with pytest.raises(UserError):

@@ -160,8 +160,10 @@ def test_a_violations_certificate_is_confirmed_on_new_draws_and_not_where_there_
     assert main(["audit", "--verify", str(kept)]) == 0
     assert capsys.readouterr().out.startswith("confirmed: on ")
     sound = tmp_path / "sound.py"  # the same claim, of noise whose low bits are hidden
-    sound.write_text(f"import sys\nsys.path.insert(0, {str(PLANTED.parent)!r})\nimport planted\n"
-                     "planted.FAULTS['low bits'] = planted.SOUND['Laplace']\nplanted.main('low bits')\n")
+    sound.write_text(
+        f"import sys\nsys.path.insert(0, {str(PLANTED.parent)!r})\nimport planted\n"
+        "planted.FAULTS['low bits'] = planted.SOUND['Laplace']\nplanted.main('low bits')\n"
+    )
     assert main(["audit", "--verify", str(kept), "--command", f"{sys.executable} {sound}", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["confirmed"] is False
     assert main(["audit", "--verify", str(kept), "--command", command("Laplace")]) == 2

@@ -73,8 +73,9 @@ def test_no_pair_that_is_indistinguishable_lets_a_bet_grow_in_mean(epsilon: floa
         bets.append(best_bet(seen.astype(float), told, np.array([[epsilon, delta]])))
     for first, second in rng.random((40, 2)):
         most = 1 / (growth + delta)
-        bets.append(Bet(epsilon, delta, np.array([0.5, 1.5]), np.array([0, 0, first]) * most,
-                        np.array([second, 0, 0]) * most))  # fmt: skip
+        bets.append(
+            Bet(epsilon, delta, np.array([0.5, 1.5]), np.array([0, 0, first]) * most, np.array([second, 0, 0]) * most)
+        )
     largest = 0.0
     for bet in bets:
         sides = [bet.factors(scores, np.full(3, side)) for side in (0, 1)]
@@ -129,9 +130,7 @@ def alarms(audits: int, alpha: float) -> int:
     """How many audits of sound mechanisms stop, each of a random length."""
     cheap = [planted.SOUND[name] for name in ("randomized response", "Laplace", "sum", "two numbers")]
     lengths = np.random.default_rng(4).integers(200, 3000, audits)
-    return sum(
-        math.isfinite(stopped(cheap[seed % len(cheap)], int(n), seed, alpha)) for seed, n in enumerate(lengths)
-    )  # fmt: skip
+    return sum(math.isfinite(stopped(cheap[seed % len(cheap)], int(n), seed, alpha)) for seed, n in enumerate(lengths))
 
 
 @pytest.mark.slow

@@ -124,9 +124,11 @@ def test_where_a_density_is_said_its_ratio_is_one_more_score_and_its_word_is_not
     given = {"epsilon": 1.0, "pairs": [[0.0, 1.0]], "releases": "vector"}
     said = audit(sharp, Claim(**given, density=density), draws=16_000)["entries"][0]
     assert said["verdict"] == "holds" and 0 < said["measured"] < 1
-    lied = audit(planted.FAULTS["label at two thirds"][0], Claim.of(
-        planted.FAULTS["label at two thirds"][1] | {"density": lambda x, draws: np.zeros(len(draws))}
-    ), draws=40_000)  # fmt: skip
+    lied = audit(
+        planted.FAULTS["label at two thirds"][0],
+        Claim.of(planted.FAULTS["label at two thirds"][1] | {"density": lambda x, draws: np.zeros(len(draws))}),
+        draws=40_000,
+    )
     assert lied["violated"]
     for bad in (True, lambda x, draws: [0.0], lambda x, draws: [float("nan")] * len(draws)):
         with pytest.raises(UserError, match="density"):
