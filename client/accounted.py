@@ -1,7 +1,5 @@
 """Accounted releases of another app's answers: each vector and label is randomized, and charged before it is sent.
 
-The mod `client.app.accounted` and the guard of a node (`sottovoce.guard`) both release through `Accountant.answer`.
-
 The unit of privacy is the user of this client. Everything in an answer that is declared to leave is a release of their
 record 0, and covers all data that the app reads. A vector is the difference between the app's answer and the values
 that it was sent, clipped to a norm that the client's side has fixed. `mechanisms.projection.signed_directions` turns it
@@ -154,7 +152,7 @@ class Accountant:
                     raise ValueError(f"accounted: {kind}: {out.name}: {Refused(reason).text}")
 
     def answer(
-        self, kind: str, asked: Content, user: int, run: Callable[[], Content], about: Mapping[str, Any] | None = None
+        self, kind: str, asked: Content, user: int, run: Callable[[], Content]
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, float]]]:
         """Return the arrays and the numbers that leave in answer to a message, charged before this returns.
 
@@ -163,7 +161,6 @@ class Accountant:
             asked: Content of the message.
             user: Number of the user.
             run: Function that returns the app's answer. It is called unless the ledger holds all of the answer.
-            about: What else the app is given and the message does not hold, by names of its own; part of the request.
 
         Raises:
             Refused: The policy does not allow the answer, or the answer holds undeclared content.
@@ -171,7 +168,7 @@ class Accountant:
         """
         if kind not in self.releases:
             raise Refused("unaccounted")
-        parts = [_Part.of(kind, out, asked, about or {}) for out in self.releases[kind]]
+        parts = [_Part.of(kind, out, asked) for out in self.releases[kind]]
         due = [part.due for part in parts]
         if self.policy.questions is not None and not {one.digest for one in due} <= set(self.policy.questions):
             raise Refused("question")
@@ -232,7 +229,7 @@ class _Part:
     base: Mapping[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, kind: str, out: Outgoing, asked: Content, more: Mapping[str, Any]) -> _Part:
+    def of(cls, kind: str, out: Outgoing, asked: Content) -> _Part:
         """Return the part. Raise Refused if the message has no arrays to compare with, or too many."""
         base: Mapping[str, NDArray[Any]] = {}
         size = _ANY_SIZE
@@ -246,7 +243,6 @@ class _Part:
             _log.warning("%s: %s", out.name, error)
             raise Refused("malformed") from None
         about = {"kind": kind, "asked": asked, "name": out.name, "norm": out.norm, "drawn": parameters(mechanism)}
-        about |= {"about": more} if more else {}  # ledgers of the mod have no such key
         form: tuple[Any, tuple[int, ...]] = (np.dtype(np.int64), ())
         if out.norm is not None:
             form = (mechanism.grid.dtype, (size,))

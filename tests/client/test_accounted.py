@@ -268,7 +268,7 @@ def test_a_label_leaves_by_randomized_response_and_one_that_is_none_as_the_first
         assert told == {"metrics": {"label": rows(ledger)[user].payload[0], "num-examples": 1}}
     assert {(row.channel, row.epsilon) for row in rows(ledger)} == {("label", 1.0)}
     out = accounting.Outgoing.of("metrics.label", RELEASES["query"]["metrics.label"])
-    part = accounting._Part.of("query", out, {}, {})
+    part = accounting._Part.of("query", out, {})
     told = [part.value({"metrics": {"label": label}})[0] for label in (1, 0, 5, -1, 0.5, True, [1], None)]
     assert told == [1, 0, 0, 0, 0, 0, 0, 0] and part.value({})[0] == 0
 
@@ -277,7 +277,7 @@ def test_the_mean_of_what_leaves_is_the_update(tmp_path, monkeypatch):
     n, update = 6000, np.array([0.3, -0.2, 0.1, 0.0, 0.0, 0.2, 0.4])
     out = accounting.Outgoing.of("arrays", VECTOR)
     base = {"weight": np.zeros(FEATURES, np.float32), "bias": np.zeros((), np.float32)}
-    part = accounting._Part.of("train", out, {"arrays": base}, {})
+    part = accounting._Part.of("train", out, {"arrays": base})
     value = part.value({"arrays": {"weight": update[:FEATURES], "bias": update[FEATURES:].reshape(())}})
     drawn = []
     for user in range(n):
@@ -293,7 +293,7 @@ def test_the_mean_of_what_leaves_is_the_update(tmp_path, monkeypatch):
 
 def test_an_update_is_clipped_to_the_norm_that_this_side_has_fixed():
     out = accounting.Outgoing.of("arrays", VECTOR | {"norm": 0.5})
-    part = accounting._Part.of("train", out, {"arrays": {"weight": np.ones(4, np.float32)}}, {})
+    part = accounting._Part.of("train", out, {"arrays": {"weight": np.ones(4, np.float32)}})
     for far in (1.0, 100.0, 1e200):
         assert np.linalg.norm(part.value({"arrays": {"weight": 1 + np.full(4, far)}})) == pytest.approx(1.0)
     np.testing.assert_allclose(part.value({"arrays": {"weight": 1 + np.full(4, 0.05)}})[0], 0.1)

@@ -18,12 +18,24 @@ import pytest
 from client.store.ledger import Ledger
 from sottovoce.deployment.processes import free_port
 from tests.support.deployments import running
-from tests.support.guarded import PROJECT
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 NODES, ROUNDS = 3, 2
+PROJECT = """[project]
+name = "quick"
+version = "1.0.0"
+description = "An app"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "quick.server:app"
+clientapp = "quick.client:app"
+[tool.flwr.app.config]
+"""
 PROGRAM = """
 import json, sys
 from flwr.app import ConfigRecord
@@ -87,7 +99,7 @@ def test_what_it_raises_is_a_constant_text(tmp_path: Path) -> None:
 # --- through a SuperLink and SuperNodes of their own, as a deployment has them
 
 APP = {
-    "pyproject.toml": PROJECT.format(name="quick")
+    "pyproject.toml": PROJECT
     + """seen = ""
 """,
     "quick/__init__.py": "",
