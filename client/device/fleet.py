@@ -8,7 +8,6 @@ the process or is logged. The time that an answer took is not reported.
 from __future__ import annotations
 
 import json
-import re
 import ssl
 import time
 from base64 import b64encode
@@ -50,7 +49,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from client.device.code import MAX_BUNDLE
-from client.device.https import tls_error
+from client.device.https import host_and_port, tls_error
 from client.device.roles import SUPERLINK, context_for
 from mechanisms.messages.wire import MAX_REQUEST_BYTES
 
@@ -72,7 +71,6 @@ _TIMEOUT = 30.0
 _LAST = 3.0
 #: Seconds that a message which was announced may take to come whole, and between two looks.
 _SENDING, _AGAIN = 60.0, 0.2
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([1-9][0-9]{0,4})", re.ASCII)
 #: HTTP statuses of a SuperLink that is temporarily unavailable, and of a failed activation in Flower.
 _BUSY = (502, 503, 504)
 _NOT_ACTIVATED = 2004
@@ -127,7 +125,7 @@ class Fleet:
             ValueError: An argument cannot be used. The message is one line.
         """
         self._private_key = _key(key)
-        _check(address)
+        host_and_port(address, "--superlink")
         self._client = _Client(f"https://{address}", _trusting(root_certificates), self._private_key)
         self._node = FlowerNode()
 
@@ -436,12 +434,6 @@ def _lost(error: httpx.TransportError) -> Lost:
     if cause is not None and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return Lost("what answers there does not speak TLS", tls=True)
     return Lost(str(error) or type(error).__name__)
-
-
-def _check(address: str) -> None:
-    parts = _ADDRESS.fullmatch(address)
-    if parts is None or int(parts[2]) >= 2**16:
-        raise ValueError(f"--superlink {address}: must be HOST:PORT, without a scheme")
 
 
 def _trusting(path: Path) -> ssl.SSLContext:

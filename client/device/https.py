@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from pathlib import Path
@@ -16,6 +17,30 @@ _SILENT_SECONDS = 30.0
 #: An answer takes no longer, however slowly it trickles.
 _ANSWER_SECONDS = 120.0
 _DEEPEST = 16
+_LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*):([1-9][0-9]{{0,4}})", re.ASCII)
+
+
+def host_and_port(address: str, option: str) -> tuple[str, int]:
+    """Return the host, without brackets, and the port of an address HOST:PORT.
+
+    Args:
+        address: The address; an IPv6 address is in brackets.
+        option: Option that states the address, for the error.
+
+    Raises:
+        ValueError: It is no such address. The message is one line.
+    """
+    parts = _ADDRESS.fullmatch(address)
+    try:
+        url = httpx.URL(f"https://{address}")
+    except (httpx.InvalidURL, ValueError):
+        parts = None
+    if parts is None or int(parts[parts.re.groups]) >= 2**16:
+        raise ValueError(
+            f"{option} {address[:200]}: must be HOST:PORT, without a scheme, and with an IPv6 address in brackets"
+        )
+    return url.host, int(parts[parts.re.groups])
 
 
 def causes(error: BaseException) -> list[BaseException]:
@@ -52,19 +77,18 @@ class Server:
     def __init__(self, address: str, root_certificates: Path | str, *, role: str) -> None:
         self.address, self._authority = address, root_certificates
         try:
-            url = httpx.URL(address)
-        except (httpx.InvalidURL, TypeError):
-            url = httpx.URL("")
-        plain = not (url.userinfo or url.query or url.fragment) and url.path in ("", "/")
-        if url.scheme != "https" or not url.host or not plain or not 0 < (url.port or 443) < 2**16:
-            raise ServerError(f"{address[:200]}: is no address of a server; give https://HOST:PORT")
+            host_and_port(address.removeprefix("https://").removesuffix("/"), "--server")
+        except ValueError:
+            address = ""
+        if not address.startswith("https://"):
+            raise ServerError(f"{self.address[:200]}: is no address of a server; give https://HOST:PORT") from None
         try:
             context = context_for(role)
             context.load_verify_locations(cafile=str(root_certificates))
         except (OSError, ssl.SSLError):
             raise ServerError(f"{root_certificates}: cannot be read as an authority's certificate (PEM)") from None
         self._client = httpx.Client(
-            base_url=url,
+            base_url=address,
             verify=context,
             trust_env=False,
             timeout=httpx.Timeout(_SILENT_SECONDS, connect=_CONNECT_SECONDS),

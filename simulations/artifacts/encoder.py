@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from server.checkpoint_files import resolve
@@ -133,7 +134,7 @@ def layers_of(settings: EncoderSettings) -> tuple[int, ...]:
     if not isinstance(depth, int) or depth < 1:
         raise UserError(
             f'encoder.layers: "auto" needs the number of layers of {settings.model}, which no config.json on this '
-            f"machine states; name layers, or run: sottovoce encoders get {settings.model}"
+            f"machine states; name layers, or run: sottovoce encoders get {quote(settings.model)}"
         )
     return tuple(sorted({*range(depth // 2 + 1, depth, max(2, depth // 6)), depth}))
 

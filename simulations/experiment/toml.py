@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import tomli_w
@@ -50,7 +51,7 @@ def load(
     """
     table = document(path)
     if "experiment" in table:
-        raise UserError(f"{path}: is a sweep of {table['experiment']}; run it with: sottovoce sweep {path}")
+        raise UserError(f"{path}: is a sweep of {table['experiment']}; run it with: sottovoce sweep {quote(str(path))}")
     table.pop(SWEEP, None)  # of `sottovoce sweep`; a run is one experiment
     if arms is not None:
         table["arm"] = copy.deepcopy(list(arms))

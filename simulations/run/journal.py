@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
@@ -280,7 +281,7 @@ def _part(out: Path) -> Path:
 
 def _continue(out: Path) -> str:
     place = os.path.relpath(out)
-    return f"continue it with: sottovoce simulate --resume {out if place.startswith('..') else place}"
+    return f"continue it with: sottovoce simulate --resume {quote(str(out) if place.startswith('..') else place)}"
 
 
 @contextmanager

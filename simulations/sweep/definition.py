@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from simulations.errors import UserError
@@ -107,7 +108,7 @@ def _of_experiment(table: Mapping[str, Any], path: str | Path) -> dict[str, Any]
     if not isinstance(own, dict):
         raise UserError(
             f"{path}: is an experiment without [sweep]; add seeds = [1, 2, 3] and [sweep.grid], or run it once with: "
-            f"sottovoce simulate {path}"
+            f"sottovoce simulate {quote(str(path))}"
         )
     for key in own:
         if key not in _OWN:

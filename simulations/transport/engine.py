@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from client.device.https import host_and_port
 from simulations.errors import Terminated, UserError
 from simulations.transport.quiet import QUIET, hush_flower
 from simulations.transport.signals import handling
@@ -70,19 +71,17 @@ def check_address(address: str) -> None:
     """Check within seconds that a Ray cluster's head answers at host:port.
 
     Raises:
-        UserError: The address is not valid, or no head of a cluster answers there.
+        ValueError: The address is not valid, or no head of a cluster answers there. The message is one line.
     """
-    host, _, port = address.rpartition(":")
-    if not host.strip("[]") or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
-        raise UserError(f"--ray-address {address}: must be host:port, as `ray start --head` prints it")
+    place = host_and_port(address, "--ray-address")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH) as head:
+        with socket.create_connection(place, timeout=_REACH) as head:
             head.sendall(_HELLO)
             answer = head.recv(9)
     except OSError as error:
         raise UserError(
             f"--ray-address {address}: no Ray cluster can be reached there ({error.strerror or error}); "
-            f"start one with: ray start --head --port={port}"
+            f"start one with: ray start --head --port={place[1]}"
         ) from error
     if answer[3:4] != _SETTINGS:
         raise UserError(f"--ray-address {address}: what answers there is no head of a Ray cluster")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from cryptography import x509
 from starlette.requests import ClientDisconnect, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -92,7 +94,7 @@ def make_server(
     root_certificates: Path | None = None,
     protocol: type[Patient] = Patient,
 ) -> uvicorn.Server:
-    """Return a server that logs nothing, does not identify itself, and speaks TLS alone.
+    """Return a server that logs nothing, does not identify itself, and speaks TLS alone, by valid certificates.
 
     Args:
         application: ASGI application.
@@ -130,7 +132,25 @@ def make_server(
     except (OSError, ssl.SSLError):
         what = "certificate, its key and an authority" if root_certificates is not None else "certificate and its key"
         raise UserError(f"{', '.join(map(str, files))}: are no PEM {what}") from None
+    for path in files:
+        if path != key:
+            _require_valid(path)
     return uvicorn.Server(config)
+
+
+def _require_valid(path: Path) -> None:
+    """Check that the first certificate of a PEM file is valid today: every client would refuse another one.
+
+    Raises:
+        UserError: It has expired, or is not valid yet.
+    """
+    certificate, now = x509.load_pem_x509_certificate(path.read_bytes()), datetime.datetime.now(datetime.UTC)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not first <= now <= last:
+        when = f"was valid until {last:%Y-%m-%d %H:%M}" if now > last else f"is valid from {first:%Y-%m-%d %H:%M}"
+        raise UserError(
+            f"{path}: {when} UTC, and every client would refuse it; make new keys, or set this machine's clock"
+        )
 
 
 @contextmanager

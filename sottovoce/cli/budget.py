@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -364,7 +365,7 @@ def plan_(
         answer["file"] = str(out)
     if as_json:
         return print_json(answer)
-    hint = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
+    hint = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {quote(str(out))}"]
     _print([*plan_lines(answer), *hint])
 
 

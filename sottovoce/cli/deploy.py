@@ -7,6 +7,7 @@ import sys
 from contextlib import redirect_stdout
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -451,7 +452,8 @@ def sign(
     from sottovoce.deployment import questions
 
     lines = questions.sign_question(question, sign_key, out, open_bundle(bundle))
-    print("\n".join([f"{out}: signed; devices allow it with `sottovoce device allow NODE --question {out}`:", *lines]))
+    print(f"{out}: signed; devices allow it with `sottovoce device allow NODE --question {quote(str(out))}`:")
+    print("\n".join(lines))
 
 
 @app.command("score")

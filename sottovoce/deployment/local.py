@@ -90,10 +90,10 @@ class Stayed:
     @property
     def hint(self) -> str:
         """Return the next steps, as lines for people."""
-        ask = f'sottovoce device ask {self.folder}/asker "a sentence" --server {self.model}'
+        ask = ["ask", self.folder / "asker", "a sentence", "--server", self.model]
+        ask += ["--root-certificates", self.folder / "ca" / "ca.pem"]
         return (
-            f"Ask the model:   {ask} --root-certificates {self.folder}/ca/ca.pem\n"
-            f"Stop everything: sottovoce deploy down {self.folder}"
+            f"Ask the model:   {_printed('device', *ask)}\nStop everything: {_printed('deploy', 'down', self.folder)}"
         )
 
 
@@ -282,19 +282,22 @@ class _Deployment:
     def _say_commands(self) -> None:
         """Write the start of commands.txt: what was made before, and the commands that make it elsewhere."""
         quiet = " ".join(f"{key}={value}" for key, value in QUIET.items() if key.startswith("FLWR"))
-        folder, arm = self.folder, shlex.quote(self.arm.name)
+        folder, study, bundle = self.folder, self.folder / "experiment.toml", self.folder / "bundle"
+        made = ["--experiment", study, "--arm", self.arm.name, "--out", bundle]
+        made += ["--sign-key", self.publisher / "sign.key", "--seal-to", self.server / "seal.pub"]
+        made += ["--model-seal-to", folder / FOLDERS[MODEL] / "seal.pub"]
+        trusted = ["--root-certificates", self.ca / "ca.pem"]
+        before: list[tuple[Any, ...]] = [
+            ("deploy", "keys", "make", folder, "--nodes", self.nodes),
+            ("device", "bundle", *made),
+            ("deploy", "public", study, "--out", self.server / "public"),
+            ("device", "install", "--bundle", bundle, "--device", "DEVICE", "--publisher", self.publisher / "sign.pub"),
+            ("deploy", "keys", "register", "DEVICE/node.pub", "--superlink", self.superlink, *trusted),
+        ]
         (folder / COMMANDS).write_text(
             f"# What `sottovoce deploy up` has run, in {Path.cwd()}, after:\nexport {quiet}\n"
             "# and after what these do, once each, and the last two for each device:\n"
-            f"#   sottovoce deploy keys make {folder} --nodes {self.nodes}\n"
-            f"#   sottovoce device bundle --experiment {folder}/experiment.toml --arm {arm} --out {folder}/bundle "
-            f"--sign-key {self.publisher}/sign.key --seal-to {self.server}/seal.pub "
-            f"--model-seal-to {folder}/{FOLDERS[MODEL]}/seal.pub\n"
-            f"#   sottovoce deploy public {folder}/experiment.toml --out {self.server}/public\n"
-            f"#   sottovoce device install --bundle {folder}/bundle --device DEVICE "
-            f"--publisher {self.publisher}/sign.pub\n"
-            f"#   sottovoce deploy keys register DEVICE/node.pub --superlink {self.superlink} "
-            f"--root-certificates {self.ca}/ca.pem\n",
+            + "".join(f"#   {_printed(*words)}\n" for words in before),
             encoding="utf-8",
         )
 
@@ -475,6 +478,11 @@ class _Deployment:
         )
         self.parties.until(lambda: answers(port), what="the model is not up", seconds=STARTING)
         return Stayed(self.folder, f"https://{_HOST}:{port}")
+
+
+def _printed(*words: Any) -> str:
+    """Return a command of Sottovoce as a user types it."""
+    return shlex.join(["sottovoce", *map(str, words)])
 
 
 def _has_text(path: Path) -> bool:

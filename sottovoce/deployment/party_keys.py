@@ -18,6 +18,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from client.device.https import host_and_port
 from client.device.roles import MODEL, SHUFFLER, SUPERLINK
 from client.store.durable import replacing
 from mechanisms.messages import signature
@@ -153,7 +154,11 @@ def hosts_by_party(given: Sequence[str]) -> dict[str, list[str]]:
     hosts: dict[str, list[str]] = {}
     for one in given:
         party, _, host = one.partition("=")
-        if party not in SERVERS or not host:
+        try:
+            host, _ = host_and_port(f"[{host}]:1" if host.count(":") > 1 and "[" not in host else f"{host}:1", "--host")
+        except ValueError:
+            party = ""
+        if party not in SERVERS:
             raise UserError(f"--host {one}: must be PARTY=HOST, with a party of {', '.join(SERVERS)}")
         hosts.setdefault(party, []).append(host)
     return hosts

@@ -11,6 +11,7 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from client.consent import read_question, write_question
 from client.device.bundle import Bundle
@@ -56,7 +57,7 @@ class Questions:
             if time.monotonic() > end:
                 raise UserError(
                     f"{asked}: nobody has signed it in {self._timeout:.0f} s; its publisher does with: "
-                    f"sottovoce deploy sign {asked} --bundle DIR --sign-key FILE --out {signed}"
+                    f"sottovoce deploy sign {quote(str(asked))} --bundle DIR --sign-key FILE --out {quote(str(signed))}"
                 )
             time.sleep(_POLL)
 

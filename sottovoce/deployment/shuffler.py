@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
+from client.device.https import host_and_port
 from simulations.errors import Terminated, UserError
 from simulations.shuffler.enrolment import Enrolment, read_tokens
 from simulations.shuffler.rounds import Rounds
@@ -61,8 +62,9 @@ def run(options: Options) -> None:
     """Run the shuffler until a signal stops it (SIGINT, SIGTERM); stages that were open continue.
 
     Raises:
-        UserError: A file, the port, the store or the SuperLink cannot be used. The message is one line.
+        ValueError: An address, a file, the port, the store or the SuperLink cannot be used. The message is one line.
     """
+    host_and_port(options.superlink, "--superlink")
     enrolled = read_tokens(options.users, read_key(options.enrolment_key))
     for path in (options.root_certificates, options.secret):
         if not path.is_file():

@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from client.device.https import tls_error
+from client.device.https import host_and_port, tls_error
 from client.device.roles import SHUFFLER, context_for
 from simulations.errors import UserError
 
@@ -67,11 +67,12 @@ class Shuffler:
         key: Its key (PEM).
 
     Raises:
-        UserError: A file cannot be read. The message is one line.
+        ValueError: The address or a file cannot be used. The message is one line.
     """
 
     def __init__(self, address: str, *, root_certificates: Path, certificate: Path, key: Path) -> None:
         self.address = address
+        host_and_port(address, "--shuffler")
         try:
             context = context_for(SHUFFLER)
             context.load_verify_locations(cafile=str(root_certificates))

@@ -547,6 +547,9 @@ def _end(grid: Any, status: str, details: str) -> None:
 def _control(address: str, ca: Path) -> Iterator[Any]:
     from flwr.supercore.control import ControlHttpClient
 
+    from client.device.https import host_and_port
+
+    host_and_port(address, "--superlink")
     with _asking(address), ControlHttpClient.from_server_address(address, False, ca.read_bytes(), []) as client:
         _connect(client, ca, {})
         yield client

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -139,6 +140,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.filters["quote"] = lambda path: shlex.quote(str(path))
     made.filters["number"] = lambda value: "Infinity" if value == math.inf else f"{value:.12g}"  # for JavaScript
     made.globals |= {
         "facts": facts,

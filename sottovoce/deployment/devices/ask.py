@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 from client.device.ask import Predictions
@@ -135,7 +136,7 @@ def _charges_kept(node: Path) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, Terminated) as error:
         raise Interrupted(
-            f"interrupted; what was charged until then stays charged (sottovoce device ledger {node}), and costs "
-            "nothing when it is asked about again",
+            f"interrupted; what was charged until then stays charged (sottovoce device ledger {quote(str(node))}), and "
+            "costs nothing when it is asked about again",
             by=error,
         ) from None

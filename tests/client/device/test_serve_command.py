@@ -28,7 +28,7 @@ def complaint(arguments, capsys):
 
 @pytest.mark.parametrize(
     "address",
-    ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1", "a b:1", "[::1:5", "x:٣"],
+    ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1", "a b:1", "[::1:5", "x:٣", "::1:5"],
 )
 def test_a_malformed_address_is_one_line(keys, tmp_path, capsys, address):
     node = make_node(tmp_path / "node", seed=None)

@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from client.device.roles import MODEL
+from simulations.errors import UserError
 from simulations.transport import https
+from sottovoce.deployment import certificates
 from sottovoce.deployment.party_keys import FOLDERS, make_keys
 
 CONNECTIONS = 8
@@ -61,6 +64,19 @@ def ended(line: ssl.SSLSocket) -> bool:
         return line.recv(1) == b""
     except OSError:
         return True
+
+
+@pytest.mark.parametrize(("name", "value"), [("DAYS", -0.01), ("_SLACK", timedelta(hours=-1))])
+@pytest.mark.parametrize("whose", ["its own", "the authority's"])
+def test_a_certificate_that_every_client_would_refuse_is_not_served(
+    pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str, name: str, value: object
+) -> None:
+    monkeypatch.setattr(certificates, name, value)
+    make_keys(tmp_path / "old", nodes=0, hosts={})
+    own = {part: tmp_path / "old" / FOLDERS[MODEL] / path.name for part, path in pair.items()}
+    files = own if whose == "its own" else pair | {"root_certificates": tmp_path / "old" / "ca" / "ca.pem"}
+    with pytest.raises(UserError, match=r"\.pem: (was valid until|is valid from) 2.* UTC, and every client"):
+        https.make_server(Starlette(), connections=CONNECTIONS, **files)
 
 
 def test_idle_connections_of_one_address_keep_nobody_else_out(port: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import stat
@@ -16,7 +17,7 @@ from server.protocols.models import QUESTION
 from simulations.errors import UserError
 from sottovoce.cli import main as cli
 from sottovoce.deployment.keys import read_key
-from sottovoce.deployment.local import _Deployment
+from sottovoce.deployment.local import Stayed, _Deployment
 from sottovoce.deployment.processes import LIST, Parties, free_port
 from sottovoce.deployment.questions import ASKED
 
@@ -196,7 +197,7 @@ def test_keys_are_their_owners_alone(keys: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_host_is_a_partys(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for host in ("link", "server=link", "superlink="):
+    for host in ("link", "server=link", "superlink=", "superlink=[::1", "model=a b", "model=x:1"):
         line = complaint(capsys, "keys", "make", "keys", "--host", host)
         assert line == f"--host {host}: must be PARTY=HOST, with a party of superlink, shuffler, model"
     assert not (place / "keys").exists()
@@ -233,6 +234,30 @@ def test_another_key_to_seal_to_and_the_one_before_is_kept(place: Path, capsys: 
 
 def options(keys: Path, party: str) -> list[str]:
     return ["--certificate", f"{keys}/{party}/cert.pem", "--key", f"{keys}/{party}/cert.key"]
+
+
+@pytest.mark.parametrize(
+    "address", ["::1:45998", "127.0.0.1:abc", "[::1", "[::x]:1", "x:65536", "999.9.9.9:1", "a..b:1"]
+)
+def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureFixture[str], address: str) -> None:
+    trusted = ["--root-certificates", keys / "ca" / "ca.pem"]
+    link = ["--superlink", address, *trusted]
+    train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", address, *trusted]
+    shuffler = ["shuffler", "store", *link, *options(keys, "shuffler"), "--port", 1, "--users", "none"]
+    for command in (
+        ["keys", "register", keys / "nodes" / "0" / "node.pub", *link],
+        [*shuffler, "--secret", keys / "superlink" / "secret", "--enrolment-key", "none"],
+        [*train, *options(keys, "server"), "--seal-key", keys / "server" / "seal.key"],
+    ):
+        assert f"{address}: must be HOST:PORT, without a scheme" in complaint(capsys, *command)
+    assert cli.main(["simulate", "study.toml", "--ray-address", address]) == 2
+    assert f"--ray-address {address}: must be HOST:PORT" in capsys.readouterr().err
+
+
+def test_what_is_printed_can_be_pasted() -> None:
+    for line in Stayed(Path("dep one 50%"), "https://x:1").hint.splitlines():
+        words = shlex.split(line.partition(":")[2])
+        assert words[0] == "sottovoce" and any(word.startswith("dep one 50%") for word in words)
 
 
 def test_a_superlink_that_is_not_there_is_one_line(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:
