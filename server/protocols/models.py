@@ -63,6 +63,7 @@ class EmbeddingModel(_Classifier):
         maps: Maps and head.
         asked: Maps that training users received; None if they received none.
         tests: Tests of the training users' batches for dishonest users.
+        doubts: What public labels or users say against the class names, a sentence without a full stop each.
     """
 
     channels: Channels
@@ -71,6 +72,7 @@ class EmbeddingModel(_Classifier):
     maps: Maps
     asked: Maps | None = None
     tests: tuple[BatchTest, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def embedding(self) -> Mechanism | None:

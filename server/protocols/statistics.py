@@ -8,13 +8,14 @@ a group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from mechanisms.accounting.liars import HonestLaw, withstood
 from mechanisms.channels import ANSWER, EMBEDDING, VECTOR
@@ -37,6 +38,7 @@ from server.training.rescale import factored, rescaled
 from server.training.robust_mean import MAX_TESTED, BatchTest, honest_moment, robust_mean
 from server.training.self_training import RATE, pseudo_labels
 from server.training.statistic_head import (
+    FALSE_ALARM,
     SHARED,
     Evidence,
     best_features,
@@ -51,6 +53,7 @@ from server.training.statistic_head import (
     records_of,
     shared_codes,
     simplex_codes,
+    swapped_names,
     wide_features,
 )
 
@@ -89,7 +92,7 @@ LEAST_GAIN = Option(
     "least_gain",
     0.01,
     "What users' vectors must be expected to explain of labels beyond class names, as a share of "
-    "what class names explain. Below it, no user is queried. 0 always queries.",
+    "what class names explain. Below it, no user is queried. This assumes that the names are right. 0 always queries.",
 )
 
 
@@ -100,10 +103,12 @@ class Belief:
     Args:
         values: Labels (n,), -1 for an unknown one, or probabilities of classes (n, K).
         by_names: Whether the probabilities are those of class names, and no model's.
+        doubt: What public labels say against the class names, in a sentence without a full stop; "" if nothing.
     """
 
     values: NDArray[Any]
     by_names: bool = False
+    doubt: str = ""
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -118,16 +123,19 @@ class Belief:
 
 @dataclass(eq=False)
 class Batches:
-    """Means of batches of user vectors, and the batches' tests for dishonest users.
+    """Means of batches of user vectors, and what they say against dishonest users and against class names.
 
     Args:
         robust: Whether reports that no honest user would have sent are left out.
         like_public: Whether a user's vector is of one text, of the domain of public text, so that this tells its law.
+        classes: Names of the classes.
     """
 
     robust: bool
     like_public: bool
+    classes: Sequence[str] = ()
     tests: list[BatchTest] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
     def mean(
         self, mechanism: Mechanism, release: Release, features: NDArray[np.float64], codes: NDArray[np.float32]
@@ -166,6 +174,16 @@ class Batches:
             return statistic_mean(mechanism, release)
         return found.mean, noise
 
+    def compare(self, features: NDArray[np.float64], likely: NDArray[Any], users: Evidence) -> None:
+        """Note two classes whose names users contradict."""
+        pair = swapped_names(features, likely, simplex_codes(len(self.classes)), users)
+        if pair is not None:
+            first, second = (self.classes[k] for k in pair)
+            self.doubts.append(
+                f'users contradict the class names of "{first}" and "{second}" beyond their noise: names may be swapped'
+            )
+            log.warning(self.doubts[-1])
+
 
 def statistics(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
     """Train on groups of users, one group after another, each user in one group.
@@ -181,8 +199,13 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     rounds, self_training = ROUNDS.of(training.options), SELF_TRAINING.of(training.options)
     codes = codes_asked(public, self_training)
     believed, maps, asked = first_belief(public, embeddings), None, None
-    batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere)
-    if not _worth_querying(embeddings, believed, channels, codes, LEAST_GAIN.of(training.options)):
+    batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere, public.classes)
+    if believed is not None and believed.doubt:
+        batches.doubts.append(believed.doubt)
+        log.warning(believed.doubt)
+    gain = gain_beyond_names(embeddings, believed, channels, codes)
+    if gain is not None and gain < (least := LEAST_GAIN.of(training.options)):
+        log.info(f"{channels.arm}: no user is queried: {not_worth(gain, least, channels.users)}")
         channels = replace(channels, teaching=False, statistic=None, curator=None)
     for number in range(rounds):
         frame = _frame(embeddings, believed, channels, codes)
@@ -221,7 +244,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
         maps = rescaled(maps, public=embeddings, dim=dim_of(mechanism), rest=REST)
-    return EmbeddingModel(channels, encoder, mechanism, maps, asked, tuple(batches.tests))
+    return EmbeddingModel(channels, encoder, mechanism, maps, asked, tuple(batches.tests), tuple(batches.doubts))
 
 
 def codes_asked(public: Public, self_training: bool) -> NDArray[np.float32]:
@@ -248,8 +271,25 @@ def first_belief(public: Public, embeddings: NDArray[np.float32]) -> Belief | No
     if labels is None or given is None or len(given.rows) < FOLDS:
         return likely
     rows = given.rows
-    right = name_probabilities(names, embeddings)[rows].argmax(axis=1) == labels[rows]
-    return likely if right.mean() >= _left_out(embeddings, labels, rows, len(public.classes)).mean() else given
+    guesses = name_probabilities(names, embeddings)[rows].argmax(axis=1)
+    right, doubt = guesses == labels[rows], _doubt(guesses, labels[rows], len(public.classes))
+    better = right.mean() >= _left_out(embeddings, labels, rows, len(public.classes)).mean()
+    return replace(likely if better else given, doubt=doubt)
+
+
+def _doubt(guesses: NDArray[np.int64], labels: NDArray[np.int64], classes: int) -> str:
+    """Return a sentence if guesses by class names are right less often than guesses that ignore the text; else "".
+
+    By a binomial test at FALSE_ALARM. Chance is the agreement of independent guesses and labels of these frequencies.
+    """
+    shares = [np.bincount(of, minlength=classes) / len(of) for of in (guesses, labels)]
+    chance, right = float(shares[0] @ shares[1]), int((guesses == labels).sum())
+    if stats.binom.cdf(right, len(labels), chance) >= FALSE_ALARM:
+        return ""
+    return (
+        f"class names are right about {right:,} of {len(labels):,} public labels, less than by chance "
+        f"({chance:.1%}): names may be swapped"
+    )
 
 
 def _left_out(
@@ -294,27 +334,34 @@ def _frame(
     return pca_maps(embeddings, dim=features, classes=channels.classes)
 
 
-def _worth_querying(
-    embeddings: NDArray[np.float32],
-    believed: Belief | None,
-    channels: Channels,
-    codes: NDArray[np.float32],
-    least: float,
-) -> bool:
-    """Return False, with a line of progress, if users are expected to add next to nothing to class names."""
-    if not channels.teaching or believed is None or not believed.by_names or least == 0:
-        return True
+def gain_beyond_names(
+    embeddings: NDArray[np.float32], believed: Belief | None, channels: Channels, codes: NDArray[np.float32]
+) -> float | None:
+    """Return the expected gain of users' vectors beyond class names; None if no names are believed.
+
+    Neither names nor users have been checked: the names are assumed to be right (`expected_gain`).
+
+    Args:
+        embeddings: Public embeddings (n, m).
+        believed: Labels of public text.
+        channels: Releases of the arm's users.
+        codes: Codes of labels in the request.
+    """
+    if not channels.teaching or believed is None or not believed.by_names:
+        return None
     frame, own = _frame(embeddings, believed, channels, codes), simplex_codes(channels.classes)
     noise = _noise(channels, max(channels.users, 1), codes.shape[1] * (frame.dim + 1))
     if codes.shape[1] > own.shape[1]:
         noise /= 1 - SHARED
-    gain = expected_gain(frame.project(embeddings), believed.values, own, noise, users=max(channels.users, 1))
-    if gain < least:
-        log.info(
-            f"{channels.arm}: no user is queried: beyond class names, {channels.users:,} user vectors are expected to "
-            f"explain {gain:.2%} of what the names explain, less than training.least-gain = {least:g}"
-        )
-    return gain >= least
+    return expected_gain(frame.project(embeddings), believed.values, own, noise, users=max(channels.users, 1))
+
+
+def not_worth(gain: float, least: float, users: int) -> str:
+    """Return in words why no user is queried, without a full stop."""
+    return (
+        f"if the class names are right, {users:,} user vectors are expected to explain {gain:.2%} of what the names "
+        f"explain, less than training.least-gain = {least:g}; 0 always queries"
+    )
 
 
 def _asked(
@@ -363,6 +410,8 @@ def _taught(
             noise = _noise(channels, len(release), len(mean))
             mean = mean + np.random.default_rng(seed).normal(scale=noise**0.5, size=len(mean))
         users = None if np.isinf(noise) else of_users(mean, noise, users=len(release), codes=codes)
+        if users is not None and believed is not None and believed.by_names:
+            batches.compare(frame.project(embeddings), believed.values, users)
     if users is None and believed is None:
         return None
     if users is None or believed is None or not believed.by_names:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.special import logsumexp
 
 from mechanisms.mechanism import Mechanism, parameters
@@ -64,6 +65,8 @@ SHARE_ERROR = 0.15
 #: Share of public texts on which class names must decide alike with and without the other features, so that users'
 #: vectors have enough of them.
 COVERED = 0.8
+#: Largest probability that two classes are reported as swapped whose names are not.
+FALSE_ALARM = 1e-3
 
 
 def simplex_codes(classes: int) -> NDArray[np.float32]:
@@ -494,8 +497,9 @@ def expected_gain(
 ) -> float:
     """Return what users' vectors should explain of labels beyond class names, as a share of what the names explain.
 
-    It is known before any request. Names err as ERROR and ERROR_DECAY state. Users' vectors remove a part
-    δ²/(δ² + noise) of the error δ² of each direction.
+    It is known before any request. It assumes that the names are right: they err as ERROR and ERROR_DECAY state, and
+    say something of each class (UNRELATED = 0). Users' vectors remove a part δ²/(δ² + noise) of the error δ² of each
+    direction. If the names are wrong, for example swapped, the result is no bound: users may add any amount.
 
     Args:
         features: Public features (n, d), those of users' vectors.
@@ -514,6 +518,45 @@ def expected_gain(
     error = ERROR * known / c * values**ERROR_DECAY / (values ** (ERROR_DECAY - 1)).sum()
     removed = error**2 / np.maximum(error + noise / (1 - constant_share(d)) + values / (c * users), 1e-300)
     return c * float((removed / values).sum()) / max(known, 1e-300)
+
+
+def swapped_names(
+    features: NDArray[Any], likely: NDArray[Any], codes: NDArray[np.float32], users: Evidence
+) -> tuple[int, int] | None:
+    """Return the two classes whose names users' vectors contradict most; None if they contradict no two.
+
+    With C = E[code ⊗ (f - f̄)], the difference of two classes is (code_j - code_k)·C. The statistic is the product of
+    users' difference and that of the names, each direction weighed by users' noise, in standard deviations of that
+    noise. Names that are right give a positive expectation, unrelated ones 0. If names are permuted and their
+    differences are a regular simplex, the pair of a class and the class of its name has a negative one: with unit
+    prototypes of cosine ρ, it is (ρ - 1)·(1 or 2). Two classes are returned at FALSE_ALARM over all pairs
+    (Bonferroni, normal noise).
+
+    Args:
+        features: Public features (n, d), those of users' vectors.
+        likely: Probabilities of classes (n, K) by the names.
+        codes: Simplex codes.
+        users: Evidence of users.
+    """
+    f, exact = np.asarray(features, np.float64), codes.astype(np.float64)
+    classes, mean, spread = len(exact), f.mean(axis=0), np.maximum(f.var(axis=0), 1e-12)
+    centre = mean + _shift(users, mean, spread)
+    names = of_names(f, likely, codes)
+    theirs = exact @ (users.cross - np.outer(users.constant, centre))
+    known = exact @ (names.cross - np.outer(names.constant, mean))
+    weighed = known / (users.variance(spread) + users.constant_noise * centre**2)
+    product, square = _between(theirs @ weighed.T), _between(known @ weighed.T)
+    length = 2 * classes / (classes - 1)  # |code_j - code_k|²
+    j, k = np.triu_indices(classes, 1)
+    score = product[j, k] / np.sqrt(np.maximum(length * square[j, k], 1e-300))
+    worst = int(score.argmin())
+    return (int(j[worst]), int(k[worst])) if score[worst] < -stats.norm.isf(FALSE_ALARM / len(j)) else None
+
+
+def _between(gram: FloatArray) -> FloatArray:
+    """Return (a_j - a_k)·(b_j - b_k) for all pairs (K, K), from the products a_j·b_k."""
+    own = np.diag(gram)
+    return own[:, None] + own - gram - gram.T
 
 
 def mean_noise(mechanism: Mechanism, *, users: int) -> float:

@@ -185,7 +185,7 @@ def load_public(experiment: Experiment, folder: Path) -> Public:
     return with_maps(experiment, Public(texts, labels, classes, encoder, rewriter=rewriter, checkpoint=checkpoint))
 
 
-def _names(experiment: Experiment, public: Public) -> NDArray[np.float64] | None:
+def names_of(experiment: Experiment, public: Public) -> NDArray[np.float64] | None:
     """Return the classes' prototypes (K, m) from their descriptions; None if they have none.
 
     Raises:
@@ -218,7 +218,7 @@ def with_maps(experiment: Experiment, public: Public) -> Public:
     if public.encoder is None:
         return public
     embeddings = public.encoder.embed(public.texts)
-    public = replace(public, names=_names(experiment, public))
+    public = replace(public, names=names_of(experiment, public))
     if all(setup.arm.centralised or setup.protocol.releases_vector for setup in experiment.setups):
         return replace(public, embeddings=embeddings)
     maps = PublicMaps(

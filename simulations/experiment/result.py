@@ -95,7 +95,9 @@ class ArmResult:
         liars: How far dishonest training users move the estimate, in a sentence; "" if no bound is known. None is of a
             model that is trained on texts.
         batch_tests: Tests of batches for dishonest users (`server.training.robust_mean.BatchTest`).
-        queried: False if the protocol chose to query no training user, because users would add next to nothing.
+        queried: False if the protocol chose to query no training user, because users would add next to nothing to
+            class names that are right.
+        doubts: What public labels or users say against the class names.
     """
 
     name: str
@@ -127,6 +129,7 @@ class ArmResult:
     liars: str = ""
     batch_tests: Sequence[Mapping[str, Any]] = ()
     queried: bool = True
+    doubts: Sequence[str] = ()
 
     def scored(self, sanitized: Score | None, clean: Score | None) -> ArmResult:
         """Return a copy with accuracies; None if there is nothing to score."""
@@ -240,6 +243,7 @@ def arm_result(
         liars="" if setup.protocol.releases_text else _liars(driver),
         batch_tests=[asdict(test) for test in getattr(model, "tests", ())],
         queried=bool(teaching.requests) or not channels.teaching,
+        doubts=list(getattr(model, "doubts", ())),
     )
 
 

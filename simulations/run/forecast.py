@@ -17,10 +17,14 @@ from client.models.onnx import cores
 from client.models.tokens import sides_of, word_ids
 from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
-from simulations.artifacts.encoder import check_trained, layers_of, student_of
+from server.protocols.protocol import Public
+from server.protocols.statistics import LEAST_GAIN, codes_asked, first_belief, gain_beyond_names, not_worth
+from simulations.artifacts.encoder import check_trained, encoder_folder, layers_of, student_of
 from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
+from simulations.artifacts.public import CachedEncoder, names_of, public_labels
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.artifacts.vocabulary import MINILM
+from simulations.artifacts.ways import channels_of
 from simulations.corpora.corpus import Corpus, Split
 from simulations.experiment import BUNDLED_LM, Arm, Encoder, Experiment
 from simulations.experiment.ladder import of_experiment
@@ -48,6 +52,8 @@ _MARKS, _PROMPT = 2, 20
 PRETRAINING, BATCH, PIECES, PAIRED, MASKED = 500, 32, 96, 0.7, 0.15
 #: Shares of truncated texts, and of a class or of expected users, at which a warning is given.
 _MUCH_CUT, _RARE = 0.2, 0.1
+#: Number of public texts that are embedded to forecast whether users are queried.
+GAIN_TEXTS = 2_000
 HOW = (
     "estimated, not measured: from rates on two AMD EPYC cores ({flops:.0f} GFLOPS a core for the encoder), for the "
     "{cores} here, with nothing in the cache"
@@ -66,6 +72,7 @@ def forecast(experiment: Experiment) -> dict[str, Any]:
     - "arms": as in `simulations.experiment.ladder.of_experiment`;
     - "estimate": seconds and bytes with their derivation, and models that are trained "before" the arms; None if the
       encoder is not on this machine;
+    - "names": sentences on class names: arms whose users will not be queried, and labels that contradict the names;
     - "warnings": warnings.
 
     Raises:
@@ -108,12 +115,48 @@ def forecast(experiment: Experiment) -> dict[str, Any]:
         "estimate": None
         if lengths is None
         else _estimate(experiment, lengths, len(split.public), len(split.test), texts, classes),
+        "names": [] if lengths is None else _of_names(experiment, split.public),
     }
     return found | {"warnings": [*data_warnings(experiment.data, split, about), *_warnings(found)]}
 
 
 def _classes(part: Corpus) -> dict[str, int]:
     return dict(zip(part.classes, np.bincount(part.labels, minlength=len(part.classes)).tolist(), strict=True))
+
+
+def _of_names(experiment: Experiment, corpus: Corpus) -> list[str]:
+    """Return sentences on class names, none if no arm depends on them or the encoder is trained first.
+
+    At most GAIN_TEXTS public texts are embedded, which a run need not do again.
+    """
+    least = LEAST_GAIN.of(experiment.training.options)
+    setups = [each for each in experiment.setups if each.statistic is not None and not each.arm.public_only]
+    part = experiment.data.public
+    if not setups or least == 0 or experiment.encoder.fine_tune_on_public or (part.any_labels and not part.labelled):
+        return []
+    labels, every = public_labels(part, corpus, experiment.seed), slice(None, None, len(corpus) // GAIN_TEXTS + 1)
+    log.info("embedding public texts, to see whether users would add to class names")
+    encoder = CachedEncoder(
+        encoder_folder(experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed)
+    )
+    public = Public(
+        corpus.texts[every],
+        None if labels is None else labels[every],
+        corpus.classes,
+        encoder,
+        elsewhere=experiment.data.elsewhere,
+    )
+    embeddings = encoder.embed(public.texts)
+    public = replace(public, embeddings=embeddings, names=names_of(experiment, public))
+    believed = first_belief(public, embeddings)
+    codes = codes_asked(public, experiment.training.self_training)
+    lines = [believed.doubt] if believed is not None and believed.doubt else []
+    for setup in setups:
+        channels = channels_of(setup, public)
+        gain = gain_beyond_names(embeddings, believed, channels, codes)
+        if gain is not None and gain < least:
+            lines.append(f'arm "{setup.arm.name}": no user will be queried: {not_worth(gain, least, channels.users)}')
+    return lines
 
 
 def _lengths(model: str, split: Split) -> NDArray[np.int64] | None:
@@ -367,7 +410,7 @@ def _self_taught(experiment: Experiment) -> int:
 
 def _warnings(found: dict[str, Any]) -> list[str]:
     """Return warnings about what to change before the run, a line each."""
-    lines = []
+    lines = list(found["names"])
     for cut in found["cut"]:
         if cut["share"] > _MUCH_CUT:
             lines.append(f"{cut['where']}: {cut['share']:.0%} of the texts are longer than {cut['most']} {cut['unit']}")

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from server.training.robust_mean import BatchTest
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
@@ -23,13 +24,14 @@ def remarks(runs: Sequence[Results]) -> list[str]:
     A reference without noise is named if private arms are better on the device by more than the error of the
     difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
     that would be. A class or a group is named if an arm's loss falls on it (`simulations.run.groups`). A batch is named
-    if honest users alone would hardly have sent it.
+    if honest users alone would hardly have sent it. Class names are named that public labels or users contradict.
     """
     arms = arms_of(runs[0])
     each = list(zip(*map(arms_of, runs), strict=True))
     lines = [line for same in each for line in (*_of_model(runs, same), *groups.warnings(runs, same))]
     batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
-    return [*_of_references(runs, arms), *lines, *batches]
+    doubts = dict.fromkeys(f"{arm.name}: {said}." for run in runs for arm in arms_of(run) for said in arm.doubts)
+    return [*_of_references(runs, arms), *lines, *batches, *doubts]
 
 
 def _of_batches(arm: ArmResult) -> list[str]:
@@ -122,7 +124,8 @@ def _below_chance(runs: Sequence[Results], found: Sequence[ArmResult], where: st
     error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
     if not by_text or accuracy >= chance - _BELOW_CHANCE * error:
         return ""
+    by_names = not all(arm.queried for arm in found) or found[0].way == PUBLIC_ONLY.name
     return (
         f"its accuracy, {accuracy:.3f} ± {error:.3f}, lies below chance, {chance:.3f}, which always saying the "
-        "commonest class gives"
+        f"commonest class gives{'; if it learned from class names, these may be swapped' if by_names else ''}"
     )

@@ -219,8 +219,8 @@ def notes(results: Results) -> list[str]:
         if arm.delivered and arm.accuracy_clean_test is None
     ]
     lines += [
-        f"{arm.name}: none of its {arm.users:,} users was queried: they would add next to nothing to class names "
-        "(training.least-gain)."
+        f"{arm.name}: none of its {arm.users:,} users was queried: if the class names are right, they would add next "
+        "to nothing (training.least-gain; 0 always queries). Without users, wrong names are not detected."
         for arm in arms
         if not arm.queried
     ]

@@ -20,7 +20,7 @@ from server.protocols import statistics as way
 from server.protocols.decoding import statistic_mean
 from server.protocols.drive import Driver
 from server.training.principal import pca_maps
-from server.training.statistic_head import linear_head, of_users, simplex_codes
+from server.training.statistic_head import linear_head, of_users, simplex_codes, swapped_names
 from simulations.artifacts.ways import channels_of, protocol_of
 from simulations.errors import UserError
 from simulations.experiment.ladder import of_experiment
@@ -226,17 +226,40 @@ def test_users_who_would_add_next_to_nothing_are_not_queried(caplog: pytest.LogC
         arms = run_arms(made, LocalGrid(0), ready=ready._replace(public=replace(ready.public, names=names)))
     line = arms["a"].line
     assert not line["queried"] and line["delivered"] == 0 and line["ladder"] is None and arms["alone"].line["queried"]
-    assert "a: no user is queried" in caplog.text
+    assert "a: no user is queried: if the class names are right" in caplog.text
     np.testing.assert_array_equal(arms["a"].model.maps.head_w, arms["alone"].model.maps.head_w)
+    # the gate cannot see that names are swapped, but a simulation has test labels
+    swapped = run_arms(made, LocalGrid(0), ready=ready._replace(public=replace(ready.public, names=names[[1, 2, 0]])))
+    assert not swapped["a"].line["queried"]
+    run = {"arms": [swapped["a"].line], "chance": 14 / TEST, "classes": ready.public.classes}
+    assert ["; if it learned from class names, these may be swapped" in said for said in remarks([run])] == [True]
 
 
-def test_users_correct_wrong_names(folder: Path) -> None:
+@pytest.mark.parametrize("order", [[0, 1, 2], [1, 0, 2], [1, 2, 0]])
+def test_users_correct_wrong_names_and_name_them(order: list[int], folder: Path) -> None:
     made = study({"name": "a", "vector": CLEAR, "reference": True}, {"name": "alone", "protocol": "public-only"})
     ready = prepared(made)
     names = np.stack([ready.held.train_embeddings[ready.held.train.labels == k].mean(axis=0) for k in range(CLASSES)])
-    lines = ran(made, folder, ready._replace(public=replace(ready.public, names=names[[1, 2, 0]])))
-    assert lines["alone"].line["accuracy_clean_test"] < 0.3
+    lines = ran(made, folder, ready._replace(public=replace(ready.public, names=names[order])))
+    assert (lines["alone"].line["accuracy_clean_test"] < 0.5) == (order != [0, 1, 2])
     assert lines["a"].line["accuracy_clean_test"] > 0.8
+    doubts = lines["a"].line["doubts"]
+    assert ["names may be swapped" in said for said in doubts] == [True] * (order != [0, 1, 2])
+    assert order != [1, 0, 2] or '"red" and "green"' in doubts[0]
+    assert [said for said in remarks([{"arms": [lines["a"].line]}]) if "swapped" in said] == [
+        f"a: {d}." for d in doubts
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_alone_contradicts_no_names(seed: int) -> None:
+    """Of 200 means that say nothing, one in 1,000 is reported: 4 or more in 5 of 1,000 has a chance of .02."""
+    rng = np.random.default_rng(seed)
+    features, codes = rng.normal(size=(500, 4)) @ np.diag([1.0, 0.7, 0.5, 0.3]) / 3, simplex_codes(5)
+    likely = np.eye(5)[np.argmax(features @ rng.normal(size=(4, 5)), axis=1)]
+    noise = rng.normal(scale=0.05, size=(200, codes.shape[1] * 5))
+    seen = [of_users(row, 0.05**2, users=10**6, codes=codes) for row in noise]
+    assert sum(swapped_names(features, likely, codes, users) is not None for users in seen) < 4
 
 
 def test_labels_decide_whether_names_are_believed(folder: Path) -> None:
@@ -251,6 +274,7 @@ def test_labels_decide_whether_names_are_believed(folder: Path) -> None:
     assert good is not None and good.by_names and (good.values[:45].argmax(axis=1) == labels[:45]).all()
     bad = way.first_belief(replace(ready.public, labels=some, names=names[[1, 2, 0]]), h)
     assert bad is not None and not bad.by_names and np.array_equal(bad.values, some)
+    assert not good.doubt and bad.doubt.startswith("class names are right about 0 of 45 public labels")
     none = way.first_belief(replace(ready.public, labels=None), h)
     assert none is None
 

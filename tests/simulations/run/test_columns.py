@@ -142,5 +142,11 @@ def test_arms_of_a_kept_run_are_read_and_written_unchanged() -> None:
         for name in ("release-once", "statistics"):
             lines = json.load(archive.extractfile(f"./{name}/results.json"))["arms"]  # type: ignore[arg-type]
             again = [json_ready(ArmResult.from_dict(line).to_dict()) for line in lines]
-            new = {"guessed": {}, "liars": "", "batch_tests": [], "queried": True}  # which that version did not have
+            new = {
+                "guessed": {},
+                "liars": "",
+                "batch_tests": [],
+                "queried": True,
+                "doubts": [],
+            }  # which that version did not have
             assert again == [new | line for line in lines] and lines

@@ -62,6 +62,7 @@ FIELDS = {
     "liars",
     "batch_tests",
     "queried",
+    "doubts",
 }
 BUDGET = {
     "metric_epsilon",

@@ -129,7 +129,7 @@ def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **section
         "policy": {"vector": 8.0, "answer": 4.0},
     }
     for name, values in sections.items():
-        made[name] = made.get(name, {}) | values
+        made[name] = made.get(name, {}) | values if isinstance(values, dict) else values
     return from_table(made)
 
 
@@ -151,6 +151,22 @@ def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: i
     shuffled = next(rung for rung in arm["test_ladder"] if rung["rung"] == "shuffled")
     assert shuffled["crowd"] == (20 if shuffled["epsilon"] is not None else None)
     assert f" a test user, ε = {4 * most} at worst:" in check.lines(found)
+
+
+def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
+    """By class names, assumed right; an encoder that is trained first, and a gate that is off, are not forecast."""
+
+    def names(descriptions: Any = None, **sections: Any) -> list[str]:
+        described = {"class-descriptions": descriptions or {"0": "a bad film", "1": "a good film"}}
+        weak = {"name": "weak", "vector": {"mechanism": "privunit", "epsilon": 0.01, "dim": 4}}
+        users = {f"u{i}": 2 for i in range(40)}, {f"t{i}": 1 for i in range(24)}
+        found = said(by_people(bert, *users, data=described, arm=[weak], **sections))
+        assert found["warnings"][: len(found["names"])] == found["names"]
+        return list(found["names"])
+
+    (line,) = names()
+    assert line.startswith('arm "weak": no user will be queried: if the class names are right, 30 user vectors')
+    assert not names(training={"least-gain": 0.0}) and not names("none")
 
 
 @pytest.mark.parametrize("classes", [23, 77, 150])
