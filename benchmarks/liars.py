@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,11 +39,12 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import betainc, betaln, expit
+from scipy.stats import binom
 
 from benchmarks.teaching import prepared
 from mechanisms import projection
-from mechanisms.accounting.liars import apart, confusable, moved
+from mechanisms.accounting.liars import moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import LEAST_CONSTANT, statistic_vectors
 from mechanisms.randomized_response import RandomizedResponse
@@ -61,6 +63,10 @@ ARMS: dict[str, dict[str, float]] = {
 #: Users' texts by which a direction is judged, and how steeply the smooth count of wrong classes turns at the threshold
 #: (in median margins). Twice as steep finds the same; a third as steep finds half of the harm.
 TRIED, STEEP = 3000, 3.0
+#: Probability that random liars are more than their share: see `confusable`.
+CONFUSED = 1e-3
+#: Angles and cosines at which the overlap of two caps is computed, and rows multiplied at once.
+ANGLES, COSINES, AT_ONCE = 400, 2001, 1024
 Array = np.ndarray
 
 
@@ -232,6 +238,67 @@ def harmed(world: World, batch: Array, reference: Array) -> dict[str, float]:
         "moved": float(np.linalg.norm(plain - reference)),
         "moved_robust": float(np.linalg.norm(robust.mean - reference)),
     }
+
+
+def confusable(share: float, users: int) -> float:
+    """Return a distance t: of two populations whose messages differ by t or less, no server knows which one it has.
+
+    Let the laws of one honest message be P and Q, with TV(P, Q) <= t = b/(1 - b). If every message is a liar's with
+    probability b, liars send what the other law has more of, and all messages have the same law in both worlds (Huber
+    1965). The number of liars is Binomial(n, b); b is the largest one at which it exceeds a·n with probability CONFUSED
+    or less. So the batches of n messages, with a·n liars at most, differ in total variation by 2·CONFUSED at most.
+
+    Args:
+        share: a, from 0 to below 1.
+        users: n.
+    """
+    low, high, most = 0.0, share, math.floor(share * users)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if binom.sf(most, users, middle) <= CONFUSED else (low, middle)
+    return low / (1 - low)
+
+
+def apart(mechanism: PrivUnit, vectors: Array, others: Array) -> float:
+    """Return an upper bound of the total variation of the messages of two groups' users.
+
+    A message of x has the density outer + h·1[<x, y> >= γ] by the uniform law. So the product of two densities has the
+    mean h²·A(<x, x'>) and what cancels, where A is the uniform mass of two caps' overlap. That gives the distance of
+    two mixtures in L2, and half of it bounds the total variation (Jensen). Groups of many different vectors are far
+    nearer to each other than their users: noise hides all but what a group has in common.
+
+    Args:
+        mechanism: PrivUnit.
+        vectors: Unit vectors (n, D) of a group, from which users are drawn.
+        others: Those (m, D) of the other group.
+    """
+    c, p = math.exp(mechanism.log_mass), mechanism.cap_probability
+    assert p is not None
+    height = p / c - (1 - p) / (1 - c)
+    cosines = np.sin(np.linspace(-np.pi / 2, np.pi / 2, COSINES))
+    shared = _overlap(mechanism, cosines)
+
+    def mean(x: Array, y: Array) -> float:
+        blocks = (x[at : at + AT_ONCE] @ y.T for at in range(0, len(x), AT_ONCE))
+        return float(sum(np.interp(block, cosines, shared).sum() for block in blocks)) / len(x) / len(y)
+
+    squared = mean(vectors, vectors) + mean(others, others) - 2 * mean(vectors, others)
+    return min(1.0, 0.5 * height * math.sqrt(max(0.0, squared)))
+
+
+def _overlap(mechanism: PrivUnit, cosines: Array) -> Array:
+    """Return the uniform mass of the overlap of two caps whose centres have these cosines (k,)."""
+    dim, gamma = mechanism.dim, mechanism.threshold
+    nodes, weights = np.polynomial.legendre.leggauss(ANGLES)
+    end = math.acos(gamma)
+    angles = (nodes + 1) * end / 2  # to the first centre
+    density = np.exp((dim - 2) * np.log(np.sin(angles)) - betaln(0.5, (dim - 1) / 2)) * weights * end / 2
+    sine = np.sqrt(np.maximum(1 - cosines**2, 1e-30))[:, None] * np.sin(angles)
+    # coordinate of the rest of y, uniform on the sphere of one dimension less, towards the second centre
+    needed = np.clip((gamma - cosines[:, None] * np.cos(angles)) / sine, -1, 1)
+    half = 0.5 * betainc((dim - 2) / 2, 0.5, 1 - needed**2)
+    mass: Array = np.where(needed >= 0, half, 1 - half) @ density
+    return mass
 
 
 def worlds(world: World) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,10 @@
-"""Mean of user vectors that a few dishonest users cannot move far, and a test of a batch for them.
+"""Mean of user vectors without most of what dishonest users do to it, and a test of a batch for them.
 
 The law of honest reports is known: PrivUnit's second moment is exact, and that of users' vectors is known from public
 text. Reports of liars who agree stand out as a direction with a larger second moment (spectral filtering: Diakonikolas,
-Kamath, Kane, Li, Moitra and Stewart 2019, arXiv 1604.06443). Only released vectors and public data are read, so this is
-post-processing and costs no privacy.
+Kamath, Kane, Li, Moitra and Stewart 2019, arXiv 1604.06443). How far liars can move this mean is measured, not proved:
+`accounting.liars` bounds the plain mean. Only released vectors and public data are read, so this is post-processing and
+costs no privacy.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from mechanisms.accounting.liars import HonestLaw, edge, edge_along
+from mechanisms.accounting.liars import FALSE_ALARM, edge, edge_along
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 
@@ -49,19 +50,16 @@ class BatchTest:
         excess: Largest second moment of the reports along a tested direction, over the limit that honest users exceed
             with the probability `liars.FALSE_ALARM`.
         dropped: Share of the reports that were left out of the mean.
-        withstands: Share of liars below which they cannot turn the mean around, without and with the defence
-            (`liars.withstood`).
     """
 
     stage: str
     users: int
     excess: float
     dropped: float
-    withstands: tuple[float, float] = (0.0, 0.0)
 
     @property
     def alarm(self) -> bool:
-        """Return True if some reports are not those of honest users."""
+        """Return whether honest users, with texts like public ones, would hardly have sent the batch."""
         return self.excess > 1
 
     @property
@@ -69,17 +67,9 @@ class BatchTest:
         """Return the finding in one sentence without a full stop."""
         left = f"{self.dropped:.1%} were left out" if self.dropped else "none was left out"
         return (
-            f"some of {self.users:,} user vectors are not of honest users: along one direction their second moment is "
-            f"{self.excess:.2f} times what honest users' can be; {left}"
-        )
-
-    @property
-    def limits(self) -> str:
-        """Return the share of liars that the mean withstands, in one sentence without a full stop."""
-        plain, robust = self.withstands
-        return (
-            f"liars below {robust:.1%} of {self.users:,} users cannot turn the mean of user vectors around "
-            f"({plain:.1%} without the defence)"
+            f"some of {self.users:,} user vectors are not of honest users, or users' texts are unlike public text: "
+            f"along one direction their second moment is {self.excess:.2f} times the limit, which honest "
+            f"users exceed with probability {FALSE_ALARM:g}; {left}"
         )
 
 
@@ -91,13 +81,11 @@ class RobustMean:
         mean: Debiased mean (D,) of users' vectors.
         kept: Mask (n,) of the reports that entered it.
         excess: As in `BatchTest`.
-        directions: Number of directions along which reports were clipped.
     """
 
     mean: FloatArray
     kept: NDArray[np.bool_]
     excess: float
-    directions: int
 
     @property
     def dropped(self) -> float:
@@ -106,7 +94,7 @@ class RobustMean:
 
 
 def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatArray, length: int) -> RobustMean:
-    """Return the mean of a batch, of which liars hold less than they would of a plain mean.
+    """Return the mean of a batch, without most of what liars do to a plain mean.
 
     A direction is suspicious if the reports' second moment along it is above the limit for honest users: of all
     directions (`edge`), or of the constants of a code alone (`edge_along`), by which liars move a model's threshold.
@@ -146,40 +134,34 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
         if len(cuts) == before:
             break
     if not cuts:
-        return RobustMean(mechanism.decoded_mean(codes), kept, float(excess), 0)
+        return RobustMean(mechanism.decoded_mean(codes), kept, float(excess))
     mean = np.linalg.solve(root, reports[kept].mean(axis=0, dtype=np.float64))
     centre = _centre(reports[kept] @ np.linalg.solve(root.T, found).astype(np.float32), np.array(cuts))
     mean = root @ (_without(found, mean) + found @ centre)
-    return RobustMean(mean / mechanism.scale, kept, float(excess), len(cuts))
-
-
-def vector_moments(features: FloatArray, length: int) -> FloatArray:
-    """Return an upper bound of E[x x'] (D, D) for users' vectors x = code ⊗ [√(1 - w)·f, √w] of one record each.
-
-    A code has length 1, so E[x x'] <= I ⊗ E[f f'] whatever the labels. With two classes a code is ±1, and it is exact.
-
-    Args:
-        features: Features (N, d) of public text, unit rows, of the domain of users' texts.
-        length: c, the number of coordinates of a code.
-    """
-    f = np.asarray(features, np.float64)
-    rows = statistic_vectors(f, np.zeros(len(f), np.int64), np.ones((1, 1), np.float32))  # without a code
-    return np.kron(np.eye(length), rows.T @ rows / len(rows))
+    return RobustMean(mean / mechanism.scale, kept, float(excess))
 
 
 def honest_moment(mechanism: PrivUnit, features: FloatArray | None, length: int) -> FloatArray:
     """Return the second moment (D, D) of honest reports, or an upper bound.
 
+    It is E[y y'] = o·I + e·E[x x'] for users' unit vectors x, with o + e = E<x, y>² and D·o + e = 1. A user of one
+    record has x = code ⊗ [√(1 - w)·f, √w] with a code of length 1, so E[x x'] <= I ⊗ E[f f'] whatever the labels. With
+    two classes a code is ±1, and it is exact. E[f f'] of public text is enlarged by the edge of so many rows.
+
     Args:
         mechanism: PrivUnit.
-        features: Features (N, d) of public text of the domain of users with one record each. None if there is none:
-            the bound then holds whatever users' vectors are, and the test is weaker.
+        features: Features (N, d) of public text, unit rows, of the domain of users with one record each. None if there
+            is none: E[x x'] <= I then holds whatever users' vectors are, and the test is weaker.
         length: c, the number of coordinates of a code.
     """
-    law = HonestLaw(mechanism)
-    if features is None:
-        return law.second_moment(None)
-    return law.second_moment(vector_moments(features, length), rows=len(features))
+    dim = mechanism.dim
+    other = (1 - mechanism.squared_cosine) / (dim - 1)
+    extra, vectors = max(0.0, mechanism.squared_cosine - other), np.eye(dim)
+    if features is not None:
+        f = np.asarray(features, np.float64)
+        rows = statistic_vectors(f, np.zeros(len(f), np.int64), np.ones((1, 1), np.float32))  # without a code
+        vectors = edge(len(f), dim) * np.kron(np.eye(length), rows.T @ rows / len(f))
+    return other * np.eye(dim) + extra * vectors
 
 
 def _second_moment(reports: NDArray[np.float32], kept: NDArray[np.bool_]) -> FloatArray:

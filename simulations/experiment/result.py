@@ -15,6 +15,7 @@ from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
 from server.protocols.public_maps import dim_of
+from server.training.robust_mean import BatchTest
 from simulations.experiment.arm import DEFAULT_DIM
 from simulations.experiment.guarantees import Promise, Released, promise, released
 from simulations.experiment.setup import ArmSetup
@@ -94,7 +95,7 @@ class ArmResult:
         guessed: Number of predictions of each class, in the order of the run's classes, by split.
         liars: How far dishonest training users move the estimate, in a sentence; "" if no bound is known. None is of a
             model that is trained on texts.
-        batch_tests: Tests of batches for dishonest users (`server.training.robust_mean.BatchTest`).
+        batch_tests: Tests of batches for dishonest users.
         queried: False if the protocol chose to query no training user, because users would add next to nothing to
             class names that are right.
         doubts: What public labels or users say against the class names.
@@ -127,7 +128,7 @@ class ArmResult:
     perturbed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     liars: str = ""
-    batch_tests: Sequence[Mapping[str, Any]] = ()
+    batch_tests: Sequence[BatchTest] = ()
     queried: bool = True
     doubts: Sequence[str] = ()
 
@@ -209,7 +210,11 @@ def with_infinity(value: Any) -> Any:
 def _known(of: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     known = {each.name for each in fields(of)}
     found = {key: value for key, value in with_infinity(values).items() if key in known and value is not None}
-    return found | ({"budget": Promise(**_known(Promise, found["budget"]))} if "budget" in found else {})
+    if "budget" in found:
+        found["budget"] = Promise(**_known(Promise, found["budget"]))
+    if "batch_tests" in found:
+        found["batch_tests"] = tuple(BatchTest(**_known(BatchTest, each)) for each in found["batch_tests"])
+    return found
 
 
 def _is_finite(value: Any) -> bool:
@@ -241,7 +246,7 @@ def arm_result(
         budget=promise(setup.policy, what),
         parameters=arm.parameters,
         liars="" if setup.protocol.releases_text else _liars(driver),
-        batch_tests=[asdict(test) for test in getattr(model, "tests", ())],
+        batch_tests=getattr(model, "tests", ()),
         queried=bool(teaching.requests) or not channels.teaching,
         doubts=list(getattr(model, "doubts", ())),
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
-from server.training.robust_mean import BatchTest
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import groups, trust
@@ -35,8 +34,7 @@ def remarks(runs: Sequence[Results]) -> list[str]:
 
 
 def _of_batches(arm: ArmResult) -> list[str]:
-    tests = [BatchTest(**about) for about in arm.batch_tests]
-    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in tests if test.alarm]
+    return [f"{arm.name}, stage {test.stage}: {test.told}." for test in arm.batch_tests if test.alarm]
 
 
 def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[str]:

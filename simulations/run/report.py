@@ -21,7 +21,6 @@ from rich.text import Text
 from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
 from server.protocols.statistics import SAME
-from server.training.robust_mean import BatchTest
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
@@ -224,10 +223,7 @@ def notes(results: Results) -> list[str]:
         for arm in arms
         if not arm.queried
     ]
-    for arm in arms:
-        tests = [BatchTest(**about) for about in arm.batch_tests]
-        told = [arm.liars, *(test.limits for test in tests)] if arm.liars and not trust.unprotected(arm) else []
-        lines += [f"{arm.name}: {said}." for said in told]
+    lines += [f"{arm.name}: {arm.liars}." for arm in arms if arm.liars and not trust.unprotected(arm)]
     if any(arm.perturbed for arm in arms):
         lines.append(f"Words replaced or removed: {'; '.join(_perturbed(arm) for arm in arms if arm.perturbed)}.")
     others = (arm for arm in arms if not _asked_in_vain(arm))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from mechanisms.accounting.liars import HonestLaw, moved
+from mechanisms.accounting.liars import edge, moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SeededUniforms
-from server.training.robust_mean import NEAREST, honest_moment, robust_mean, vector_moments
+from server.training.robust_mean import NEAREST, honest_moment, robust_mean
 from server.training.statistic_head import simplex_codes
 from sottovoce.adversary.estimators.poison import imitations, leaning, points, unseen
 
@@ -121,17 +121,22 @@ def test_liars_who_know_the_defence_stay_below_what_it_lets_through(share: float
         assert np.linalg.norm(found.mean - reference) < share / mechanism.scale / 2 + 0.05
 
 
-def test_the_law_bounds_vectors_of_any_labels() -> None:
+def test_the_law_bounds_reports_of_any_labels() -> None:
+    """E[y y'] = o·I + e·E[x x'], with E<x, y>² of a user's own vector and reports of length 1: of two classes exact."""
     rng = np.random.default_rng(6)
     x, labels = features(rng, 4000), rng.integers(0, 4, 4000)
-    vectors = statistic_vectors(x, labels, simplex_codes(4))
-    bound = vector_moments(x, 3)
-    assert np.linalg.eigvalsh(bound - vectors.T @ vectors / len(vectors))[0] > -1e-12
-    two = statistic_vectors(x, labels % 2, simplex_codes(2))
-    np.testing.assert_allclose(vector_moments(x, 1), two.T @ two / len(two), atol=1e-12)
-    mechanism = PrivUnit(two.shape[1], EPSILON)
-    nothing = honest_moment(mechanism, None, 1)
-    assert np.linalg.eigvalsh(nothing - HonestLaw(mechanism).second_moment(vector_moments(x, 1)))[0] > -1e-12
+    for classes in (2, 4):
+        vectors = statistic_vectors(x, labels % classes, simplex_codes(classes))
+        dim = vectors.shape[1]
+        mechanism = PrivUnit(dim, EPSILON)
+        own, other = mechanism.squared_cosine, (1 - mechanism.squared_cosine) / (dim - 1)
+        honest = other * np.eye(dim) + (own - other) * vectors.T @ vectors / len(vectors)
+        public = honest_moment(mechanism, x, classes - 1)
+        enlarged = other * np.eye(dim) + (public - other * np.eye(dim)) / edge(len(x), len(x.T) + 1)
+        assert np.linalg.eigvalsh(public - honest)[0] > -1e-12
+        assert np.linalg.eigvalsh(honest_moment(mechanism, None, 1) - honest)[0] > -1e-12
+        if classes == 2:
+            np.testing.assert_allclose(enlarged, honest, atol=1e-12)
 
 
 def test_two_users_and_identical_reports_do_not_break_it() -> None:
