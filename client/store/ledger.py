@@ -7,7 +7,8 @@ budget to the commit. So two concurrent requests can neither spend the same budg
 
 A file that is damaged, empty or of another format is an error: a client without its ledger answers nothing. A device
 whose ledger is missing or an older copy answers nothing either: a hidden file beside the ledger, the rollback guard,
-names its last commit. The time of a commit is for people; nothing depends on the clock.
+names its last commit. The two are compared when the ledger is opened, before each release, and before each commit. The
+time of a commit is for people; nothing depends on the clock.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ SELECT draw, channel, guarantee, keys_check, keys FROM draws JOIN releases ON dr
 WHERE first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ? {} ORDER BY draw
 """
 _DRAWS_AT_ONCE = 64
+_GONE = "ledger: {} is gone, and what was spent with it; put it back"
 _ROWS = """
 SELECT stage, channel, digest, guarantee, epsilon, delta, n, keys_check, keys, payload_check, payload,
     commits.id, time
@@ -183,11 +185,11 @@ class Ledger:
             known = None if self._witness is None else rollback_guard.read(self._witness)  # first: others may commit
             if not self.path.exists():
                 if known is not None:
-                    raise LedgerError(f"ledger: {self.path} is gone, and what was spent with it; put it back")
+                    raise LedgerError(_GONE.format(self.path))
                 _create(self.path, durable)
             self._connection = _connect(self.path, durable)
             try:
-                self._verify(known)
+                self._verify()
             except BaseException:
                 self._connection.close()
                 raise
@@ -204,10 +206,15 @@ class Ledger:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the only right to write. Uncommitted changes are undone when the block ends."""
+        """Hold the only right to write, on a ledger that holds the commit of its rollback guard.
+
+        Uncommitted changes are undone when the block ends.
+        """
         with _failing_closed():
             self._connection.execute("BEGIN IMMEDIATE")
         try:
+            with _failing_closed(), self._guarded():
+                pass
             yield
         finally:
             if self._connection.in_transaction:
@@ -223,7 +230,7 @@ class Ledger:
         if not charges:
             return
         nonce = os.urandom(NONCE_BYTES)
-        with _failing_closed():
+        with _failing_closed(), self._guarded():
             number = self._connection.execute(_COMMIT, (int(time.time()), nonce)).lastrowid
             assert number is not None
             for charge in charges:
@@ -441,38 +448,52 @@ class Ledger:
             raise LedgerError("ledger: one digest under two guarantees")
         return int(draw)
 
-    def _verify(self, known: Commit | None) -> None:
-        """Check the file, and advance the rollback guard to a commit that was never acknowledged.
-
-        Args:
-            known: Commit that the rollback guard names.
-        """
+    def _verify(self) -> None:
+        """Check the file."""
         schema = self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
         if schema != (SCHEMA,):
             raise LedgerError(f"ledger: {self.path} is not of schema {SCHEMA}")
         if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
             raise LedgerError(f"ledger: {self.path} is damaged")
+        with self._guarded():
+            pass
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Hold the rollback guard of a device, which names the last commit of the file in this place.
+
+        The guard is advanced to a commit that was never acknowledged.
+
+        Raises:
+            LedgerError: A file does not hold the commit that the guard names, or the guard is gone.
+        """
         if self._witness is None:
+            yield
             return
-        self._require(known)
-        last = self._connection.execute("SELECT id, nonce FROM commits ORDER BY id DESC LIMIT 1").fetchone()
+        with rollback_guard.alone(self._witness.parent):
+            known = rollback_guard.read(self._witness)
+            if not self.path.exists():  # SQLite would create it
+                raise LedgerError(_GONE.format(self.path))
+            # Another file may have been put over the one that this connection has read, or in its place.
+            with closing(sqlite3.connect(self.path, timeout=_WAIT_SECONDS)) as anew:
+                self._last(anew, known)
+            last = self._last(self._connection, known)
+            if known is None or known.number < last.number:
+                rollback_guard.advance(self._witness, last)
+            yield
+
+    def _last(self, file: sqlite3.Connection, known: Commit | None) -> Commit:
+        """Return the last commit of a file. Raise unless it holds the commit that the rollback guard names."""
+        last = file.execute("SELECT id, nonce FROM commits ORDER BY id DESC LIMIT 1").fetchone()
         if last is None:
             raise LedgerError(f"ledger: {self.path} is damaged")
         if known is None and last[0] > 1:  # the first commit is the creation of the ledger; later ones have a guard
-            known = rollback_guard.read(self._witness)  # which another may have made since we looked, as the ledger
-            if known is None:
-                raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
-            self._require(known)
-        if known is None or known.number < last[0]:
-            rollback_guard.advance(self._witness, Commit(*last))
-
-    def _require(self, known: Commit | None) -> None:
-        """Raise unless the commit that the rollback guard names is on the ledger."""
-        if known is None:
-            return
-        there = self._connection.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
-        if there != (known.nonce,):
-            raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
+            raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
+        if known is not None:
+            there = file.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
+            if there != (known.nonce,):
+                raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
+        return Commit(*last)
 
 
 class _Pairs:

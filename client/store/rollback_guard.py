@@ -2,12 +2,15 @@
 
 A ledger that is restored from a copy after more was spent has lost commits. The guard is a second file, written after
 every commit and before anything is sent. It names the last commit by its number and a random nonce. A ledger without
-this exact commit is not the one that was here. A crash between the commit and the writing of the guard leaves the
-ledger ahead, by a commit that was never acknowledged. This is no fault, and the guard is advanced to that commit before
-anything is repeated from it.
+this exact commit is not the one that was here: `Ledger` compares the two before it releases or commits anything, and
+holds the guard from the comparison to the end of the commit.
+
+A crash between the commit and the writing of the guard leaves the ledger ahead, by a commit that was never
+acknowledged. This is no fault, and the guard is advanced to that commit before anything is repeated from it. (A guard
+that was written first would name, after a crash, a commit that never was, and the device could answer nothing again.)
 
 Not detected: restoring an old ledger *with* its old guard (a backup of the whole folder, a snapshot of a virtual
-machine), and two devices that get copies of both.
+machine), two devices that get copies of both, and a file put over the ledger while a commit is being written.
 """
 
 from __future__ import annotations
@@ -59,17 +62,14 @@ def read(witness: Path) -> Commit | None:
 def advance(witness: Path, commit: Commit) -> None:
     """Make the guard name this commit, durably: a power cut leaves the complete old guard or the complete new one.
 
-    Several processes may call it in any order: a guard never goes back.
+    Call it inside `alone`.
     """
-    with _alone(witness.parent):
-        before = read(witness)
-        if before is None or before.number < commit.number:
-            with replacing(witness) as (draft,):
-                draft.write_bytes(f"{_HEADING}\ncommit {commit.number} {commit.nonce.hex()}\n".encode())
+    with replacing(witness) as (draft,):
+        draft.write_bytes(f"{_HEADING}\ncommit {commit.number} {commit.nonce.hex()}\n".encode())
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Admit one process at a time to the folder. The lock ends with the process."""
     opened = os.open(folder, os.O_RDONLY)
     try:

@@ -18,7 +18,6 @@ import pytest
 
 from client.app import NODES, release
 from client.node import load_node
-from client.store import rollback_guard
 from client.store.ledger import Ledger, LedgerError
 from mechanisms.messages.refusals import REFUSALS
 from tests.support.clients import context, make_node, message, request
@@ -244,15 +243,6 @@ def test_a_witness_that_is_gone_or_damaged(device: Path, damage: bytes | None) -
     assert ask("train") == "failed"
     path.write_bytes(whole)
     assert ask("train") is None
-
-
-def test_a_witness_never_goes_back(tmp_path: Path) -> None:
-    path = tmp_path / "w"
-    for number, expected in ((2, 2), (1, 2), (3, 3), (3, 3)):
-        rollback_guard.advance(path, rollback_guard.Commit(number, bytes([number]) * 16))
-        assert rollback_guard.read(path) == rollback_guard.Commit(expected, bytes([expected]) * 16)
-    assert [p.name for p in tmp_path.iterdir()] == ["w"]
-    assert rollback_guard.read(tmp_path / "none") is None
 
 
 def test_a_clock_that_is_set_back_changes_nothing(device: Path, monkeypatch: pytest.MonkeyPatch) -> None:

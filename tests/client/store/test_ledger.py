@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -338,6 +339,53 @@ def test_a_crash_between_a_new_ledger_and_its_mark_locks_nobody_out(tmp_path, mo
     Ledger(path).close()
     path.unlink()
     with pytest.raises(LedgerError, match="is gone"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize("put", [shutil.copyfile, os.replace])
+@pytest.mark.parametrize("drawing", [False, True])
+def test_an_older_copy_in_the_place_of_an_open_ledger_is_not_used(tmp_path, put, drawing):
+    """Put back by cp or by mv, before a release or while it is drawn: nothing is repeated, and nothing committed."""
+    path, copy = tmp_path / "ledger.sqlite", tmp_path / "copy"
+    with Ledger(path) as ledger:
+        shutil.copyfile(path, copy)
+        write(ledger, charge([1], [0]))
+        if drawing:
+            with ledger.exclusive(), pytest.raises(LedgerError, match="older copy"):
+                put(copy, path)
+                ledger.commit([charge([1], [1])])
+        else:
+            put(copy, path)
+            with pytest.raises(LedgerError, match="older copy"), ledger.exclusive():
+                pass
+    with pytest.raises(LedgerError, match="older copy"):
+        Ledger(path)
+
+
+def test_of_two_branches_of_a_ledger_one_goes_on(tmp_path):
+    """A copy of the last state takes the place of an open ledger: equal numbers of commits, another nonce."""
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as first:
+        shutil.copyfile(path, tmp_path / "copy")
+        os.replace(tmp_path / "copy", path)
+        with Ledger(path) as second, first.exclusive(), second.exclusive():
+            second.commit([charge([1], [0])])
+            with pytest.raises(LedgerError, match="older copy"):
+                first.commit([charge([1], [1])])
+
+
+def test_a_commit_that_was_never_acknowledged_is_guarded_before_it_is_repeated(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        shutil.copyfile(path, tmp_path / "copy")
+        with monkeypatch.context() as patch, Ledger(path) as killed:
+            patch.setattr("client.store.rollback_guard.advance", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+            with pytest.raises(LedgerError):
+                write(killed, charge([1], [0]))
+        with ledger.exclusive():
+            assert recalled(ledger.recall("s", "label", "d", ids(1), ids(0))) == [b"000"]
+            os.replace(tmp_path / "copy", path)
+    with pytest.raises(LedgerError, match="older copy"):
         Ledger(path)
 
 
