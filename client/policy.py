@@ -67,8 +67,9 @@ class Policy:
         accept_unprotected: "channel: reason" declares a channel public: no limit applies to it, and it does not count
             towards the total. The ledger still lists its releases. "length: reason", or another name of EXPOSURES,
             accepts what a text mechanism exposes besides its theorem; the channel's limits then apply to the rest.
-        window: Seconds within which an answer leaves, at a moment of the second half that is drawn before the request
-            is read. So it does not reveal how long the answer took, if that was less than a half. 0 sends at once.
+        window: Seconds within which an answer leaves, at a moment of the second half that is drawn once the request is
+            there and before a record is read. So it does not reveal how long the answer took, if that was less than a
+            half. 0 sends at once.
         questions: Digests (`Request.digest`) of all requests that are allowed: split, encoder, maps, codes, head,
             mechanism and its parameters. A server that chose its own maps could make one release reveal what it most
             wants to know. None allows any request within the limits, as in a simulation.

@@ -150,9 +150,14 @@ class _Server:
 
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
-        # drawn from the operating system's generator, before the request is read
+        whole = self._fetch(message, tree) if self._ours(run) else "code"
+        # Drawn from the operating system's generator after the SuperLink's last word, and before a record is read: a
+        # SuperLink that holds back a part of the message moves the window, and cannot outwait it.
         leaves = time.monotonic() + self._within() * (1 + secrets.randbelow(2**32) / 2**32) / 2
-        reply = self._reply(message, tree) if self._ours(run) else Message(Error(*REFUSALS["code"]), reply_to=message)
+        if isinstance(whole, str):
+            reply = Message(Error(*REFUSALS[whole]), reply_to=message)
+        else:
+            reply = respond(whole, self._node)
         if self._stop.wait(max(0.0, leaves - time.monotonic())):
             raise _Stopped
         # created anew: the time of creation in a message, to the microsecond, would reveal how long the answer took
@@ -171,19 +176,15 @@ class _Server:
             self._window = load_node(self._node).policy("").window
         return self._window
 
-    def _reply(self, message: Message, tree: Any) -> Message:
-        """Return this device's reply to a message.
-
-        The reply is a constant text if the message is incomplete or unreadable, so that the server does not wait for
-        more.
-        """
+    def _fetch(self, message: Message, tree: Any) -> Message | str:
+        """Return a message with its content; the name of a refusal if it is incomplete or unreadable."""
         try:
             whole = self._patiently(lambda: self._fleet.fetch(message, tree))
         except Unusable as error:
             log.info(f"a message is refused: {error}")
-            return Message(Error(*REFUSALS["malformed"]), reply_to=message)
+            return "malformed"  # an answer, so that the server does not wait for more
         self._patiently(lambda: self._fleet.confirm(message))
-        return respond(whole, self._node)
+        return whole
 
     def _ours(self, run: int) -> bool:
         """Return whether a run ships the code that is installed here. Each run is checked once."""

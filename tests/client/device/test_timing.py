@@ -172,6 +172,30 @@ def test_every_answer_leaves_at_a_moment_drawn_before(
     assert about.created_at >= over and about.ttl <= sent.metadata.created_at + sent.metadata.ttl - over
 
 
+@pytest.mark.parametrize("path", ["pull-object", "confirm-message-received"])
+def test_a_part_of_a_request_that_is_held_back_moves_the_window(
+    path: str, fake: Fake, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a window of 1.2 s and the draw 0: .6 s after the SuperLink's last word, which came later than the window."""
+    policy = Policy(embedding=100.0, label=9.0, total=1000.0, window=1.2)
+    folder = make_node(tmp_path / "node", seed=None, policy=policy)
+    monkeypatch.setattr("client.device.serve.secrets", SimpleNamespace(randbelow=lambda below: 0))
+    fake.send(message(request(arm="")))
+    said, times = fake.says.get(path, lambda _: b""), list[float]()
+
+    def late(body: bytes) -> bytes:
+        time.sleep(0.0 if times else 1.3)
+        times.append(time.monotonic())
+        return said(body)
+
+    fake.says[path] = late
+    fake.says["push-messages"] = lambda _: (times.append(time.monotonic()), b"")[1]
+    served = Served(folder, superlink=fake.address, root_certificates=keys / "ca.pem", key=keys / "node.key")
+    served.until(lambda: fake.replies)
+    served.end()
+    assert times[-1] - times[-2] >= 0.6 and not fake.replies[0].HasField("error")
+
+
 def test_the_window_is_that_of_the_policy_as_it_is_now(fake: Fake, keys: Path, tmp_path: Path) -> None:
     """A bundle is installed over a device that is served: answers keep to its window, as to the rest of its policy; and
     to that one while the file cannot be read."""
