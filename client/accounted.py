@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -242,11 +242,15 @@ class _Part:
         except ValueError as error:
             _log.warning("%s: %s", out.name, error)
             raise Refused("malformed") from None
-        about = {"kind": kind, "asked": asked, "name": out.name, "norm": out.norm, "drawn": parameters(mechanism)}
+        drawn, usual = parameters(mechanism), {each.name: each.default for each in fields(mechanism)}
+        # a parameter that the mechanism has computed itself may have other last digits on another CPU
+        stated = {key: drawn[key] for key in drawn if key in {"dim", *out.spec} or drawn[key] == usual[key]}
+        about = {"kind": kind, "asked": asked, "name": out.name, "norm": out.norm, "drawn": dict(out.spec) | stated}
         form: tuple[Any, tuple[int, ...]] = (np.dtype(np.int64), ())
         if out.norm is not None:
             form = (mechanism.grid.dtype, (size,))
-        due = Due(f"{kind} {out.name}", out.channel, digest(about), mechanism.guarantee, *form)
+        former = digest(about | {"drawn": drawn})  # of earlier versions
+        due = Due(f"{kind} {out.name}", out.channel, digest(about), mechanism.guarantee, *form, former=lambda _: former)
         return cls(out, mechanism, due, base)
 
     def value(self, answered: Content) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Due:
         guarantee: Guarantee of the mechanism, which the policy prices.
         dtype: Type of a row's numbers.
         shape: Shape of a row.
+        former: Function that returns the digest that earlier versions gave it (`Ledger.recall`); None if there is none.
     """
 
     stage: str
@@ -49,6 +50,7 @@ class Due:
     guarantee: Guarantee
     dtype: np.dtype[Any]
     shape: tuple[int, ...] = ()
+    former: Callable[[dict[str, Any]], str] | None = field(default=None, compare=False)
 
     @property
     def stored(self) -> np.dtype[Any]:
@@ -110,7 +112,7 @@ def release(
     with ExitStack() as held:
         for each in books:
             held.enter_context(each.ledger.exclusive())
-        recalled = {one: [_recall(each.ledger, one, users, records) for each in books] for one in due}
+        recalled = {one: [_recall(each.ledger, one, users, records, each.guarantee) for each in books] for one in due}
         paid, unpaid = _affordable(recalled, users, records, policy, [each.ledger for each in books])
         for one in due:
             found = recalled.pop(one)
@@ -156,8 +158,11 @@ def constant(error: BaseException) -> Refused:
     return Refused("storage" if full else "failed")  # the place is at fault, as on a full disk, or the content
 
 
-def _recall(ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray[np.int64]) -> Recalled:
-    return ledger.recall(one.stage, one.channel, one.digest, users, records)
+def _recall(
+    ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray[np.int64], charged: Guarantee | None = None
+) -> Recalled:
+    theorem = charged or one.guarantee
+    return ledger.recall(one.stage, one.channel, one.digest, users, records, guarantee=theorem, former=one.former)
 
 
 def _affordable(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ class Sanitizer:
                 request.digest(each.channel),
                 each.mechanism.guarantee,
                 *each.payload_form[1:],
+                former=partial(each.former_digest, request.split),
             ): each
             for each in request.questions
         }

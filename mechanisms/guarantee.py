@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +112,17 @@ class Guarantee:
         if self.epsilon == 0:
             return self.offset + self.numeric_epsilon
         return self.epsilon * self.diameter + self.offset + self.numeric_epsilon
+
+    def agrees(self, other: Guarantee) -> bool:
+        """Return whether two CPUs may have computed these for one mechanism: equal but for the rounding of bounds.
+
+        A bound differs by a part in 10^9 at most. What is left of two numbers that cancel may differ by more of itself,
+        but by no more than 1e-9 nats or 1e-18 of probability.
+        """
+        slack = {"diameter": 0.0, "offset": 0.0, "numeric_epsilon": 1e-9, "numeric_delta": 1e-18}
+        bounds = {name: getattr(other, name) for name in slack}
+        near = (math.isclose(getattr(self, k), v, rel_tol=1e-9, abs_tol=slack[k]) for k, v in bounds.items())
+        return replace(self, **bounds) == other and all(near)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready fields. Infinity is the string "inf"."""

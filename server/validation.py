@@ -61,7 +61,7 @@ def _fault(reply: Reply, request: Request) -> str | None:
         if release.digest != request.digest(channel):
             return f"{channel}: digest"
         question = request.named(channel)
-        if release.guarantee != question.mechanism.guarantee:
+        if not release.guarantee.agrees(question.mechanism.guarantee):
             return f"{channel}: guarantee"
         name, dtype, shape = question.payload_form
         if set(release.payload) != {name}:

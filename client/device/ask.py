@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -341,9 +342,10 @@ class _Asking:
 
     def _known(self, records: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return a mask of the numbers that have a release under this request."""
-        channel = EmbeddingQuestion.channel
-        digest = self.request.digest(channel)
-        return self.ledger.recall(STAGE, channel, digest, self._people(len(records)), records).known
+        question, people = self.request.question(EmbeddingQuestion), self._people(len(records))
+        key, theorem = (STAGE, question.channel, self.request.digest(question.channel)), question.mechanism.guarantee
+        former = partial(question.former_digest, self.request.split)
+        return self.ledger.recall(*key, people, records, guarantee=theorem, former=former).known
 
     def _people(self, n: int) -> NDArray[np.int64]:
         return np.full(n, self.user, np.int64)

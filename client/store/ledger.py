@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('schema', '{SCHEMA}');
 CREATE TABLE draws (
     id INTEGER PRIMARY KEY, stage TEXT NOT NULL, channel TEXT NOT NULL, digest TEXT NOT NULL,
-    guarantee TEXT NOT NULL, UNIQUE (stage, channel, digest)
+    guarantee TEXT NOT NULL, UNIQUE (stage, channel, digest, guarantee)
 );
 CREATE TABLE commits (
     id INTEGER PRIMARY KEY, time INTEGER NOT NULL, nonce BLOB NOT NULL CHECK (length(nonce) = {NONCE_BYTES})
@@ -69,6 +70,7 @@ CREATE TRIGGER {0}_{1} BEFORE {1} ON {0} BEGIN SELECT RAISE(ABORT, 'the ledger i
 """
 _INSERT = f"INSERT INTO releases VALUES (NULL{', ?' * 13})"
 _COMMIT = "INSERT INTO commits (time, nonce) VALUES (?, ?)"
+_DRAW = "INSERT INTO draws (stage, channel, digest, guarantee) VALUES (?, ?, ?, ?)"
 _BLOCKS = """
 FROM releases WHERE draw = ? AND first_user <= ? AND last_user >= ? AND first_record <= ? AND last_record >= ?
 """
@@ -240,24 +242,46 @@ class Ledger:
                 rollback_guard.advance(self._witness, Commit(number, nonce))
 
     def recall(
-        self, stage: str, channel: str, digest: str, users: NDArray[np.int64], records: NDArray[np.int64]
+        self,
+        stage: str,
+        channel: str,
+        digest: str,
+        users: NDArray[np.int64],
+        records: NDArray[np.int64],
+        *,
+        guarantee: Guarantee | None = None,
+        former: Callable[[dict[str, Any]], str] | None = None,
     ) -> Recalled:
-        """Return the releases of each of n records at this stage and channel, under this digest and under others."""
+        """Return the releases of each of n records at this stage and channel, under this digest and under others.
+
+        Args:
+            stage: The stage.
+            channel: The channel.
+            digest: The digest.
+            users: (n,) int64.
+            records: (n,) int64.
+            guarantee: Guarantee of the draw: a release under another one (`Guarantee.agrees`) is of another digest.
+                None accepts any.
+            former: Function that returns the digest which earlier versions gave this request, with the guarantee that
+                their draw has on the ledger.
+        """
         known = np.zeros(len(users), dtype=np.bool_)
         payloads = np.zeros((len(users), 0), dtype=np.uint8)
         earlier = np.zeros(len(users), dtype=np.int64)
         with _failing_closed():
-            draws = self._connection.execute(
-                "SELECT id, digest FROM draws WHERE stage = ? AND channel = ?", (stage, channel)
-            ).fetchall()
-            for draw, other in draws:
-                if other != digest:
+            for draw, other, theorem in self._draws(stage, channel):
+                same = other == digest or (former is not None and other == former(json.loads(theorem)))
+                if not (same and (guarantee is None or guarantee.agrees(_guarantee(theorem)))):
                     earlier += _Pairs(self._keys(draw, users, records)).count(users, records)
                     continue
                 keys, released = self._releases(draw, users, records)
-                known, place = _Pairs(keys).find(users, records)
-                payloads = np.zeros((len(users), released.shape[1]), dtype=np.uint8)
-                payloads[known] = released[place[known]]
+                found, place = _Pairs(keys).find(users, records)
+                if not found.any():
+                    continue
+                if not known.any():
+                    payloads = np.zeros((len(users), released.shape[1]), dtype=np.uint8)
+                payloads[found] = released[place[found]]
+                known |= found
         return Recalled(known, payloads, earlier)
 
     def spent(
@@ -434,19 +458,19 @@ class Ledger:
 
     def _draw(self, charge: Charge) -> int:
         """Return the id of a draw's public description, which is written if it is new."""
-        key = (charge.stage, charge.channel, charge.digest)
-        guarantee = json.dumps(charge.guarantee.to_dict(), sort_keys=True)
-        self._connection.execute(
-            "INSERT INTO draws (stage, channel, digest, guarantee) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (stage, channel, digest) DO NOTHING",
-            (*key, guarantee),
-        )
-        draw, known = self._connection.execute(
-            "SELECT id, guarantee FROM draws WHERE stage = ? AND channel = ? AND digest = ?", key
-        ).fetchone()
-        if known != guarantee:
-            raise LedgerError("ledger: one digest under two guarantees")
-        return int(draw)
+        for draw, digest, theorem in self._draws(charge.stage, charge.channel):
+            if digest == charge.digest and charge.guarantee.agrees(_guarantee(theorem)):
+                return draw
+        key, guarantee = (charge.stage, charge.channel, charge.digest), charge.guarantee.to_dict()
+        number = self._connection.execute(_DRAW, (*key, json.dumps(guarantee, sort_keys=True))).lastrowid
+        assert number is not None
+        return number
+
+    def _draws(self, stage: str, channel: str) -> list[tuple[int, str, str]]:
+        """Return id, digest and guarantee of each draw of a stage and channel."""
+        return self._connection.execute(
+            "SELECT id, digest, guarantee FROM draws WHERE stage = ? AND channel = ?", (stage, channel)
+        ).fetchall()
 
     def _verify(self) -> None:
         """Check the file."""

@@ -18,10 +18,12 @@ from flwr.serverapp.strategy import FedAvg
 from scipy.stats import chi2
 
 from client import accounted as accounting
+from client.accounted import Accountant
 from client.app import accounted
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError
 from mechanisms.messages.refusals import REFUSALS
+from mechanisms.privunit import PrivUnit
 from tests.support.clients import context, message
 from tests.support.quickstart import FEATURES, arrays, asks, examples, quickstart
 
@@ -61,6 +63,23 @@ def content(answer):
 def refused(answer, reason):
     assert answer.has_error() and not answer.has_content()
     return (answer.error.code, answer.error.reason) == REFUSALS[reason]
+
+
+@pytest.mark.parametrize("change", [True, False])
+def test_a_parameter_that_a_cpu_computes_is_in_no_digest(ledger, monkeypatch, change):
+    """Another CPU may round the least-error cap of PrivUnit to another sixth decimal. A stated one is a parameter."""
+    first = Accountant.of(ledger, POLICY, {"train": {"arrays": VECTOR}}, {})
+    asked = {"arrays": {"w": np.zeros(4, np.float32)}}
+    sent = first.answer("train", asked, 3, lambda: {"arrays": {"w": np.ones(4, np.float32)}})
+    accounting._built.cache_clear()
+    cap = PrivUnit(4, 2.0).cap_probability + 1e-6
+    monkeypatch.setattr("mechanisms.privunit.best_cap_probability", lambda dim, epsilon: cap)
+    spec = VECTOR | ({"cap_probability": cap} if change else {})
+    again = Accountant.of(ledger, POLICY, {"train": {"arrays": spec}}, {})
+    repeated = again.answer("train", asked, 3, lambda: {"arrays": {"w": np.ones(4, np.float32)}})
+    assert len(rows(ledger)) == (2 if change else 1)
+    if not change:
+        np.testing.assert_allclose(repeated[0]["arrays"]["w"], sent[0]["arrays"]["w"], rtol=1e-4)
 
 
 def test_without_the_mod_the_app_leaks_its_loss_its_number_of_examples_and_what_it_looked_at():

@@ -82,6 +82,37 @@ def test_another_digest_is_a_new_charge_and_a_new_draw(tmp_path):
     assert np.abs(first.astype(int) - payloads(other)["embedding"]).max() < 500
 
 
+@pytest.mark.parametrize(("further", "repeated"), [(1e-12, True), (1e-6, False)])
+def test_a_ledger_of_an_earlier_version_repeats_what_it_holds(tmp_path, monkeypatch, further, repeated):
+    """Its digests hold the guarantee as another CPU computed it. A release under another theorem is drawn anew."""
+    asked = request(label=None)
+    question = asked.named("embedding")
+    theorem = question.mechanism.guarantee
+    theorem = replace(theorem, numeric_epsilon=theorem.numeric_epsilon + further)
+    with monkeypatch.context() as before:
+        before.setattr(type(question), "digest", lambda one, split: one.former_digest(split, theorem.to_dict()))
+        before.setattr(type(question.mechanism), "guarantee", theorem)
+        first = ask(make_node(tmp_path, policy=replace(OPEN, total=2 * WORST)), request(label=None, part=(0, 2)))
+    again = ask(tmp_path, asked)
+    here = np.isin(again.users, first.users)
+    assert asked.digest("embedding") not in [release.digest for release in first.releases]
+    assert (payloads(again)["embedding"][here] == payloads(first)["embedding"]).all() == repeated
+    assert len(ledger_rows(tmp_path)) == (8 if repeated else 12)
+    same(ask(tmp_path, asked), again)
+    assert len(ledger_rows(tmp_path)) == (8 if repeated else 12)
+
+
+def test_digests_of_earlier_versions_are_still_known():
+    """Those of `tests/golden/digests.json` before guarantees left them, where no CPU changes a bound."""
+    planar = request(embedding={"mechanism": "planar-laplace", "epsilon": 8.0}).named("embedding")
+    label = request().named("label")
+    for question, digest in (
+        (planar, "8ff1832ee29712805272f2c1eda1b4a144bfa23061f6777616c9d419a015ae31"),
+        (label, "7ef6f12b337d8ac9e8000152fd3c296abada5b84608115bb49585aae244d0093"),
+    ):
+        assert question.former_digest("train", question.mechanism.guarantee.to_dict()) == digest
+
+
 def test_asking_again_under_another_name_gains_nothing(tmp_path):
     make_node(tmp_path, policy=Policy(embedding=EMBEDDING, label=2.0))
     ask(tmp_path, request())
@@ -219,8 +250,8 @@ def test_a_payload_of_another_length_fails_closed(tmp_path, monkeypatch):
     ask(tmp_path, request())
     recall = Ledger.recall
 
-    def short(self, *args):
-        found = recall(self, *args)
+    def short(*args, **about):
+        found = recall(*args, **about)
         return replace(found, payloads=found.payloads[:, :-1])
 
     monkeypatch.setattr(Ledger, "recall", short)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -66,6 +67,24 @@ def test_distances_and_deltas_are_checked(value):
         EMBEDDING.loss(value)
     with pytest.raises(ValueError, match="delta"):
         EMBEDDING.worst_case(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "agrees"),
+    [
+        ({"numeric_epsilon": 5.05e-8}, True),
+        ({"numeric_delta": 1.1e-24, "diameter": math.pi * (1 + 1e-12)}, True),
+        ({"numeric_epsilon": 6e-9 + 5e-8}, False),
+        ({"numeric_delta": 1e-15}, False),
+        ({"diameter": 3.1415}, False),
+        ({"epsilon": math.nextafter(10, 11)}, False),
+        ({"exposes": ("length",)}, False),
+    ],
+)
+def test_guarantees_agree_if_two_cpus_may_have_computed_them(change, agrees):
+    one = Guarantee(10.0, "angular", math.pi, "sequence", numeric_epsilon=5e-8, numeric_delta=1e-24)
+    assert one.agrees(replace(one, **change)) is agrees
+    assert replace(one, **change).agrees(one) is agrees
 
 
 @pytest.mark.parametrize(

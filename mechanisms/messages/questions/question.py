@@ -228,19 +228,19 @@ class Question:
         raise NotImplementedError
 
     def digest(self, split: str) -> str:
-        """Return the SHA-256 (hex) of every public parameter that the draw depends on.
+        """Return the SHA-256 (hex) of every public parameter that the draw depends on, as the request states it.
 
-        It leaves out the stage, which is a part of a release's key beside it.
+        It leaves out the stage, which is a part of a release's key beside it, and the guarantee: CPUs compute its
+        numbers with different last bits.
         """
-        return digest(
-            {
-                "channel": self.channel,
-                "split": split,
-                "mechanism": parameters(self.mechanism),
-                "guarantee": self.mechanism.guarantee.to_dict(),
-            }
-            | self.public(split)
-        )
+        return digest(self._named(split))
+
+    def former_digest(self, split: str, guarantee: Mapping[str, Any]) -> str:
+        """Return the digest of versions up to 0.3, which held a release's guarantee as its device had computed it."""
+        return digest(self._named(split) | {"guarantee": guarantee})
+
+    def _named(self, split: str) -> dict[str, Any]:
+        return {"channel": self.channel, "split": split, "mechanism": parameters(self.mechanism)} | self.public(split)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return its own arrays on the wire."""

@@ -150,7 +150,7 @@ def held_of(target: Target, text: TextMechanism) -> Held:
     """
     rows = [row for row in releases.of_arm(target, "text") if target.arm.perturb in (BOTH, row.split)]
     for row in rows:
-        if row.released.guarantee != text.guarantee or len(row.released.payload) != 4 * text.positions:
+        if not row.released.guarantee.agrees(text.guarantee) or len(row.released.payload) != 4 * text.positions:
             raise releases.written_by_another(row, target.arm.name, text.guarantee)
     chosen = releases.attacked(target, rows, "texts")
     texts_ = releases.texts_of(target, chosen)
