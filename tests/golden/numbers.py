@@ -28,7 +28,7 @@ HERE = ROOT / "tests" / "golden"
 ACCURACY = 0.006
 EXPERIMENTS = ROOT / "simulations" / "experiments"
 #: What makes a run of any bundled experiment small. Keys that a source of data does not have are left out.
-SMALL = {"population.users": 300, "shuffle.minimum-users": 20, "shuffle.minimum-batch": 20}
+SMALL = {"population.users": 300, "shuffle.minimum-users": 20}
 BUILT_IN = {"data.public-size": 300, "data.test-size": 300}
 RUNG = ("epsilon", "delta", "worst_case", "crowd")
 RUN = ("accuracy", "accuracy_clean_test", "users", "delivered", "bytes_per_user", "queried")
