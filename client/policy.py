@@ -59,9 +59,8 @@ class Policy:
         total: Largest ε of *one user* over all records, stages and channels.
         total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
             filter.
-        releases: Largest number of releases of one user, at any cost and even if declared public.
-        stand_ins: Largest number of dummy releases that a user may send after their budget is spent. Without them a
-            user whose total is spent is missing, which everybody can see (`client.dummy_release`).
+        releases: Largest number of releases of one user, at any cost and even if declared public. A user who has spent
+            this or the total is missing from the next batch, which everybody can see.
         mechanisms: Catalogue names of the mechanisms that may be requested.
         minimum_users: Smallest minimum batch of the shuffler. A client has only the server's word for it.
         accept_unprotected: "channel: reason" declares a channel public: no limit applies to it, and it does not count
@@ -84,7 +83,6 @@ class Policy:
     total: float = math.inf
     total_delta: float = 1e-5
     releases: int = 10_000
-    stand_ins: int = 0
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
     accept_unprotected: tuple[str, ...] = ()
@@ -105,7 +103,7 @@ class Policy:
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
         if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
             raise ValueError(f"policy: window must be seconds, from 0 to {_LONGEST_WINDOW:g}, got {self.window!r}")
-        for name in ("minimum_users", "releases", "stand_ins"):
+        for name in ("minimum_users", "releases"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise ValueError(f"policy: {name} must be a whole number, got {value!r}")

@@ -29,10 +29,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client.device.allow import allow
 from client.device.bundle import Bundle, Keys, open_bundle
 from client.device.roles import MODEL
 from client.device.serve import MARK as SERVED
+from client.device.signed_request import allow
 from client.shard import write_shard
 from server.protocols import PROTOCOLS
 from server.protocols.models import QUESTION
@@ -445,7 +445,7 @@ class _Deployment:
         lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
         log.info(f"publisher: signs the model's question: {lines[0]}")
         for i in range(self.nodes):
-            allow(self._node(i), draft, agreed=False)
+            allow(self._node(i), draft)
         draft.rename(signed)
 
     def serve(self) -> Stayed:
@@ -457,7 +457,7 @@ class _Deployment:
         alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
         question = self.server / "questions" / f"{QUESTION}{SIGNED}"
         if question.exists():  # otherwise the bundle lists it
-            allow(self.folder / "asker", question, agreed=False)
+            allow(self.folder / "asker", question)
         self.parties.start(
             "model",
             "predict",

@@ -107,17 +107,6 @@ class AnswerQuestion(ClassRelease, MappedQuestion):
         return linear_classes(self.projection.apply(embeddings), *self.head)
 
     @property
-    def uniforms_of_dummy(self) -> int:
-        """Return m, or 1 for a class."""
-        return 1 if self.of_user else super().uniforms_of_dummy
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[Any]:
-        """Return embeddings in uniform directions, or one class with share 1."""
-        if not self.of_user:
-            return super().dummy(uniforms)
-        return np.eye(self.classes)[(uniforms[:, 0] * self.classes).astype(np.int64)]
-
-    @property
     def content(self) -> str:
         """Return the content of a release, in words."""
         where = "one of them, drawn at random" if self.of_user else "it"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from mechanisms.catalogue import rebuild
 from mechanisms.channels import Channel, Domain
@@ -268,15 +267,6 @@ class Question:
         raise NotImplementedError
 
     @property
-    def uniforms_of_dummy(self) -> int:
-        """Return the number of uniforms that a random input takes."""
-        raise NotImplementedError
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> Any:
-        """Return random inputs (`values`) from uniforms (n, `uniforms_of_dummy`) and public parameters alone."""
-        raise NotImplementedError
-
-    @property
     def bytes_in_draw(self) -> int:
         """Return the bytes that the draw of a row holds beside its payload, at least."""
         return 0
@@ -330,15 +320,6 @@ class MappedQuestion(Question):
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
         """Return embeddings (n, m) of the encoder's full width."""
         return records.embeddings(rows, self.projection)
-
-    @property
-    def uniforms_of_dummy(self) -> int:
-        """Return m: one for each coordinate of an embedding."""
-        return self.projection.width
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[Any]:
-        """Return embeddings in uniform directions."""
-        return random_directions(uniforms).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,13 +411,6 @@ class ClassRelease(Question):
 def decoded(mechanism: Mechanism, payload: NDArray[Any]) -> NDArray[np.float64]:
     """Return released vectors (n, D) as numbers."""
     return payload.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(payload)
-
-
-def random_directions(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows of length 1 in uniform directions, from uniforms of the same shape."""
-    normal = ndtri(uniforms)
-    unit: NDArray[np.float64] = normal / np.sqrt(np.einsum("ij,ij->i", normal, normal))[:, None]
-    return unit
 
 
 def inside_classes(values: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
