@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.ledger import Ledger
+from client.store.ledger import ALL_RECORDS, Ledger
 from mechanisms.accounting import privacy_filter
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
@@ -18,7 +18,6 @@ from mechanisms.channels import CHANNELS
 from mechanisms.checks import is_hex
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.questions import LISTED
-from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 
@@ -228,13 +227,9 @@ class Policy:
     def spent_on(self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]) -> Account:
         """Return the charge of each record on the channel, as this policy prices it, (n,).
 
-        A release of all of a user's records (ALL_RECORDS) is charged to each of them. For such a release the charges of
-        all records are added up, which no record exceeds.
+        A release of all of a user's records (ALL_RECORDS) is charged to each of them.
         """
         delta, declared = self.delta, self.unprotected
-        if (records == ALL_RECORDS).any():
-            others = [name for name in CHANNELS if name != channel]
-            return ledger.spent(users, delta=delta, without=others, declared=declared)
         own, together = (
             ledger.spent_on(channel, users, each, delta=delta, declared=declared)
             for each in (records, np.full_like(records, ALL_RECORDS))

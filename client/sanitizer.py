@@ -133,7 +133,7 @@ class _Answering:
 
     Attributes:
         rows: Rows of the shard. Row i of the reply is made from those at starts[i] to starts[i + 1]: one, or, for user
-            vectors, all of the user's, which are then one record on the ledger (`Question.user_record`).
+            vectors, all of the user's, which are then record 0 on the ledger.
     """
 
     users: NDArray[np.int64]
@@ -151,7 +151,7 @@ class _Answering:
         rows = rows[np.lexsort((shard.records[rows], shard.users[rows]))]
         people, first = np.unique(shard.users[rows], return_index=True)
         starts = np.append(first, len(rows)).astype(np.int64)
-        return cls(people, np.full(len(people), request.questions[0].user_record, np.int64), rows, starts)
+        return cls(people, np.zeros(len(people), np.int64), rows, starts)
 
     def __len__(self) -> int:
         return len(self.users)

@@ -13,13 +13,12 @@ import numpy as np
 
 from client.node import NODE, load_device
 from client.policy import Policy
-from client.store.ledger import Ledger, LedgerError, LedgerRow
+from client.store.ledger import ALL_RECORDS, Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.channels import CHANNELS, VECTOR
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
-from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.request import Request
 
 #: Largest number of records, and of users, that are listed individually; the costliest come first.

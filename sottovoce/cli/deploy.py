@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.count import Central, Confidence, Epsilon, MechanismName, Since, TrainedModel
 from sottovoce.cli.options import (
     AsJson,
     Data,
@@ -20,7 +19,6 @@ from sottovoce.cli.options import (
     Set,
     end_where_nobody_was_delivered,
     overrides,
-    print_json,
     show_progress,
 )
 
@@ -273,69 +271,6 @@ def train(
             training = training_of(experiment.training, experiment.encoder, experiment.seed)
             result = train_arm(setup, training, known, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
-
-
-@app.command("count")
-def count(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
-    public: PublicPart,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The counts; new or empty.")],
-    shuffler: ShufflerAddress,
-    root_certificates: Authority,
-    certificate: Certificate,
-    key: Key,
-    seal_key: SealKeys,
-    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What the devices were given.")],
-    arm: OneArm = None,
-    epsilon: Epsilon = None,
-    central: Central = None,
-    mechanism: MechanismName = None,
-    topics: Annotated[
-        Path | None, typer.Option("--topics", metavar="FILE", help="Topics, one a line.", show_default=False)
-    ] = None,
-    model: TrainedModel = None,
-    since: Since = None,
-    confidence: Confidence = 0.95,
-    as_json: AsJson = False,
-) -> None:
-    """Count the classes of users' texts, as `sottovoce count` does in a simulation."""
-    from simulations.experiment import load
-
-    experiment = load(file)
-    with redirect_stdout(sys.stderr):
-        from client.device.bundle import open_bundle
-        from simulations.artifacts.public import load_public
-        from simulations.counts.asking import Budget, asked_by
-        from simulations.counts.result import read
-        from sottovoce.deployment.count import count as count_users
-        from sottovoce.deployment.devices.bundle import chosen
-        from sottovoce.deployment.shuffler_client import Shuffler
-        from sottovoce.deployment.training_server import RemoteShuffler
-
-        show_progress()
-        budget, setup = Budget(epsilon, central, mechanism), chosen(experiment, arm)
-        last, given = None if since is None else read(since), open_bundle(bundle)
-        known = load_public(experiment, public)
-        (asked,) = asked_by(known, seed=experiment.seed, topics=[topics] if topics else (), model=model)
-        with Shuffler(shuffler, root_certificates=root_certificates, certificate=certificate, key=key) as line:
-            users = RemoteShuffler(line, seal_keys=seal_key, timeout=experiment.population.timeout, bundle=given)
-            result = count_users(
-                experiment,
-                setup,
-                known,
-                asked,
-                out,
-                users=users,
-                bundle=given,
-                budget=budget,
-                confidence=confidence,
-                last=last,
-            )
-    if as_json:
-        print_json(result.to_dict())
-        return
-    print(result.text())
-    print(f"\n{out}: count.json, counts.csv, counts.png")
 
 
 @app.command("sign")

@@ -22,8 +22,6 @@ from mechanisms.vocabulary import Vocabulary
 
 MAX_WIDTH = 4096
 MAX_CLASSES = 32767  # classes travel as int16
-#: Number, on ledgers, of all of a user's records together, on a channel that also has releases of one record.
-ALL_RECORDS = 2**31 - 1
 Text = str | tuple[str, str]
 
 
@@ -163,8 +161,6 @@ class Question:
     #: The name of the payload's one array.
     array: ClassVar[str]
     of_user: ClassVar[bool] = False
-    #: Number of the record that a user's one release belongs to.
-    user_record: ClassVar[int] = 0
     alone: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
     #: Mechanisms that this channel has of its own, beside those that state it as theirs: what names stand for on it.
