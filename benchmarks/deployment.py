@@ -1,7 +1,7 @@
 """Benchmark of a deployment on this machine.
 
 It measures rows a second through each party and through all of them, the resources for a million rows, and the number
-of nodes that one SuperLink holds. SuperLink, gateway and shuffler are real processes with TLS and node authentication.
+of nodes that one SuperLink holds. SuperLink and shuffler are real processes with TLS and node authentication.
 Nodes are simulated (`benchmarks.nodes`), some hundreds in a process.
 """
 
@@ -83,7 +83,7 @@ def run(size: Size, *, counted: float = 10.0, seed: int, folder: Path) -> dict[s
 
 
 def links(folder: Path, nodes: int, seed: int, *, stages: bool, counted: float) -> dict[str, Any]:
-    """Measure nodes on one SuperLink, behind a gateway, with or without stages that all of them answer.
+    """Measure nodes on one SuperLink, with or without stages that all of them answer.
 
     Args:
         folder: Folder to make.
@@ -108,7 +108,7 @@ def links(folder: Path, nodes: int, seed: int, *, stages: bool, counted: float) 
 class _Links:
     def __init__(self, folder: Path, nodes: int, seed: int, parties: Parties) -> None:
         self._folder, self._nodes, self._seed, self._parties = folder, nodes, seed, parties
-        self._ports = {name: free_port() for name in ("superlink", "gateway", "shuffler")}
+        self._ports = {name: free_port() for name in ("superlink", "shuffler")}
         self._ca = folder / "ca" / "ca.pem"
         self._pids: dict[str, list[int]] = {}
 
@@ -118,7 +118,7 @@ class _Links:
         self._start_links()
         found["register"] = self._nodes / self._registered()
         self._start_shuffler()
-        before = {name: _memory(self._pids[name]) for name in ("SuperLink", "gateway")}
+        before = _memory(self._pids["SuperLink"])
         with self._crowd() as crowds:
             log.info(f"bench: deployment: {self._nodes:,} nodes come")
             first = _told(crowds)
@@ -129,8 +129,7 @@ class _Links:
                 told = _told(crowds)
                 found["polls"] = (sum(one["polls"] for one in told) - polls) / (time.perf_counter() - start)
                 found["held"] = sum(one["held"] for one in told)
-            for name, was in before.items():
-                found["memory"][name] = (_memory(self._pids[name]) - was) / self._nodes
+            found["memory"]["SuperLink"] = (_memory(self._pids["SuperLink"]) - before) / self._nodes
             for stage, rows in stages.items():
                 log.info(f"bench: deployment: stage {stage}: {self._nodes * rows:,} rows")
                 with self._busy(found["busy"], stage):
@@ -153,28 +152,6 @@ class _Links:
             "SuperLink", "superlink", superlink.command(place, port=port), FLWR_HOME=str(place / "home")
         )
         superlink.wait_until_up(f"{_HOST}:{port}", self._ca, process=process, seconds=_STARTING)
-        self._start(
-            "gateway",
-            "gateway",
-            command_of(
-                "sottovoce",
-                "deploy",
-                "gateway",
-                "--superlink",
-                f"{_HOST}:{port}",
-                "--root-certificates",
-                self._ca,
-                "--certificate",
-                place / "cert.pem",
-                "--key",
-                place / "cert.key",
-                "--port",
-                self._ports["gateway"],
-                "--connections",
-                8 * self._nodes,
-            ),
-        )
-        self._up("gateway")
 
     def _registered(self) -> float:
         """Make and register a key for each node, and return the seconds of all registrations."""
@@ -233,7 +210,7 @@ class _Links:
             crowds = []
             for first in range(0, self._nodes, share):
                 mine = [str(self._node(i)) for i in range(first, min(first + share, self._nodes))]
-                crowd = Crowd(f"{_HOST}:{self._ports['gateway']}", str(self._ca), mine, first, _STAGES)
+                crowd = Crowd(f"{_HOST}:{self._ports['superlink']}", str(self._ca), mine, first, _STAGES)
                 process = block.enter_context(
                     subprocess.Popen(
                         [sys.executable, "-m", "benchmarks.nodes"],
@@ -315,7 +292,7 @@ def table(found: dict[str, Any]) -> list[str]:
         ]
     lines += [
         "",
-        "| through SuperLink, gateway and shuffler | rows | rows/s | share of a core |",
+        "| through SuperLink and shuffler | rows | rows/s | share of a core |",
         "| --- | ---: | ---: | --- |",
     ]
     busy = found["asked"]["busy"]

@@ -135,8 +135,6 @@ class Accountant:
         self.policy.require_end("accounted: the policy")
         if self.policy.unprotected or self.policy.minimum_users:
             raise ValueError("accounted: nothing is declared public here, and no batch is waited for; remove it")
-        if self.policy.stand_ins:
-            raise ValueError("accounted: who can pay no more is refused here; remove stand_ins from the policy")
         for name, value in self.instead.items():
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if "." not in name or not (value is None or (number and not name.endswith(".*"))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from client.accounted import Accountant
 from client.charging import constant
-from client.consent import keep_question
 from client.flower_content import content_record, plain_content
 from client.node import Node, load_node
 from client.policy import Policy, Refused
@@ -160,13 +158,8 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
     if node.exposed:
         raise Refused("unsealed")
     shard = node.shard(request.split)
-    try:
-        with node.ledger(request.arm) as ledger, node.stand_ins(request.arm) or nullcontext() as stand_ins:
-            reply = Sanitizer(policy, ledger, node.streams, stand_ins).answer(request, shard)
-    except Refused as error:
-        if error.reason == "question":
-            keep_question(node, request)
-        raise
+    with node.ledger(request.arm) as ledger:
+        reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
     return reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,12 +71,10 @@ class Book:
     Attributes:
         ledger: The ledger.
         draw: Function that draws a release.
-        guarantee: Guarantee that is charged for every release; None for the guarantee that is due.
     """
 
     ledger: Ledger
     draw: Draw
-    guarantee: Guarantee | None = None
 
 
 def release(
@@ -87,12 +84,11 @@ def release(
     *,
     policy: Policy,
     book: Book,
-    dummies: Book | None = None,
 ) -> tuple[NDArray[np.intp], Payloads]:
     """Return the positions of the rows that are answered, rising, and their releases; charged before this returns.
 
-    Users whose budget does not cover their new releases are left out with all their rows, or answered from `dummies`,
-    as far as the policy allows. Every row depends on its own ledger rows and stream only.
+    Users whose budget does not cover their new releases are left out with all their rows. Every row depends on its own
+    ledger rows and stream only.
 
     Args:
         due: What is due of each row, each under another key.
@@ -100,32 +96,27 @@ def release(
         records: (n,), the record of each row. No pair of user and record occurs twice.
         policy: Policy of the client.
         book: Book of the users' data.
-        dummies: Book of dummy releases (`client.dummy_release`); None leaves users out who cannot pay.
 
     Raises:
         Refused: There are rows, and none can be answered.
-        LedgerError: A ledger cannot be trusted. Nothing leaves. Exceptions of a draw pass through.
+        LedgerError: The ledger cannot be trusted. Nothing leaves. Exceptions of a draw pass through.
     """
-    books = [book] if dummies is None else [book, dummies]
-    charges: list[list[Charge]] = [[] for _ in books]
+    ledger = book.ledger
+    charges: list[Charge] = []
     payloads: Payloads = {}
-    with ExitStack() as held:
-        for each in books:
-            held.enter_context(each.ledger.exclusive())
-        recalled = {one: [_recall(each.ledger, one, users, records, each.guarantee) for each in books] for one in due}
-        paid, unpaid = _affordable(recalled, users, records, policy, [each.ledger for each in books])
+    with ledger.exclusive():
+        recalled = {one: _recall(ledger, one, users, records) for one in due}
+        paid = _affordable(recalled, users, records, policy, ledger)
         for one in due:
             found = recalled.pop(one)
-            payload, known = _repeated(one, found)
-            for each, was, mine, new in zip(books, found, (paid, unpaid), charges, strict=False):
-                at = np.flatnonzero(mine & ~known)
-                if len(at):
-                    payload[at] = drawn = _drawn(one, each, at, was.earlier, payloads)
-                    new.append(_charge(one, each.guarantee or one.guarantee, policy, users[at], records[at], drawn))
+            payload = _repeated(one, found)
+            at = np.flatnonzero(paid & ~found.known)
+            if len(at):
+                payload[at] = drawn = _drawn(one, book, at, found.earlier, payloads)
+                charges.append(_charge(one, policy, users[at], records[at], drawn))
             payloads[one] = payload
-        for each, new in zip(reversed(books), reversed(charges), strict=True):  # a charge is the last step to fail
-            each.ledger.commit(new)
-    answered = np.flatnonzero(paid | unpaid)
+        ledger.commit(charges)  # the last step to fail
+    answered = np.flatnonzero(paid)
     if len(answered) < len(users):
         payloads = {one: payload[answered] for one, payload in payloads.items()}
     return answered, payloads
@@ -143,10 +134,11 @@ def recall(
         LedgerError: The ledger cannot be trusted.
     """
     with ledger.exclusive():
-        recalled = {one: [_recall(ledger, one, users, records)] for one in due}
-        _affordable(recalled, users, records, policy, [ledger])
-    found = {one: _repeated(one, each) for one, each in recalled.items()}
-    return {one: payload for one, (payload, _) in found.items()} if all(k.all() for _, k in found.values()) else None
+        recalled = {one: _recall(ledger, one, users, records) for one in due}
+        _affordable(recalled, users, records, policy, ledger)
+    if not all(found.known.all() for found in recalled.values()):
+        return None
+    return {one: _repeated(one, found) for one, found in recalled.items()}
 
 
 def constant(error: BaseException) -> Refused:
@@ -158,31 +150,27 @@ def constant(error: BaseException) -> Refused:
     return Refused("storage" if full else "failed")  # the place is at fault, as on a full disk, or the content
 
 
-def _recall(
-    ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray[np.int64], charged: Guarantee | None = None
-) -> Recalled:
-    theorem = charged or one.guarantee
-    return ledger.recall(one.stage, one.channel, one.digest, users, records, guarantee=theorem, former=one.former)
+def _recall(ledger: Ledger, one: Due, users: NDArray[np.int64], records: NDArray[np.int64]) -> Recalled:
+    return ledger.recall(one.stage, one.channel, one.digest, users, records, guarantee=one.guarantee, former=one.former)
 
 
 def _affordable(
-    recalled: Mapping[Due, list[Recalled]],
+    recalled: Mapping[Due, Recalled],
     users: NDArray[np.int64],
     records: NDArray[np.int64],
     policy: Policy,
-    ledgers: Sequence[Ledger],
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return a mask of rows whose users can pay for all new releases, and one of rows for dummy releases.
+    ledger: Ledger,
+) -> NDArray[np.bool_]:
+    """Return a mask of the rows whose users can pay for all new releases.
 
     Raise Refused if there were rows and none is left.
     """
-    ledger, *free = ledgers
     people, person = np.unique(users, return_inverse=True)
     bill, spent = Account.empty(len(users)), dict[str, Account]()
     priced = np.zeros(len(users), dtype=bool)
     within = np.ones(len(people), dtype=bool)
     for one, found in recalled.items():
-        new = ~np.any([each.known for each in found], axis=0)
+        new = ~found.known
         if one.channel in policy.unprotected:
             bill = bill.plus(FREE, new)
             continue
@@ -196,24 +184,20 @@ def _affordable(
     account = policy.spent(ledger, people) + users_bill
     counted = (users_bill.releases == 0) | policy.allows_number(account)
     solvent = (np.bincount(person[priced], minlength=len(people)) == 0) | policy.allows(account, "total")
-    paid = within & solvent & counted
-    unpaid = np.zeros_like(paid)
-    for each in free:
-        unpaid = ~paid & (each.spent(people).releases + users_bill.releases <= policy.stand_ins)
-    if len(users) and not (paid | unpaid).any():
+    paid: NDArray[np.bool_] = (within & solvent & counted)[person]
+    if len(users) and not paid.any():
         raise Refused("channel" if not within.any() else "total" if not (within & solvent).any() else "releases")
-    return paid[person], unpaid[person]
+    return paid
 
 
-def _repeated(one: Due, found: Sequence[Recalled]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return an array for the releases of all rows, with those that ledgers hold, and a mask of these."""
-    payload = np.zeros((len(found[0].known), *one.shape), one.dtype)
-    for each in found:
-        if each.known.any():
-            if each.payloads.shape[1] != payload.dtype.itemsize * int(np.prod(one.shape)):
-                raise LedgerError("ledger: a payload does not have its length")
-            payload[each.known] = each.payloads[each.known].view(one.stored).reshape(-1, *one.shape)
-    return payload, np.any([each.known for each in found], axis=0)
+def _repeated(one: Due, found: Recalled) -> NDArray[Any]:
+    """Return an array for the releases of all rows, with those that the ledger holds."""
+    payload = np.zeros((len(found.known), *one.shape), one.dtype)
+    if found.known.any():
+        if found.payloads.shape[1] != payload.dtype.itemsize * int(np.prod(one.shape)):
+            raise LedgerError("ledger: a payload does not have its length")
+        payload[found.known] = found.payloads[found.known].view(one.stored).reshape(-1, *one.shape)
+    return payload
 
 
 def _drawn(one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64], payloads: Payloads) -> NDArray[Any]:
@@ -231,12 +215,11 @@ def _drawn(one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64
 
 def _charge(
     one: Due,
-    guarantee: Guarantee,
     policy: Policy,
     users: NDArray[np.int64],
     records: NDArray[np.int64],
     drawn: NDArray[Any],
 ) -> Charge:
     rows = np.ascontiguousarray(drawn, one.stored).reshape(len(users), -1).view(np.uint8)
-    cost = policy.cost(guarantee)
-    return Charge(one.stage, one.channel, one.digest, guarantee, cost.epsilon, policy.delta, users, records, rows)
+    cost = policy.cost(one.guarantee)
+    return Charge(one.stage, one.channel, one.digest, one.guarantee, cost.epsilon, policy.delta, users, records, rows)

@@ -39,8 +39,6 @@ _FOLDERS = ("encoder", "vocabulary", "masked_lm")
 _DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "model_seal", "publisher"}
 _SIMULATION = {*_FOLDERS, "simulation"}
 _SEALS = ("seal", "model_seal")
-#: Part of a ledger's name that marks the dummy releases of an arm, between the arm and the ending.
-_STAND_INS = ".stand-ins"
 
 
 class NoDevice(ValueError):
@@ -114,16 +112,6 @@ class Node:
         """
         self.policy(arm)
         return self.folder / (f"ledger-{arm}.sqlite" if arm else "ledger.sqlite")
-
-    def stand_ins(self, arm: str) -> Ledger | None:
-        """Return the ledger of an arm's dummy releases, opened; None if its policy allows none.
-
-        Raises:
-            Refused: The node does not have the arm.
-        """
-        if not self.policy(arm).stand_ins:
-            return None
-        return Ledger(self.ledger_path(arm).with_suffix(f"{_STAND_INS}.sqlite"), durable=not self.simulated)
 
     def shard(self, split: str) -> Shard:
         """Return the node's records of a split, "train" or "test"."""
@@ -278,8 +266,6 @@ def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:
     seed, arms = values.get("seed"), values.get("arms")
     if type(seed) is not int or not isinstance(arms, dict):
         raise ValueError(f"node: {path}: a simulation needs an integer seed and a table of arms")
-    if any(arm.endswith(_STAND_INS) for arm in arms):  # its ledger would be that of another arm's dummy releases
-        raise ValueError(f"node: {path}: the name of an arm cannot end in {_STAND_INS}")
     policies = {arm: Policy.from_dict(policy) for arm, policy in arms.items()}
     for name in {name for policy in policies.values() for name in policy.mechanisms}:
         admit(name)  # its path may be named: the simulation's operator chose it

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.ledger import Ledger
+from client.store.ledger import ALL_RECORDS, Ledger
 from mechanisms.accounting import privacy_filter
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
@@ -18,7 +18,6 @@ from mechanisms.channels import CHANNELS
 from mechanisms.checks import is_hex
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.questions import LISTED
-from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 
@@ -59,9 +58,8 @@ class Policy:
         total: Largest ε of *one user* over all records, stages and channels.
         total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
             filter.
-        releases: Largest number of releases of one user, at any cost and even if declared public.
-        stand_ins: Largest number of dummy releases that a user may send after their budget is spent. Without them a
-            user whose total is spent is missing, which everybody can see (`client.dummy_release`).
+        releases: Largest number of releases of one user, at any cost and even if declared public. A user who has spent
+            this or the total is missing from the next batch, which everybody can see.
         mechanisms: Catalogue names of the mechanisms that may be requested.
         minimum_users: Smallest minimum batch of the shuffler. A client has only the server's word for it.
         accept_unprotected: "channel: reason" declares a channel public: no limit applies to it, and it does not count
@@ -84,7 +82,6 @@ class Policy:
     total: float = math.inf
     total_delta: float = 1e-5
     releases: int = 10_000
-    stand_ins: int = 0
     mechanisms: tuple[str, ...] = field(default_factory=lambda: tuple(sorted(CATALOGUE)))
     minimum_users: int = 0
     accept_unprotected: tuple[str, ...] = ()
@@ -105,7 +102,7 @@ class Policy:
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
         if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
             raise ValueError(f"policy: window must be seconds, from 0 to {_LONGEST_WINDOW:g}, got {self.window!r}")
-        for name in ("minimum_users", "releases", "stand_ins"):
+        for name in ("minimum_users", "releases"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise ValueError(f"policy: {name} must be a whole number, got {value!r}")
@@ -230,13 +227,9 @@ class Policy:
     def spent_on(self, ledger: Ledger, channel: str, users: NDArray[np.int64], records: NDArray[np.int64]) -> Account:
         """Return the charge of each record on the channel, as this policy prices it, (n,).
 
-        A release of all of a user's records (ALL_RECORDS) is charged to each of them. For such a release the charges of
-        all records are added up, which no record exceeds.
+        A release of all of a user's records (ALL_RECORDS) is charged to each of them.
         """
         delta, declared = self.delta, self.unprotected
-        if (records == ALL_RECORDS).any():
-            others = [name for name in CHANNELS if name != channel]
-            return ledger.spent(users, delta=delta, without=others, declared=declared)
         own, together = (
             ledger.spent_on(channel, users, each, delta=delta, declared=declared)
             for each in (records, np.full_like(records, ALL_RECORDS))

@@ -7,7 +7,7 @@ refusal would reveal them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client import dummy_release
 from client.charging import Book, Due, Payloads, release
 from client.draw import draw
 from client.models import language_models
@@ -42,26 +41,23 @@ class Sanitizer:
         policy: Policy of the client.
         ledger: Ledger of the users' releases.
         streams: Source of randomness.
-        stand_ins: Ledger of dummy releases (`client.dummy_release`). With None, users who cannot pay are left out under
-            any policy.
     """
 
     policy: Policy
     ledger: Ledger
     streams: SimulationStreams | SecureStreams
-    stand_ins: Ledger | None = None
 
     def answer(self, request: Request, shard: Shard) -> Reply:
         """Return releases of the requested records, or one user vector for each user; charged before this returns.
 
         Releases under the same key are repeated from the ledger at no cost. The rest is drawn in memory, committed with
         its charge in one transaction, and only then returned. Users whose budget does not cover the new releases are
-        left out with all their records, or get dummy releases, as far as the policy allows. Every row depends on its
-        own records, ledger rows and stream only: a cohort answers as its users would alone.
+        left out with all their records. Every row depends on its own records, ledger rows and stream only: a cohort
+        answers as its users would alone.
 
         Raises:
             Refused: No user is left, or the policy refuses the request itself.
-            LedgerError: A ledger cannot be trusted. Nothing leaves.
+            LedgerError: The ledger cannot be trusted. Nothing leaves.
         """
         self.policy.check(request)
         for question in request.questions:
@@ -84,13 +80,7 @@ class Sanitizer:
             for each in request.questions
         }
         book = Book(self.ledger, _Draws(due, shard, answering, self.streams).draw)
-        dummies = None
-        if self.stand_ins is not None:
-            draws = _Dummies(due, shard, answering, dummy_release.apart(self.streams, "stand-in"))
-            dummies = Book(self.stand_ins, draws.draw, dummy_release.NOTHING_OF_THE_USERS)
-        rows, payloads = release(
-            list(due), answering.users, answering.records, policy=self.policy, book=book, dummies=dummies
-        )
+        rows, payloads = release(list(due), answering.users, answering.records, policy=self.policy, book=book)
         return Reply(
             answering.users[rows],
             answering.records[rows],
@@ -112,14 +102,9 @@ class _Draws:
     answering: _Answering
     streams: SimulationStreams | SecureStreams
 
-    def values(self, one: Due, step: int) -> Callable[[_Answering], Any]:
-        """Return a function from rows to the inputs that `client.draw.draw` takes."""
-        question, records = self.questions[one], _Records(self.shard)
-        return lambda part: question.values(records, part.rows, part.starts)
-
     def draw(self, one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
         """Draw releases (`charging.Draw`)."""
-        question, values = self.questions[one], self.values(one, step)
+        question, held = self.questions[one], _Records(self.shard)
         drawn, start = np.empty((len(rows), *one.shape), one.dtype), 0
         width = one.dtype.itemsize * int(np.prod(one.shape))
         read = None
@@ -129,7 +114,7 @@ class _Draws:
             part = self.answering.take(here)
             drawn[start : start + len(here)] = draw(
                 question,
-                values(part),
+                question.values(held, part.rows, part.starts),
                 part.users,
                 part.records,
                 stage=one.stage,
@@ -142,23 +127,13 @@ class _Draws:
         return drawn
 
 
-class _Dummies(_Draws):
-    """Draws of dummy releases."""
-
-    def values(self, one: Due, step: int) -> Callable[[_Answering], Any]:
-        """Return a function that makes random inputs."""
-        return lambda part: dummy_release.values(
-            self.questions[one], part.users, part.records, stage=one.stage, streams=self.streams, step=step
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class _Answering:
     """Rows of a reply: row i answers for user users[i] and their record records[i].
 
     Attributes:
         rows: Rows of the shard. Row i of the reply is made from those at starts[i] to starts[i + 1]: one, or, for user
-            vectors, all of the user's, which are then one record on the ledger (`Question.user_record`).
+            vectors, all of the user's, which are then record 0 on the ledger.
     """
 
     users: NDArray[np.int64]
@@ -176,7 +151,7 @@ class _Answering:
         rows = rows[np.lexsort((shard.records[rows], shard.users[rows]))]
         people, first = np.unique(shard.users[rows], return_index=True)
         starts = np.append(first, len(rows)).astype(np.int64)
-        return cls(people, np.full(len(people), request.questions[0].user_record, np.int64), rows, starts)
+        return cls(people, np.zeros(len(people), np.int64), rows, starts)
 
     def __len__(self) -> int:
         return len(self.users)

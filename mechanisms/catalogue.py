@@ -21,7 +21,6 @@ from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from mechanisms.subset_selection import SubsetSelection
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
@@ -51,7 +50,6 @@ CATALOGUE: dict[str, type[Any]] = {
         RandomizedResponse,
         RandomizedResponsePrior,
         Piecewise,
-        SubsetSelection,
         RandomSubstitution,
         SanText,
         SanTextPlus,

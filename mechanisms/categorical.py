@@ -60,33 +60,6 @@ def sample(log_weights: FloatArray, uniforms: FloatArray | Points) -> NDArray[np
     return choice
 
 
-def two_levels(likely: int, others: int, epsilon: float, points: Points) -> NDArray[np.int64]:
-    """Draw one of `likely` outcomes of weight 1, followed by `others` of weight e^-ε, once for each row of points.
-
-    It is `sample` without a table of weights. Ends of intervals are integers in the first part, and multiples of e^-ε
-    from there. The computed total, target and ends are off by less than 20·2^-53 of the total, the uniform's cell
-    included. A target that is not farther from an end is settled in decimals, as in the theorem.
-
-    Returns:
-        (n,) int64. Exactness: `exact_delta` of all outcomes.
-    """
-    weight = float(np.exp(-epsilon))
-    total = likely + others * weight
-    target = points.u[:, 0] * total
-    beyond = target >= likely
-    step = np.where(beyond, max(weight, np.finfo(float).tiny), 1.0)
-    steps = np.where(beyond, target - likely, target) / step
-    places = np.minimum(np.floor(steps) + np.where(beyond, likely, 0), likely + others - 1)
-    choice: NDArray[np.int64] = places.astype(np.int64)
-    for row in np.flatnonzero(~(np.abs(steps - np.rint(steps)) * step > 100 * _UNIT * total)):
-        with localcontext(Context(prec=_DIGITS)):
-            exact = (-Decimal(epsilon)).exp()
-            left = points.fine(int(row)) * (likely + others * exact)
-            later = likely + int((left - likely) / exact) if left >= likely else int(left)
-            choice[row] = min(later, likely + others - 1)
-    return choice
-
-
 def _settled(log_weights: FloatArray, points: Points, row: int) -> int:
     """Choose by one uniform of 104 bits, in decimals."""
     with localcontext(Context(prec=_DIGITS)):

@@ -67,56 +67,6 @@ class Mechanism(Protocol):
         ...
 
 
-class CountMechanism(Mechanism, Protocol):
-    """Mechanism of one of K classes whose output is e^ε times as likely for the classes that the output holds."""
-
-    @property
-    def epsilon(self) -> float:
-        """Return ε."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """Return K."""
-        ...
-
-    @property
-    def outputs(self) -> int:
-        """Return the number of outputs, 0 to this number - 1."""
-        ...
-
-    @property
-    def hit(self) -> float:
-        """Return the probability that an output holds the true class."""
-        ...
-
-    @property
-    def miss(self) -> float:
-        """Return the probability that an output holds a given other class."""
-        ...
-
-    def inside(self, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum of values of the classes that each output holds, (K,) -> (outputs,)."""
-        ...
-
-    def support(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the sum of weights of the outputs that hold each class, (outputs,) -> (K,)."""
-        ...
-
-
-def share_variance(hit: Any, miss: Any, share: Any) -> Any:
-    """Return the variance of a class's estimated share, times the number of users, who each hold what they hold.
-
-    The estimate is (share of outputs that hold the class - miss)/(hit - miss). Wang, Blocki, Li and Jha 2017, eq. 2.
-
-    Args:
-        hit: Probability that an output holds the true class.
-        miss: Probability that it holds a given other class.
-        share: True share of the class.
-    """
-    return (share * hit * (1 - hit) + (1 - share) * miss * (1 - miss)) / (hit - miss) ** 2
-
-
 class WordMechanism(Mechanism, Protocol):
     """Mechanism of one token of a text: word ids in, word ids out.
 

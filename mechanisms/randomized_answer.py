@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.guarantee import Guarantee
 from mechanisms.randomized_response import RandomizedResponse
@@ -37,26 +33,3 @@ class RandomizedAnswer(RandomizedResponse):
     def guarantee(self) -> Guarantee:
         """Return the theorem, of a sequence."""
         return replace(super().guarantee, protects="sequence")
-
-    @property
-    def outputs(self) -> int:
-        """Return K: an output holds the one class that it names."""
-        return self.classes
-
-    @property
-    def hit(self) -> float:
-        """Return the probability that the true class is released."""
-        return 1 / (1 + (self.classes - 1) * math.exp(-self.epsilon))
-
-    @property
-    def miss(self) -> float:
-        """Return the probability that a given other class is released."""
-        return math.exp(-self.epsilon) * self.hit
-
-    def inside(self, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values of the classes that each output holds, (K,) -> (K,)."""
-        return shares
-
-    def support(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the weights of the outputs that hold each class, (K,) -> (K,)."""
-        return weights

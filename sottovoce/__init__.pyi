@@ -39,7 +39,6 @@ from mechanisms.spherical import Purkayastha as Purkayastha
 from mechanisms.streams import SecureStreams as SecureStreams
 from mechanisms.streams import SeededUniforms as SeededUniforms
 from mechanisms.streams import SimulationStreams as SimulationStreams
-from mechanisms.subset_selection import SubsetSelection as SubsetSelection
 from mechanisms.vocabulary import Vocabulary as Vocabulary
 from mechanisms.words.clusant import CluSanT as CluSanT
 from mechanisms.words.custext import CusText as CusText
@@ -62,7 +61,6 @@ from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
 from mechanisms.words.vickrey import Vickrey as Vickrey
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
-from simulations.counts.count import count as count
 from simulations.errors import UserError as UserError
 from simulations.experiment import Experiment as Experiment
 from simulations.experiment import load as load

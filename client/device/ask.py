@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.consent import keep_question
 from client.device.model import STAGE, Model, batch_size
 from client.device.roles import MODEL
 from client.device.statement import describe_cost
@@ -139,8 +138,6 @@ def _prepared(
     try:
         policy.check(request)
     except Refused as error:
-        if error.reason == "question":
-            keep_question(node, request)
         raise ValueError(f"{folder}: {_refusal(error, policy, request)}") from error
     asking = _Asking(node, held.enter_context(node.ledger("")), questions, model, request, user)
     asking.check(hashes)
@@ -226,8 +223,8 @@ def _refusal(error: Refused, policy: Policy, request: Request) -> str:
         return f"its policy does not allow the mechanism {mechanism.name}, which the server asks for"
     if error.reason == "question":
         return (
-            "its policy does not list what the server asks, whose maps its publisher has not vouched for; what that "
-            "would tell, and how to agree to it, says `sottovoce device allow` of this folder"
+            "its policy does not list what the server asks, whose maps its publisher has not vouched for; the "
+            "publisher signs a question with `sottovoce deploy sign`, and `sottovoce device allow` adds it here"
         )
     if error.reason == "releases":
         return "its policy allows no releases; raise releases in node.json"

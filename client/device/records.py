@@ -21,10 +21,9 @@ from client.models import encoder as encoders
 from client.models.embeddings import embeddings_path, keeps_embeddings, read_embeddings, write_embeddings
 from client.node import Node, changing, load_device
 from client.shard import extend_shard
-from client.store.ledger import LedgerError
+from client.store.ledger import ALL_RECORDS, LedgerError
 from client.store.questions import QuestionRecords
 from client.store.text_column import Text
-from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.request import SPLITS
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -14,13 +13,12 @@ import numpy as np
 
 from client.node import NODE, load_device
 from client.policy import Policy
-from client.store.ledger import Ledger, LedgerError, LedgerRow
+from client.store.ledger import ALL_RECORDS, Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.channels import CHANNELS, VECTOR
 from mechanisms.composition import metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee
-from mechanisms.messages.questions.question import ALL_RECORDS
 from mechanisms.messages.request import Request
 
 #: Largest number of records, and of users, that are listed individually; the costliest come first.
@@ -32,14 +30,13 @@ def read_statement(folder: Path) -> dict[str, Any]:
     """Return the statement of a device, JSON-ready except for infinity.
 
     Returns:
-        {"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back", "stand_ins"}.
+        {"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back"}.
         "answers": releases made together, in the order of their charges: time (UTC seconds), stage, channel, digest,
             records (their number), statement, worst_case (of each record) and the delta at which it holds.
         "records": cost of each record by channel.
         "users": charges of each user that count, according to the policy's privacy filter: releases, worst_case (Σε),
             delta, rho, and rho_limit.
         "theorem": theorem by which the total holds.
-        "stand_ins": number of dummy releases.
 
     Raises:
         ValueError: There is no device, or its ledger cannot be trusted.
@@ -53,14 +50,11 @@ def read_statement(folder: Path) -> dict[str, Any]:
     policy = node.policy("")
     if not path.exists() and not path.with_name(f".{path.name}.made").exists():
         rows: list[LedgerRow] = []
-        stand_ins = 0
     else:
         try:
             with node.ledger("") as ledger:
                 rows = ledger.rows()
                 spent = _spent(ledger, rows, policy)
-            with node.stand_ins("") or nullcontext() as other:
-                stand_ins = 0 if other is None else len(other.rows())
         except LedgerError as error:
             raise ValueError(f"{folder}: {error}") from error
     times = [row.time for row in sorted(rows, key=lambda row: row.commit)]
@@ -72,7 +66,6 @@ def read_statement(folder: Path) -> dict[str, Any]:
         "users": spent if rows else [],
         "theorem": THEOREM,
         "clock_set_back": any(later < before for before, later in pairwise(times)),
-        "stand_ins": stand_ins,
     }
 
 
@@ -89,8 +82,6 @@ def format_statement(statement: dict[str, Any]) -> str:
             f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
             f"{answer['stage']}: {describe_cost(answer['worst_case'])}{at} each ({answer['statement']})"
         )
-    if statement["stand_ins"]:
-        lines.append(f"  and {statement['stand_ins']:,} releases that say nothing of you, once the rest was spent")
     if statement["clock_set_back"]:
         lines.append("  The clock was set back in between; the order is that of the ledger, and nothing depends on it.")
     if answers:
@@ -208,9 +199,7 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
     lines.append(f"  mechanisms: {', '.join(policy.mechanisms) or 'none'}")
     if policy.questions is not None:
         n = len(policy.questions)
-        lines.append(f"  {n:,} question{'' if n == 1 else 's'}, known by digest; any other is asked of you first")
-    if policy.stand_ins:
-        lines.append(f"  {policy.stand_ins:,} releases of each user that say nothing of them, once the rest is spent")
+        lines.append(f"  {n:,} question{'' if n == 1 else 's'}, known by digest; any other is refused")
     if policy.minimum_users:
         lines.append(f"  only among at least {policy.minimum_users:,} users whose releases are shuffled")
     return lines

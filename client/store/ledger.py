@@ -91,6 +91,11 @@ class LedgerError(Exception):
     """Error of a ledger that cannot be read or written; nothing may leave the client."""
 
 
+#: Record number of a release of all of a user's records together. Earlier versions made such releases beside those of
+#: one record; they stay on their ledgers, and count towards the limit of each record.
+ALL_RECORDS = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class Charge:
     """New releases of one channel to be written: key of their draw, cost of each, bytes of each row.

@@ -91,29 +91,3 @@ def randomized_response(epsilon: float, classes: int, *, window: int = 1) -> Bla
         log_v_low=log_v,
         log_v_high=log_v,
     )
-
-
-def two_design(epsilon: float, points: int, size: int) -> BlanketCells:
-    """Return cells of two inputs whose likely outputs are a 2-design (`mechanisms.subset_selection`), exact.
-
-    Each of v inputs is likely at a share d/v of the outputs, and any two of them at d·(d - 1)/(v·(v - 1)) together.
-    Every output is unlikely for some input, so the blanket is uniform, of weight v/(d·e^ε + v - d). Every two inputs
-    have the joint law of the cells {both}, {x}, {x'}, {neither}, so this pair dominates, alone and in any product.
-    """
-    v, d = points, size
-    log_gamma = -float(np.logaddexp(epsilon + math.log(d / v), math.log1p(-d / v)))
-    sizes = np.array([d * (d - 1), d * (v - d), d * (v - d), (v - d) * (v - d - 1)], np.float64)
-    kept = sizes > 0
-    log_w = np.log(sizes[kept] / (v * (v - 1)))
-    log_u = log_gamma + epsilon * np.array([1.0, 1.0, 0.0, 0.0])[kept]
-    log_v = log_gamma + epsilon * np.array([1.0, 0.0, 1.0, 0.0])[kept]
-    return BlanketCells(
-        log_gamma=log_gamma,
-        log_w=log_w,
-        log_p=log_w + log_u,
-        log_q=log_w + log_v,
-        log_u_low=log_u,
-        log_u_high=log_u,
-        log_v_low=log_v,
-        log_v_high=log_v,
-    )

@@ -310,7 +310,6 @@ class Experiment:
             total=policy.total,
             total_delta=policy.total_delta,
             releases=policy.releases,
-            stand_ins=policy.stand_ins,
             mechanisms=self._mechanisms,
             minimum_users=self.shuffle.least,
             accept_unprotected=policy.accept_unprotected,

@@ -52,7 +52,7 @@ def _letters(run: str) -> list[str]:
 
 
 #: Keys of the version before, and those that replaced them.
-RENAMED = {"way": "protocol", "statistic": "vector", "stand-ins": "dummy-releases"}
+RENAMED = {"way": "protocol", "statistic": "vector"}
 
 
 def key(field: str) -> str:

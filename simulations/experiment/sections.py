@@ -491,7 +491,6 @@ class Policy(Section):
         total: Largest ε of a user over all records, stages and channels.
         total-delta: δ of the total and of the limits above.
         releases: Largest number of releases of a user.
-        dummy-releases: Number of dummy releases that a user may send after their budget is spent.
         accept-unprotected: Channels that are declared public and exposures that are accepted, each with a reason.
     """
 
@@ -505,7 +504,6 @@ class Policy(Section):
     total: float = setting(values.number(infinite=True), math.inf)
     total_delta: float = setting(values.number(below=1.0), client.Policy.total_delta)
     releases: int = setting(values.whole(0), client.Policy.releases)
-    stand_ins: int = setting(values.whole(0), client.Policy.stand_ins)
     accept_unprotected: tuple[str, ...] = setting(values.reasons, ())
 
     @property

@@ -72,13 +72,12 @@ def measures(
     names = measures_of(data, held)
     found = {"sanitized": sanitized, "on_device": on_device}
     return {
-        split: measured(names, None if scored is None else _guesses(data, seed, held, scored, split == "on_device"))
+        split: measured(names, None if scored is None else _guesses(data, seed, held, scored))
         for split, scored in found.items()
     }
 
 
-def _guesses(data: Data, seed: int, held: Held, scored: Scored, clear: bool) -> Guesses:
-    """Return guesses; with embeddings if the texts were clear, on the device."""
+def _guesses(data: Data, seed: int, held: Held, scored: Scored) -> Guesses:
     known = scored.sentences >= 0
     sentences = scored.sentences[known]
     if held.owners is not None:
@@ -89,7 +88,7 @@ def _guesses(data: Data, seed: int, held: Held, scored: Scored, clear: bool) -> 
         holder = np.full(len(held.test), -1)
         holder[held.test_rows[::-1]] = held.test_holders.users[::-1]  # the first of several
         users = holder[sentences]
-    groups, lent = held.groups(data.group), clear and held.owners is not None and held.test_embeddings is not None
+    groups = held.groups(data.group)
     return Guesses(
         scored.scores[known],
         held.test.labels[sentences],
@@ -100,7 +99,6 @@ def _guesses(data: Data, seed: int, held: Held, scored: Scored, clear: bool) -> 
         seed,
         None if groups is None else groups[sentences],
         held.owners is not None,
-        held.test_embeddings[sentences] - held.centre if lent else None,
     )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from client.personal import fit
 from simulations.experiment.sections import Data
 from simulations.run.accuracy import Counts, score
 
@@ -32,8 +31,7 @@ FloatArray = NDArray[np.float64]
 #: Number of bootstrap samples of texts or users: the error of an error is 5 %.
 _SAMPLES = 200
 #: Least number of predictions of a user, and of such users, for measures over users: two users are the worst decile.
-#: OWN is that number for a personal head: two records to learn from, and two to score.
-RECORDS, OWN, USERS = 2, 4, 20
+RECORDS, USERS = 2, 20
 
 
 class Value(NamedTuple):
@@ -59,7 +57,6 @@ class Guesses:
         seed: Seed of the samples by which errors are estimated.
         groups: Group of the user or record, (n,), by the column `data.group`; None without one.
         owned: True if users hold several texts. Their texts are then no independent draws.
-        embeddings: Centred embeddings (n, m) that the users' devices have of the texts; None if they have none.
     """
 
     scores: FloatArray
@@ -71,7 +68,6 @@ class Guesses:
     seed: int
     groups: NDArray[np.str_] | None = None
     owned: bool = False
-    embeddings: FloatArray | None = None
 
     @property
     def guessed(self) -> IntArray:
@@ -82,8 +78,7 @@ class Guesses:
     def of(self, rows: NDArray[np.bool_]) -> Guesses:
         """Return the guesses of a group, given as a mask (n,)."""
         arrays = {name: getattr(self, name)[rows] for name in ("scores", "labels", "texts", "users")}
-        more = {"groups": self.groups, "embeddings": self.embeddings}
-        return replace(self, **arrays, **{name: None if it is None else it[rows] for name, it in more.items()})
+        return replace(self, **arrays, groups=None if self.groups is None else self.groups[rows])
 
     def accuracy(self) -> Value:
         """Return the accuracy, with its error over users if they hold several texts, and over texts otherwise."""
@@ -290,38 +285,6 @@ def by_user(guesses: Guesses) -> dict[str, Value]:
     return {name: found[name] for name in ("mean", "worst decile", "worst decile by chance", "variance")}
 
 
-def personal(guesses: Guesses) -> dict[str, Value]:
-    """Return what users gain by a head of their own (`client.personal`), each user counted once.
-
-    Each user with `OWN` records or more learns from the first half of them, with labels, and is scored on the others.
-    "global head" and "personal head" are mean accuracies on these, "gain" is their difference, paired by user. The
-    worst decile are the tenth of users whose accuracy is lowest, by either head. Errors are by bootstrap over users.
-    """
-    if guesses.embeddings is None:
-        return {}
-    people, often = np.unique(guesses.users, return_counts=True)
-    found = []
-    for user in people[often >= OWN]:
-        rows = np.flatnonzero(guesses.users == user)
-        own, rest = np.split(rows, [len(rows) // 2])
-        head = fit(guesses.embeddings[own], guesses.scores[own], guesses.labels[own])
-        corrected = head.scores(guesses.embeddings[rest], guesses.scores[rest]).argmax(axis=1)
-        found.append([np.mean(said == guesses.labels[rest]) for said in (guesses.guessed[rest], corrected)])
-    if len(found) < USERS:
-        return {}
-    accuracies = np.array(found)
-    measures: dict[str, Callable[[FloatArray], float]] = {
-        "global head": lambda each: float(each[:, 0].mean()),
-        "personal head": lambda each: float(each[:, 1].mean()),
-        "gain": lambda each: float((each[:, 1] - each[:, 0]).mean()),
-        "worst decile, global head": lambda each: _worst_decile(each[:, 0], each[:, 0]),
-        "worst decile, personal head": lambda each: _worst_decile(each[:, 1], each[:, 1]),
-    }
-    drawn = np.random.default_rng([guesses.seed, 14]).integers(len(found), size=(_SAMPLES, len(found)))
-    errors = {name: np.std([of(accuracies[rows]) for rows in drawn], ddof=1) for name, of in measures.items()}
-    return {name: Value(of(accuracies), float(errors[name]), len(found)) for name, of in measures.items()}
-
-
 def _tenth(often: IntArray) -> int:
     return -(-len(often) // 10)
 
@@ -356,14 +319,10 @@ def _one_dominates(data: Data, held: Held) -> bool:
     return data.numbers is None and dominates(chance(held.test.labels), len(held.test.classes))
 
 
-def _users_have(least: int) -> Callable[[Data, Held], bool]:
-    """Return whether enough users have so many test records, of classes."""
-
-    def wanted(data: Data, held: Held) -> bool:
-        often = np.zeros(0) if held.owners is None or data.numbers is not None else np.bincount(held.owners)
-        return int((often >= least).sum()) >= USERS
-
-    return wanted
+def _users_have_records(data: Data, held: Held) -> bool:
+    """Return whether enough users have enough test records, of classes."""
+    often = np.zeros(0) if held.owners is None or data.numbers is not None else np.bincount(held.owners)
+    return int((often >= RECORDS).sum()) >= USERS
 
 
 MEASURES: dict[str, Measure] = {
@@ -375,8 +334,7 @@ MEASURES: dict[str, Measure] = {
     "spearman": Measure(_numeric(spearman)),
     "by-class": Measure(by_class, lambda data, held: data.numbers is None),
     "by-group": Measure(by_group, lambda data, held: data.group is not None),
-    "by-user": Measure(by_user, _users_have(RECORDS)),
-    "personal": Measure(personal, _users_have(OWN)),
+    "by-user": Measure(by_user, _users_have_records),
 }
 
 

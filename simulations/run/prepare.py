@@ -56,7 +56,6 @@ class Held:
         test_rows: Test sentence of each row of the test users.
         train_embeddings: Embeddings by the users' first encoder, on the disk; None without an encoder.
         test_embeddings: Embeddings of the test sentences; None without an encoder.
-        centre: Mean (m,) of the public embeddings, which devices receive with the maps; 0 without an encoder.
         owners: User, from 0, of each test sentence, (n,), for measures by user; None if each is a user's own.
     """
 
@@ -67,7 +66,6 @@ class Held:
     test_rows: NDArray[np.int64]
     train_embeddings: CachedEmbeddings | None = None
     test_embeddings: NDArray[np.float32] | None = None
-    centre: NDArray[np.float32] | float = 0.0
     owners: NDArray[np.int64] | None = None
 
     def groups(self, column: str | int | None) -> NDArray[np.str_] | None:
@@ -135,7 +133,6 @@ def prepare(experiment: Experiment, *, headline: str | None = None) -> Prepared:
         test_rows=test_rows,
         train_embeddings=train_embeddings,
         test_embeddings=None if test_embeddings is None else np.asarray(test_embeddings),
-        centre=0.0 if public.embeddings is None else public.embeddings.mean(axis=0),
         owners=owners(experiment.population, split, experiment.seed),
     )
     return Prepared(public, held, about | sizes | {"test_repeats": data.test_repeats})

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.count import Central, Confidence, Epsilon, MechanismName, Since, TrainedModel
 from sottovoce.cli.options import (
     AsJson,
     Data,
@@ -20,7 +19,6 @@ from sottovoce.cli.options import (
     Set,
     end_where_nobody_was_delivered,
     overrides,
-    print_json,
     show_progress,
 )
 
@@ -29,19 +27,12 @@ log = logging.getLogger(__name__)
 # This file must not import NumPy, torch or Flower, because `--help` and the error for a mistyped file must come fast.
 
 app = typer.Typer(help="Run an experiment on real processes, on one machine or several.", no_args_is_help=True)
-keys_app = typer.Typer(help="Make, sign, renew and register keys and certificates.", no_args_is_help=True)
+keys_app = typer.Typer(help="Make keys and certificates, and register devices.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
 Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help="This party's certificate (PEM).")]
 Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="Private key of this party.")]
 Authority = Annotated[Path, typer.Option("--root-certificates", metavar="FILE", help="Certificate of the authority.")]
-Party = Annotated[
-    str,
-    typer.Option(
-        "--party",
-        help="authority, superlink, shuffler, model, training-server, publisher, enrolment, or node (a device).",
-    ),
-]
 Port = Annotated[int, typer.Option("--port", help="Port to listen on.")]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 PublicPart = Annotated[
@@ -126,71 +117,6 @@ def keys(
     print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
 
 
-@keys_app.command("request")
-def request_certificate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; its keys never leave it.")], party: Party
-) -> None:
-    """Make the keys of one party, and its certificate request."""
-    from sottovoce.deployment import local as deploy
-    from sottovoce.deployment import party_keys
-
-    with deploy.folder_of(folder):
-        party_keys.make_own_keys(folder, party)
-        made = ", ".join(sorted(path.name for path in folder.iterdir()))
-    print(f"{folder}: {made}; what ends in .key, and secret, stays here")
-
-
-@keys_app.command("renew")
-def renew_seal(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where seal.key is, of training server or model.")],
-) -> None:
-    """Make a new seal key, and keep the old one for devices that use it."""
-    from sottovoce.deployment import party_keys
-
-    old, new = party_keys.renew_seal(folder)
-    print(
-        f"{folder}: seal.pub is {new} now: bundles are made with it. Until devices have theirs, start with "
-        f"--seal-key {folder / 'seal.key'} --seal-key {folder / f'seal-{old}.key'}"
-    )
-
-
-@keys_app.command("sign")
-def sign_certificate(
-    request: Annotated[
-        Path, typer.Argument(metavar="cert.csr", help="Certificate request of a party, by `deploy keys request`.")
-    ],
-    authority: Annotated[Path, typer.Option("--authority", metavar="DIR", help="Where ca.key and ca.pem are.")],
-    party: Party,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="For cert.pem and ca.pem, which the party gets.")],
-    host: Annotated[list[str] | None, typer.Option("--host", help="A name or address where it is reached.")] = None,
-) -> None:
-    """Sign a party's certificate as the authority.
-
-    The authority states the party. The name in the request is ignored.
-    """
-    from sottovoce.deployment import party_keys
-
-    party_keys.sign_request(authority, request, out, party, host or ())
-    print(f"{out}: cert.pem, of the {party}{' at ' + ', '.join(host) if host else ''}, and ca.pem; for 30 days")
-
-
-@app.command("units", context_settings={"ignore_unknown_options": True})
-def units(
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are written.")],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What starts the party, behind --.")],
-    party: Annotated[str, typer.Option("--party", help="What the service is called, as shuffler or node-1.")],
-    place: Annotated[Path, typer.Option("--in", metavar="DIR", help="The folder that it is started in.")] = Path("."),
-) -> None:
-    """Write a systemd unit and a Compose file that restart a party."""
-    import shutil
-
-    from sottovoce.deployment.units import write_units
-
-    program = shutil.which(command[0])
-    made = write_units(out, party, [program or command[0], *command[1:]], place)
-    print("\n".join(f"{path}: {party}, started again when it fails" for path in made))
-
-
 @keys_app.command("register")
 def register(
     public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
@@ -230,36 +156,6 @@ def enrol(
         file.write(signed.encode())
     count = sum(map(len, people.values()))
     print(f"{out}: {count:,} user{'s' * (count != 1)} on {len(people):,} device{'s' * (len(people) != 1)}")
-
-
-@app.command("gateway")
-def gateway(
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
-    root_certificates: Authority,
-    certificate: Certificate,
-    key: Key,
-    port: Port,
-    host: Host = "127.0.0.1",
-    connections: Annotated[
-        int,
-        typer.Option(
-            "--connections", metavar="N", help="Maximum number of connections at a time, half of them from one address."
-        ),
-    ] = 1024,
-) -> None:
-    """Run a reverse proxy that exposes only a SuperLink's device API."""
-    from sottovoce.deployment import gateway as gateway_service
-
-    show_progress()
-    gateway_service.run(
-        superlink=superlink,
-        root_certificates=root_certificates,
-        certificate=certificate,
-        key=key,
-        port=port,
-        host=host,
-        connections=connections,
-    )
 
 
 @app.command("shuffler")
@@ -375,69 +271,6 @@ def train(
             training = training_of(experiment.training, experiment.encoder, experiment.seed)
             result = train_arm(setup, training, known, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
-
-
-@app.command("count")
-def count(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
-    public: PublicPart,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The counts; new or empty.")],
-    shuffler: ShufflerAddress,
-    root_certificates: Authority,
-    certificate: Certificate,
-    key: Key,
-    seal_key: SealKeys,
-    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What the devices were given.")],
-    arm: OneArm = None,
-    epsilon: Epsilon = None,
-    central: Central = None,
-    mechanism: MechanismName = None,
-    topics: Annotated[
-        Path | None, typer.Option("--topics", metavar="FILE", help="Topics, one a line.", show_default=False)
-    ] = None,
-    model: TrainedModel = None,
-    since: Since = None,
-    confidence: Confidence = 0.95,
-    as_json: AsJson = False,
-) -> None:
-    """Count the classes of users' texts, as `sottovoce count` does in a simulation."""
-    from simulations.experiment import load
-
-    experiment = load(file)
-    with redirect_stdout(sys.stderr):
-        from client.device.bundle import open_bundle
-        from simulations.artifacts.public import load_public
-        from simulations.counts.asking import Budget, asked_by
-        from simulations.counts.result import read
-        from sottovoce.deployment.count import count as count_users
-        from sottovoce.deployment.devices.bundle import chosen
-        from sottovoce.deployment.shuffler_client import Shuffler
-        from sottovoce.deployment.training_server import RemoteShuffler
-
-        show_progress()
-        budget, setup = Budget(epsilon, central, mechanism), chosen(experiment, arm)
-        last, given = None if since is None else read(since), open_bundle(bundle)
-        known = load_public(experiment, public)
-        (asked,) = asked_by(known, seed=experiment.seed, topics=[topics] if topics else (), model=model)
-        with Shuffler(shuffler, root_certificates=root_certificates, certificate=certificate, key=key) as line:
-            users = RemoteShuffler(line, seal_keys=seal_key, timeout=experiment.population.timeout, bundle=given)
-            result = count_users(
-                experiment,
-                setup,
-                known,
-                asked,
-                out,
-                users=users,
-                bundle=given,
-                budget=budget,
-                confidence=confidence,
-                last=last,
-            )
-    if as_json:
-        print_json(result.to_dict())
-        return
-    print(result.text())
-    print(f"\n{out}: count.json, counts.csv, counts.png")
 
 
 @app.command("sign")

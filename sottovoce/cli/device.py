@@ -257,23 +257,13 @@ def install(
 def allow(
     node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
     question: Annotated[
-        Path | None,
-        typer.Option(
-            "--question",
-            metavar="FILE",
-            show_default=False,
-            help="Request that waits, or that the publisher signed (default: list waiting requests).",
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Allow a request that the publisher has not signed.")] = False,
+        Path, typer.Option("--question", metavar="FILE", help="Request that the publisher has signed.")
+    ],
 ) -> None:
-    """Show, and allow, a request beyond the policy's list."""
-    from client.device import allow as device_allow
+    """Add a request that the publisher has signed to the policy's list."""
+    from client.device.signed_request import allow
 
-    if question is None:
-        print(device_allow.waiting(node))
-    else:
-        print(device_allow.allow(node, question, agreed=yes))
+    print(allow(node, question))
 
 
 @app.command("add")

@@ -29,7 +29,6 @@ from sottovoce.cli import attack as attack_command
 from sottovoce.cli import audit as audit_command
 from sottovoce.cli import budget, dev, encoders, old_names, text
 from sottovoce.cli import check as check_command
-from sottovoce.cli import count as count_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
@@ -138,7 +137,6 @@ def simulate(
 
 
 app.command("sweep", rich_help_panel=EXPERIMENTS)(sweep_command.command)
-app.command("count", rich_help_panel=EXPERIMENTS)(count_command.command)
 app.command("study", hidden=True)(sweep_command.command)
 
 

@@ -1,1 +1,1 @@
-"""Deployment on real processes: keys, gateway, shuffler, training server, administration of devices."""
+"""Deployment on real processes: keys, shuffler, training server, administration of devices."""

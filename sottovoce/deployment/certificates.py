@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -48,54 +47,25 @@ def make_authority(folder: Path) -> None:
     (folder / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def request(folder: Path) -> None:
-    """Write a new key `cert.key`, and `cert.csr`, by which an authority signs its public half (PKCS #10).
-
-    The key stays in the folder. The request names no owner: the authority learns the owner separately.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_key(folder / "cert.key", key)
-    asked = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
-    (folder / "cert.csr").write_bytes(asked.public_bytes(serialization.Encoding.PEM))
-
-
-def sign(
-    authority: Path, request: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False
-) -> None:
-    """Write a certificate `cert.pem` for a request, and the authority's `ca.pem`, into a folder.
+def issue(authority: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False) -> None:
+    """Write a key `cert.key`, its certificate `cert.pem`, and the authority's `ca.pem` into a party's folder.
 
     Args:
         authority: Folder that `make_authority` wrote.
-        request: File of the request.
-        folder: Folder for the certificate.
+        folder: Folder for the key and the certificates.
         name: Party: the subject's common name and its role (`client.device.roles`).
         hosts: Names and addresses for which a server's certificate is valid.
         client: Whether it is also valid for a client.
-
-    Raises:
-        ValueError: A file is not what it should be. The message is one line.
-        OSError: A file cannot be read or written.
     """
-    try:
-        issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
-        signer = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
-    except (ValueError, TypeError):
-        signer = None
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{authority}: holds no authority's ca.pem and ca.key")
-    try:
-        asked = x509.load_pem_x509_csr(request.read_bytes())
-        known = asked.is_signature_valid and isinstance(key := asked.public_key(), ec.EllipticCurvePublicKey)
-    except (ValueError, x509.InvalidVersion, UnsupportedAlgorithm):
-        known = False
-    if not known:
-        raise ValueError(f"{request}: is no request for a certificate (PEM, PKCS #10) that its own key has signed")
+    issuer = x509.load_pem_x509_certificate((authority / "ca.pem").read_bytes())
+    signer = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
     uses = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if client else [])]
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     names = [*map(_host, hosts), x509.UniformResourceIdentifier(uri_of(name))]
     certificate = (
-        _certificate(_name(name), issuer.subject, key)
+        _certificate(_name(name), issuer.subject, key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
@@ -104,22 +74,9 @@ def sign(
         .sign(signer, hashes.SHA256())
     )
     folder.mkdir(parents=True, exist_ok=True)
+    _write_key(folder / "cert.key", key)
     (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     (folder / "ca.pem").write_bytes(issuer.public_bytes(serialization.Encoding.PEM))
-
-
-def issue(authority: Path, folder: Path, name: str, *, hosts: Sequence[str] = LOCAL, client: bool = False) -> None:
-    """Write a key `cert.key` and its certificate, for a party of this machine, by `request` and `sign`.
-
-    Args:
-        authority: Folder that `make_authority` wrote.
-        folder: Folder for the key and the certificate.
-        name: Party.
-        hosts: Names and addresses for which a server's certificate is valid.
-        client: Whether it is also valid for a client.
-    """
-    request(folder)
-    sign(authority, folder / "cert.csr", folder, name, hosts=hosts, client=client)
 
 
 def node_keys(folder: Path) -> None:

@@ -5,7 +5,6 @@
     DIR/bundle      the bundle of every device
     DIR/nodes/0..   the devices: settings, key, records, ledger
     DIR/superlink   Flower's SuperLink, of the shuffler's operator
-    DIR/gateway     the gateway to it for devices
     DIR/shuffler    its store, its certificate, and the users of each node
     DIR/server      the training server: its keys, in public/ the public data, in run/ the trained model
     DIR/*           results.json and the like: the score, by the operator of the study, who holds the truth
@@ -29,10 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client.device.allow import allow
 from client.device.bundle import Bundle, Keys, open_bundle
 from client.device.roles import MODEL
 from client.device.serve import MARK as SERVED
+from client.device.signed_request import allow
 from client.shard import write_shard
 from server.protocols import PROTOCOLS
 from server.protocols.models import QUESTION
@@ -206,7 +205,7 @@ class _Deployment:
         self.server = folder / "server"
         self.publisher = folder / "publisher"
         self.users: list[dict[str, int]] = []
-        self.superlink = self.gateway = ""
+        self.superlink = ""
 
     # -- files
 
@@ -261,7 +260,6 @@ class _Deployment:
         self.superlink = f"{_HOST}:{port}"
         self._say_commands()
         self._start_superlink(port)
-        self._start_gateway()
         self._start_nodes()
         shuffler = self._start_shuffler()
         self._train(shuffler)
@@ -312,30 +310,6 @@ class _Deployment:
             self.parties.check()  # if the process has ended, its own error says more
             raise
 
-    def _start_gateway(self) -> None:
-        port, place = free_port(), self.folder / "superlink"
-        self.gateway = f"{_HOST}:{port}"
-        self.parties.start(
-            "gateway",
-            "gateway",
-            command_of(
-                "sottovoce",
-                "deploy",
-                "gateway",
-                "--superlink",
-                self.superlink,
-                "--root-certificates",
-                self.ca / "ca.pem",
-                "--certificate",
-                place / "cert.pem",
-                "--key",
-                place / "cert.key",
-                "--port",
-                port,
-            ),
-        )
-        self.parties.until(lambda: answers(port), what="the gateway is not up", seconds=STARTING)
-
     def _start_nodes(self) -> None:
         """Register the devices' keys, sign each device's users as the enrolment authority, and start the devices."""
         enrolled = {}
@@ -354,7 +328,7 @@ class _Deployment:
                     "serve",
                     self._node(i),
                     "--superlink",
-                    self.gateway,
+                    self.superlink,
                     "--root-certificates",
                     self.ca / "ca.pem",
                     "--key",
@@ -445,7 +419,7 @@ class _Deployment:
         lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
         log.info(f"publisher: signs the model's question: {lines[0]}")
         for i in range(self.nodes):
-            allow(self._node(i), draft, agreed=False)
+            allow(self._node(i), draft)
         draft.rename(signed)
 
     def serve(self) -> Stayed:
@@ -457,7 +431,7 @@ class _Deployment:
         alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
         question = self.server / "questions" / f"{QUESTION}{SIGNED}"
         if question.exists():  # otherwise the bundle lists it
-            allow(self.folder / "asker", question, agreed=False)
+            allow(self.folder / "asker", question)
         self.parties.start(
             "model",
             "predict",

@@ -1,9 +1,7 @@
-"""Processes of a deployment: start, watch, find and stop them. No other process is ever touched.
+"""Processes of a deployment: start, watch and stop them. No other process is ever touched.
 
-Each process carries the deployment's folder in its environment (`MARK`), and so do its children. The system keeps the
-environment for the life of a process. So anyone who knows the folder finds all of them, even if their parent was killed
-at any moment. The parent has no mark, and holds a file of the folder open instead. processes.json gives names to the
-processes. It is not trusted, because a folder may be copied, and a number reused.
+Each party leads a process group of its own. processes.json in the deployment's folder lists the parties' numbers, each
+with its start, because the system uses numbers again. The file names its folder, so a copy of the folder stops nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +29,10 @@ from simulations.transport.signals import handling
 
 log = logging.getLogger(__name__)
 
-MARK = "SOTTOVOCE_DEPLOYMENT"
 LIST, COMMANDS, LOG = "processes.json", "commands.txt", "log"
 UP = "deploy up"
-_HELD = ".up"
 #: Seconds for a process to end by itself, and then to disappear after a kill.
 GRACE, GONE = 10.0, 10.0
-#: Seconds for a process to become another program.
-_BEGINS = 1.0
 _POLL = 0.1
 _PROC = Path("/proc")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -53,23 +46,21 @@ Line = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Process:
-    """Process of the system. A number may be reused, but a number with a start time is unique.
+    """Process of the system.
 
     Args:
         party: Name of the party.
-        pid: Number of the process.
-        started: Clock ticks from the machine's start.
-        boot: Identity of that start of the machine.
+        pid: Number of the process, and of the group that a party leads.
+        start: Its start: of this machine, and of the process since then. A number with a start is unique.
     """
 
     party: str
     pid: int
-    started: int
-    boot: str
+    start: str
 
 
 class Parties:
-    """Processes that this process starts for a deployment, each in its own session, with its log beside its files.
+    """Processes that this process starts for a deployment, each in its own session and process group.
 
     Args:
         folder: Folder of the deployment.
@@ -80,14 +71,13 @@ class Parties:
     """
 
     def __init__(self, folder: Path, *, show: Line) -> None:
-        if not _PROC.joinpath("self/environ").exists():
-            raise UserError("deploy: needs Linux, whose /proc tells which processes are a deployment's")
+        if not (_PROC / "self/stat").exists():
+            raise UserError("deploy: needs Linux, whose /proc tells when a process was started")
         self.folder = folder
         self._show = show
         self._alive: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, _Log] = {}
         self._list: list[Process] = []
-        self._held = open(folder / _HELD, "w")  # noqa: SIM115  for as long as this process is at work
         self._remember(UP, os.getpid())
 
     def start(
@@ -112,7 +102,7 @@ class Parties:
         self._show(said)
         path = folder / LOG
         self._logs[party] = _Log(path)
-        variables = os.environ | dict(environment or {}) | {MARK: mark_of(self.folder)}
+        variables = os.environ | dict(environment or {})
         with open(path, "ab") as log:
             try:
                 process = subprocess.Popen(
@@ -193,13 +183,13 @@ class Parties:
         """Stop all parties and their children."""
         stop(self.folder, but=(os.getpid(),))
         for process in self._alive.values():
-            process.wait()  # it has ended; this lets the system remove it
+            _send(process.pid, signal.SIGKILL, group=True)  # what is left of its group, whose number it still holds
+            process.wait()
         self.leave()
 
     def leave(self) -> None:
         """Leave the parties running."""
         self._alive.clear()
-        self._held.close()
 
     def _relay(self) -> None:
         for party, own in self._logs.items():
@@ -207,10 +197,11 @@ class Parties:
                 log.info(f"{party}: {line}")
 
     def _remember(self, party: str, pid: int) -> None:
-        if (started := _started(pid)) is not None:  # it may be dead already
-            self._list.append(Process(party, pid, started, _boot()))
+        if (start := _start(pid)) is not None:  # it may be dead already
+            self._list.append(Process(party, pid, start))
+        listed = {"folder": os.path.realpath(self.folder), "processes": [asdict(p) for p in self._list]}
         with whole(self.folder / LIST) as file:
-            file.write(json.dumps([asdict(p) for p in self._list], indent=1).encode() + b"\n")
+            file.write(json.dumps(listed, indent=1).encode() + b"\n")
 
 
 class _Log:
@@ -251,11 +242,6 @@ class _Log:
 # --- finding and stopping
 
 
-def mark_of(folder: Path) -> str:
-    """Return the mark in the environment of a deployment's processes."""
-    return os.path.realpath(folder)
-
-
 def running(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
     """Return the deployment's living processes.
 
@@ -263,18 +249,7 @@ def running(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
         folder: Folder of the deployment.
         but: Numbers of processes to leave out.
     """
-    names = {(p.pid, p.started): p for p in _listed(folder) if p.boot == _boot()}
-    wanted = f"{MARK}={mark_of(folder)}".encode()
-    found = []
-    for pid in (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()):
-        if pid in but or (started := _started(pid)) is None:
-            continue
-        known = names.get((pid, started))
-        if wanted in _environment(pid):
-            found.append(known or Process("a process of theirs", pid, started, _boot()))
-        elif known is not None and known.party == UP and _holds(pid, folder / _HELD):
-            found.append(known)
-    return found
+    return [one for one in _listed(folder) if one.pid not in but and _start(one.pid) == one.start]
 
 
 def down(folder: Path) -> list[str]:
@@ -311,87 +286,34 @@ def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
         for one in alive:
             if met.get(one) != number:
                 met[one] = number
-                _send(one, number)
+                _send(one.pid, number, group=one.party != UP)  # the group of `up` may be that of its shell
         time.sleep(_POLL / 2)
     return list(met)
 
 
-def _send(one: Process, number: int) -> None:
-    """Send a signal to that process, and to no other one that has its number now."""
-    try:
-        handle = os.pidfd_open(one.pid)
-    except ProcessLookupError:
-        return
-    try:
-        # A handle always belongs to one process. If the number is still that of `one`, the handle is also of `one`.
-        if _started(one.pid) == one.started:
-            signal.pidfd_send_signal(handle, number)
-    except (ProcessLookupError, PermissionError):
-        pass  # it has ended, or is another user's, which the caller notices
-    finally:
-        os.close(handle)
+def _send(pid: int, number: int, *, group: bool) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's, which the caller notices
+        (os.killpg if group else os.kill)(pid, number)
 
 
 def _listed(folder: Path) -> list[Process]:
     try:
-        return [Process(**entry) for entry in json.loads((folder / LIST).read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError):
+        listed = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        here = listed["folder"] == os.path.realpath(folder)
+        return [Process(**entry) for entry in listed["processes"]] if here else []
+    except (OSError, ValueError, TypeError, KeyError):
         return []
 
 
-def _started(pid: int) -> int | None:
-    """Return the start time of a living process; None if there is none of that number."""
-    state, fields = _stat(pid)
-    return None if state in "ZX" else int(fields[18])
-
-
-def _stat(pid: int) -> tuple[str, list[str]]:
-    """Return a process's state, and its fields from field 4 on (proc(5)); "X" if there is none."""
+def _start(pid: int) -> str | None:
+    """Return the start of a living process, as machine and clock ticks (proc(5)); None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return "X", []
+        return None
     state, *fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold any character
-    return state, fields
-
-
-@cache
-def _boot() -> str:
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-
-
-def _environment(pid: int) -> list[bytes]:
-    end = time.monotonic() + _BEGINS
-    try:
-        while not (known := (_PROC / str(pid) / "environ").read_bytes()) and _begins(pid):
-            if time.monotonic() > end:
-                break
-            time.sleep(0.001)
-    except OSError:
-        return []  # it has ended, or is another user's
-    return known.split(b"\0")
-
-
-def _begins(pid: int) -> bool:
-    """Return True if a process without an environment will have one.
-
-    A process has none for a moment while it becomes another program, and would then belong to nobody. A kernel thread
-    has no memory, and some programs start with an empty environment.
-    """
-    state, fields = _stat(pid)
-    if state in "ZX" or fields[19] == "0":
-        return False
-    start, end = fields[46:48]
-    return end == "0" or start != end
-
-
-def _holds(pid: int, file: Path) -> bool:
-    """Return True if a process has the file open."""
-    place = os.path.realpath(file)
-    try:
-        return any(os.readlink(handle) == place for handle in (_PROC / str(pid) / "fd").iterdir())
-    except OSError:
-        return False
+    return None if state in "ZX" else f"{boot} {fields[18]}"
 
 
 # --- other needs of a deployment

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from client.consent import read_question, write_question
 from client.device.bundle import Bundle
+from client.device.signed_request import read_request, write_request
 from client.device.statement import describe_question
 from client.policy import Refused
 from mechanisms.messages.request import Request
@@ -48,7 +48,7 @@ class Questions:
         if self._bundle.policy.lists(request):
             return
         asked, signed = (self._folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
-        write_question(asked, request)
+        write_request(asked, request)
         end, told = time.monotonic() + self._timeout, False
         while not self._signed(signed, request):
             if not told:
@@ -64,7 +64,7 @@ class Questions:
     def _signed(self, path: Path, request: Request) -> bool:
         if not path.exists():
             return False
-        question = read_question(path)
+        question = read_request(path)
         same = all(question.request.digest(c) == request.digest(c) for c in request.channels)
         return same and question.vouched(self._bundle.publisher)
 
@@ -85,11 +85,11 @@ def sign_question(file: Path, key: Path, out: Path, bundle: Bundle) -> list[str]
         UserError: Devices would never answer it, or a file cannot be used. The message is one line.
         ValueError: The file holds no request. The message is one line.
     """
-    request = read_question(file).request
+    request = read_request(file).request
     policy = bundle.policy.listing(request)
     try:
         policy.check(request)
     except Refused as error:
         raise UserError(f"{file}: the bundle's devices would not answer it in any case: {error}") from None
-    write_question(out, replace(request, arm=""), read_key(key))
+    write_request(out, replace(request, arm=""), read_key(key))
     return describe_question(request, policy)

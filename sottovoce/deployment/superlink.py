@@ -122,28 +122,6 @@ def wait_until_up(address: str, ca: Path, *, process: Any, log: Path | None = No
             time.sleep(_POLL / 2)
 
 
-def check_party(address: str, ca: Path) -> None:
-    """Check that a SuperLink answers at an address.
-
-    Args:
-        address: "host:port".
-        ca: Certificate of the authority.
-
-    Raises:
-        UserError: Nothing answers, or a party other than a SuperLink. The message is one line.
-    """
-    import httpx
-
-    trusting = _trusting(ca)
-    try:
-        with httpx.Client(verify=trusting, timeout=_PATIENCE) as client:
-            client.get(f"https://{address}/")
-    except httpx.TransportError as error:
-        raise UserError(f"--superlink {address}: no SuperLink of this authority answers there: {error}") from None
-    except (httpx.InvalidURL, ValueError):
-        raise UserError(f"--superlink {address}: must be HOST:PORT, without a scheme") from None
-
-
 def register(address: str, ca: Path, public_key: Path) -> int:
     """Register a SuperNode with the SuperLink, and return its node id.
 

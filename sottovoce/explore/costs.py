@@ -9,17 +9,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mechanisms.accounting.ladder import ladder
 from mechanisms.channels import Domain, domain_of
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.questions import LabelQuestion
-from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
-from server.counts import estimate
 from simulations.analysis.budget import described, ladder_of_release, shuffled
 from simulations.output.numbers import epsilon as shown
 from sottovoce.adversary.estimators.tokens import unigram
@@ -150,27 +144,6 @@ def _crowd(released: tuple[Mechanism, ...], users: int, delta: float) -> dict[st
         f"{shown(least)} at δ = {small(delta)}. What you sent makes what the server sees at most {times} likelier."
     )
     return {"users": users, "epsilon": answer["epsilon"], "lower_bound": answer["lower_bound"], "words": said}
-
-
-def counted(settings: Settings, shares: NDArray[np.float64]) -> list[dict[str, float]] | None:
-    """Return a count of the crowd's labels, drawn anew: {"share", "low", "high", "true"} of each class.
-
-    The intervals hold together with probability .95. None if no label leaves alone, or it says nothing.
-
-    Args:
-        settings: Settings of the page.
-        shares: Shares (K,) of the classes in the crowd.
-    """
-    if settings.channel != LabelQuestion.channel or not settings.epsilon:
-        return None
-    rng, mechanism = np.random.default_rng(), RandomizedAnswer(settings.epsilon, len(shares))
-    held = rng.multinomial(settings.users, shares)
-    law = np.full((len(shares), len(shares)), mechanism.miss)
-    np.fill_diagonal(law, mechanism.hit)
-    sent = sum(rng.multinomial(users, row) for users, row in zip(held, law, strict=True))
-    found = estimate(mechanism, np.repeat(np.arange(len(shares)), sent))
-    columns = {"share": found.shares, "low": found.low, "high": found.high, "true": held / settings.users}
-    return [{name: float(column[k]) for name, column in columns.items()} for k in range(len(shares))]
 
 
 def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:

@@ -204,21 +204,8 @@ class Explorer:
         }
 
     def crowd(self, settings: Settings) -> dict[str, Any]:
-        """Return the cost in a crowd, and of labels a count of it; the page's public sentences stand for the crowd."""
-        world = self._loaded
-        found, counted = costs.crowd(settings, self._sizes(world)[0]), None
-        if world is not None:
-            shares = np.bincount(world.labels, minlength=len(world.classes)) / len(world.labels)
-            counted = costs.counted(settings, shares)
-        rows = (
-            None
-            if counted is None
-            else [
-                {"name": name} | row
-                for name, row in zip(world.classes, counted, strict=True)  # type: ignore[union-attr]
-            ]
-        )
-        return found | {"count": rows}
+        """Return the cost in a crowd."""
+        return costs.crowd(settings, self._sizes(self._loaded)[0])
 
     def curve(self, settings: Settings) -> dict[str, Any]:
         """Return the known part of the theorem's curve; later calls return more."""

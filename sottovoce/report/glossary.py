@@ -45,7 +45,6 @@ ENTRIES = {
     "training, inference": ("Training needs a mean over users. Inference needs one user's answer."),
     "sanitized inference": ("A user queries a model by a released embedding."),
     "bundle, publisher": ("What a device installs: encoder, public parameters, policy. Its publisher signs it."),
-    "dummy release": ("Release of a random input, by a user whose budget is spent."),
     "quantizer": ("Public grid to which released numbers are rounded."),
     "guard file": ("File that names a ledger's last commit, so that an older copy is refused."),
     "plugin, external": ("A mechanism of another package; software that is audited through a program."),

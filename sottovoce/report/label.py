@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulations.counts.result import CountResult
 from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
@@ -39,30 +38,6 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
             "after": "NIST SP 800-226",
             "studies": [told(study) for study in studies],
             "runs": [_run(run) for run in runs],
-        }
-    )
-    return said
-
-
-def label_of_count(result: CountResult) -> dict[str, Any]:
-    """Return the label of a count, JSON-ready."""
-    said: dict[str, Any] = json_ready(
-        {
-            "format": FORMAT,
-            "after": "NIST SP 800-226",
-            "studies": [],
-            "runs": [],
-            "counts": [
-                {
-                    "name": result.name,
-                    "seed": result.seed,
-                    "mechanism": dict(result.mechanism),
-                    "users": result.users,
-                    "week": result.week,
-                    "confidence": result.confidence,
-                    "ladder": result.ladder,
-                }
-            ],
         }
     )
     return said

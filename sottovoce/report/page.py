@@ -20,8 +20,6 @@ from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.paper import PROTOCOL as PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.analysis.attack_results import figures as drawn_attacks
-from simulations.counts.result import CountResult
-from simulations.counts.result import figure as count_figure
 from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
@@ -57,47 +55,6 @@ def page_of_plan(plan: Finished) -> str:
     """Return the report of a protocol that has not run (`sottovoce.report.planned`), as an HTML file."""
     asked = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
     return _rendered("plan.html", [plan], asked, title=f"Privacy report of what has not run: {plan.results['name']}")
-
-
-def page_of_count(result: CountResult) -> str:
-    """Return the report of a count (`simulations.counts`), as an HTML file for readers who judge it."""
-    cost, central = result.rung("user"), result.rung("shuffled")
-    worst = facts.Cost(cost["worst_case"], 0.0, whose="user")
-    promised = _price(worst) + f", with nobody trusted: {_guess(worst)}"
-    promised = f"For a user in all {result.week} counts {promised}" if result.week > 1 else promised
-    if is_finite(central["epsilon"]):
-        promised += f". Behind a trusted shuffler ε = {central['epsilon']:.4g} at δ = {central['delta']:.3g}"
-    classes = len(result.found)
-    one = (
-        "the class that a model found in it"
-        if "subset" not in result.mechanism
-        else (f"a set of {result.mechanism['subset']} classes that probably holds the one that a model found in it")
-    )
-    text = "a text of the user's, drawn at random" if result.many else "one text"
-    answers = (
-        ("What left each device?", f"Of {text}, {one}, exchanged at random for another of {classes}. No text left."),
-        ("What does it cost at worst?", promised + "."),
-        ("How sure are the counts?", _sureness(result)),
-    )
-    return _framed(
-        "count.html",
-        title=f"Privacy report of a count: {result.name}",
-        answers=answers,
-        bare="",
-        result=result,
-        side={"who": "users who were counted", "rungs": result.ladder},
-        figures=[(Markup(inline(count_figure(result), "Counts with intervals.", "count-")), "Counts with intervals.")],
-    )
-
-
-def _sureness(result: CountResult) -> str:
-    said = f"All {len(result.rows)} intervals hold together with probability {result.confidence:.0%}"
-    if result.corrected:
-        return (
-            f"{said}. They are of true classes: errors of the model, as seen on {result.labelled:,} public texts, "
-            "are corrected, and hold only if it errs on users' texts as on those."
-        )
-    return f"{said}. They are of classes that the model found: where it errs, so does the count."
 
 
 def _rendered(template: str, runs: Sequence[Finished], asked: Sequence[str], **more: Any) -> str:

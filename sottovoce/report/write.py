@@ -7,42 +7,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simulations.counts.result import FILE as COUNT
-from simulations.counts.result import read as read_count
 from simulations.errors import UserError
 from simulations.output.atomic import whole
-from sottovoce.report.label import label, label_of_count
-from sottovoce.report.page import page, page_of_count, page_of_plan
+from sottovoce.report.label import label
+from sottovoce.report.page import page, page_of_plan
 from sottovoce.report.planned import planned
 from sottovoce.report.reading import read
 from sottovoce.report.studies import Study, is_study, read_study
 
 
 def report(folders: Sequence[Path | str], out: Path | str = "report.html") -> list[Path]:
-    """Write the report of runs and studies, or of one count, as one HTML file, with its privacy label beside it.
+    """Write the report of runs and studies as one HTML file, with its privacy label beside it.
 
     The label has the suffix .json. Existing files are replaced.
 
     Args:
-        folders: Folders of runs and studies, or that of one count.
+        folders: Folders of runs and studies.
         out: HTML file to write.
 
     Returns:
         Both paths.
 
     Raises:
-        UserError: A folder holds no finished run, study or count, the same is named twice, or out is no .html file in
-            an existing folder. The message is one line.
+        UserError: A folder holds no finished run or study, the same is named twice, or out is no .html file in an
+            existing folder. The message is one line.
     """
     out = _file(out)
     places = [Path(folder) for folder in folders]
     if len({place.resolve() for place in places}) < len(places):
         raise UserError(f"{places[0]} and the others: a run is named twice; name each once")
-    if counts := [place for place in places if (place / COUNT).is_file()]:
-        if len(places) > 1:
-            raise UserError(f"{counts[0]}: is a count; name it alone, as each count has a report of its own")
-        result = read_count(counts[0])
-        return _written(out, page_of_count(result), label_of_count(result))
     read_ones = [read_study(place) if is_study(place) else read(place) for place in places]
     studies = [each for each in read_ones if isinstance(each, Study)]
     runs = [run for each in read_ones for run in (each.runs if isinstance(each, Study) else [each])]

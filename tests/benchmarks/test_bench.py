@@ -85,7 +85,7 @@ def test_tables_of_every_section() -> None:
         {"users": n, "nodes": 2, "seconds": {"round": 0.5}, "users_per_second": 600.0, "memory": {"peak": 2**30}}
         for n in (10, 100)
     ]
-    links = {"nodes": 7, "held": 6, "register": 5.0, "come": 4.0, "polls": 3.0, "memory": {"gateway": 2e3}}
+    links = {"nodes": 7, "held": 6, "register": 5.0, "come": 4.0, "polls": 3.0, "memory": {"SuperLink": 2e3}}
     sections = {
         "mechanisms": {"mechanisms": {"gaussian": per}},
         "encoder": ways
@@ -123,7 +123,7 @@ def test_tables_of_every_section() -> None:
         "| seal | 9 | 1,234 | 2,000 |",
         "| shuffling | 2 MB | 5 MB |",
         "held 6 of 7 nodes",
-        "2 kB in the gateway",
+        "2 kB in the SuperLink",
         "| one-row | 7 | 7 | b 0.50, a 0.25 |",
     ):
         assert piece in text
@@ -207,6 +207,6 @@ def test_what_a_deployment_carries(tmp_path: Path) -> None:
         assert (found[name]["nodes"], found[name]["held"]) == (nodes, nodes) and found[name]["polls"] > 0
     links = found["asked"]
     assert {stage: of["rows"] for stage, of in links["stages"].items()} == {"one-row": 4, "many-rows": 400}
-    parties = {"SuperLink", "gateway", "shuffler", "simulated nodes"}
+    parties = {"SuperLink", "shuffler", "simulated nodes"}
     assert all(set(of) == parties and max(of.values()) > 0 for of in links["busy"].values())
     assert "held 6 of 6 nodes" in "\n".join(bench_deployment.table(found))

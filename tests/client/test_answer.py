@@ -18,9 +18,11 @@ from scipy import stats
 from client.draw import draw
 from client.node import load_node
 from client.policy import Policy, Refused
+from client.store.ledger import ALL_RECORDS, Charge
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import build
+from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.messages.questions import AnswerQuestion
 from mechanisms.messages.release import digest
@@ -364,50 +366,19 @@ def test_the_digest_of_a_label_is_what_it_was() -> None:
     )
 
 
-# --- one answer of a user's records together
-
-
-def once(**changes: Any) -> Request:
-    question = asked(**changes)
-    return replace(question, questions=(replace(question.question(AnswerQuestion), of_user=True),))
-
-
-def test_a_users_one_answer_is_another_question_on_the_wire() -> None:
-    question = once()
-    read = request_from_record(record_from_bytes(record_to_bytes(request_to_record(question))))
-    assert read.question(AnswerQuestion).of_user and read.of_users
-    assert read.digest("answer") == question.digest("answer") != asked().digest("answer")
-
-
-def test_a_users_one_answer_is_that_of_a_random_record(tmp_path: Path) -> None:
-    """4,000 users of the same two texts: each one's class comes as often as ε = 2 lets it, by chi-squared."""
-    folder = make_node(tmp_path, np.repeat(np.arange(4000), 2), np.tile([0, 1], 4000), policy=POLICY)
-    shard = load_node(folder).shard("train")
-    own = clear(shard.embeddings(ENCODER).take(np.arange(len(shard))), once())
-    reply = answer(folder, once())
-    assert len(reply) == 4000 and len(ledger_rows(folder)) == 4000
-    law = np.exp(
-        [
-            build({"mechanism": "randomized-response", "epsilon": EPSILON}, channel="answer", classes=CLASSES).log_prob(
-                np.arange(CLASSES), np.full(CLASSES, c)
-            )
-            for c in range(CLASSES)
-        ]
-    )
-    expected = np.bincount(own, minlength=CLASSES) / len(own) @ law
-    seen = np.bincount(values(reply), minlength=CLASSES)
-    assert stats.chisquare(seen, expected * 4000).pvalue > ALARM
-
-
-@pytest.mark.parametrize("together_first", [False, True])
-def test_an_answer_of_all_records_counts_towards_the_limit_of_each(tmp_path: Path, together_first: bool) -> None:
-    """The limit allows one answer of a record. Neither order gives a second one about it; other users are not held."""
+def test_answers_of_all_records_on_an_old_ledger_count_towards_the_limit_of_each(tmp_path: Path) -> None:
+    """Earlier versions released one class for all of a user's records, also by mechanisms that are gone."""
     folder = make_node(tmp_path, [0, 0, 1], [0, 1, 0], policy=replace(POLICY, total=100.0))
-    questions = [once(stage="together", part=(0, 2)), asked(stage="alone")]
-    first, second = questions if together_first else questions[::-1]
-    assert set(answer(folder, first).users) == ({0} if together_first else {0, 1})
-    if together_first:
-        assert answer(folder, second).users.tolist() == [1]
-    else:
-        with pytest.raises(Refused, match="channel"):
-            answer(folder, second)
+    row = np.zeros((1, 2), np.uint8)
+    guarantee = Guarantee(EPSILON, "discrete", 1.0, "sequence")
+    with load_node(folder).ledger("a") as ledger:
+        user, record = np.array([0], np.int64), np.array([ALL_RECORDS], np.int64)
+        ledger.commit([Charge("count", "answer", "c" * 64, guarantee, EPSILON, POLICY.delta, user, record, row)])
+    assert {row.record for row in ledger_rows(folder)} == {ALL_RECORDS}
+    assert answer(folder, asked()).users.tolist() == [1]
+
+
+def test_a_request_for_one_answer_of_all_records_is_refused() -> None:
+    arrays, about = asked().parts()
+    with pytest.raises(ValueError, match="its arrays are not those of a request"):
+        Request.from_parts(arrays | {"once": np.ones(1, np.float32)}, about)

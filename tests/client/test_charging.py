@@ -93,15 +93,14 @@ def on(*paths: Path) -> Rows:
 
 
 class Node:
-    """The node's door: records of three users. `dummies`: two may send no more, and dummy releases stand for them."""
+    """The node's door: records of three users."""
 
-    def __init__(self, folder: Path, *, before: bool = False, dummies: bool = False) -> None:
-        policy = replace(OPEN, releases=2, stand_ins=50) if dummies else OPEN
-        self.folder = make_node(folder / "node", range(3), seed=None, policy=policy)
-        self.ledgers = [self.folder / "ledger.sqlite", self.folder / "ledger.stand-ins.sqlite"]
-        if before or dummies:
-            self._answer(request(arm="", label=None, part=(0, 2) if dummies else (0, 1)))
-        self.asked = request(arm="", stage="more" if dummies else "train")
+    def __init__(self, folder: Path, *, before: bool = False) -> None:
+        self.folder = make_node(folder / "node", range(3), seed=None, policy=OPEN)
+        self.ledgers = [self.folder / "ledger.sqlite"]
+        if before:
+            self._answer(request(arm="", label=None))
+        self.asked = request(arm="")
 
     def __call__(self) -> Rows:
         return self._answer(self.asked)
@@ -109,12 +108,7 @@ class Node:
     def _answer(self, asked: Request) -> Rows:
         node = load_node(self.folder)
         with node.ledger("") as ledger:
-            free = node.stand_ins("")
-            try:
-                reply = Sanitizer(node.policy(""), ledger, node.streams, free).answer(asked, node.shard("train"))
-            finally:
-                if free is not None:
-                    free.close()
+            reply = Sanitizer(node.policy(""), ledger, node.streams).answer(asked, node.shard("train"))
         return {
             (int(user), int(record), release.stage, release.channel): payload[i].tobytes()
             for release in reply.releases
@@ -153,7 +147,6 @@ class Mod:
 DOORS: dict[str, Callable[[Path], Any]] = {
     "a node": Node,
     "a node that has answered a half": lambda folder: Node(folder, before=True),
-    "dummy releases": lambda folder: Node(folder, dummies=True),
     "a mod": Mod,
 }
 

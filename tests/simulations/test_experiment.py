@@ -476,7 +476,6 @@ name = "old"
 way = "statistics"
 [policy]
 statistic = 8.0
-stand-ins = 2
 [[arm]]
 name = "one"
 statistic = { mechanism = "privunit", epsilon = 4.0 }
@@ -487,9 +486,9 @@ way = "public-only"
 
 
 def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    new = OLD.replace("way", "protocol").replace("statistic =", "vector =").replace("stand-ins", "dummy-releases")
+    new = OLD.replace("way", "protocol").replace("statistic =", "vector =")
     known = load(written(tmp_path, new))
-    assert not caplog.records and known.policy.stand_ins == 2 and known.arms[1].public_only
+    assert not caplog.records and known.arms[1].public_only
     path = written(tmp_path, OLD)
     overrides = ("arm.0.statistic.epsilon=5", "policy.statistic=9", "training.way=statistics")
     assert load(path) == load(path) == known and load(path, overrides) == load(
@@ -497,8 +496,8 @@ def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, ca
     )
     (warning,) = caplog.records
     assert warning.getMessage() == (
-        f"{path}: training.way is protocol now, policy.statistic is vector now, policy.stand-ins is dummy-releases "
-        "now, arm.statistic is vector now, arm.way is protocol now; the next version reads the new names alone"
+        f"{path}: training.way is protocol now, policy.statistic is vector now, "
+        "arm.statistic is vector now, arm.way is protocol now; the next version reads the new names alone"
     )
     for text in (to_toml(known), commented(known, {})):
         assert not any(f"{name} =" in text for name in RENAMED) and load(written(tmp_path, text)) == known

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 
-from client.consent import kept_questions
 from client.device.records import add_records
 from client.models.encoder import Encoder
 from client.node import load_node
@@ -237,7 +236,6 @@ def main(folder: Path) -> int:
         charged = {(row.stage, row.channel, row.digest) for row in ledger.rows()}
     left = charged - {(honest.stage, channel, honest.digest(channel)) for channel in honest.channels}
     print(json.dumps({"charged": len(charged), "of other questions": len(left)}))
-    print(json.dumps({"kept for the user to read": len(kept_questions(load_node(node)))}))
     log = (folder / "device.log").read_text()
     print(json.dumps({"the log says what a text says": "secret" in log, "a traceback": "Traceback" in log}))
     return int(bool(wrong or left or "secret" in log or "Traceback" in log or fake.replies[0].HasField("error")))

@@ -16,8 +16,8 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from client.app import release
-from client.consent import read_question, write_question
 from client.device.fleet import Unusable, assemble
+from client.device.signed_request import read_request, write_request
 from client.device.statement import describe_question
 from client.models import vocabulary as vocabularies
 from client.node import load_node, write_node
@@ -296,7 +296,7 @@ def _answers(folder: Path) -> Target:
 
 
 def _questions(folder: Path) -> Target:
-    """`client/consent.py` and what `client/device/allow.py` tells a user: a file that somebody has sent."""
+    """`client/device/signed_request.py` and what it tells a user: a file that somebody has sent."""
     vocabularies.save(words(), folder / "question-words")
     policy = replace(POLICY, questions=(), mechanisms=("purkayastha", "santext", "randomized-response"))
     write_node(folder / "asked", policy=policy, vocabulary=folder / "question-words", publisher=PUBLISHER)
@@ -304,7 +304,7 @@ def _questions(folder: Path) -> Target:
 
     def run(data: bytes) -> str:
         path.write_bytes(data)
-        question = read_question(path, node)
+        question = read_request(path, node)
         told = describe_question(question.request, policy)
         assert told and all(line.isprintable() and len(line) < 2000 for line in told)
         policy.listing(question.request).check(question.request)
@@ -312,7 +312,7 @@ def _questions(folder: Path) -> Target:
 
     seeds = []
     for request in (replace(r, arm="") for r in asked()):
-        write_question(path, request, SIGNER if len(seeds) % 2 else None)
+        write_request(path, request, SIGNER if len(seeds) % 2 else None)
         seeds.append(path.read_bytes())
     return Target(
         "questions",
@@ -321,7 +321,7 @@ def _questions(folder: Path) -> Target:
         (ValueError, Refused),
         TOKENS,
         (behind(64, of_records),),
-        visits=("read_question", "describe_question", "Policy.listing", "verified"),
+        visits=("read_request", "describe_question", "Policy.listing", "verified"),
     )
 
 

@@ -1,7 +1,7 @@
 """A deployment of real processes on a rough day: faults of every kind, drawn at random from a seed, and what is left.
 
-Devices (`device serve`, each with a clock of its own), a SuperLink, its gateway, a shuffler and a training server, each
-under a supervisor; TCP lines of the test between devices and gateway, and between training server and shuffler.
+Devices (`device serve`, each with a clock of its own), a SuperLink, a shuffler and a training server, each
+under a supervisor; TCP lines of the test between devices and SuperLink, and between training server and shuffler.
 `Day` is the deployment in a `with`; `Day.through` has it live through so many seconds of faults, and `Day.findings`
 says what was wrong in the end: nothing.
 """
@@ -51,11 +51,11 @@ WINDOW = 3.0
 LASTS, BETWEEN, LATE, WRONG = (0.5, 4.0), (0.2, 1.5), (0.05, 0.4), (-3600.0, 3600.0)
 #: Seconds in which all parties end, once they are told to.
 GRACE = 10.0
-SUPERLINK, GATEWAY, SHUFFLER, SERVER, DEVICE = "SuperLink", "gateway", "shuffler", "training server", "device"
+SUPERLINK, SHUFFLER, SERVER, DEVICE = "SuperLink", "shuffler", "training server", "device"
 #: Every fault there is: what, and whose.
 FAULTS = (
-    *(("kill", party) for party in (SUPERLINK, GATEWAY, SHUFFLER, SERVER, DEVICE)),
-    *(("stop", party) for party in (SUPERLINK, GATEWAY, SHUFFLER, SERVER, DEVICE)),
+    *(("kill", party) for party in (SUPERLINK, SHUFFLER, SERVER, DEVICE)),
+    *(("stop", party) for party in (SUPERLINK, SHUFFLER, SERVER, DEVICE)),
     *(("full disk", party) for party in (SHUFFLER, SERVER, DEVICE)),
     ("clock", DEVICE),
     ("cut", DEVICE),
@@ -77,7 +77,7 @@ class Day:
         self._start = time.monotonic()
         self._over = threading.Event()
         self._block = ExitStack()
-        self._ports = {party: free_port() for party in (SUPERLINK, GATEWAY, SHUFFLER)}
+        self._ports = {party: free_port() for party in (SUPERLINK, SHUFFLER)}
         self.parties: dict[str, Party] = {}
 
     # -- the deployment
@@ -96,16 +96,15 @@ class Day:
             self._clock(i).write_text("0")
         with ExitStack() as block:
             self.lines = {
-                DEVICE: block.enter_context(TcpLine(self._ports[GATEWAY])),
+                DEVICE: block.enter_context(TcpLine(self._ports[SUPERLINK])),
                 SERVER: block.enter_context(TcpLine(self._ports[SHUFFLER])),
             }
             self._make_parties()
             block.callback(self._end)
             self.parties[SUPERLINK].start()
-            self.parties[GATEWAY].start()
             self._enrol()
             for name, party in self.parties.items():
-                if name not in (SUPERLINK, GATEWAY):
+                if name != SUPERLINK:
                     party.start()
             for thread in (self._watch, self._weigh):
                 threading.Thread(target=thread, daemon=True).start()
@@ -129,8 +128,6 @@ class Day:
             self.parties[name] = Party(name, list(map(str, command)), place, log, environment, gone)
 
         add(SUPERLINK, superlink.command(files["superlink"], port=self._ports[SUPERLINK]), files["superlink"])
-        gateway = ["deploy", "gateway", *link, *shown(files["superlink"]), "--port", self._ports[GATEWAY]]
-        add(GATEWAY, [*_CLI, *gateway], files["superlink"])
         shuffler = [
             "deploy",
             "shuffler",

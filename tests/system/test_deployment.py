@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
-import ssl
 import stat
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from client.device.bundle import open_bundle
 from client.node import load_node
 from server.protocols.drive import Collected
-from simulations.errors import UserError
 from sottovoce.cli import main as cli
-from sottovoce.deployment.processes import COMMANDS, MARK, command_of, mark_of, running, stop
+from sottovoce.deployment.processes import COMMANDS, command_of, running, stop
 from sottovoce.deployment.shuffler_client import Shuffler
-from sottovoce.deployment.superlink import register
 from sottovoce.deployment.training_server import RemoteShuffler
 from tests.sottovoce.deployment.test_deploy import STUDY
 from tests.support.tiny_models import reviews, tiny_bert
@@ -57,6 +52,7 @@ class Deployed:
     environment: dict[str, str]
     said: str
     results: dict[str, Any]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         return sottovoce(self.place, self.environment, *arguments)
@@ -88,7 +84,10 @@ def deployed(workplace: tuple[Path, dict[str, str]]) -> Iterator[Deployed]:
     try:
         done = sottovoce(place, environment, *up)
         assert done.returncode == 0, done.stderr
-        yield Deployed(place, place / "dep", environment, done.stderr, json.loads(done.stdout))
+        left = Deployed(place, place / "dep", environment, done.stderr, json.loads(done.stdout))
+        yield left
+        for process in left.started:
+            process.kill()
     finally:
         stop(place / "dep")
 
@@ -122,23 +121,6 @@ def parties(folder: Path) -> list[str]:
     return sorted(process.party for process in running(folder))
 
 
-def test_devices_reach_no_more_of_the_superlink_than_they_call(deployed: Deployed) -> None:
-    """Through the gateway a device has answered; the Control API answers its operator alone."""
-    said = (deployed.folder / "commands.txt").read_text(encoding="utf-8")
-    (behind,), (before,) = (
-        set(re.findall(rf"sottovoce {what} .*?--superlink (\S+)", said)) for what in ("deploy gateway", "device serve")
-    )
-    assert behind != before
-    ca = deployed.folder / "ca" / "ca.pem"
-    context = ssl.create_default_context(cafile=ca)
-    with httpx.Client(verify=context) as client:
-        for call in ("list-nodes", "list-runs", "stop-run", "unregister-node"):
-            assert client.post(f"https://{before}/v1/control/{call}", content=b"").status_code == 404
-        assert client.post(f"https://{behind}/v1/control/list-nodes", content=b"").status_code != 404
-    with pytest.raises(UserError, match="404"):
-        register(before, ca, deployed.folder / "nodes" / "0" / "node.pub")
-
-
 def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
     (arm,) = deployed.results["arms"]
     assert (arm["name"], arm["users"], arm["delivered"], arm["dropped"], arm["errors"]) == ("a", 60, 60, {}, {})
@@ -147,7 +129,7 @@ def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
     assert "operating system" in deployed.results["randomness"]
     kept = json.loads((deployed.folder / "results.json").read_text())
     assert kept == deployed.results and (deployed.folder / "results.md").is_file()
-    assert parties(deployed.folder) == ["SuperLink", "gateway", "model", "node 0", "node 1", "shuffler"]
+    assert parties(deployed.folder) == ["SuperLink", "model", "node 0", "node 1", "shuffler"]
     commands = [line for line in (deployed.folder / COMMANDS).read_text().splitlines() if not line.startswith("#")]
     assert [f"$ {line}" for line in commands[1:]] == [li for li in deployed.said.splitlines() if li.startswith("$ ")]
     assert "stage train: 60 users delivered" in deployed.said
@@ -215,9 +197,9 @@ def test_a_shuffler_that_is_killed_within_a_stage_goes_on_and_counts_every_user_
         try:
             until(lambda: "stage again: 1 of 2 nodes, 30 users" in lines)
             os.kill(processes["shuffler"].pid, signal.SIGKILL)
-            environment = deployed.environment | {MARK: mark_of(deployed.folder)}
             with open(deployed.folder / "shuffler" / "log", "ab") as log:
-                subprocess.Popen(command, shell=True, cwd=deployed.place, env=environment, stdout=log, stderr=log)
+                words, there = shlex.split(command), {"cwd": deployed.place, "env": deployed.environment}
+                deployed.started.append(subprocess.Popen(words, stdout=log, stderr=log, **there))
         finally:
             os.kill(processes["node 1"].pid, signal.SIGCONT)
             thread.join()

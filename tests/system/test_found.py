@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from client.consent import read_question, write_question
 from client.device import fleet
 from client.device.bundle import MANIFEST, SIGNATURE, Keys, Parts, open_bundle, write_bundle
+from client.device.signed_request import read_request, write_request
 from client.models import encoder as encoders
 from client.node import load_node, write_node
 from client.policy import Policy
@@ -45,10 +45,10 @@ def test_a_policy_with_a_number_that_no_float_can_be(key: str) -> None:
 
 def test_a_question_of_few_bytes_takes_little_memory(tmp_path: Path) -> None:
     """It took 128 MB, as the longest may."""
-    write_question(tmp_path / "a.question", small())
+    write_request(tmp_path / "a.question", small())
     tracemalloc.start()
     try:
-        read_question(tmp_path / "a.question")
+        read_request(tmp_path / "a.question")
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()

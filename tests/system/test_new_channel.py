@@ -71,7 +71,6 @@ class LengthQuestion(Question):
     array = "n"
     mechanisms = (RandomizedLength,)
     content = "how long the text is"
-    uniforms_of_dummy = 1
 
     @property
     def sizes(self):
@@ -89,9 +88,6 @@ class LengthQuestion(Question):
 
     def draw(self, values, lent):
         return self.mechanism.sample(values, rng=lent.rng())
-
-    def dummy(self, uniforms):
-        return np.floor(uniforms[:, 0] * self.classes).astype(np.int64)
 
     @property
     def payload_form(self):

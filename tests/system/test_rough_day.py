@@ -213,7 +213,6 @@ def test_every_fault_is_of_a_kind_and_of_somebody() -> None:
     assert {what for what, _ in FAULTS} == {"kill", "stop", "full disk", "clock", "cut", "slow"}
     assert {whose for what, whose in FAULTS if what in ("kill", "stop")} == {
         "SuperLink",
-        "gateway",
         "shuffler",
         "training server",
         "device",

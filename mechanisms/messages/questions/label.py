@@ -89,15 +89,6 @@ class LabelQuestion(ClassRelease):
         return self.sampled(values, lent.rng(), **given)
 
     @property
-    def uniforms_of_dummy(self) -> int:
-        """Return 1."""
-        return 1
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return uniform classes."""
-        return np.floor(uniforms[:, 0] * self.classes).astype(np.int64)
-
-    @property
     def content(self) -> str:
         """Return the content of a release, in words."""
         return "its label"

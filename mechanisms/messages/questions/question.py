@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from mechanisms.catalogue import rebuild
 from mechanisms.channels import Channel, Domain
@@ -23,8 +22,6 @@ from mechanisms.vocabulary import Vocabulary
 
 MAX_WIDTH = 4096
 MAX_CLASSES = 32767  # classes travel as int16
-#: Number, on ledgers, of all of a user's records together, on a channel that also has releases of one record.
-ALL_RECORDS = 2**31 - 1
 Text = str | tuple[str, str]
 
 
@@ -164,8 +161,6 @@ class Question:
     #: The name of the payload's one array.
     array: ClassVar[str]
     of_user: ClassVar[bool] = False
-    #: Number of the record that a user's one release belongs to.
-    user_record: ClassVar[int] = 0
     alone: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
     #: Mechanisms that this channel has of its own, beside those that state it as theirs: what names stand for on it.
@@ -268,15 +263,6 @@ class Question:
         raise NotImplementedError
 
     @property
-    def uniforms_of_dummy(self) -> int:
-        """Return the number of uniforms that a random input takes."""
-        raise NotImplementedError
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> Any:
-        """Return random inputs (`values`) from uniforms (n, `uniforms_of_dummy`) and public parameters alone."""
-        raise NotImplementedError
-
-    @property
     def bytes_in_draw(self) -> int:
         """Return the bytes that the draw of a row holds beside its payload, at least."""
         return 0
@@ -330,15 +316,6 @@ class MappedQuestion(Question):
     def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
         """Return embeddings (n, m) of the encoder's full width."""
         return records.embeddings(rows, self.projection)
-
-    @property
-    def uniforms_of_dummy(self) -> int:
-        """Return m: one for each coordinate of an embedding."""
-        return self.projection.width
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[Any]:
-        """Return embeddings in uniform directions."""
-        return random_directions(uniforms).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,13 +407,6 @@ class ClassRelease(Question):
 def decoded(mechanism: Mechanism, payload: NDArray[Any]) -> NDArray[np.float64]:
     """Return released vectors (n, D) as numbers."""
     return payload.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(payload)
-
-
-def random_directions(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows of length 1 in uniform directions, from uniforms of the same shape."""
-    normal = ndtri(uniforms)
-    unit: NDArray[np.float64] = normal / np.sqrt(np.einsum("ij,ij->i", normal, normal))[:, None]
-    return unit
 
 
 def inside_classes(values: NDArray[np.int64], classes: int) -> NDArray[np.int64]:

@@ -14,9 +14,6 @@ from mechanisms.messages.questions.question import Lent, Question, Received, Rec
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import TextMechanism
 
-#: Words of a random text, at most: as many as a long sentence has.
-_WORDS = 32
-
 
 @dataclass(frozen=True, eq=False)
 class TextQuestion(Question):
@@ -80,23 +77,6 @@ class TextQuestion(Question):
     def draw(self, values: list[Text], lent: Lent) -> NDArray[np.int32]:
         """Draw word ids (n, L)."""
         return lent.texts(self.text, values)
-
-    @property
-    def uniforms_of_dummy(self) -> int:
-        """Return one for the length of each side, and one for each of its words."""
-        return self.text.sides * (1 + _WORDS)
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> list[Text]:
-        """Return texts of words of the vocabulary, up to 32 on each side."""
-        words, most = self.vocabulary.words, min(_WORDS, self.text.tokens)
-        sides = uniforms.reshape(len(uniforms), self.text.sides, 1 + _WORDS)
-        lengths = 1 + np.floor(sides[..., 0] * most).astype(np.int64)
-        chosen = np.floor(sides[..., 1:] * len(words)).astype(np.int64)
-        texts = [
-            tuple(" ".join(words[i] for i in side[:length]) for side, length in zip(row, of_row, strict=True))
-            for row, of_row in zip(chosen.tolist(), lengths.tolist(), strict=True)
-        ]
-        return [text[0] if self.text.sides == 1 else (text[0], text[1]) for text in texts]
 
     @property
     def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:

@@ -17,7 +17,6 @@ from mechanisms.messages.questions.question import (
     Records,
     VectorRelease,
     inside_classes,
-    random_directions,
     require,
     require_array,
 )
@@ -105,15 +104,6 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         if not isinstance(self.mechanism, Identity):
             values = signed_directions(values, rng.uniform(len(values), 1)[:, 0])
         return self.sampled(values, rng)
-
-    @property
-    def uniforms_of_dummy(self) -> int:
-        """Return D: one for each coordinate."""
-        return self.dim
-
-    def dummy(self, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return uniform directions."""
-        return random_directions(uniforms)
 
     @property
     def content(self) -> str:

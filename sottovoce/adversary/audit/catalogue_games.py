@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.facts import facts_of, usual
 from mechanisms.identity import Identity
-from mechanisms.messages.questions import AnswerQuestion, EmbeddingQuestion, LabelQuestion, Prior, TextQuestion
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Prior, TextQuestion
 from mechanisms.messages.request import Request
 from mechanisms.words.verbatim import Verbatim
 from sottovoce.adversary.audit import clients as audit_clients
@@ -29,8 +29,6 @@ NAME = "client-catalogue"
 _ASKED = {spec["mechanism"] for spec in (EMBEDDING, LABEL, TEXT, STATISTIC)}
 #: A word outside every vocabulary.
 _UNKNOWN = "zzyzxq"
-#: Classes of a model that answers, so many that a set of classes holds several.
-_ANSWERS = 7
 _SHARE = 0.1
 #: δ of the policy, at which mechanisms without a pure ε are answered.
 _DELTA = 1e-6
@@ -44,7 +42,7 @@ def left_out(kind: type[Any]) -> bool:
 def catalogue_games(clients: Clients, delta: float) -> list[Game]:
     """Return a game for each mechanism that no other part of the audit covers."""
     kinds = [kind for name, kind in CATALOGUE.items() if name not in _ASKED and not left_out(kind)]
-    makers = {"embedding": _embedding, "label": _label, "text": _text, "answer": _answer}
+    makers = {"embedding": _embedding, "label": _label, "text": _text}
     return [
         replace(makers[kind.channel](clients, kind, delta), name=NAME, share=_SHARE)
         for kind in kinds
@@ -84,19 +82,6 @@ def _label(clients: Clients, kind: type[Any], delta: float) -> Game:
     known = None if prior is None else Prior(prior, embedding)
     request = replace(asked, questions=(embedding, LabelQuestion(spec, classes=CLASSES, prior=known)))
     draw = _drawn(clients, request, kind.name, "label", _numbers)
-    return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
-
-
-def _answer(clients: Clients, kind: type[Any], delta: float) -> Game:
-    spec = _spec(kind) | {"classes": _ANSWERS}
-    mechanism = build(spec, channel="answer", classes=_ANSWERS)
-    game = label_game(mechanism, delta)
-    asked = audit_clients.request("answer")
-    weights = np.zeros((DIM, _ANSWERS), np.float32)
-    weights[0, :2] = 1.0, -1.0  # the first axis has the first class, the opposite one the second
-    head = weights, np.zeros(_ANSWERS, np.float32)
-    request = replace(asked, questions=(replace(asked.question(AnswerQuestion), spec=spec, head=head),))
-    draw = _drawn(clients, request, kind.name, "answer", _numbers)
     return replace(game, about=f"{kind.name}, {game.about}", draw=draw)
 
 

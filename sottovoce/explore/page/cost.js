@@ -42,7 +42,6 @@ export class Cost {
 
   crowded(found) {
     put(at("crowd"), explained(found.words));
-    put(at("count"), found.count ? counted(found.count, found.users) : null);
   }
 
   // What belongs to other settings than the price is not shown.
@@ -76,16 +75,5 @@ export class Cost {
       near ? make("p", {}, `In the finished study the arm nearest to this, “${near.name}”, had an accuracy of ${near.accuracy.toFixed(3)}.`) : null);
   }
 }
-
-const tenths = share => `${(100 * share).toFixed(1)}%`;
-
-// What a server learns of all of them: a count, drawn once.
-const counted = (rows, users) => [
-  make("p", {}, `And a count of such a crowd of ${count(users)}, drawn here at random, would be:`),
-  make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "A count of the crowd" }, make("table", {},
-    make("thead", {}, make("tr", {}, ["class", "counted", "interval", "in truth"].map(name => make("th", { scope: "col" }, name)))),
-    make("tbody", {}, rows.map(row => make("tr", {}, make("th", { scope: "row" }, row.name), make("td", {}, tenths(row.share)),
-      make("td", {}, `${tenths(row.low)} to ${tenths(row.high)}`), make("td", {}, tenths(row.true))))))),
-];
 
 const whole = s => JSON.stringify(s);

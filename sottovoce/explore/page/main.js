@@ -36,7 +36,7 @@ const loss = new Latest("loss", (found, { question }) => {
 const curve = new Latest("curve", (found, { question }) => cost.curved(found, question.settings), fail, version);
 const crowd = new Latest("crowd", found => {
   cost.crowded(found);
-  current("crowd", "count");
+  current("crowd");
 }, fail, version);
 const account = new Latest("ledger", found => {
   ledger(found);
@@ -59,7 +59,7 @@ function changed() {
   changes += 1;
   points = null;
   at("histograms").replaceChildren();
-  old("chart", "words", "crowd", "count", "out", "account");
+  old("chart", "words", "crowd", "out", "account");
   protocol.old();
   if (shown) {
     shown = false;

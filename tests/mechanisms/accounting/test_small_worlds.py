@@ -20,7 +20,6 @@ from mechanisms.accounting.shuffle import amplify, joint_blanket
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
-from mechanisms.subset_selection import SubsetSelection
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance
 from mechanisms.words.dp_mlm import DpMlm
@@ -34,16 +33,9 @@ DELTAS = (0.3, 0.1, 0.03, 0.01)
 ROOM = 1e-6
 
 
-def subsets(mechanism: SubsetSelection) -> World:
-    """Every class beside every set of classes that may be released, each set by its multiplier and offset."""
-    every = np.arange(mechanism.outputs)
-    return World(np.exp([mechanism.log_prob(every, np.full(mechanism.outputs, x)) for x in range(mechanism.classes)]))
-
-
 WORLDS: dict[str, tuple[list[Any], World]] = {
     "randomized-response 4": ([RandomizedResponse(1.5, 4)], discrete(RandomizedResponse(1.5, 4), 4)),
     "randomized-response 6": ([RandomizedResponse(2.5, 6)], discrete(RandomizedResponse(2.5, 6), 6)),
-    "subset-selection": ([SubsetSelection(1.2, 3)], subsets(SubsetSelection(1.2, 3))),
     "piecewise": ([Piecewise(1.2, 5)], discrete(Piecewise(1.2, 5), 5)),
     "purkayastha": ([Purkayastha(2, 0.7)], circle(Purkayastha(2, 0.7), 6, 6)),
     "purkayastha 4": ([Purkayastha(2, 1.5)], circle(Purkayastha(2, 1.5), 4, 8)),

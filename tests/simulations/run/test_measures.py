@@ -61,7 +61,7 @@ def test_they_are_what_they_are_called(classes: int, rounded: bool) -> None:
     }
     for name, value in want.items():
         assert OF_CLASSES[name](guesses(scores, labels), weights) == pytest.approx(value, rel=1e-12), name
-    assert set(MEASURES) == set(SHOWN) == {*KEYS, "by-class", "by-group", "by-user", "personal"}
+    assert set(MEASURES) == set(SHOWN) == {*KEYS, "by-class", "by-group", "by-user"}
 
 
 def test_a_class_without_weight_is_none() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import shlex
 import signal
 import socket
@@ -12,14 +14,14 @@ from types import SimpleNamespace
 import pytest
 from cryptography import x509
 
-from mechanisms.messages.sealed import public_half
+from client.device import fleet
 from server.protocols.models import QUESTION
 from simulations.errors import UserError
 from sottovoce.cli import main as cli
-from sottovoce.deployment.keys import read_key
 from sottovoce.deployment.local import Stayed, _Deployment
 from sottovoce.deployment.processes import LIST, Parties, free_port
 from sottovoce.deployment.questions import ASKED
+from tests.support.paths import ROOT
 
 STUDY = """
 name = "small"
@@ -203,33 +205,11 @@ def test_a_host_is_a_partys(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert not (place / "keys").exists()
 
 
-def test_a_party_asks_and_the_authority_signs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for party in ("authority", "shuffler"):
-        assert cli.main(["deploy", "keys", "request", party, "--party", party]) == 0
-    signing = ["deploy", "keys", "sign", "shuffler/cert.csr", "--authority", "authority", "--party", "shuffler"]
-    assert cli.main([*signing, "--out", "signed", "--host", "shuffler.example"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "authority: ca.key, ca.pem; what ends in .key, and secret, stays here",
-        "shuffler: cert.csr, cert.key; what ends in .key, and secret, stays here",
-        "signed: cert.pem, of the shuffler at shuffler.example, and ca.pem; for 30 days",
-    ]
-    line = complaint(capsys, "keys", "request", "other", "--party", "somebody")
-    assert line.startswith("--party somebody: is none of authority, superlink") and not (place / "other").exists()
-
-
-def test_another_key_to_seal_to_and_the_one_before_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["deploy", "keys", "request", "server", "--party", "training-server"]) == 0
-    server = place / "server"
-    first = [(server / f"seal.{end}").read_text() for end in ("key", "pub")]
-    capsys.readouterr()
-    assert cli.main(["deploy", "keys", "renew", "server"]) == 0
-    old, new = first[1][:16], (server / "seal.pub").read_text()[:16]
-    assert [(server / f"seal-{old}.{end}").read_text() for end in ("key", "pub")] == first and new != old
-    assert (server / "seal.key").stat().st_mode & 0o077 == 0
-    said = capsys.readouterr().out
-    assert f"seal.pub is {new} now" in said and f"--seal-key server/seal.key --seal-key server/seal-{old}.key" in said
-    assert public_half(read_key(server / "seal.key")) == read_key(server / "seal.pub")
-    assert complaint(capsys, "keys", "renew", "nowhere").startswith("nowhere/seal.key: cannot be read")
+def test_the_proxy_of_the_page_passes_what_a_device_calls() -> None:
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
+    (passed,) = re.findall(r"location ~ \^/v1/fleet/\(([a-z|-]+)\)\$", page)
+    called = re.findall(r"_client\.([A-Z]\w+)", inspect.getsource(fleet))
+    assert {re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower() for name in called} == set(passed.split("|"))
 
 
 def options(keys: Path, party: str) -> list[str]:

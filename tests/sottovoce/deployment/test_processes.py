@@ -1,4 +1,4 @@
-"""The processes of a deployment: watched, found by anyone who knows the folder, stopped; no stranger ever touched."""
+"""The processes of a deployment: watched, found by the list in its folder, stopped; no stranger ever touched."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from sottovoce.deployment import processes as parties
 from sottovoce.deployment.processes import (
     COMMANDS,
     LIST,
-    MARK,
     Parties,
     check_port,
     ending_on_signals,
     free_port,
-    mark_of,
     running,
     shown,
     stop,
@@ -80,7 +78,7 @@ def test_a_command_is_shown_noted_and_logged_for_its_owner_alone(folder: Path) -
     assert shows == ["GIVEN='a b' sh -c 'echo $GIVEN; echo bad 1>&2'"]
     assert (folder / COMMANDS).read_text() == f"# the party\n{shows[0]}\n"
     assert (folder / "place" / "log").read_text() == "a b\nbad\n"
-    assert json.loads((folder / LIST).read_text())[0]["party"] == "deploy up"
+    assert json.loads((folder / LIST).read_text())["processes"][0]["party"] == "deploy up"
     ours.stop()
 
 
@@ -176,13 +174,30 @@ def test_one_that_ignores_sigterm_is_killed(folder: Path, monkeypatch: pytest.Mo
 def test_after_a_sigkill_of_the_one_that_started_them_all_are_found_and_stopped(folder: Path) -> None:
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(folder)], stdout=subprocess.PIPE)
     assert starter.stdout is not None and starter.stdout.readline() == b"ready\n"
-    until(lambda: len(alive(folder)) == 4)  # itself, two parties, and the child of one
-    assert sorted(p.party for p in running(folder))[:3] == ["a process of theirs", "deploy up", "other"]
+    (group,) = (one.pid for one in running(folder) if one.party == "sleeper")
+    assert [p.party for p in running(folder)] == ["deploy up", "sleeper", "other"]
     starter.kill()
     starter.wait()
-    assert len(alive(folder)) == 3
-    (folder / LIST).unlink()  # they are found by their mark
-    assert len(stop(folder)) == 3 and alive(folder) == [] and stop(folder) == []
+    assert len(alive(folder)) == 2
+    assert len(stop(folder)) == 2 and alive(folder) == [] and stop(folder) == []
+    until(lambda: not there(group))  # nor the child of one
+
+
+def there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_children_of_a_party_that_has_ended_are_stopped(folder: Path) -> None:
+    ours = started(folder)
+    process = ours.start("parent", "parent", ["sh", "-c", "trap '' TERM; sleep 600 & exit 0"])
+    until(lambda: alive(folder) == [])
+    assert there(process.pid)
+    ours.stop()
+    until(lambda: not there(process.pid))
 
 
 def test_the_one_that_started_them_is_stopped_too(folder: Path) -> None:
@@ -193,15 +208,23 @@ def test_the_one_that_started_them_is_stopped_too(folder: Path) -> None:
 
 
 def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
-    near = {MARK: mark_of(folder) + "-2"}
-    strangers = [subprocess.Popen(SLEEP, env=os.environ | env) for env in ({}, near, {"X" + MARK: mark_of(folder)})]
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    known = Path(f"/proc/{strangers[0].pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    entries = [
-        {"party": "deploy up", "pid": strangers[0].pid, "started": int(known), "boot": boot},
-        {"party": "shuffler", "pid": strangers[0].pid, "started": int(known), "boot": boot},
-        {"party": "deploy up", "pid": strangers[1].pid, "started": 1, "boot": boot},
-    ]
+    strangers = [subprocess.Popen(SLEEP, start_new_session=True) for _ in range(3)]
+    starts = [parties._start(one.pid) for one in strangers]
+    entries = {
+        "folder": str(tmp_path / "elsewhere"),  # as in a copy
+        "processes": [
+            {"party": "shuffler", "pid": one.pid, "start": start} for one, start in zip(strangers, starts, strict=True)
+        ],
+    }
+    (folder / LIST).write_text(json.dumps(entries))
+    assert stop(folder) == []
+    entries = {
+        "folder": os.path.realpath(folder),
+        "processes": [
+            {"party": "shuffler", "pid": strangers[0].pid, "start": starts[1]},  # the number is used again
+            {"party": "deploy up", "pid": strangers[1].pid, "start": "another boot 7"},
+        ],
+    }
     (folder / LIST).write_text(json.dumps(entries))
     try:
         assert stop(folder) == []
@@ -210,41 +233,6 @@ def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
         for one in strangers:
             one.kill()
             one.wait()
-
-
-def test_one_that_becomes_another_program_just_now_is_found(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Linux shows no environment for the moment between the new program's memory and its arguments: 1 of 400 that were
-    looked at as soon as they had been started. A stand-in of /proc holds one still in it."""
-    system = tmp_path / "proc"
-
-    def shows(pid: int, *, memory: int, environment: bytes, ends: tuple[int, int]) -> None:
-        (system / str(pid)).mkdir(parents=True, exist_ok=True)
-        known = {19: 7, 20: memory, 47: ends[0], 48: ends[1]}
-        fields = " ".join(str(known.get(number, 1)) for number in range(1, 50))
-        (system / str(pid) / "stat").write_text(f"{pid} (a) b) S {fields}")
-        (system / str(pid) / "environ").write_bytes(environment)
-
-    ours, moments = f"A=1\0{MARK}={mark_of(folder)}\0".encode(), []
-
-    def moment(seconds: float) -> None:
-        moments.append(seconds)
-        shows(1, memory=4096, environment=ours, ends=(100, 100 + len(ours)))
-
-    boot = parties._boot()
-    monkeypatch.setattr(parties, "_PROC", system)
-    monkeypatch.setattr(parties, "_boot", lambda: boot)
-    monkeypatch.setattr(parties.time, "sleep", moment)
-    shows(1, memory=4096, environment=b"", ends=(0, 0))
-    shows(2, memory=0, environment=b"", ends=(0, 0))  # a thread of the system's
-    shows(3, memory=4096, environment=b"", ends=(100, 100))  # started with nothing
-    assert [one.pid for one in running(folder)] == [1] and len(moments) == 1
-
-    shows(1, memory=4096, environment=b"", ends=(0, 0))
-    monkeypatch.setattr(parties.time, "sleep", moments.append)
-    monkeypatch.setattr(parties, "_BEGINS", 0.01)
-    assert running(folder) == [] and len(moments) > 2  # one that is held there is not waited for without end
 
 
 def test_a_copy_of_the_folder_stops_nothing_of_the_first(folder: Path, tmp_path: Path) -> None:
@@ -262,17 +250,6 @@ def test_a_folder_by_another_name_is_the_same(folder: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     assert len(running(Path("link"), but=(os.getpid(),))) == 1
     ours.stop()
-
-
-def test_a_number_that_is_another_process_by_now_gets_no_signal(folder: Path) -> None:
-    stranger = subprocess.Popen(SLEEP)
-    try:
-        parties._send(parties.Process("gone", stranger.pid, 1, "boot"), signal.SIGKILL)
-        time.sleep(0.05)
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

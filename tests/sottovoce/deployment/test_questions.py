@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.consent import write_question
 from client.device.bundle import Bundle
+from client.device.signed_request import write_request
 from mechanisms.messages.request import Request
 from mechanisms.messages.signature import generate_keys
 from simulations.errors import UserError
@@ -50,7 +50,7 @@ def test_what_is_not_listed_is_asked_when_the_publisher_has_signed_that_very_que
     assert lines == [f"stage test asks what the bundle does not list; waiting for {signed}"]
     stranger, _ = generate_keys()
     for other, by in ((question, stranger), (question, None), (bundle.request, SIGNER)):
-        write_question(signed, other, by)
+        write_request(signed, other, by)
         with pytest.raises(UserError, match="nobody has signed it"):
             impatient.vouched(question)
     signed.unlink()
@@ -70,7 +70,7 @@ def test_a_publisher_signs_nothing_beyond_the_limits(
     bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dear = changed(model_question(bundle), embedding={"mechanism": "purkayastha", "epsilon": 11.0})
-    write_question(tmp_path / "a", dear)
+    write_request(tmp_path / "a", dear)
     (tmp_path / "sign.key").write_text(SIGNER.hex())
     sign = ["deploy", "sign", str(tmp_path / "a"), "--bundle", str(bundle.folder)]
     assert cli.main([*sign, "--sign-key", str(tmp_path / "sign.key"), "--out", str(tmp_path / "b")]) == 2

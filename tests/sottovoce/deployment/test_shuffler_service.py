@@ -42,7 +42,6 @@ from sottovoce.deployment import certificates
 from sottovoce.deployment.processes import free_port
 from sottovoce.deployment.shuffler import Options, run
 from sottovoce.deployment.shuffler_service import STORE, TRAINING_SERVER, application, serving
-from sottovoce.deployment.units import write_units
 from tests.server.test_sealed_batches import honest
 from tests.support.clients import OPEN as ANYTHING
 from tests.support.clients import make_node
@@ -465,14 +464,13 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
         ]
 
         words = list(map(str, command))
-        unit, _ = write_units(tmp_path, "shuffler", words, ROOT)
         lives: list[subprocess.Popen[bytes]] = []
 
         def started(life: int) -> subprocess.Popen[bytes]:
             return processes.enter_context(running(words, log=tmp_path / f"log-{life}", env=os.environ | QUIET))
 
         with client_of(port, tmp_path, "server") as client:
-            supervisor = supervised(unit, lives.append)
+            supervisor = supervised(words, ROOT, lives.append)
             processes.callback(lambda: lives[-1].kill())
             for device in devices[:2]:
                 device.start()

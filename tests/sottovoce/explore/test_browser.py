@@ -61,14 +61,6 @@ def test_every_channel_is_shown(channel: str, there: str, person: Person) -> Non
     assert person.browser.evaluate("document.querySelectorAll('#histograms svg rect').length") > 1
 
 
-def test_a_label_stands_beside_a_count_of_the_crowd(person: Person) -> None:
-    person.chooses("label")
-    person.browser.wait("document.querySelectorAll('#count tbody tr').length === 2")
-    assert "in truth" in person.reads("count")
-    person.chooses("embedding")
-    person.browser.wait("document.getElementById('count').innerText === ''")
-
-
 @pytest.mark.parametrize(("place", "drawn"), [(0, "A circle with 200"), (1, "A sphere with 200"), (2, "4 coordinates")])
 def test_few_coordinates_are_drawn_as_what_they_are(place: int, drawn: str, person: Person) -> None:
     person.types(TEXT)

@@ -64,20 +64,6 @@ def test_ten_settings_cost_what_the_command_line_says(
     assert crowd["epsilon"] == shuffled["epsilon"] and crowd["lower_bound"] == shuffled["lower_bound"]
 
 
-def test_a_count_of_the_crowd_is_shown_beside_a_label(ask: Ask, world: World) -> None:
-    """Ten draws without a seed: the intervals of two or fewer hold with probability below 1e-8."""
-    about = {"channel": "label", "epsilon": 2.0, "users": 10_000}
-    held = 0
-    for _ in range(10):
-        rows = ask("crowd", about)["count"]
-        assert [row["name"] for row in rows] == list(world.classes)
-        for name in ("share", "true"):
-            assert sum(row[name] for row in rows) == pytest.approx(1.0)
-        held += all(row["low"] <= row["true"] <= row["high"] for row in rows)
-    assert held >= 3 and rows[0]["high"] - rows[0]["low"] < 0.1
-    assert ask("crowd", about | {"epsilon": 0.0})["count"] is ask("crowd", {"users": 10})["count"] is None
-
-
 #: A label alone, a vector, an embedding with a label in rounds of several records, and a label beside by its own.
 STACKS: list[Any] = [
     [{"channel": "label", "epsilon": 1.0, "users": 1}],

@@ -1,17 +1,17 @@
-"""Requests that a device's policy does not list, kept until its user or the pinned publisher allows them.
+"""Requests that a device's policy does not list: the pinned publisher signs one, and the device adds it to the list.
 
-A question is a file of one such request: a signature, or zeros without one, and the request as bytes of the wire. It
-holds only public parameters.
+The file of one such request is a signature, or zeros without one, and the request as bytes of the wire. It holds only
+public parameters.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
-from client.node import Node, changing, load_node, write_node
+from client.device.statement import describe_question
+from client.node import Node, changing, load_device, load_node, write_node
 from client.policy import Refused
 from client.store.durable import replacing
 from mechanisms.messages.request import Request
@@ -24,15 +24,12 @@ from mechanisms.messages.wire import (
     request_to_record,
 )
 
-#: Folder of the requests that wait for the user, their largest number, and the largest size of one.
-FOLDER = "asked"
-MOST, LARGEST = 8, 2**22
 _PURPOSE = "question"
 _UNSIGNED = bytes(SIGNATURE_BYTES)
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class SignedRequest:
     """Request that was read from a file, with its bytes `data`, which the signature covers."""
 
     request: Request
@@ -44,16 +41,16 @@ class Question:
         return publisher is not None and verified(publisher, _PURPOSE, self.data, self.signature)
 
 
-def write_question(path: Path, request: Request, signer: bytes | None = None) -> None:
+def write_request(path: Path, request: Request, signer: bytes | None = None) -> None:
     """Write the file of a request completely, signed by a private key if one is given."""
-    data = _bytes(request)
+    data = record_to_bytes(request_to_record(request))
     signature = _UNSIGNED if signer is None else sign(signer, _PURPOSE, data)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as (draft,):
         draft.write_bytes(signature + data)
 
 
-def read_question(path: Path, node: Node | None = None) -> Question:
+def read_request(path: Path, node: Node | None = None) -> SignedRequest:
     """Return the request in a file.
 
     Args:
@@ -75,46 +72,34 @@ def read_question(path: Path, node: Node | None = None) -> Question:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, Refused):
         raise ValueError(f"{path}: is no question, or of a vocabulary that is not here") from None
-    return Question(request, data, signature)
+    return SignedRequest(request, data, signature)
 
 
-def keep_question(node: Node, request: Request) -> None:
-    """Keep a request for the user of a device, if the disk allows it. Only the latest requests are kept."""
-    if len(data := _bytes(request)) > LARGEST:
-        return
-    folder = node.folder / FOLDER
-    path = folder / _name(request)
-    try:
-        if path.exists():
-            return
-        folder.mkdir(mode=0o700, exist_ok=True)
-        waiting = kept_questions(node)
-        for old in waiting[: max(0, len(waiting) - MOST + 1)]:
-            old.unlink(missing_ok=True)
-        with replacing(path) as (draft,):
-            draft.write_bytes(_UNSIGNED + data)
-    except OSError:
-        return
+def allow(folder: Path, file: Path) -> str:
+    """Add the request in a file to the list of a device's policy, permanently, and return lines for people.
 
-
-def kept_questions(node: Node) -> list[Path]:
-    """Return the files of the requests that wait for the user, the oldest first."""
-    return sorted((node.folder / FOLDER).glob("*.question"), key=lambda path: path.stat().st_mtime_ns)
-
-
-def allow_question(node: Node, request: Request) -> None:
-    """Add a request to the list of a device's policy, permanently.
+    Args:
+        folder: Folder of the device.
+        file: File of the request.
 
     Raises:
-        ValueError: The limits of the device forbid it.
+        ValueError: The publisher that the device has pinned has not signed the request, or the device's limits forbid
+            it in any case. The message is one line.
     """
+    node = load_device(folder, simulated=", whose users are asked nothing")
+    signed = read_request(file, node)
     with changing(node.folder):
         node = load_node(node.folder)  # in its current state: a bundle may have been installed since
-        policy = node.policy("").listing(request)
+        policy = node.policy("")
+        if policy.questions is None:
+            raise ValueError(f"{folder}: its policy lists no questions, and answers any within its limits")
+        if not signed.vouched(node.publisher):
+            raise ValueError(f"{file}: is not signed by the publisher of this device, who does with: deploy sign")
+        policy = policy.listing(signed.request)
         try:
-            policy.check(request)
+            policy.check(signed.request)
         except Refused as error:
-            raise ValueError(f"{node.folder}: its policy does not allow this question in any case: {error}") from None
+            raise ValueError(f"{folder}: its policy does not allow this question in any case: {error}") from None
         write_node(
             node.folder,
             encoder=node.encoder,
@@ -125,19 +110,5 @@ def allow_question(node: Node, request: Request) -> None:
             model_seal=node.model_seal,
             publisher=node.publisher,
         )
-    for path in kept_questions(node):
-        if path.name == _name(request):
-            path.unlink(missing_ok=True)
-
-
-def _name(request: Request) -> str:
-    """Return the name of the file that keeps a request.
-
-    It covers everything that consent adds to the list. So a server that has seen one request read cannot replace it by
-    another.
-    """
-    return sha256("".join(request.digest(channel) for channel in request.channels).encode()).hexdigest() + ".question"
-
-
-def _bytes(request: Request) -> bytes:
-    return record_to_bytes(request_to_record(request))
+    lines = describe_question(signed.request, policy)
+    return "\n".join([f"{folder}: answers this question from now on:", *(f"  {line}" for line in lines)])
