@@ -147,6 +147,17 @@ def exposed(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in EXPOSURES if name in wanted)
 
 
+def condition(shared: Iterable[str]) -> str:
+    """Return the condition of a finite ε, to stand behind it: "" without one.
+
+    Args:
+        shared: What two inputs have in common because it leaves in clear, declared public, in words. Between inputs
+            that differ in it, ε is infinite.
+    """
+    said = " and ".join(shared)
+    return f", between data that agree in {said}, declared public (else ε = ∞)" if said else ""
+
+
 def gaussian_delta(ratio: float, epsilon: float) -> float:
     """Return δ(ε) of Gaussian noise with ratio = Δ/σ: Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r).
 

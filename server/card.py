@@ -6,6 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mechanisms.accounting.ladder import shared
+from mechanisms.guarantee import condition
+
 NOT_PRIVATE = "\n**Not private: a reference.** Nothing protects the users of this model.\n"
 
 ON_EMBEDDINGS = """The maps and the head are in `maps.safetensors`. They predict from *sanitized embeddings*, without
@@ -42,16 +45,28 @@ PAYERS = {"ladder": "training user", "test_ladder": "test user"}
 
 
 class Price(NamedTuple):
-    """(ε, δ) of all that one user releases, trusting nobody; whose: of PAYERS, "" where nobody releases anything.
+    """Price (ε, δ) of all that one user releases over a whole run, with the condition under which it holds.
 
-    epsilon: inf where nothing is promised, None where it is not known, or nobody releases anything; why: in words,
-    where it is None.
+    Args:
+        epsilon: ε; inf if nothing is promised, None if it is unknown or nobody releases anything.
+        delta: δ.
+        whose: User who pays it, of PAYERS; "" if nobody releases anything.
+        why: Reason, if there is no finite ε.
+        public: What two users' data have in common, as it is declared public; between others ε is infinite.
     """
 
     epsilon: float | None
     delta: float = 0.0
     whose: str = ""
     why: str = ""
+    public: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return ε with its δ and its condition; without a finite ε, the reason."""
+        if self.epsilon is None or math.isinf(self.epsilon):
+            return self.why or ("no bound" if self.epsilon is None else "∞")
+        delta = f" at δ = {self.delta:.3g}" if self.delta else ""
+        return f"ε = {_epsilon(self.epsilon)}{delta}{condition(self.public)}"
 
 
 def price_of(rungs: Rungs | None, whose: str) -> Price | None:
@@ -67,24 +82,9 @@ def price_of(rungs: Rungs | None, whose: str) -> Price | None:
     if user["epsilon"] is None:
         return Price(None, whose=whose, why=str(user.get("assumption") or "").partition(";")[0])
     worst, proved = float(user["worst_case"]), float(user["epsilon"])
-    return Price(worst, whose=whose) if math.isfinite(worst) else Price(proved, user["delta"], whose)
-
-
-def dearest(ladders: Mapping[str, Rungs | None]) -> Price:
-    """Return what the user pays who pays most, training user or test user, whoever it is.
-
-    What is not known of one of them is not known of the dearest, unless the other is promised nothing. The δ is the
-    largest of them, so that (ε, δ) holds of everybody. ladders: by whose they are, of PAYERS.
-    """
-    prices = [price for whose, rungs in ladders.items() if (price := price_of(rungs, whose)) is not None]
-    if not prices:
-        return Price(None, why="nothing is released")
-    infinite = [price for price in prices if price.epsilon == math.inf]
-    unknown = [price for price in prices if price.epsilon is None]
-    if infinite or unknown:
-        return (infinite or unknown)[0]
-    most = max(prices, key=lambda price: price.epsilon or 0.0)
-    return most._replace(delta=max(price.delta for price in prices))
+    if math.isinf(proved):
+        return Price(proved, whose=whose, why="none: something leaves without protection")
+    return Price(*((worst, 0.0) if math.isfinite(worst) else (proved, user["delta"])), whose, public=shared(user))
 
 
 def model_card(about: Mapping[str, Any]) -> str:
@@ -94,9 +94,8 @@ def model_card(about: Mapping[str, Any]) -> str:
         about: Facts about the model. Missing keys and keys with the value None are left out. Keys: name, way
             (in words), mechanism, epsilon, dim, classes (names or a number), encoder (hash or name), reference (True:
             not private), released ("text", otherwise embeddings), users, delivered, guarantee (in words), measured
-            (values by their headings, as accuracies), and budget (a mapping with statement, worst_case_epsilon, its
-            delta, label_epsilon). ladder and test_ladder hold rungs as dicts, for a training user and for a test user
-            (`mechanisms.accounting.ladder`).
+            (values by their headings, as accuracies), and budget (a mapping with statement). ladder and test_ladder
+            hold rungs as dicts, for a training user and for a test user (`mechanisms.accounting.ladder`).
     """
     budget = about.get("budget") or {}
     classes = about.get("classes")
@@ -105,10 +104,11 @@ def model_card(about: Mapping[str, Any]) -> str:
         "Mechanism": about.get("mechanism"),
         "Guarantee": about.get("guarantee"),
         "Metric guarantee of one user's release": budget.get("statement"),
-        f"Its worst case over all texts (ε, at δ = {budget.get('delta') or 0:g})": budget.get("worst_case_epsilon"),
-        "Label ε (at δ = 0)": budget.get("label_epsilon"),
-        "Worst case of one question of a user who asks (ε)": budget.get("asking_epsilon"),
-        "All that one user releases, at most, trusting nobody": _most(about),
+        **{
+            f"All that one user releases in {part}, trusting nobody": price and str(price)
+            for part, (key, whose) in zip(("training", "inference"), PAYERS.items(), strict=True)
+            for price in [price_of(about.get(key), whose)]
+        },
         "Coordinates of a release (m')": about.get("dim"),
         "Classes": classes if isinstance(classes, int) or classes is None else ", ".join(map(str, classes)),
         "Encoder": about.get("encoder"),
@@ -130,17 +130,6 @@ tags: [text-classification, local-differential-privacy]
 {table}
 {_ladders(about)}
 {ON_TEXT if about.get("released") == "text" else ON_EMBEDDINGS}"""
-
-
-def _most(about: Mapping[str, Any]) -> str | None:
-    """The price of the user who pays most, and whose it is; None where no ladder is known."""
-    price = dearest({whose: about.get(key) for key, whose in PAYERS.items()})
-    if not price.whose:
-        return None
-    if price.epsilon is None:
-        return f"not known of a {price.whose}: {price.why}"
-    delta = f" at δ = {price.delta:.3g}" if price.delta and math.isfinite(price.epsilon) else ""
-    return f"ε = {_epsilon(price.epsilon)}{delta} (a {price.whose})"
 
 
 def _ladders(about: Mapping[str, Any]) -> str:

@@ -34,7 +34,10 @@ class Run(dict[str, Any]):
 
     @property
     def table(self) -> DataFrame:
-        """Return one row for each arm: protocol, users, accuracies with standard errors, local and central ε."""
+        """Return one row for each arm: protocol, users, accuracies with standard errors, local and central ε.
+
+        Each ε holds between data that agree in what the column "public" names; between others it is infinite.
+        """
         import pandas
 
         from simulations.experiment.result import arms_of
@@ -53,6 +56,7 @@ class Run(dict[str, Any]):
                 "local_epsilon": trust.local(arm),
                 "central_epsilon": trust.central(arm)[0],
                 "trusts": trust.central(arm)[1],
+                "public": " and ".join(trust.public(arm)),
             }
             for arm in arms_of(self)
         ]

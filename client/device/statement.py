@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.channels import CHANNELS, VECTOR
 from mechanisms.composition import metric_statement
-from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.guarantee import EXPOSURES, Guarantee, condition
 from mechanisms.messages.request import Request
 
 #: Largest number of records, and of users, that are listed individually; the costliest come first.
@@ -32,7 +32,8 @@ def read_statement(folder: Path) -> dict[str, Any]:
     Returns:
         {"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back"}.
         "answers": releases made together, in the order of their charges: time (UTC seconds), stage, channel, digest,
-            records (their number), statement, worst_case (of each record) and the delta at which it holds.
+            records (their number), statement, worst_case (of each record) and the delta at which it holds, between data
+            that agree in public (in words).
         "records": cost of each record by channel.
         "users": charges of each user that count, according to the policy's privacy filter: releases, worst_case (Σε),
             delta, rho, and rho_limit.
@@ -80,12 +81,13 @@ def format_statement(statement: dict[str, Any]) -> str:
         n, at = answer["records"], f" and δ = {answer['delta']:g}" if answer["delta"] else ""
         lines.append(
             f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
-            f"{answer['stage']}: {describe_cost(answer['worst_case'])}{at} each ({answer['statement']})"
+            f"{answer['stage']}: {describe_cost(answer['worst_case'])}{at} each"
+            f"{_condition([answer]) if math.isfinite(answer['worst_case']) else ''} ({answer['statement']})"
         )
     if statement["clock_set_back"]:
         lines.append("  The clock was set back in between; the order is that of the ledger, and nothing depends on it.")
     if answers:
-        lines += ["", "What it has cost", *_cost_lines(statement)]
+        lines += ["", f"What it has cost{_condition(answers)}", *_cost_lines(statement)]
     return "\n".join([*lines, "", "What the policy still allows", *_allowed(statement, policy)])
 
 
@@ -120,9 +122,28 @@ def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
             "statement": describe_guarantee(held[0].guarantee),
             "worst_case": policy.cost(held[0].guarantee).epsilon,
             "delta": policy.delta if held[0].guarantee.sigma is not None else 0.0,
+            "public": _public(channel, held[0].guarantee, policy),
         }
         for (_, stage, channel, digest), held in together.items()
     ]
+
+
+def _public(channel: str, guarantee: Guarantee, policy: Policy) -> list[str]:
+    """Return what a release shows that the policy declares public, in words."""
+    exposed = [EXPOSURES[name] for name in guarantee.exposes if name in policy.declared]
+    return [channel] if channel in policy.declared else exposed
+
+
+def _condition(answers: Sequence[Mapping[str, Any]]) -> str:
+    """Return the condition under which the costs of these answers hold; "" if there is none."""
+    return condition(dict.fromkeys(name for answer in answers for name in answer["public"]))
+
+
+def describe_release(guarantee: Guarantee, policy: Policy) -> str:
+    """Return the worst case of one release, as the policy prices it, with its condition."""
+    cost = policy.cost(guarantee).epsilon
+    exposed = [EXPOSURES[name] for name in guarantee.exposes if math.isfinite(cost)]
+    return describe_cost(cost) + condition(exposed)
 
 
 def describe_guarantee(guarantee: Guarantee) -> str:
@@ -232,7 +253,7 @@ def describe_question(request: Request, policy: Policy) -> list[str]:
         guarantee = question.mechanism.guarantee
         lines.append(
             f"the {question.about.title} of {whose} of the split {request.split}: {question.content}; "
-            f"{describe_cost(policy.cost(guarantee).epsilon)} ({describe_guarantee(guarantee)})"
+            f"{describe_release(guarantee, policy)} ({describe_guarantee(guarantee)})"
         )
     if request.encoder:
         chosen = "the maps, and the model," if any(question.has_model for question in request.questions) else "the maps"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -287,6 +288,18 @@ def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
     passed = _passed(text)
     said = f", the same {' and '.join(channels)} (public)" if channels else ""
     return said + (f", that agree in {' and '.join(passed)} (public)" if passed else "")
+
+
+#: Parts of the words of `_agreement`.
+_AGREED = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
+
+
+def shared(rung: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the two inputs of a rung have in common because it is declared public; between others ε is ∞.
+
+    rung: result of `Rung.to_dict`.
+    """
+    return tuple(_AGREED.findall(rung.get("neighbours", "")))
 
 
 def _passed(text: _Declared | None) -> list[str]:

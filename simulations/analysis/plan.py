@@ -118,7 +118,8 @@ def plan_text(
 ) -> dict[str, Any]:
     """Return for each label ε the largest ε of a text's word mechanism, as `plan` does for embeddings.
 
-    "tokens" replaces "dim", and "text_epsilon" replaces "embedding_epsilon". "worst_case" is of the whole text. `build`
+    "tokens" replaces "dim", and "text_epsilon" replaces "embedding_epsilon". "worst_case" is of the whole text, and
+    every ε of texts that agree in "public", in words; between others it is infinite. `build`
     returns the text at an ε of its word mechanism. `public` has the exposures that are declared public, each with its
     reason, and `crowd` is the least number of delivered users who agree in them. Without a crowd nothing is amplified.
 
@@ -161,7 +162,8 @@ def plan_text(
         return {"label_epsilon": label, "text_epsilon": best, "worst_case": worst, "central_epsilon": central}
 
     hidden = crowd if text.guarantee.exposes else target.users
-    about = {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens}
+    agreed = [EXPOSURES[name] for name in text.guarantee.exposes]
+    about = {"crowd": hidden, "mechanism": text.name, "tokens": text.tokens, "public": agreed}
     return _planned(terms, target, about, text, split)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ class Promise:
         metric_epsilon: ε of one unit of the metric; None if only a label is released.
         metric: Name of the metric; None if there is none.
         statement: The guarantee in words; None before a run.
-        worst_case_epsilon: Worst-case ε of a text, an embedding or a user vector, without anything declared public.
+        worst_case_epsilon: Worst-case ε of a text, an embedding or a user vector.
         label_epsilon: ε of a label; None if no label is sent, or labels are declared public.
         delta: δ of the worst case: the policy's for Gaussian noise, otherwise 0. A label's is always 0.
         asking_epsilon: Worst-case ε of inference, if its release differs from that of a training user; None if no user
@@ -41,6 +41,8 @@ class Promise:
         central_delta: δ of central_epsilon.
         simulated_epsilon: Worst-case ε of a user's release, if the arm simulates users who trust nobody.
         public_label: True if labels are sent in clear, declared public.
+        public: Exposures of the released texts that are declared public, in words. Every finite ε is between texts that
+            agree in them; between others it is infinite.
     """
 
     metric_epsilon: float | None = None
@@ -54,6 +56,7 @@ class Promise:
     central_delta: float | None = None
     simulated_epsilon: float | None = None
     public_label: bool = False
+    public: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dict that is JSON-ready except for infinity."""
@@ -137,6 +140,7 @@ def promise(policy: Policy, what: Released) -> Promise:
             taught,
             statement=f"{taught.statement}; whoever asks: {asking.statement}",
             asking_epsilon=asking.worst_case_epsilon,
+            public=tuple(dict.fromkeys([*taught.public, *asking.public])),
         )
     if what.statistics:
         return _of_statistic(policy, what)
@@ -151,6 +155,7 @@ def promise(policy: Policy, what: Released) -> Promise:
         embeddings.label_epsilon,
         embeddings.delta,
         public_label=what.public_label,
+        public=texts.public,
     )
 
 
@@ -203,6 +208,7 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
     declared: Mapping[str, str] = policy.declared
     statement = _in_words(data, label) + ("; labels in clear, declared public" if what.public_label else "")
     one = data.guarantee if data is not None else None
+    public = () if one is None else tuple(EXPOSURES[name] for name in one.exposes if name in declared)
     if isinstance(data, TextMechanism):
         word = data.word.guarantee
         for name in data.guarantee.exposes if math.isfinite(word.epsilon) else ():
@@ -216,6 +222,7 @@ def _promise(policy: Policy, data: Mechanism | None, what: Released) -> Promise:
         None if label is None else policy.cost(label).epsilon,
         policy.delta if data is not None and data.guarantee.sigma is not None else 0.0,
         public_label=what.public_label,
+        public=public,
     )
 
 

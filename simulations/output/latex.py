@@ -22,6 +22,7 @@ _SPECIAL = {
     "σ": r"$\sigma$",
     "±": r"$\pm$",
     "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
     "∞": r"$\infty$",
     "≤": r"$\le$",
     "·": r"$\cdot$",

@@ -51,9 +51,13 @@ def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dic
     return found
 
 
-def added(results: Results) -> dict[str, dict[str, Any]]:
-    """Return for each arm with a baseline, by name, its pair in `differences`."""
-    return {pair["arm"]: pair for pair in results.get("differences") or () if pair["users_added"]}
+def added(results: Results) -> dict[str, dict[str, Any] | None]:
+    """Return for each arm with a baseline, by name, what users added to its accuracy: {"difference", "error"}, or None.
+
+    It is that of inference by requests, or on the device if the arm's users send none.
+    """
+    pairs = [pair for pair in results.get("differences") or () if pair["users_added"]]
+    return {pair["arm"]: pair["sanitized"] or pair["on_device"] for pair in pairs}
 
 
 def gap(results: Results, arm: str, less: str, kind: str) -> dict[str, float] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.run import trust
-from simulations.run.figures import over_seeds
+from simulations.run.figures import headline, over_seeds
 from simulations.run.over_runs import accuracies, moments
 
 if TYPE_CHECKING:
@@ -34,15 +34,18 @@ def frontier_figure(encoders: Mapping[str, Sequence[Results]]) -> Figure:
     """Draw mean accuracy on the device over runs of one experiment, with both errors: over runs, and by test text.
 
     The first panel has the central ε, with the trusted party in the legend. The second has the worst-case ε of all
-    releases, labels included, of users who trust nobody. Arms whose names differ only in ε share a line. Horizontal
-    lines are arms without any ε: references and public text alone. Of several encoders, each has its own lines, and
-    the panels stand below each other.
+    releases, labels included, of users who trust nobody. A panel that no arm has a point in is left out. Arms whose
+    names differ only in ε share a line. Horizontal lines are arms without any ε: references and public text alone. Of
+    several encoders, each has its own lines, and the panels stand below each other.
 
     Args:
         encoders: Runs of one experiment by the name of their encoder; a single name is not shown.
     """
     drawn = {name: list(zip(*map(arms_of, runs), strict=True)) for name, runs in encoders.items()}
-    return priced_figure(drawn, over_seeds(next(iter(encoders.values()))), _PANELS)
+    arms = [same for each in drawn.values() for same in each]
+    panels = [panel for panel in _PANELS if any(panel[0](*same) is not None and _paid(same) for same in arms)]
+    runs = next(iter(encoders.values()))
+    return priced_figure(drawn, headline(over_seeds(runs), runs[0]), panels or _PANELS[1:])
 
 
 #: Price of an arm, factor between lines, and title of the axis.
@@ -51,19 +54,18 @@ _PANELS: tuple[Panel, ...] = (
     (lambda *same: trust.central(*same)[0], _APART, "central ε, if the party in the legend is trusted"),
     (trust.local, 1.0, "local ε of a training user, trusting nobody"),
 )
-_OF_THE_METRIC: Panel = (trust.metric, 1.0, "metric ε (each in its own metric)")
 _FRONT = "Pareto front"
 #: Prices within this factor are the same.
 _ALIKE = 1.1
 
 
 def study_figure(arms: Sequence[Sequence[ArmResult]], title: str) -> Figure:
-    """Draw accuracy against three prices: the panels of `frontier_figure`, and the metric ε.
+    """Draw accuracy against the prices of `frontier_figure`.
 
     Each arm has its results over seeds. Over the private arms of each panel lies the Pareto front. A price that is the
     same for all arms has no panel, unless no other has one.
     """
-    panels = [(price, 1.0, label) for price, _, label in (*_PANELS, _OF_THE_METRIC)]  # rarely share an ε
+    panels = [(price, 1.0, label) for price, _, label in _PANELS]  # rarely share an ε
     panels = [panel for panel in panels if _differs(arms, panel[0])] or panels
     return priced_figure({"": arms}, title, panels, front=True)
 
@@ -91,7 +93,7 @@ def priced_figure(
 ) -> Figure:
     """Draw one panel for each price (`frontier_figure`): beside each other, or below with several encoders."""
     several = len(encoders) > 1
-    figure, _ = new_figure(*((4.8, 2.6 * len(panels) + 1.6) if several else (3.6 * len(panels), 3.9)))
+    figure, _ = new_figure(*((4.8, 2.6 * len(panels) + 1.6) if several else (3.6 * max(2, len(panels)), 3.9)))
     figure.clear()
     shape = (len(panels), 1) if several else (1, len(panels))
     every = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
@@ -213,7 +215,8 @@ _NO_PRICE = 100.0
 
 def _series(arm: ArmResult) -> str:
     name = _SAYS_EPSILON.sub("", arm.name).rstrip(": ")
-    return f"{name}, labels public" if trust.public_labels(arm) else name
+    public = trust.public(arm)
+    return f"{name}, {' and '.join(public)} public" if public else name
 
 
 def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mechanisms.accounting.ladder import shared
 from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
 from server.protocols.statistics import SAME
@@ -25,29 +26,17 @@ from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
-from simulations.output.numbers import count, epsilon, is_finite, plain, share
+from simulations.output.numbers import count, epsilon, plain, share
 from simulations.run import trust
 from simulations.run.comparison import added, matrices
 from simulations.run.comparison import shown as difference
-from simulations.run.figures import (
-    REFERENCE_MARK,
-    accuracy_figure,
-    accuracy_said,
-    on_text,
-    spent_figure,
-    texts_beside,
-    title,
-    worst_said,
-)
+from simulations.run.figures import REFERENCE_MARK, accuracy_said, on_text, spent_figure, texts_beside, title
 from simulations.run.frontier import frontier_figure
 from simulations.run.references import remarks
 from simulations.run.table import beside
 
 Results = dict[str, Any]
 Row = list[str]
-
-#: Unit of each metric, by which ε is multiplied.
-DISTANCES = {"angular": "angle", "euclidean": "dist.", "words, euclidean": "Σdist.", "words, discrete": "token"}
 
 
 def write(results: Results, folder: Path) -> list[Path]:
@@ -57,8 +46,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    accuracy = frontier_figure({"": [results]}) if trust.anybody(arms_of(results)) else accuracy_figure(results)
-    for name, figure in (("accuracy.png", accuracy), ("spent.png", spent_figure(results))):
+    for name, figure in (("accuracy.png", frontier_figure({"": [results]})), ("spent.png", spent_figure(results))):
         figure.savefig(folder / name)
         paths.append(folder / name)
     return paths
@@ -120,61 +108,28 @@ def table(results: Results) -> list[list[str]]:
     are columns for central ε and the trusted party.
     """
     arms = arms_of(results)
-    rows = [list(HEADINGS), *(list(cells(arm)) for arm in arms)]
-    if trust.anybody(arms):
-        at = HEADINGS.index("users")
-        rows[0][at:at] = trust.COLUMNS
-        for row, (central, who) in zip(rows[1:], map(trust.central, arms), strict=True):
-            row[at:at] = epsilon(central), who
+    found = {
+        "arm": [arm.name + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "") for arm in arms],
+        "accuracy,\nsanitized": [accuracy_said(arm.score("sanitized")) for arm in arms],
+        "accuracy,\non device": [share(arm.accuracy_clean_test) for arm in arms],
+    }
     if gains := added(results):
-        rows[0].insert(_ADDED_AT, "users\nadded")
-        for row, arm in zip(rows[1:], arms, strict=True):
-            row.insert(_ADDED_AT, difference(gains.get(arm.name, {}).get("sanitized")))
-    return rows
+        found["users\nadded"] = [difference(gains.get(arm.name)) for arm in arms]
+    priced = trust.columns([(arm,) for arm in arms])
+    found |= {heading.replace(" ", "\n"): each for heading, each in priced.items()}
+    found |= trust.central_columns([(arm,) for arm in arms]) if trust.anybody(arms) else {}
+    found |= {
+        "users": [count(arm.delivered) for arm in arms],
+        "bytes\nper user": [count(arm.bytes_per_user) for arm in arms],
+        "seconds": ["–" if arm.seconds is None else f"{arm.seconds:.1f}" for arm in arms],
+    }
+    return [[*found], *map(list, zip(*found.values(), strict=True))]
 
 
-HEADINGS = (
-    "arm",
-    "accuracy,\nsanitized",
-    "accuracy,\non device",
-    "metric ε",
-    "worst\ncase ε",
-    "label ε",
-    "users",
-    "bytes\nper user",
-    "seconds",
-)
-
-
-#: Mark of a worst case that holds only between inputs that agree in something public.
-CONDITION_MARK = "‡"
-#: Position of the column of what users added: after the accuracies.
-_ADDED_AT = 3
 #: Largest number of arms whose differences are shown on a terminal and in results.md; results.json has all.
 _MOST_SHOWN, _MOST_WRITTEN = 6, 12
 _BESIDE = "Other measures, ± standard error by test text"
 _DIFFERENCES = "Difference in accuracy, paired by test text,"
-
-
-def cells(arm: ArmResult) -> tuple[str, ...]:
-    """Return the cells of one row, in the order of HEADINGS."""
-    budget = arm.budget
-    metric = epsilon(budget.metric_epsilon)
-    if budget.metric in DISTANCES and is_finite(budget.metric_epsilon):
-        metric += f"·{DISTANCES[budget.metric]}"
-    return (
-        arm.name + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else ""),
-        accuracy_said(arm.score("sanitized")),
-        share(arm.accuracy_clean_test),
-        metric,
-        worst_said(budget)
-        + (f" {CONDITION_MARK}" if trust.conditional(arm) else "")
-        + (f", {epsilon(budget.asking_epsilon)} to ask" if budget.asking_epsilon is not None else ""),
-        "public" if trust.public_labels(arm) else epsilon(budget.label_epsilon),
-        count(arm.delivered),
-        count(arm.bytes_per_user),
-        "–" if arm.seconds is None else f"{arm.seconds:.1f}",
-    )
 
 
 def notes(results: Results) -> list[str]:
@@ -187,21 +142,16 @@ def notes(results: Results) -> list[str]:
         f"Chance is {results['chance']:.3f}, of {len(results['classes'])} classes."
     ]
     if added(results):
-        lines.append("Users added: less the public-only arm that asks in the same way, paired by test text.")
+        lines.append(
+            "Users added: accuracy (on the device, if no request is sent) less that of the public-only arm with the "
+            "same inference, paired by test text."
+        )
     lines += data_notes(results.get("corpus") or {})
     arms = arms_of(results)
     statistics = [arm for arm in arms if arm.way == STATISTICS.name]
-    lines += [_STATISTICS] if statistics else []
     if any(rung["rung"] == "answer" for arm in arms for rung in arm.test_ladder or []):
         lines.append(_ANSWERS)
-    if len(statistics) < len(arms):
-        lines.append(
-            f"{_METRIC['text' if text or mixed else 'embedding']} bounds the loss; worst case: any two that "
-            "agree in what is public, at δ = 0 where none is said. Label ε –: none sent; public: declared so. Users: "
-            "delivered and validated."
-        )
-    lines += [f"{CONDITION_MARK} {said}" for said in trust.conditions([results])]
-    lines += trust.several([results])
+    lines += [f"{trust.PAID_NOTE} Users: delivered and validated.", *trust.conditions([results])]
     lines += [trust.NOTE] if trust.anybody(arms) else []
     encoder = results.get("encoder") or {}
     if encoder.get("precision") not in (None, "fp32"):
@@ -284,16 +234,6 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
     return lines
 
 
-_METRIC = {
-    "embedding": "Metric ε times the distance of two mapped embeddings (angle, or Euclidean)",
-    "text": "Metric ε times the sum of the words' distances (or the number of tokens), and what a length costs,",
-}
-
-
-_STATISTICS = (
-    "Way statistics: ε is of one vector a user, between any two users' data, texts, labels and number of records "
-    "together; to ask: worst case of a sanitized embedding of one's own sentence, or of an answer."
-)
 _ANSWERS = (
     "Asked by answer: a user's device runs the whole model on a sentence and releases the class alone, between any two "
     "sentences; sanitized accuracy is that of the released classes."
@@ -317,7 +257,7 @@ def markdown(results: Results) -> str:
     for heading, (names, *others) in beside([results]):
         lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
     lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(arms)]
-    lines += ["![Accuracy against ε](accuracy.png)", "", "![Worst-case ε of one release](spent.png)"]
+    lines += ["![Accuracy against ε](accuracy.png)", "", "![Worst-case ε of all that one user releases](spent.png)"]
     return "\n".join(lines) + "\n"
 
 
@@ -377,8 +317,9 @@ def _ladders(arms: Sequence[ArmResult]) -> list[str]:
         *lines,
         "",
         "Least proved ε, each with the δ it is proved at (the samplers' numeric δ apart) and, shuffled, the crowd: how "
-        "many users at the least send the same in clear. –: no such release, declared public, or no amplification; "
-        "results.json and the model cards say what each rests on.",
+        f"many users at the least send the same in clear. {trust.CONDITION_MARK}: between data that agree in what is "
+        "public; between others it is ∞. –: no such release, declared public, or no amplification; results.json and "
+        "the model cards say what each rests on.",
         "",
     ]
 
@@ -390,4 +331,4 @@ def _spent_on(rung: Mapping[str, Any] | None) -> str:
     if rung["epsilon"] == math.inf:
         return "∞"
     among = f", crowd {rung['crowd']:,}" if rung.get("crowd") is not None else ""
-    return f"{epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among})"
+    return f"{epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among}){trust.mark(shared(rung))}"

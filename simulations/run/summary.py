@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
-from simulations.experiment.guarantees import Promise
-from simulations.experiment.result import SPLITS, ArmResult, arms_of
+from simulations.experiment.result import SPLITS, arms_of
 from simulations.experiment.toml import renamed
 from simulations.output.markdown import table as markdown_table
-from simulations.output.numbers import epsilon as shown
 from simulations.run import trust
 from simulations.run.comparison import added, gap, matrices
 from simulations.run.figures import over_seeds
@@ -40,7 +37,8 @@ def summarize(folders: Sequence[Path | str]) -> str:
     own. The error by text shows the effect of other test texts. More seeds do not reduce it if all runs have the same
     test texts, so it is not divided. One run has no error over runs.
 
-    "users added" is the sanitized accuracy less that of the public-only arm that asks in the same way, in the same run.
+    "users added" is the accuracy (on the device, if no request is sent) less that of the public-only arm with the same
+    inference, in the same run.
     The differences of all arms follow. Runs may also differ in the number of public labels
     (`simulations.run.public_labels.labels_table`), or in the encoder: one table for each.
 
@@ -68,27 +66,26 @@ def _summary(runs: Sequence[Results]) -> str:
     one = len(runs) == 1
     every = list(zip(*map(arms_of, runs), strict=True))
     trusted = trust.anybody(arms_of(runs[0]))
+    priced = trust.columns(every) | (trust.central_columns(every) if trusted else {})
     lines = [
         f"{runs[0]['name']}, {len(runs)} {'seed' if one else 'seeds'} ({seeds}): mean "
         + ("(standard error by test text)" if one else "± standard error over seeds (and by test text)"),
         "",
-        "| arm | accuracy, sanitized | users added | accuracy, on device | m' | worst-case ε | label ε | "
-        + (" | ".join(trust.COLUMNS) + " | " if trusted else "")
-        + "users |",
-        "| --- | " + " | ".join(["---:"] * (9 if trusted else 7)) + " |",
+        f"| arm | accuracy, sanitized | users added | accuracy, on device | m' | {' | '.join(priced)} | users |",
+        "| --- | " + " | ".join(["---:"] * (5 + len(priced))) + " |",
     ]
-    for arms in every:
+    for arms, *prices in zip(every, *priced.values(), strict=True):
         name = arms[0].name.replace("|", "\\|") + (" †" if trust.unprotected(*arms) else "")
         sanitized, on_device = (mean_accuracy(arms, split) for split in SPLITS)
         lines.append(
             f"| {name} | {sanitized} | {_added(runs, arms[0].name)} | {on_device} | "
             f"{_range(arm.dim for arm in arms)} | "
-            f"{_worst(arms)} | {_label(arms)} | "
-            f"{_trust(arms) if trusted else ''}{_range(arm.delivered for arm in arms)} |"
+            f"{' | '.join(prices)} | "
+            f"{_range(arm.delivered for arm in arms)} |"
         )
     if any(trust.unprotected(*arms) for arms in every):
         lines += ["", f"† {trust.UNPROTECTED}"]
-    for line in [*trust.conditions(runs), *trust.several(runs)]:
+    for line in [trust.PAID_NOTE, *trust.conditions(runs)]:
         lines += ["", line]
     lines += ["", trust.NOTE] if trusted else []
     if runs[0].get("way_sentence"):
@@ -220,8 +217,7 @@ def figure(folders: Sequence[Path]) -> Figure:
 
 def _added(runs: Sequence[Results], name: str) -> str:
     """Return what users added to an arm; "–" if it has no baseline."""
-    pairs = [added(run).get(name) for run in runs]
-    return mean_difference([pair and pair["sanitized"] for pair in pairs])
+    return mean_difference([added(run).get(name) for run in runs])
 
 
 def _matrices(runs: Sequence[Results]) -> list[tuple[str, list[list[str]]]]:
@@ -244,28 +240,3 @@ def _results(folder: Path) -> dict[str, Any]:
 def _range(found: Iterable[int | None]) -> str:
     values = sorted({value or 0 for value in found})
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
-
-
-def _trust(arms: Sequence[ArmResult]) -> str:
-    """Return the cells of `trust.COLUMNS`, for the run with the largest ε."""
-    epsilon, whom = trust.central(*arms)
-    return f"{shown(epsilon)} | {whom} | "
-
-
-def _worst(arms: Sequence[ArmResult]) -> str:
-    """Return the largest worst-case ε of the runs, with its δ if that is above 0."""
-    budget = _dearest(arms, lambda budget: budget.worst_case_epsilon)
-    return shown(budget.worst_case_epsilon) + (f" (δ {budget.delta:g})" if budget.delta else "")
-
-
-def _label(arms: Sequence[ArmResult]) -> str:
-    """Return the largest ε of a label of the runs; "public" if labels are declared public."""
-    if any(trust.public_labels(arm) for arm in arms):
-        return "public"
-    return shown(_dearest(arms, lambda budget: budget.label_epsilon).label_epsilon)
-
-
-def _dearest(arms: Sequence[ArmResult], price: Callable[[Promise], float | None]) -> Promise:
-    """Return the budget of the run in which an arm's users pay most. A run without a price is the cheapest."""
-    paid = ((arm.budget, price(arm.budget)) for arm in arms)
-    return max(paid, key=lambda pair: -math.inf if pair[1] is None else pair[1])[0]

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from mechanisms.guarantee import EXPOSURES
 from simulations.experiment.result import SHOWN, SPLITS, ArmResult, Estimate, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
@@ -36,15 +37,20 @@ def tidy(runs: Mapping[str, Mapping[str, Any]]) -> DataFrame:
 
 
 def estimates(arm: ArmResult) -> Iterator[Estimate]:
-    """Yield the metrics of an arm: accuracies, measures, what users pay, and numbers."""
+    """Yield the metrics of an arm: accuracies, measures, what users pay, and numbers.
+
+    The name of an ε that holds only between data that agree in something public says so: "local_epsilon: same label".
+    """
     prices = {
         "local_epsilon": trust.local(arm),
         "local_epsilon_test_user": trust.asking(arm),
         "central_epsilon": trust.central(arm)[0],
-        "metric_epsilon": trust.metric(arm),
     }
+    given = f": same {' and '.join(public)}" if (public := trust.public(arm)) else ""
+    for name, words in EXPOSURES.items():  # short names, which trackers take
+        given = given.replace(words, name)
     yield from arm.estimates()
-    yield from (Estimate(name, None, value) for name, value in prices.items() if value is not None)
+    yield from (Estimate(name + given, None, value) for name, value in prices.items() if value is not None)
 
 
 def means(table: DataFrame) -> DataFrame:

@@ -1,9 +1,8 @@
-"""Parties that a user of an arm must trust, and the ε under that trust."""
+"""What the users of an arm pay, under which condition, and the parties that they must trust."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,11 +15,17 @@ from simulations.output.numbers import is_finite
 COLUMNS = ("central ε", "trusts")
 NOTE = (
     "Central ε: of data sets that differ in all that one user has (replaced; δ is in results.json), if whom the user "
-    "trusts is honest: the server, which sees all and adds the noise, or the shuffler. Worst case ε trusts nobody."
+    "trusts is honest: the server, which sees all and adds the noise, or the shuffler. The other ε trust nobody."
 )
-
-#: What two inputs of a rung's neighbours have in common because it was declared public.
-_PUBLIC = re.compile(r"(?:the same|that agree in) (.+?) \(public\)")
+#: Columns of what users pay, by whose they are, and their footnote.
+PAID = {PAYERS["ladder"]: "ε, training", PAYERS["test_ladder"]: "ε, inference"}
+PAID_NOTE = (
+    "ε: of all that one user releases over the whole run, trusting nobody, in the worst case (δ = 0 where none is "
+    "said). Training: of a user whose data train the model; inference: of a user who sends requests to it. –: such "
+    "users release nothing."
+)
+#: Mark of an ε that holds only between data that agree in something public.
+CONDITION_MARK = "‡"
 
 UNPROTECTED = "not private: a reference, or some ε of what its users send is infinite."
 
@@ -30,11 +35,64 @@ def anybody(arms: Iterable[ArmResult]) -> bool:
     return any(arm.budget.central_epsilon is not None for arm in arms)
 
 
+def paid(whose: str, *runs: ArmResult) -> Price | None:
+    """Return the price of all that a user releases over a whole run, trusting nobody; None if there is no such user.
+
+    Of one arm in several runs it is the largest.
+
+    Args:
+        whose: The user, of PAYERS.
+        runs: Results of one arm.
+    """
+    found = [price for arm in runs if (price := _paid(arm, whose)) is not None]
+    return max(found, key=lambda price: math.inf if price.epsilon is None else price.epsilon, default=None)
+
+
+def columns(arms: Sequence[Sequence[ArmResult]]) -> dict[str, list[str]]:
+    """Return the columns of what users pay, by their headings: a cell for each arm, of its results over runs.
+
+    A cell has ε, its δ, and the mark of a condition, which `conditions` states. The column of inference is left out if
+    no arm's users send requests.
+    """
+    prices = {heading: [paid(whose, *same) for same in arms] for whose, heading in PAID.items()}
+    training = PAID[PAYERS["ladder"]]
+    return {
+        heading: [cell(price) for price in each]
+        for heading, each in prices.items()
+        if heading == training or any(price is not None for price in each)
+    }
+
+
+def central_columns(arms: Sequence[Sequence[ArmResult]]) -> dict[str, list[str]]:
+    """Return the columns of central ε and whom it trusts, by COLUMNS, as `columns` does."""
+    found = [central(*same) for same in arms]
+    public_of = [price.public if (price := paid(PAYERS["ladder"], *same)) is not None else () for same in arms]
+    cells = [
+        shown(epsilon) + mark(agreed if epsilon is not None else ())
+        for (epsilon, _), agreed in zip(found, public_of, strict=True)
+    ]
+    return dict(zip(COLUMNS, (cells, [whom for _, whom in found]), strict=True))
+
+
+def cell(price: Price | None) -> str:
+    """Return a price in short: "151.8 ‡"."""
+    if price is None or price.epsilon is None:
+        return shown(None) if price is None else "not known"
+    delta = f" (δ {price.delta:.3g})" if price.delta else ""
+    return shown(price.epsilon) + delta + mark(price.public)
+
+
+def mark(public: Sequence[str]) -> str:
+    """Return the mark of an ε that holds only between data that agree in what is public; "" for any other."""
+    return f" {CONDITION_MARK}" if public else ""
+
+
 def local(*runs: ArmResult) -> float | None:
     """Return the ε of a training user who trusts nobody, over all of their releases, records and labels.
 
     It is the worst case of the theorems, or at the ladder's δ if there is none (Gaussian noise). Of one arm in several
     runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records.
+    It holds between data that agree in `public`.
     """
     found = [_local(arm) for arm in runs]
     known = [epsilon for epsilon in found if epsilon is not None]
@@ -45,7 +103,8 @@ def central(*runs: ArmResult) -> tuple[float | None, str]:
     """Return the central ε of a training user, and the party that must be trusted for it.
 
     "the server" is trusted with all data, "the shuffler" with hiding the senders. "nobody" stands for no central ε
-    beyond the worst case. Of one arm in several runs it is the largest, and None if one run has none.
+    beyond the worst case. Of one arm in several runs it is the largest, and None if one run has none. It holds between
+    data that agree in `public`.
     """
     return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
 
@@ -54,59 +113,10 @@ def asking(*runs: ArmResult) -> float | None:
     """Return the ε of a test user who trusts nobody, over all of their releases.
 
     None if no test user is queried, for a reference, or if the number of releases is unknown. Of one arm in several
-    runs it is the largest.
+    runs it is the largest. It holds between data that agree in `public`.
     """
-    found = [None if arm.reference else _price(arm, PAYERS["test_ladder"]) for arm in runs]
+    found = [None if arm.reference else _paid(arm, PAYERS["test_ladder"]) for arm in runs]
     known = [price.epsilon for price in found if price is not None and is_finite(price.epsilon)]
-    return max(known) if len(known) == len(found) else None
-
-
-def several(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line on users who pay for several records, which a table's columns of one release do not show.
-
-    There is none if every user has one record. `runs` have the same arms, one run for each seed.
-    """
-    said = []
-    for same in zip(*map(arms_of, runs), strict=True):
-        if (found := _of_several(*same)) and not unprotected(*same):
-            said.append(f"{same[0].name}: {found}")
-    if not said:
-        return []
-    return [f"Columns of ε are of one release. For all of one user's records, at most: {'; '.join(said)}."]
-
-
-def _of_several(*runs: ArmResult) -> str:
-    """Return who of an arm's users pays for several records, and how much: "ε = 200 (a test user)".
-
-    "" if every user has one record, or one release for all of them. Of one arm in several runs it is the largest.
-    """
-    found = []
-    for whose in PAYERS.values():
-        prices = [price for arm in runs if _several(arm, whose) and (price := _price(arm, whose)) is not None]
-        if prices:
-            most = max(prices, key=lambda price: math.inf if price.epsilon is None else price.epsilon)
-            at = f" at δ = {most.delta:.3g}" if most.delta and is_finite(most.epsilon) else ""
-            found.append(f"{'not known' if most.epsilon is None else f'ε = {shown(most.epsilon)}{at}'} (a {whose})")
-    return ", ".join(found)
-
-
-def _several(arm: ArmResult, whose: str) -> bool:
-    """Return True if one user of a ladder pays more than for one record, or an unknown amount."""
-    rungs = {rung["rung"]: rung for rung in arm.ladders[whose] or []}
-    record, user = rungs.get("record"), rungs.get("user")
-    if record is None or user is None or record["epsilon"] is None:
-        return False
-    # both worst cases are infinite under Gaussian noise
-    return bool(user["epsilon"] is None or any(user[of] != record[of] for of in ("epsilon", "worst_case")))
-
-
-def metric(*runs: ArmResult) -> float | None:
-    """Return the ε for one unit of the metric, of a training user's release.
-
-    None for a reference, or if there is none. Of one arm in several runs it is the largest.
-    """
-    found = [None if arm.reference else arm.budget.metric_epsilon for arm in runs]
-    known = [epsilon for epsilon in found if epsilon is not None and is_finite(epsilon)]
     return max(known) if len(known) == len(found) else None
 
 
@@ -120,59 +130,46 @@ def unprotected(*runs: ArmResult) -> bool:
     return any(arm.reference for arm in runs) or math.inf in each
 
 
-def public_labels(arm: ArmResult) -> bool:
-    """Return True if users send their labels in clear, declared public."""
-    return arm.budget.public_label
-
-
-def agreed(rungs: Iterable[Mapping[str, Any]] | None) -> list[str]:
-    """Return what all data of two users must have in common for the ladder's ε to hold; between others it is ∞."""
-    user = next((rung for rung in rungs or [] if rung["rung"] == "user"), None)
-    return [] if user is None else _PUBLIC.findall(user.get("neighbours", ""))
+def public(*runs: ArmResult) -> tuple[str, ...]:
+    """Return what two users' data must have in common for an arm's ε to hold, because it is declared public."""
+    prices = [price for arm in runs for whose in PAYERS.values() if (price := _paid(arm, whose)) is not None]
+    return tuple(dict.fromkeys(name for price in prices for name in price.public))
 
 
 def conditions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for arms whose worst case holds only between inputs that agree in what was declared public.
+    """Return a line for arms whose ε holds only between data that agree in what is declared public.
 
     `runs` have the same arms, one run for each seed.
     """
     named: dict[str, list[str]] = {}
     for same in zip(*map(arms_of, runs), strict=True):
-        if said := _agreed(*same):
-            named.setdefault(" and ".join(said), []).append(same[0].name)
+        if found := public(*same):
+            named.setdefault(" and ".join(found), []).append(same[0].name)
     return [
-        f"{'; '.join(names)}: worst-case ε is between data that agree in {said}, declared public; others have ∞."
-        for said, names in named.items()
+        f"{CONDITION_MARK} {'; '.join(names)}: ε is between data that agree in {found}, declared public; between "
+        "others it is ∞."
+        for found, names in named.items()
     ]
-
-
-def conditional(arm: ArmResult) -> bool:
-    """Return True if an arm's worst case holds only between inputs that agree in what was declared public."""
-    return bool(_agreed(arm))
-
-
-def _agreed(*runs: ArmResult) -> dict[str, None]:
-    """Return what these inputs of one arm's runs agree in, in words; nothing for an arm that is not private."""
-    if unprotected(*runs):
-        return {}
-    return dict.fromkeys(each for arm in runs for each in agreed(arm.ladder) + agreed(arm.test_ladder))
 
 
 def marked(*runs: ArmResult) -> str:
     """Return the name of one arm, with the notes that a legend must have."""
-    said = ["labels public"] if public_labels(runs[0]) else []
+    found = public(*runs)
+    said = [f"{' and '.join(found)} public"] if found else []
     said += ["not private"] if unprotected(*runs) else []
     return runs[0].name + (f" ({', '.join(said)})" if said else "")
 
 
-def _price(arm: ArmResult, whose: str) -> Price | None:
+def _paid(arm: ArmResult, whose: str) -> Price | None:
+    if arm.ladders[whose] is None and whose == PAYERS["ladder"] and unprotected(arm):
+        return Price(math.inf, whose=whose)
     return price_of(arm.ladders[whose], whose)
 
 
 def _local(arm: ArmResult) -> float | None:
     if arm.budget.simulated_epsilon is not None:
         return arm.budget.simulated_epsilon
-    price = None if arm.reference else _price(arm, PAYERS["ladder"])
+    price = None if arm.reference else _paid(arm, PAYERS["ladder"])
     return None if price is None or not is_finite(price.epsilon) else price.epsilon
 
 

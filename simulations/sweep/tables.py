@@ -17,7 +17,6 @@ from simulations.output import latex
 from simulations.output.atomic import whole
 from simulations.output.figures import save
 from simulations.output.markdown import table as markdown
-from simulations.output.numbers import epsilon as epsilon_said
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap
@@ -108,7 +107,8 @@ def write(study: Study, out: Path) -> list[Path]:
     paths.append(_parquet(out / "tidy.parquet", tables["tidy"]))
     headings, *cells = overview(found)
     page = [f"# {found.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
-    text = {"study.md": "\n".join(page) + "\n", "study.tex": latex.table(headings, cells, caption=found.title)}
+    caption = ". ".join([found.title, *conditions(points)])
+    text = {"study.md": "\n".join(page) + "\n", "study.tex": latex.table(headings, cells, caption=caption)}
     for name, said in text.items():
         with whole(out / name) as file:
             file.write(said.encode())
@@ -218,21 +218,20 @@ def differences(points: Sequence[Point]) -> DataFrame:
 def overview(study: Finished) -> list[list[str]]:
     """Return headings, and a row for each point and arm: accuracies and measures with their errors, and prices."""
     axes = [axis for axis in study.axes if not axis.startswith("arm.")]  # those are in the arms' prices
-    asked = any(trust.asking(*same) is not None for point in study.points for same in point.arms)
-    to_ask = ["local ε, test user"] if asked else []
+    every = [same for point in study.points for same in point.arms]
+    priced = trust.columns(every) | {"central ε": trust.central_columns(every)["central ε"]}
+    paid = zip(*priced.values(), strict=True)
     measured = [_measured(point) for point in study.points]
     names = list(dict.fromkeys(name for arms in measured for cells in arms.values() for name in cells))
-    rows = [[*axes, "arm", "accuracy, sanitized", "on device", *names, "local ε", *to_ask, "central ε", "metric ε"]]
+    rows = [[*axes, "arm", "accuracy, sanitized", "on device", *names, *priced]]
     best = _front(study.points)
     for point, by_arm in zip(study.points, measured, strict=True):
         for same in point.arms:
             shown = [mean_said(moments(accuracies(same, split))) for split in SPLITS]
-            local = (trust.local(*same), trust.asking(*same))[: 1 + asked]
-            prices = (*local, trust.central(*same)[0], trust.metric(*same))
             mark = " †" if same[0].reference else " *" if (id(point), same[0].name) in best else ""
             at = [str(point.point.get(axis, "–")) for axis in axes]
             others = [by_arm.get(same[0].name, {}).get(name, NONE) for name in names]
-            rows.append([*at, same[0].name + mark, *shown, *others, *map(epsilon_said, prices)])
+            rows.append([*at, same[0].name + mark, *shown, *others, *next(paid)])
     return rows
 
 
@@ -260,11 +259,15 @@ def _notes(points: Sequence[Point]) -> list[str]:
     lines += ["", _chance(points)]
     for line in remarked(points):
         lines += ["", line]
-    local = "Local ε: what a training user, or a test user, who asks, releases at worst, trusting nobody."
-    lines += ["", f"{local} {trust.NOTE}"]
-    for line in dict.fromkeys(line for point in points for line in trust.conditions(point.results)):
+    lines += ["", f"{trust.PAID_NOTE} {trust.NOTE}"]
+    for line in conditions(points):
         lines += ["", line]
     return [*lines, "", "![Accuracy against ε](accuracy.png)"]
+
+
+def conditions(points: Sequence[Point]) -> list[str]:
+    """Return the conditions under which ε of some arms hold, one line each."""
+    return list(dict.fromkeys(line for point in points for line in trust.conditions(point.results)))
 
 
 def _by_group(points: Sequence[Point]) -> list[str]:

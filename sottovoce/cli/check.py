@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.ladder_table import LEGEND, number, table
+from sottovoce.cli.ladder_table import LEGEND, table
 from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show_progress
 
 # This file must not import NumPy or the accounting before the command runs, because `--help` must start fast.
@@ -32,6 +32,8 @@ def command(
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """Return the results of `forecast` as lines for people."""
+    from server.card import PAYERS, price_of
+
     said = [f"{found['name']}, way {found['way']}", ""]
     for name, part in found["parts"].items():
         said.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
@@ -49,11 +51,10 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         said.append(f"{word['where']}: does not have {word['share']:.1%} of the words")
     for arm in found["arms"]:
         said += ["", f"{arm['arm']}{' (a reference: not private)' if arm['reference'] else ''}"]
-        for who, key in (("a training user", "ladder"), ("a test user", "test_ladder")):
-            if arm[key] is not None:
+        for key, whose in PAYERS.items():
+            if (price := price_of(arm[key], whose)) is not None:
                 rungs = [rung for rung in arm[key] if rung["epsilon"] is not None]
-                worst = next((number(rung["worst_case"]) for rung in rungs if rung["rung"] == "user"), "–")
-                said += [f" {who}, ε = {worst} at worst:", *table(rungs)]
+                said += [f" All that one {whose} releases: {price}", *table(rungs)]
         said += [f" {arm['liars']}"] if arm["liars"] else []
     said += [*LEGEND, "", *_estimate(found["estimate"])]
     return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]

@@ -10,6 +10,8 @@ from sottovoce.cli.ladder_table import number
 
 def lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the results of `simulations.analysis.plan` as lines for people."""
+    from mechanisms.guarantee import condition
+
     shuffled, of_text = "no shuffler", "tokens" in answer
     if answer["users"] is not None:
         shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"
@@ -38,6 +40,7 @@ def lines(answer: Mapping[str, Any]) -> list[str]:
         said.append(f"Nothing fits this budget: {advice}")
     if answer["mechanism"] == "gaussian":
         said.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
+    said += [f"Every ε is{agreed.removeprefix(',')}."] if (agreed := condition(answer.get("public", ()))) else []
     return [*said, *([f"Drawn among {answer['among']}."] if of_text else [])]
 
 

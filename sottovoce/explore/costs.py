@@ -11,6 +11,7 @@ from typing import Any
 
 from mechanisms.accounting.ladder import ladder
 from mechanisms.channels import Domain, domain_of
+from mechanisms.guarantee import EXPOSURES, condition
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
@@ -109,9 +110,9 @@ def loss(
     return {
         "worst_case": worst,
         "local": local,
-        "metric": whole["statement"],
+        "metric": whole["statement"] + _condition(made[0]),
         "limit": most,
-        "words": _words(settings, worst, local, most, classes),
+        "words": _words(settings, made[0], worst, local, most, classes),
     }
 
 
@@ -211,21 +212,32 @@ def _worst(settings: Settings, mechanism: Mechanism, worst: float) -> str:
             "this, unless its user has declared it public."
         )
     compared = _WHATEVER[settings.channel].replace("TIMES", _times(worst))
-    return f"Worst case: ε = {shown(worst)}. {compared} than from any other. Nobody else has to be trusted for that."
+    return (
+        f"Worst case: ε = {shown(worst)}{_condition(mechanism)}. {compared} than from any other. Nobody else has to be "
+        "trusted for that."
+    )
 
 
-def _words(settings: Settings, worst: float, local: float, most: float, classes: int) -> list[str]:
+def _condition(mechanism: Mechanism) -> str:
+    """Return the condition of a finite ε, of whose exposures all are declared public."""
+    return condition(EXPOSURES[name] for name in mechanism.guarantee.exposes)
+
+
+def _words(
+    settings: Settings, mechanism: Mechanism, worst: float, local: float, most: float, classes: int
+) -> list[str]:
     """Return the lines below that of the worst case."""
     if math.isinf(local):
         return []
     lines = []
     if shown(local) != shown(worst):
         lines.append(
-            f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}. This is the "
-            "exact loss of the most different pair of sentences."
+            f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}"
+            f"{_condition(mechanism)}. This is the exact loss of the most different pair of sentences."
         )
     else:
-        lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: ε = {shown(local)}.")
+        said = f"ε = {shown(local)}{_condition(mechanism)}"
+        lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: {said}.")
     if domain_of(settings) is not Domain.TEXT:
         among = _candidates(settings, classes)[1]
         lines.append(

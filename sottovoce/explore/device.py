@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.device.statement import describe_account, describe_cost, read_statement
+from client.device.statement import describe_account, describe_release, read_statement
 from client.node import Node, NoDevice, load_device, load_node, write_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
@@ -167,7 +167,7 @@ class Device:
         found = read_statement(self.folder)
         policy = Policy.from_dict(found["policy"])
         mine = next((one for one in found["users"] if one["user"] == self.user), None)
-        names = ("time", "stage", "channel", "records", "statement", "worst_case", "delta")
+        names = ("time", "stage", "channel", "records", "statement", "worst_case", "delta", "public")
         return {
             "scratch": self.scratch,
             "answers": [{name: answer[name] for name in names} for answer in found["answers"]],
@@ -194,7 +194,7 @@ class Device:
         """
         policy, person = self.policy, np.array([self.user], np.int64)
         costs = {each.channel: policy.cost(each.mechanism.guarantee) for each in request.questions}
-        said = {c: describe_cost(cost.epsilon) for c, cost in costs.items()}
+        said = {each.channel: describe_release(each.mechanism.guarantee, policy) for each in request.questions}
         total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
         answer: dict[str, Any] = {
             "costs": said,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from mechanisms.accounting.ladder import shared
 from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR
-from server.card import PAYERS, Price, dearest, price_of
+from server.card import PAYERS, Price, price_of
 from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.paper import PROTOCOL as PAPER
 from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.experiment.result import ArmResult
 from simulations.output.numbers import is_finite
 from simulations.run import trust
+from sottovoce.report.reading import Finished
 
 Rungs = Sequence[Mapping[str, Any]]
 
@@ -65,7 +67,8 @@ def _side(who: str, rungs: Rungs) -> Side:
             protected.append(CHANNELS[name].released if name in CHANNELS else name)
         elif rung["assumption"].startswith("declared public"):
             exposed.append(f"{_bare(name)} ({rung['assumption']})")
-    exposed += [f"{said} of each text, declared public" for said in trust.agreed(rungs) if said != LABEL.name]
+    public = next((shared(rung) for rung in rungs if rung["rung"] == "user"), ())
+    exposed += [f"{said} of each text, declared public" for said in public if said != LABEL.name]
     return Side(who, rungs, protected, bare, exposed)
 
 
@@ -101,107 +104,81 @@ def kept(arm: ArmResult) -> list[str]:
     return said or ["nothing that is of weight"]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Cost (ε, δ) of everything one user releases.
-
-    Args:
-        epsilon: ε; inf if nothing is promised, None if there is no release or ε is unknown.
-        delta: δ.
-        whose: User who pays it, "training user" or "test user"; "" if nobody in particular.
-        why: Reason, if there is no finite ε.
-    """
-
-    epsilon: float | None
-    delta: float
-    why: str = ""
-    whose: str = ""
-
-
-def worst(arm: ArmResult) -> Cost:
-    """Return the worst-case cost of the user who pays most, training or test user, who trusts nobody.
+def paid(arm: ArmResult, whose: str) -> Price | None:
+    """Return the price of all that a user releases over a whole run, trusting nobody; None if there is no such user.
 
     It is the theorems' ε, or that at the ladder's δ if they have none at δ = 0.
-    """
-    if (spent := arm.budget.simulated_epsilon) is not None:
-        return Cost(math.inf, 0.0, f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}")
-    if server_is_trusted(arm):
-        return Cost(math.inf, 0.0, "none: the server has to be trusted with everything")
-    if unprotected(arm):
-        return Cost(math.inf, 0.0, "none: something leaves without protection")
-    if arm.way != PUBLIC_ONLY.name and not arm.ladder:
-        return Cost(None, 0.0, "the results do not say")
-    return _priced(dearest(arm.ladders))
-
-
-def paid(arm: ArmResult, ladder: str) -> Cost | None:
-    """Return the worst-case cost of one user of a ladder, of PAYERS; None if there is no such user."""
-    if ladder == "ladder" and (unprotected(arm) or server_is_trusted(arm)):
-        return worst(arm)
-    price = price_of(getattr(arm, ladder), PAYERS[ladder])
-    return None if price is None else _priced(price)
-
-
-def one_by_one(arm: ArmResult) -> bool:
-    """Return True if the cost of a user who asks is that of one text."""
-    found = {rung["rung"]: rung["epsilon"] for rung in arm.test_ladder or [] if rung["rung"] in ("user", "record")}
-    return len(found) == 2 and found["user"] == found["record"]
-
-
-def _priced(price: Price) -> Cost:
-    if price.epsilon == math.inf:
-        return Cost(math.inf, 0.0, "none: something leaves without protection", price.whose)
-    return Cost(price.epsilon, price.delta, price.why, price.whose)
-
-
-def central(arm: ArmResult) -> tuple[Cost, str]:
-    """Return the cost with trust, and the trusted party: "the shuffler", "the server", "nobody"."""
-    epsilon, who = trust.central(arm)
-    if who == "the server" and epsilon is not None and is_finite(epsilon):
-        return Cost(epsilon, arm.budget.central_delta or 0.0, whose=PAYERS["ladder"]), who
-    costs = [cost for whose in arm.ladders if (cost := _among(arm, whose, epsilon)) is not None]
-    hidden = who == "the shuffler" or any(map(_shuffled, arm.ladders.values()))
-    if not costs or not hidden or arm.reference or not all(is_finite(cost.epsilon) for cost in costs):
-        return Cost(None, 0.0, "no further promise"), "nobody"
-    most = max(costs, key=lambda cost: cost.epsilon or 0.0)
-    return replace(most, delta=max(cost.delta for cost in costs)), "the shuffler"
-
-
-def _shuffled(rungs: Rungs | None) -> Mapping[str, Any] | None:
-    """The shuffled rung of a ladder, where something is amplified."""
-    rung = next((rung for rung in rungs or [] if rung["rung"] == "shuffled"), None)
-    return rung if rung is not None and is_finite(rung["epsilon"]) else None
-
-
-def _among(arm: ArmResult, whose: str, simulated: float | None) -> Cost | None:
-    """Return what one user of a ladder pays if the shuffler is honest, None if there is no such user.
-
-    It is the user's own ε where nothing hides them.
 
     Args:
-        arm: The arm, as results have it.
-        whose: User whose ladder it is, of PAYERS.
-        simulated: ε of training users who are simulated in clear.
+        arm: The arm.
+        whose: The user, of PAYERS.
     """
-    if whose == PAYERS["ladder"] and arm.budget.simulated_epsilon is not None:
-        return Cost(simulated, arm.budget.central_delta or 0.0, whose=whose)
-    if (rung := _shuffled(arm.ladders[whose])) is not None:
-        return Cost(float(rung["epsilon"]), rung["delta"], whose=whose)
-    price = price_of(arm.ladders[whose], whose)
-    return None if price is None else _priced(price)
+    if whose == PAYERS["ladder"]:
+        why = ""
+        if (spent := arm.budget.simulated_epsilon) is not None:
+            why = f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}"
+        elif server_is_trusted(arm):
+            why = "none: the server has to be trusted with everything"
+        elif unprotected(arm):
+            why = "none: something leaves without protection"
+        elif arm.way != PUBLIC_ONLY.name and not arm.ladder:
+            return Price(None, whose=whose, why="the results do not say")
+        if why:
+            return Price(math.inf, whose=whose, why=why)
+    return price_of(arm.ladders[whose], whose)
 
 
-def best_guess(cost: Cost) -> float | None:
+def dearest(arm: ArmResult) -> Price:
+    """Return the price of the user who pays most, training or test user, so that (ε, δ) holds for everybody.
+
+    What is not known of one of them is not known of the dearest, unless the other is promised nothing. The δ is the
+    largest of them, and the condition all of theirs.
+    """
+    prices = [price for whose in PAYERS.values() if (price := paid(arm, whose)) is not None]
+    if not prices:
+        return Price(None, why="nothing is released")
+    unknown = [price for price in prices if price.epsilon is None]
+    most = max(prices, key=lambda price: price.epsilon or 0.0)
+    if most.epsilon == math.inf or unknown:
+        return most if most.epsilon == math.inf else unknown[0]
+    public = tuple(dict.fromkeys(name for price in prices for name in price.public))
+    return most._replace(delta=max(price.delta for price in prices), public=public)
+
+
+def payers(runs: Sequence[Finished]) -> dict[str, str]:
+    """Return the users of these runs, of PAYERS, by their part: inference only if some arm's users send requests."""
+    asked = any(arm.test_ladder for run in runs for arm in run.arms)
+    return {"training": PAYERS["ladder"]} | ({"inference": PAYERS["test_ladder"]} if asked else {})
+
+
+def central(arm: ArmResult, whose: str) -> tuple[Price | None, str]:
+    """Return the price of a user with trust, and the trusted party: "the shuffler", "the server".
+
+    (None, "nobody") if trust in nobody makes it smaller.
+
+    Args:
+        arm: The arm.
+        whose: The user, of PAYERS.
+    """
+    if whose == PAYERS["ladder"] and is_finite(arm.budget.central_epsilon):
+        return Price(arm.budget.central_epsilon, arm.budget.central_delta or 0.0, whose), trust.central(arm)[1]
+    rung = next((rung for rung in arm.ladders[whose] or [] if rung["rung"] == "shuffled"), None)
+    if rung is None or arm.reference or not is_finite(rung["epsilon"]):
+        return None, "nobody"
+    return Price(float(rung["epsilon"]), rung["delta"], whose, public=shared(rung)), "the shuffler"
+
+
+def best_guess(price: Price) -> float | None:
     """Return the largest share of right guesses of which of two equally likely inputs a release comes from.
 
     It is (e^ε + δ)/(e^ε + 1), from TPR - FPR <= (e^ε - 1 + 2δ)/(e^ε + 1). None without an ε.
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1.
     """
-    if cost.epsilon is None:
+    if price.epsilon is None:
         return None
-    away = math.exp(-cost.epsilon)
-    return min(1.0, (1 + cost.delta * away) / (1 + away))
+    away = math.exp(-price.epsilon)
+    return min(1.0, (1 + price.delta * away) / (1 + away))
 
 
 def strongest(entries: list[Mapping[str, Any]], arm: str) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from server.card import PAYERS, Price
 from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from simulations.output.numbers import is_finite
@@ -17,7 +18,9 @@ from sottovoce.report import facts
 from sottovoce.report.reading import Finished
 from sottovoce.report.studies import Study, told
 
-FORMAT = "sottovoce privacy label, version 1"
+FORMAT = "sottovoce privacy label, version 2"
+#: Users of an arm, and of PAYERS.
+_ROLES = {"training": PAYERS["ladder"], "inference": PAYERS["test_ladder"]}
 
 
 def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, Any]:
@@ -25,8 +28,7 @@ def label(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> dict[str, 
 
     An infinite or unknown ε is null: `protected` and `unprotected` distinguish the two.
 
-    Of an arm, trust.nobody and trust.with_trust hold of everybody, and name whose ε is the largest: a training user's
-    or a test user's.
+    Of an arm, trust.nobody and trust.with_trust have an entry for a training user and one for a user at inference.
 
     Args:
         runs: Finished runs.
@@ -61,7 +63,6 @@ def _run(run: Finished) -> dict[str, Any]:
 
 
 def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
-    cost, (central, whom) = facts.worst(arm), facts.central(arm)
     account = None if run.accounts is None else run.accounts.get(arm.name)
     measured: dict[str, dict[str, float]] = {}
     for each in arm.estimates():
@@ -73,8 +74,11 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
         "protected": not facts.unprotected(arm),
         "mechanism": arm.mechanism,
         "label_mechanism": arm.label_mechanism,
-        "trust": {"nobody": _cost(cost), "with_trust": None if whom == "nobody" else {"whom": whom, **_cost(central)}},
-        "registry": _registry(run, arm, cost),
+        "trust": {
+            "nobody": {role: _price(facts.paid(arm, whose)) for role, whose in _ROLES.items()},
+            "with_trust": {role: _trusted(*facts.central(arm, whose)) for role, whose in _ROLES.items()},
+        },
+        "registry": _registry(run, arm, facts.dearest(arm)),
         "users": {role: _side(side) for role, side in zip(_roles(arm), facts.sides(arm), strict=True)},
         "stays_on_device": facts.kept(arm),
         "charged": None
@@ -97,12 +101,13 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
     }
 
 
-def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]:
+def _registry(run: Finished, arm: ArmResult, price: Price) -> dict[str, Any]:
     """Return the arm as an entry of OpenDP's registry of deployments; null where only the curator knows.
 
-    The parameters are those that hold without trust in anybody. They are null for an ε that is infinite or unknown.
+    The parameters are those of the user who pays most, and hold without trust in anybody. They are null for an ε that
+    is infinite or unknown.
     """
-    known = is_finite(cost.epsilon)
+    known = is_finite(price.epsilon)
     clear = [text for side in facts.sides(arm) for text in (*side.bare, *side.exposed)]
     rungs = [rung for side in facts.sides(arm) if (rung := side.rung("user")) is not None]
     return {
@@ -117,7 +122,7 @@ def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]
             "data_product_type": "Machine learning model",
             "publication_date": None,
             "dp_flavor": {
-                "name": None if not known else "Approximate DP" if cost.delta else "Pure DP",
+                "name": None if not known else "Approximate DP" if price.delta else "Pure DP",
                 "data_domain": "Texts and labels of users",
                 "unprotected_quantities": clear,
             },
@@ -125,10 +130,10 @@ def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]
                 "privacy_unit": "User-level",
                 "privacy_unit_description": [rung["neighbours"] for rung in rungs],
                 "privacy_parameters": {
-                    "epsilon": cost.epsilon if known else None,
-                    "delta": cost.delta if known else None,
+                    "epsilon": price.epsilon if known else None,
+                    "delta": price.delta if known else None,
                 },
-                "privacy_parameters_description": cost.why or cost.whose or None,
+                "privacy_parameters_description": f"of a {price.whose}: {price}" if price.whose else price.why,
             },
             "model": {
                 "model_name": "Central" if facts.server_is_trusted(arm) else "Local",
@@ -149,17 +154,24 @@ def _registry(run: Finished, arm: ArmResult, cost: facts.Cost) -> dict[str, Any]
 
 
 def _roles(arm: ArmResult) -> list[str]:
-    return [role for role, rungs in (("teaching", arm.ladder), ("asking", arm.test_ladder)) if rungs]
+    return [role for role, whose in _ROLES.items() if arm.ladders[whose]]
 
 
-def _cost(cost: facts.Cost) -> dict[str, Any]:
-    known = is_finite(cost.epsilon)
+def _price(price: Price | None) -> dict[str, Any] | None:
+    """Return the entry of a price; None if nothing is released. An ε holds between data that agree in "public"."""
+    if price is None:
+        return None
+    known = is_finite(price.epsilon)
     return {
-        "epsilon": cost.epsilon if known else None,
-        "delta": cost.delta if known else None,
-        "why": cost.why or None,
-        "whose": cost.whose or None,
+        "epsilon": price.epsilon if known else None,
+        "delta": price.delta if known else None,
+        "public": list(price.public),
+        "why": price.why or None,
     }
+
+
+def _trusted(price: Price | None, whom: str) -> dict[str, Any] | None:
+    return None if price is None else {"whom": whom} | (_price(price) or {})
 
 
 def _side(side: facts.Side) -> dict[str, Any]:

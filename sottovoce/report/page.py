@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from server.card import PAYERS, Price
 from server.protocols import releases
 from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.paper import PROTOCOL as PAPER
@@ -23,8 +24,7 @@ from simulations.analysis.attack_results import figures as drawn_attacks
 from simulations.experiment.result import ArmResult
 from simulations.output.figures import inline
 from simulations.output.numbers import count, is_finite, share
-from simulations.run import trust
-from simulations.run.figures import accuracy_figure, accuracy_said, spent_figure
+from simulations.run.figures import accuracy_said, spent_figure
 from simulations.run.frontier import frontier_figure
 from simulations.run.references import remarks
 from simulations.run.report import notes
@@ -106,7 +106,6 @@ def _templates() -> Environment:
         "share": share,
         "is_finite": is_finite,
         "infinity": math.inf,
-        "price": _price,
         "guess": _guess,
         "strongest": _strongest_of,
         "why_trusted": _why_trusted,
@@ -132,21 +131,18 @@ def _title(run: Finished, runs: Sequence[Finished]) -> str:
 # --- costs
 
 
-def _price(cost: facts.Cost) -> str:
-    """Return an ε with its δ, or the reason why there is none; an infinite ε is never a number."""
-    if not is_finite(cost.epsilon):
-        return cost.why or "no bound"
-    return f"ε = {cost.epsilon:.4g}" + (f" at δ = {cost.delta:.3g}" if cost.delta else "")
+def _guess(price: Price | None) -> str:
+    """Return the best success of an adversary's guess between two inputs, rounded up, in words.
 
-
-def _guess(cost: facts.Cost) -> str:
-    """Return the best success of an adversary's guess from a release, rounded up, in words."""
-    chance = facts.best_guess(cost)
-    if chance is None:
+    A condition of the price is one of the guess: the two inputs agree in what is public.
+    """
+    chance = None if price is None else facts.best_guess(price)
+    if price is None or chance is None:
         return "–"
     if chance > 0.9999:
         return "practically every guess may be right"
-    return f"at most {math.ceil(chance * 1e4) / 100:.2f} in 100 guesses are right, where a coin has 50"
+    between = ", between such data" if price.public else ""
+    return f"at most {math.ceil(chance * 1e4) / 100:.2f} in 100 guesses are right{between}, where a coin has 50"
 
 
 def _why_trusted(arm: ArmResult) -> str | None:
@@ -172,37 +168,33 @@ def _left(private: Sequence[Any], arms: int) -> str:
 
 
 def _paid(private: Sequence[ArmResult], arms: int) -> str:
-    taught, asked = (_range(private, ladder, alone=arms == 1) for ladder in ("ladder", "test_ladder"))
+    taught, asked = (_range(private, whose, alone=arms == 1) for whose in PAYERS.values())
     if not (taught or asked):
         return "No arm promises a finite ε for everything that one user has."
     said = [f"For everything one user has, with nobody trusted: {taught}."] if taught else []
     if asked:
-        who = "Of a user who also asks the model, beside that" if taught else "Of a user who asks the model"
+        who = "For all requests of a user at inference" + ", beside that" * bool(taught)
         said.append(f"{who}: {asked}.")
     if rest := arms - len(private):
         said.append(f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing.")
     return " ".join(said)
 
 
-def _range(arms: Sequence[ArmResult], ladder: str, *, alone: bool) -> str:
-    """Return the least and the largest cost of a user of a ladder, in words; "" if no arm has a finite one.
+def _range(arms: Sequence[ArmResult], whose: str, *, alone: bool) -> str:
+    """Return the least and the largest price of a user, of PAYERS, in words; "" if no arm has a finite one.
 
     alone: the report is of one arm, which needs no name.
     """
-    costs = [(cost, arm) for arm in arms if (cost := facts.paid(arm, ladder)) is not None]
-    known = sorted((found for found in costs if is_finite(found[0].epsilon)), key=lambda found: found[0].epsilon or 0.0)
+    prices = [(price, arm) for arm in arms if (price := facts.paid(arm, whose)) is not None]
+    known = sorted(
+        (found for found in prices if is_finite(found[0].epsilon)), key=lambda found: found[0].epsilon or 0.0
+    )
     if not known:
         return ""
-
-    def priced(cost: facts.Cost, arm: ArmResult) -> str:
-        agreed = trust.agreed(getattr(arm, ladder))
-        alike = f", between data that agree in {' and '.join(agreed)}" if agreed else ""
-        return _price(cost) + " for each text" * (ladder == "test_ladder" and facts.one_by_one(arm)) + alike
-
     if alone:
-        return f"{priced(*known[0])}, {_guess(known[0][0])}"
+        return f"{known[0][0]}: {_guess(known[0][0])}"
     ends = known[:1] if known[0][0] == known[-1][0] else (known[0], known[-1])
-    return " up to ".join(f"{priced(cost, arm)} (“{arm.name}”: {_guess(cost)})" for cost, arm in ends)
+    return " up to ".join(f"{price} (“{arm.name}”: {_guess(price)})" for price, arm in ends)
 
 
 def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
@@ -254,10 +246,10 @@ def _attack_notes(entry: Mapping[str, Any]) -> str:
 def _figures(run: Finished) -> list[tuple[Markup, str]]:
     """Return figures as <svg>, with captions."""
     results: Any = run.results
-    accuracy = frontier_figure({"": [results]}) if trust.anybody(run.arms) else accuracy_figure(results)
+    accuracy = frontier_figure({"": [results]})
     return [
         _figure(run, accuracy, "accuracy", "Accuracy against ε; numbers are in the table above."),
-        _figure(run, spent_figure(results), "spent", "Worst-case ε of one release, arm by arm."),
+        _figure(run, spent_figure(results), "spent", "Worst-case ε of all that one user releases, arm by arm."),
     ]
 
 

@@ -96,6 +96,7 @@ def view(study: Study) -> dict[str, Any]:
         "headings": headings,
         "rows": [[_cell(text) for text in row] for row in rows],
         "remarks": tables.remarked(found.points),
+        "conditions": tables.conditions(found.points),
         "drawn": Markup(drawn),
         "differences": _long(tables.differences(found.points), study.folder / "differences.csv"),
         "tidy": _long(tables.tidy(found), study.folder / "tidy.csv"),

@@ -22,6 +22,7 @@ from server.training.finetune import finetune
 from server.training.noise import sanitize_public
 from server.training.paper import SENTENCE, train_paper
 from server.training.principal import pca_maps
+from tests.support.results import user
 from tests.support.tiny_models import bert, reviews, tiny_bert
 
 __all__ = ["bert"]  # a fixture
@@ -143,33 +144,23 @@ def test_the_pipeline_agrees_with_its_maps(bert) -> None:
 
 
 def test_a_card_states_what_protects_nobody() -> None:
-    budget = {"statement": "∞", "worst_case_epsilon": float("inf"), "label_epsilon": None}
-    card = model_card({"name": "no noise", "reference": True, "budget": budget, "classes": ["a", "b"], "dim": 4})
-    assert "Not private" in card and "∞ (no protection)" in card and "Label ε" not in card
+    about = {"name": "no noise", "reference": True, "budget": {"statement": "∞"}, "classes": ["a", "b"], "dim": 4}
+    card = model_card(about | {"ladder": user(math.inf)})
+    assert "Not private" in card and "none: something leaves without protection" in card
 
 
-def test_a_card_says_what_the_user_pays_who_pays_most() -> None:
-    def users(epsilon: float | None, **more: object) -> list[dict[str, object]]:
-        return [
-            {
-                "rung": "user",
-                "epsilon": epsilon,
-                "delta": 0.0,
-                "worst_case": epsilon,
-                "neighbours": "any two",
-                "assumption": "unknown how many; say it",
-                **more,
-            }
-        ]
-
-    row = "| All that one user releases, at most, trusting nobody | "
-    about = {"name": "a", "ladder": users(6.0), "test_ladder": users(200.0)}
-    assert f"{row}ε = 200 (a test user) |" in model_card(about)
-    assert f"{row}ε = 6 (a training user) |" in model_card({"ladder": users(6.0), "test_ladder": users(4.0)})
-    noise = users(3.0, worst_case="inf", delta=1e-5)
-    assert f"{row}ε = 3 at δ = 1e-05 (a training user) |" in model_card({"ladder": noise})
-    assert f"{row}not known of a test user: unknown how many |" in model_card(about | {"test_ladder": users(None)})
-    assert f"{row}ε = ∞ (a training user) |" in model_card({"ladder": users(math.inf)}) and row not in model_card({})
+def test_a_card_says_what_users_pay_and_under_which_condition() -> None:
+    row = "| All that one user releases in {}, trusting nobody | {} |"
+    card = model_card({"name": "a", "ladder": user(6.0), "test_ladder": user(200.0)})
+    assert row.format("training", "ε = 6") in card and row.format("inference", "ε = 200") in card
+    noise = user(3.0, worst_case="inf", delta=1e-5)
+    assert row.format("training", "ε = 3 at δ = 1e-05") in model_card({"ladder": noise})
+    unknown = user(None, assumption="unknown how many; say it")
+    assert row.format("training", "unknown how many") in model_card({"ladder": unknown})
+    bare = row.format("training", "none: something leaves without protection")
+    assert bare in model_card({"ladder": user(math.inf)}) and "All that one user" not in model_card({})
+    said = "ε = 6, between data that agree in label, declared public (else ε = ∞)"
+    assert row.format("training", said) in model_card({"ladder": user(6.0, public=["label"])})
 
 
 def test_fine_tuning_gives_a_better_checkpoint_that_exports(bert, tmp_path, lines) -> None:

@@ -12,6 +12,14 @@ import numpy as np
 from simulations.run.measures import Guesses
 
 
+def user(epsilon: float | None, *, public: Sequence[str] = (), **more: Any) -> list[dict[str, Any]]:
+    """Return a ladder of its rung of a user alone, who pays ε between data that agree in what is public."""
+    same = "".join(f", {'the same' if name == 'label' else 'that agree in'} {name} (public)" for name in public)
+    about = {"delta": 0.0, "unit": "user", "neighbours": f"any two users' data{same}", "assumption": "drawn once"}
+    spent = {"epsilon": epsilon, "worst_case": epsilon, "statement": None, "unprotected": [], "crowd": None}
+    return [{"rung": "user"} | about | spent | more]
+
+
 def line(
     name: str,
     mechanism: str | None,
@@ -27,7 +35,11 @@ def line(
 ) -> dict[str, Any]:
     public_label = label == math.inf and not reference
     diameter = math.pi if metric == "angular" else 2.0
+    worst = None if epsilon is None else epsilon * diameter
+    paid = math.inf if reference else (worst or 0.0) + (0.0 if label is None or public_label else label)
     return {
+        "ladder": None if way == "public-only" else user(paid, public=("label",) if public_label else ()),
+        "test_ladder": None if worst is None else user(worst),
         "name": name,
         "mechanism": mechanism,
         "epsilon": None if epsilon == math.inf else epsilon,
@@ -50,7 +62,7 @@ def line(
             "metric_epsilon": epsilon,
             "metric": metric,
             "statement": "10·d_angular",
-            "worst_case_epsilon": None if epsilon is None else epsilon * diameter,
+            "worst_case_epsilon": worst,
             "label_epsilon": None if public_label else label,
             "public_label": public_label,
         },

@@ -271,7 +271,8 @@ def table(results: dict[str, Any]) -> str:
         f"{results['violated']} of {len(results['entries'])} entries violated. δ = {results['delta']:g}. "
         f"{results['tests']} figures can raise an alarm, each with confidence {results['confidence_each']:.7f}: sound "
         f"mechanisms raise any with probability at most {results['false_alarm_rate']:g}. A measured ε is a lower "
-        "bound: what was not found is not thereby absent."
+        "bound: what was not found is not thereby absent. A worst case is between inputs that agree in what the "
+        "mechanism exposes; between others it is ∞."
     )
     return "\n".join([markdown(HEADINGS, rows), "", said])
 

@@ -74,7 +74,8 @@ def in_lines(found: Found) -> str:
         paid = f"nothing: asked about before, at {each}"
     else:
         paid = each if found["charged"] == 1 else f"{each} for each of {found['charged']:,} sentences"
-    lines += [f"cost   {paid}", f"spent  {describe_cost(found['spent'])}{at}, in all that left this device"]
+    spent = f"{describe_cost(found['spent'])}{at}, in all that left this device but what its policy declares public"
+    lines += [f"cost   {paid}", f"spent  {spent}"]
     return "\n".join(lines)
 
 

@@ -9,12 +9,13 @@ export function ledger(found) {
   if (total !== null) {
     const inner = make("i");
     inner.style.width = `${Math.min(100, 100 * found.spent.epsilon / total)}%`;
-    parts.push(make("p", {}, make("strong", {}, `ε = ${epsilon(found.spent.epsilon)}`), ` of ${epsilon(total)} is spent, in ${count(found.spent.releases)} of ${count(found.releases)} `,
+    parts.push(make("p", {}, make("strong", {}, `ε = ${epsilon(found.spent.epsilon)}`), ` of ${epsilon(total)} is spent, without what is declared public, in ${count(found.spent.releases)} of ${count(found.releases)} `,
       term("release", "releases"), "."), make("div", { class: "meter", "aria-hidden": "true" }, inner));
   }
   parts.push(...further(found.further));
   const rows = found.answers.slice().reverse().map(one => make("tr", {}, make("td", {}, new Date(1000 * one.time).toLocaleTimeString()),
-    make("td", {}, one.channel), make("td", {}, one.stage), make("td", { class: "num" }, `ε = ${epsilon(one.worst_case)}`)));
+    make("td", {}, one.channel), make("td", {}, one.stage), make("td", { class: "num" }, `ε = ${epsilon(one.worst_case)}`,
+      one.public.length && one.worst_case !== "inf" ? ` between texts that agree in ${one.public.join(" and ")}; else ∞` : "")));
   parts.push(rows.length ? make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "What has left" }, make("table", {},
     make("caption", {}, "What has left, the last first"), make("thead", {}, make("tr", {}, ["at", "channel", "round", "at worst"].map(
       head => make("th", { scope: "col" }, head)))), make("tbody", {}, rows))) : make("p", {}, "Nothing has left this device."));

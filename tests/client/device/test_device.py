@@ -12,8 +12,10 @@ import pytest
 from client.app import answer
 from client.device import footprint
 from client.device.bundle import Bundle
+from client.device.statement import describe_release, format_statement
 from client.node import load_node, write_node
 from client.policy import Policy
+from mechanisms.guarantee import Guarantee
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys, sealed_bytes
 from mechanisms.messages.wire import request_to_record
@@ -261,3 +263,19 @@ def test_many_users_of_one_device_are_summed_up(tmp_path: Path, capsys: pytest.C
     assert "and 37 users that cost no more than the last one above: 74 releases together" in said
     assert "of all 40 users the median has ε = 33.42 at worst" in said
     assert len(said.splitlines()) < 50 and len(json.loads(told(node, capsys, "--json"))["users"]) == 40
+
+
+def test_the_cost_of_a_text_that_shows_something_public_has_its_condition() -> None:
+    """Between texts that differ in it ε is infinite; so it is between any two where nobody declared it public."""
+    guarantee = Guarantee(2.0, "discrete", 4.0, "sequence", exposes=("length",))
+    declared = Policy(text=10.0, accept_unprotected=("length: says little",))
+    condition = ", between data that agree in the number of tokens, declared public (else ε = ∞)"
+    assert describe_release(guarantee, declared) == f"ε = 8 at worst{condition}"
+    assert describe_release(guarantee, Policy(text=10.0)) == "ε = ∞"
+    answer = {"time": 0, "records": 1, "channel": "text", "stage": "train", "digest": "", "statement": "in words"}
+    answer |= {"worst_case": 8.0, "delta": 0.0, "public": ["the number of tokens"]}
+    record = {"user": 0, "record": 0, "channels": {"text": 8.0}}
+    account = {"user": 0, "releases": 1, "worst_case": 8.0, "delta": 0.0, "rho": 0.0, "rho_limit": 1.0}
+    about = {"folder": "device", "policy": declared.to_dict(), "answers": [answer], "records": [record]}
+    said = format_statement(about | {"users": [account], "clock_set_back": False, "stand_ins": 0})
+    assert f"ε = 8 at worst each{condition} (in words)" in said and f"What it has cost{condition}" in said

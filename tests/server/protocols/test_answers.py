@@ -123,9 +123,13 @@ def test_the_report_says_what_asking_is(folder: Path) -> None:
         "classes": ["r", "g", "b"],
     }
     said = markdown(results)
-    assert "31.42, 4 to ask" in said and "Asked by answer: a user's device runs the whole model" in said
+    assert (
+        "| ε, training | ε, inference |" in said
+        and "42 | 4 |" in said
+        and "Asked by answer: a user's device runs the whole model" in said
+    )
     figure = spent_figure(results)
-    assert "to ask (worst case)" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "ε, inference" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_a_study_with_answers_is_written_and_read_back(tmp_path: Path) -> None:

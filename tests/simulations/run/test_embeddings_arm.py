@@ -76,6 +76,7 @@ BUDGET = {
     "central_delta",
     "simulated_epsilon",
     "public_label",
+    "public",
 }
 ARMS = {
     "public-only": {"protocol": "public-only", "embedding": PURKAYASTHA},

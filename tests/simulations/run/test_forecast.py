@@ -150,7 +150,7 @@ def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: i
     assert found["crowds"]["test"]["users"] == 20
     shuffled = next(rung for rung in arm["test_ladder"] if rung["rung"] == "shuffled")
     assert shuffled["crowd"] == (20 if shuffled["epsilon"] is not None else None)
-    assert f" a test user, ε = {4 * most} at worst:" in check.lines(found)
+    assert f" All that one test user releases: ε = {4 * most}" in check.lines(found)
 
 
 def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
@@ -282,7 +282,7 @@ def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found == json.loads(json.dumps(said(study(bert))))
     assert cli.main(["check", "study.toml", "--set", "encoder.max-length=8"]) == 0
     shown = capsys.readouterr().out
-    assert "a training user, ε = 34.42 at worst" in shown and "60 expected, of at least 20: met" in shown
+    assert "All that one training user releases: ε = 34.42" in shown and "60 expected, of at least 20: met" in shown
     assert "About 1" in shown and "Look at: encoder.max-length" in shown
     assert cli.main(["check", "study.toml", "--set", "data.test-repeats=0"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

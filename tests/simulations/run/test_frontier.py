@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +13,21 @@ from simulations.experiment.arm import embedding_mechanism
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.run import trust
 from simulations.run.frontier import frontier_figure
+from tests.support.results import user as users
 
 
-def arm(name: str, accuracy: float, *, reference: bool = False, shuffled: float | None = None, **budget: Any) -> Any:
+def arm(
+    name: str,
+    accuracy: float,
+    *,
+    reference: bool = False,
+    shuffled: float | None = None,
+    public: Sequence[str] = (),
+    **budget: Any,
+) -> Any:
     budget = {"worst_case_epsilon": float("inf"), "label_epsilon": None} | budget
     user = budget["worst_case_epsilon"] + (budget["label_epsilon"] or 0)
-    ladder = [{"rung": "user", "epsilon": user, "worst_case": user, "delta": 1e-6}]
+    ladder = users(user, public=public, delta=1e-6)
     ladder += [] if shuffled is None else [{"rung": "shuffled", "epsilon": shuffled, "delta": 1e-6}]
     return {
         "name": name,
@@ -87,14 +97,14 @@ def test_both_errors_are_drawn_on_an_axis_that_does_not_stretch_small_difference
     assert set(ticks) <= {"0.5", "1", "2", "5"} and len(ticks) >= 2
 
 
-def test_the_legend_says_what_is_not_private_and_whose_labels_are_public() -> None:
+def test_the_legend_says_what_is_not_private_and_what_is_public() -> None:
     """A reference or not: what has no finite ε is not private. A row of public labels shares no line with another."""
     clear, hidden = arm("in clear", 0.9), arm("one vector, ε = 1", 0.8, shuffled=1.0, worst_case_epsilon=6.0)
-    public = arm("one vector, ε = 4", 0.85, shuffled=4.0, worst_case_epsilon=10.0, public_label=True)
+    public = arm("one vector, ε = 4", 0.85, shuffled=4.0, worst_case_epsilon=10.0, public=["label"])
     shown = frontier_figure({"": [run(1) | {"arms": [clear, hidden, public]}]}).legends[0].get_texts()
     assert [text.get_text() for text in shown] == [
         "one vector (central ε: trusting the shuffler)",
-        "one vector, labels public (central ε: trusting the\nshuffler)",
+        "one vector, label public (central ε: trusting the\nshuffler)",
         "in clear (not private)",
     ]
 

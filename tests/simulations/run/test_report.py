@@ -18,15 +18,25 @@ from simulations.errors import UserError
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
-from simulations.run import report, trust
-from simulations.run.figures import accuracy_figure, spent_figure
+from simulations.run import trust
+from simulations.run.figures import spent_figure
 from simulations.run.frontier import frontier_figure
-from simulations.run.report import cells, markdown, notes, print_table, table, undelivered, write
+from simulations.run.report import markdown, notes, print_table, table, undelivered, write
 from simulations.run.summary import summarize
+from simulations.run.table import estimates
 from simulations.sweep import tables
-from tests.support.results import curve, demo, genre
+from tests.support.results import curve, demo, genre, user
 
 CASES = (demo, genre, curve)
+
+
+def frontier(results: dict[str, Any]) -> Any:
+    return frontier_figure({"": [results]})
+
+
+def cells(results: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the cells of each row, by the arm's name."""
+    return {arm.name: row for arm, row in zip(arms_of(results), table(results)[1:], strict=True)}
 
 
 def printed(results: dict[str, Any], width: int = 120) -> str:
@@ -74,19 +84,16 @@ def test_json_has_infinity_as_a_text_and_no_numpy() -> None:
 
 
 def test_the_table_shows_what_was_spent() -> None:
-    arms = {arm.name: cells(arm) for arm in arms_of(demo())}
-    assert arms["Purkayastha, ε = 10, label ε = 2"][1:] == (
-        "0.885 ± 0.012",
-        "0.900",
-        "10·angle",
-        "31.42",
-        "2",
-        "2,000",
-        "34",
-        "8.2",
-    )
-    assert arms["no noise"][0] == "no noise †" and arms["no noise"][3:6] == ("∞", "∞", "∞")
-    assert arms["public-only"][5] == "–"
+    """Of all that one user releases: an embedding and its label, and a request."""
+    arms = cells(demo())
+    paid = ["33.42", "31.42"]
+    assert arms["Purkayastha, ε = 10, label ε = 2"][1:] == ["0.885 ± 0.012", "0.900", *paid, "2,000", "34", "8.2"]
+    assert arms["no noise"][0] == "no noise †" and arms["no noise"][3:5] == ["∞", "∞"]
+    assert arms["public-only"][3:5] == ["–", "31.42"] and arms["Purkayastha, ε = 10"][3:5] == ["31.42 ‡", "31.42"]
+    silent = demo()
+    for arm in silent["arms"]:
+        arm["test_ladder"] = None
+    assert "ε,\ninference" not in table(silent)[0], "nobody sends a request"
     text = printed(demo())
     for words in ("Purkayastha, ε = 10, label ε = 2 ", "not private", "0.507, of 2 classes"):
         assert words in text
@@ -111,7 +118,7 @@ def test_the_way_sentence_is_on_every_output() -> None:
     results = demo() | {"way": "paper", "way_sentence": "A trusted simulation, not private."}
     assert "A trusted simulation, not private." in printed(results)
     assert "**A trusted simulation, not private.**" in markdown(results)
-    for figure in (accuracy_figure(results), spent_figure(results)):
+    for figure in (frontier(results), spent_figure(results)):
         assert "A trusted simulation, not private." in " ".join(figure.axes[0].get_title(loc="left").split())
 
 
@@ -123,8 +130,8 @@ def test_what_does_not_apply_is_a_dash() -> None:
         "accuracy_clean_test": 0.8,
     }
     results["arms"][0] = empty
-    assert cells(ArmResult.from_dict(empty))[1:] == ("–", "0.800", "–", "–", "–", "–", "–", "–")
-    for draw in (accuracy_figure, spent_figure):
+    assert cells(results)["public-only"][1:] == ["–", "0.800", "–", "–", "–", "–", "–"]
+    for draw in (frontier, spent_figure):
         draw(results).canvas.draw()
 
 
@@ -143,9 +150,8 @@ def test_every_epsilon_stands_with_its_own_delta() -> None:
     text = markdown(results)
     assert "At δ" not in text and text.count("2.066 (1e-06)") == 2 and "| 2 (0) | ∞ |" in text
     assert "0.171 (1e-06, crowd 8,500)" in text
-    second["budget"] |= {"worst_case_epsilon": 4.0, "delta": 1e-6}
-    assert [cells(ArmResult.from_dict(arm))[4] for arm in (second, first)] == ["4 (δ 1e-06)", "20"]
-    assert "| 4 (δ 1e-06) |" in markdown(results)
+    second["ladder"] = user(4.0, worst_case=math.inf, delta=1e-6)  # Gaussian noise
+    assert cells(results)[second["name"]][3] == "4 (δ 1e-06)" and "| 4 (δ 1e-06) |" in markdown(results)
 
 
 def test_the_files_of_a_run(tmp_path: Path) -> None:
@@ -154,12 +160,12 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert results["arms"][1]["budget"]["worst_case_epsilon"] == "inf"
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths[2:])
-    table = [row for row in (tmp_path / "results.md").read_text(encoding="utf-8").splitlines() if row.startswith("|")]
+    table = (tmp_path / "results.md").read_text(encoding="utf-8").split("\n\n")[1].splitlines()
     assert len(table) == 2 + 6 and len({row.count("|") for row in table}) == 1
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure])
+@pytest.mark.parametrize("draw", [frontier, spent_figure])
 def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw: Callable[..., Any]) -> None:
     figure = draw(case())
     figure.canvas.draw()
@@ -168,7 +174,7 @@ def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw
     assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
 
 
-@pytest.mark.parametrize("draw", [accuracy_figure, spent_figure, lambda results: frontier_figure({"": [results]})])
+@pytest.mark.parametrize("draw", [frontier, spent_figure])
 def test_long_names_leave_room_for_what_is_drawn(draw: Callable[..., Any]) -> None:
     results = demo()
     for arm in results["arms"]:
@@ -182,49 +188,9 @@ def test_long_names_leave_room_for_what_is_drawn(draw: Callable[..., Any]) -> No
     assert drawn.width * len(figure.axes) > 0.45 and drawn.height > 0.3
 
 
-def test_the_axis_is_the_epsilon_that_varies() -> None:
-    metric, label = accuracy_figure(demo()).axes[0], accuracy_figure(genre()).axes[0]
-    assert "metric ε" in metric.get_xlabel() and label.get_xlabel() == "label ε"
-    assert [t.get_text() for t in label.get_xticklabels()] == ["1", "2", "4"]
-    names = label.get_legend_handles_labels()[1]
-    assert {"public-only", "labels in clear (labels public)", "chance", "randomized-response-prior"} <= set(names)
-
-
-def test_arms_that_differ_in_more_than_epsilon_share_no_line() -> None:
-    """In m', in the cap, in how they are asked: what they differ in stands behind the name."""
-    results = curve()
-    for arm in results["arms"]:
-        epsilon = arm["budget"]["metric_epsilon"]
-        arm["parameters"] = {"embedding.mechanism": "purkayastha", "embedding.epsilon": epsilon, "embedding.dim": 16}
-    private = [arm for arm in results["arms"] if arm["name"].startswith("Purk")]
-    assert _curves(results) == {"purkayastha": 3, "public-only, purkayastha": 3}
-    private[2]["parameters"]["embedding.dim"] = 8
-    assert _curves(results) == {"purkayastha, m' = 16": 2, "purkayastha, m' = 8": 1, "public-only, purkayastha": 3}
-    for arm, cap in zip(private, (0.5, None, 0.9), strict=True):
-        arm["parameters"] = {"statistic.mechanism": "privunit", "statistic.epsilon": arm["budget"]["metric_epsilon"]}
-        arm["parameters"] |= {"statistic.cap_probability": cap} if cap else {}
-        arm["mechanism"] = "privunit"
-    assert set(_curves(results)) == {
-        *(f"privunit, statistic.cap_probability = {cap}" for cap in ("0.5", "–", "0.9")),
-        "public-only, purkayastha",
-    }
-    for arm in private:
-        del arm["parameters"]["statistic.epsilon"]
-        arm["parameters"] |= {"statistic.cap_probability": 0.5, "embedding.epsilon": arm["budget"]["metric_epsilon"]}
-    assert len(_curves(results)) == 4  # the ε of what they ask is none of the axis
-
-
-def _curves(results: dict[str, Any]) -> dict[str, int]:
-    """Of each curve how many points it has."""
-    lines = accuracy_figure(results).axes[0].containers
-    return {line.get_label(): len(line[0].get_xdata()) for line in lines}
-
-
 def test_what_protects_nothing_is_marked_whether_or_not_it_is_a_reference() -> None:
-    """And public labels are named in the row."""
     results = demo()
-    shown = cells(arms_of(results)[2])
-    assert shown[0] == "Purkayastha, ε = 10" and shown[5] == "public"
+    assert "| Purkayastha, ε = 10 |" in markdown(results)
     for name in ("worst_case_epsilon", "label_epsilon", "asking_epsilon"):
         for infinite in (math.inf, "inf"):
             arm = copy.deepcopy(results["arms"][4])
@@ -232,18 +198,6 @@ def test_what_protects_nothing_is_marked_whether_or_not_it_is_a_reference() -> N
             assert not trust.unprotected(arms_of(results)[4]) and trust.unprotected(ArmResult.from_dict(arm))
     results["arms"][4]["budget"]["worst_case_epsilon"] = math.inf
     assert "Purkayastha, ε = 10, label ε = 2 †" in markdown(results)
-
-
-def test_public_only_is_a_line_alone_and_a_curve_with_others() -> None:
-    assert "public-only" in accuracy_figure(demo()).axes[0].get_legend_handles_labels()[1]
-    assert "public-only, purkayastha" in accuracy_figure(curve()).axes[0].get_legend_handles_labels()[1]
-
-
-def test_an_epsilon_of_zero_is_drawn_on_a_linear_axis() -> None:
-    results = demo()
-    results["arms"][-1]["budget"]["metric_epsilon"] = 0.0
-    axes = accuracy_figure(results).axes[0]
-    assert axes.get_xscale() == "linear" and [t.get_text() for t in axes.get_xticklabels()] == ["0", "10"]
 
 
 def test_an_encoder_in_int8_is_named() -> None:
@@ -254,9 +208,7 @@ def test_an_encoder_in_int8_is_named() -> None:
     assert "Encoder: minilm in int8" in markdown(results)
 
 
-def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
     """The server with everything, the shuffler for a central ε, nobody for the worst case; no column where there is
     nothing of the kind to compare."""
     results = demo()
@@ -272,18 +224,7 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted(
     told = [tuple(row[at - 1 : at + 1]) for row in rows[:4]]
     assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
-    assert any("trusts nobody" in note for note in notes(trusted))
-    drawn: list[int] = []
-
-    def draw(encoders: Any) -> Any:
-        drawn.append(len(encoders[""]))
-        return report.spent_figure(encoders[""][0])
-
-    monkeypatch.setattr(report, "frontier_figure", draw)
-    write(results, tmp_path)
-    assert not drawn
-    write(trusted, tmp_path)
-    assert drawn == [1]  # a line for each reference arm is no figure
+    assert any("The other ε trust nobody" in note for note in notes(trusted))
 
 
 def test_a_reference_that_a_private_arm_beats_is_remarked() -> None:
@@ -319,39 +260,25 @@ def test_users_who_were_not_queried_are_no_loss() -> None:
     assert len(undelivered(results | {"arms": [first | silent | {"queried": True}, *rest]})) == 1
 
 
-def rungs(epsilon: float, records: int) -> list[dict[str, Any]]:
-    return [
-        {"rung": name, "epsilon": epsilon * k, "delta": 0.0, "worst_case": epsilon * k, "assumption": "drawn once"}
-        for name, k in (("record", 1), ("user", records))
-    ]
-
-
-def test_what_a_user_of_several_records_pays_is_said_beside_what_a_release_costs() -> None:
+def test_what_a_user_pays_is_of_all_records() -> None:
     results = demo()
-    several = "For all of one user's records"
-    assert several not in "\n".join(notes(results))
-    results["arms"][2] |= {"ladder": rungs(6.0, 1), "test_ladder": rungs(4.0, 50)}
-    results["arms"][4] |= {"ladder": rungs(2.5, 3), "test_ladder": None}
-    said = next(line for line in notes(results) if several in line)
+    results["arms"][2] |= {"ladder": user(6.0), "test_ladder": user(200.0)}
+    results["arms"][4] |= {"ladder": user(7.5), "test_ladder": user(None)}
     one, other = (results["arms"][i]["name"] for i in (2, 4))
-    assert said.endswith(f"at most: {one}: ε = 200 (a test user); {other}: ε = 7.5 (a training user).")
-    assert several in markdown(results) and several in " ".join(printed(results).split())
+    assert cells(results)[one][3:5] == ["6", "200"] and cells(results)[other][3:5] == ["7.5", "not known"]
     assert [trust.asking(arm) for arm in arms_of(results)][2:5:2] == [200.0, None]
-    noise = [rung | {"delta": 1e-6, "worst_case": math.inf} for rung in rungs(2.0, 17)]  # Gaussian
-    results["arms"][2] |= {"test_ladder": noise}
-    said = next(line for line in notes(results) if several in line)
-    assert f"{one}: ε = 34 at δ = 1e-06 (a test user)" in said
 
 
-def test_what_a_worst_case_takes_for_public_is_said_in_results_means_and_sweeps(tmp_path: Path) -> None:
-    agree = "any two users' data, the same label (public), that agree in the number of tokens (public)"
-    results = demo()
-    said = "worst-case ε is between data that agree in label and the number of tokens, declared public; others have ∞."
+def test_an_epsilon_between_data_that_agree_in_something_public_says_so_everywhere(tmp_path: Path) -> None:
+    """Results, means, sweeps and figures: between data that differ in it, ε is infinite."""
+    results, agreed = demo(), ("label", "the number of tokens")
+    said = "ε is between data that agree in label and the number of tokens, declared public; between others it is ∞."
     assert said not in "\n".join(notes(results))
-    results["arms"][2]["ladder"] = [rung | {"neighbours": agree} for rung in rungs(6.0, 1)]
-    results["arms"][1]["ladder"] = results["arms"][2]["ladder"]  # not private, so nothing is promised
+    results["arms"][2]["ladder"] = user(6.0, public=agreed)
+    results["arms"][1]["ladder"] = user(math.inf)
     name = results["arms"][2]["name"]
     assert [line for line in notes(results) if said in line] == [f"‡ {name}: {said}"]
+    assert cells(results)[name][3] == "6 ‡" and said in " ".join(printed(results).split())
     folders = []
     for seed in (1, 2):
         folder = tmp_path / str(seed)
@@ -359,6 +286,13 @@ def test_what_a_worst_case_takes_for_public_is_said_in_results_means_and_sweeps(
         (folder / "results.json").write_text(json.dumps(json_ready(results | {"seed": seed})), encoding="utf-8")
         (folder / "experiment.toml").write_text(f'name = "demo"\nseed = {seed}\n', encoding="utf-8")
         folders.append(folder)
-    assert summarize(folders).splitlines().count(f"{name}: {said}") == 1
+    assert summarize(folders).splitlines().count(f"‡ {name}: {said}") == 1 and "| 6 ‡ |" in summarize(folders)
     points = [tables.Point({"population.users": n}, folders, [results, results]) for n in (10, 20)]
-    assert tables._notes(points).count(f"{name}: {said}") == 1
+    assert tables._notes(points).count(f"‡ {name}: {said}") == 1
+    rows = tables.overview(tables.Finished("demo", ["population.users"], points))
+    assert sum("6 ‡" in row for row in rows) == 2
+    (priced,) = {each.metric for each in estimates(arms_of(results)[2]) if each.metric.startswith("local_epsilon:")}
+    assert priced == "local_epsilon: same label and length"
+    shown = [text.get_text() for text in frontier(results).legends[0].get_texts()]
+    assert any("label and the number of tokens public" in " ".join(text.split()) for text in shown)
+    assert "‡: between data that agree in what is declared public" in spent_figure(results).axes[0].get_xlabel()

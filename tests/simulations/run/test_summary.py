@@ -8,11 +8,12 @@ import tomli_w
 from simulations.errors import UserError
 from simulations.run.summary import figure, summarize
 from sottovoce.cli.main import main
+from tests.support.results import user
 
 STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"embedding": {"epsilon": 1.0}}}]}
 
 
-def arm(name, accuracy, worst=31.4, error=0.01):
+def arm(name, accuracy, worst=31.4, error=0.01, public=()):
     return {
         "name": name,
         "accuracy": accuracy,
@@ -22,6 +23,7 @@ def arm(name, accuracy, worst=31.4, error=0.01):
         "dim": 16,
         "delivered": 2000,
         "reference": False,
+        "ladder": None if worst is None else user(worst, public=public),
         "budget": {"worst_case_epsilon": worst, "label_epsilon": None},
     }
 
@@ -47,7 +49,7 @@ def test_mean_and_standard_errors(tmp_path):
     lines = summarize(folders).splitlines()
     assert lines[0] == "study, 3 seeds (1, 2, 3): mean ± standard error over seeds (and by test text)"
     # standard deviation 0.1, by hand: 0.1 / sqrt(3) = 0.058
-    assert lines[4] == "| a | 0.800 ± 0.058 (0.020) | – | 0.900 ± 0.000 | 16 | 31.4 | – | 2,000 |"
+    assert lines[4] == "| a | 0.800 ± 0.058 (0.020) | – | 0.900 ± 0.000 | 16 | 31.4 | 2,000 |"
 
 
 def pair(one, less, difference, error, users_added=False):
@@ -105,29 +107,27 @@ def test_a_figure_of_no_known_kind_is_refused(name, tmp_path, capsys):
 
 def test_one_run_has_no_error_over_seeds_and_infinity_is_shown(tmp_path):
     said = summarize([run(tmp_path, 1, 0.7, worst="inf")])
-    assert "| a † | 0.700 (0.010) | – | 0.900 | 16 | ∞ | – |" in said and "† not private" in said
+    assert "| a † | 0.700 (0.010) | – | 0.900 | 16 | ∞ |" in said and "† not private" in said
 
 
 def test_what_users_paid_is_that_of_the_dearest_run(tmp_path):
-    dear = arm("a", 0.7) | {"budget": {"worst_case_epsilon": 40.0, "label_epsilon": 2.0, "delta": 1e-6}}
+    dear = arm("a", 0.7) | {"ladder": user(40.0, worst_case="inf", delta=1e-6)}
     none = arm("a", 0.7, worst=None)
     for arms in ([arm("a", 0.7), dear, none], [dear, none, arm("a", 0.7)]):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         runs = [run(folder, seed, 0, arms=[each]) for seed, each in enumerate(arms)]
-        assert "| 16 | 40 (δ 1e-06) | 2 | 2,000 |" in summarize(runs)
+        assert "| 16 | 40 (δ 1e-06) | 2,000 |" in summarize(runs)
     endless = [run(tmp_path, seed, 0.7, worst=worst) for seed, worst in ((1, 31.4), (2, "inf"))]
-    assert "| 16 | ∞ | – |" in summarize(endless) and "| a † |" in summarize(endless)
+    assert "| 16 | ∞ |" in summarize(endless) and "| a † |" in summarize(endless)
 
 
-def test_labels_that_are_declared_public_are_named_in_the_row(tmp_path):
-    public = arm("a", 0.7)
-    public["budget"]["public_label"] = True
-    folder = run(tmp_path, 1, 0, arms=[public, arm("b", 0.7)])
+def test_what_is_declared_public_is_named_in_the_row(tmp_path):
+    folder = run(tmp_path, 1, 0, arms=[arm("a", 0.7, public=["label"]), arm("b", 0.7)])
     said = summarize([folder])
-    assert "| 16 | 31.4 | public | 2,000 |" in said and "| 16 | 31.4 | – | 2,000 |" in said
+    assert "| 16 | 31.4 ‡ | 2,000 |" in said and "| 16 | 31.4 | 2,000 |" in said
     ticks = figure([folder]).axes[0].get_yticklabels()
-    assert [tick.get_text() for tick in ticks] == ["a (labels public)", "b"]
+    assert [tick.get_text() for tick in ticks] == ["a (label public)", "b"]
 
 
 EPSILON = [{"name": "a", "arm": {"embedding": {"epsilon": 2.0}}}]
@@ -169,8 +169,8 @@ def test_whom_users_trust_stands_where_the_server_is_trusted(tmp_path):
     trusting = arm("b", 0.7, worst="inf") | {"reference": True}
     trusting["budget"] |= {"central_epsilon": 1.0, "central_delta": 1e-6}
     table = summarize([run(tmp_path, 1, 0, arms=[arm("a", 0.6), trusting])]).splitlines()
-    assert table[2].endswith("| label ε | central ε | trusts | users |")
-    assert table[4].endswith("| – | – | nobody | 2,000 |") and table[5].endswith("| – | 1 | the server | 2,000 |")
+    assert table[2].endswith("| ε, training | central ε | trusts | users |")
+    assert table[4].endswith("| 31.4 | – | nobody | 2,000 |") and table[5].endswith("| ∞ | 1 | the server | 2,000 |")
     assert len({line.count("|") for line in table[2:6]}) == 1
     assert "trusts" not in summarize([run(tmp_path, 1, 0.5)])
 

@@ -47,7 +47,7 @@ def test_what_a_tracker_is_told() -> None:
     track([kept], results())
     study, settings, figures = kept.runs[f"{NAME}, seed 1"]
     assert study == "demo" and settings["embedding.dim"] == "16" and settings["protected"] == "True"
-    assert figures["accuracy"] == 0.9 and figures["metric_epsilon"] == 10.0
+    assert figures["accuracy"] == 0.9 and figures["local_epsilon: same label"] == pytest.approx(31.416, abs=1e-3)
     _, reference, bare = kept.runs["no noise, seed 1"]
     assert (reference["reference"], reference["protected"]) == ("True", "False")
     assert not [key for key in bare if key.endswith("epsilon")]  # an infinite one is no number
@@ -142,7 +142,7 @@ def test_wandb_reads_it_and_is_told_nothing_else(tmp_path: Path, monkeypatch: py
     config = {update.key: json.loads(update.value_json) for update in about.run.config.update}
     assert config["embedding.dim"] == "16" and config["protected"] == "True"
     logged = {item.nested_key[0] or item.key: json.loads(item.value_json) for item in history.history.item}
-    assert logged["accuracy"] == 0.9 and logged["metric_epsilon"] == 10.0
+    assert logged["accuracy"] == 0.9 and logged["local_epsilon: same label"] == pytest.approx(31.416, abs=1e-3)
     assert rest <= {"header", "telemetry", "summary", "exit", "files", "stats"}
     files = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix not in (".log", ".wandb")]
     assert not {"requirements.txt", "wandb-metadata.json", "output.log"} & set(files), files

@@ -494,7 +494,7 @@ def test_what_a_test_user_pays_has_a_column_of_its_own_where_somebody_asks(tmp_p
     asked = study(ladder=ladder(6.0), test_ladder=ladder(200.0))
     headings, row = tables.overview(asked)
     found = dict(zip(headings, row, strict=True))
-    assert (found["local ε"], found["local ε, test user"]) == ("6", "200")
+    assert (found["ε, training"], found["ε, inference"]) == ("6", "200")
     tidy = tables.tidy(asked)
     assert tidy.loc[tidy["metric"] == "local_epsilon_test_user", "value"].tolist() == [200.0]
-    assert "local ε, test user" not in tables.overview(study(ladder=ladder(6.0)))[0]
+    assert "ε, inference" not in tables.overview(study(ladder=ladder(6.0)))[0]

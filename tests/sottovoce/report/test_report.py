@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from server.card import Price
 from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks.run import about
@@ -42,6 +43,7 @@ def results(name: str = "demo") -> dict[str, Any]:
     made = demo()
     bare, one, text = made["arms"][1:4]
     bare |= {"ladder": [rung("embedding", math.inf), rung("user", math.inf), rung("shuffled", math.inf)]}
+    bare["test_ladder"] = text["test_ladder"] = None
     shuffled = rung("shuffled", 0.5, 4.0, delta=1e-6, crowd=2000, assumption="a trusted shuffler")
     asked = [rung("answer", 2.0), rung("user", 2.0), shuffled | {"epsilon": 0.25, "worst_case": 2.0}]
     one |= {"ladder": [rung("statistic", 4.0), rung("user", 4.0), shuffled], "test_ladder": asked}
@@ -107,6 +109,11 @@ class Page(HTMLParser):
         return [data for name, data in self.data if name == tag]
 
 
+def paid(epsilon: float | None, delta: float | None = 0.0, *, why: str | None = None) -> dict[str, Any]:
+    """Return an entry of the label for what one user pays."""
+    return {"epsilon": epsilon, "delta": delta, "public": [], "why": why}
+
+
 def made(*runs: Path) -> tuple[str, Page, dict[str, Any]]:
     html, told = report(runs, runs[0].parent / "report.html")
     text = html.read_text(encoding="utf-8")
@@ -153,14 +160,9 @@ def test_an_infinite_epsilon_is_no_number(plain: tuple[str, Page, dict[str, Any]
     assert not re.search(r"\binf\b|∞ *\d|\bnan\b|Infinity", said.replace("ε = ∞ where", ""))
     assert "NOT PROTECTED" in said and "REFERENCE, NOT FOR USE" in said
     bare, one, _ = told["runs"][0]["arms"]
-    assert not bare["protected"] and bare["reference"] and bare["trust"]["nobody"]["epsilon"] is None
-    assert all(each["epsilon"] is None and each["unprotected"] for each in bare["users"]["teaching"]["rungs"])
-    assert one["protected"] and one["trust"]["nobody"] == {
-        "epsilon": 4.0,
-        "delta": 0.0,
-        "why": None,
-        "whose": "training user",
-    }
+    assert not bare["protected"] and bare["reference"] and bare["trust"]["nobody"]["training"]["epsilon"] is None
+    assert all(each["epsilon"] is None and each["unprotected"] for each in bare["users"]["training"]["rungs"])
+    assert one["protected"] and one["trust"]["nobody"]["training"] == paid(4.0)
     assert "Infinity" not in json.dumps(told) and '"inf"' not in json.dumps(told)
 
 
@@ -172,29 +174,59 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert "This run was not attacked" in text and "sottovoce attack " in text
     assert "at most 98.21 in 100 guesses" in text  # e^4/(1 + e^4) = 0.98201
     _, one, third = told["runs"][0]["arms"]
-    assert one["users"]["teaching"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
+    assert one["users"]["training"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
     loss = one["registry"]["deployment"]["privacy_loss"]
-    assert loss["privacy_parameters"]["epsilon"] == one["trust"]["nobody"]["epsilon"] == 4
-    assert third["users"]["teaching"]["exposed"][-1] == "the number of tokens of each text, declared public"
+    assert loss["privacy_parameters"]["epsilon"] == one["trust"]["nobody"]["training"]["epsilon"] == 4
+    assert third["users"]["training"]["exposed"][-1] == "the number of tokens of each text, declared public"
     assert "the true labels" not in " ".join(third["stays_on_device"])
 
 
-def test_the_headline_is_of_who_pays_most_and_says_who_that_is(tmp_path: Path) -> None:
+def test_training_and_inference_have_prices_of_their_own(tmp_path: Path) -> None:
     content = results()
-    content["arms"][1]["test_ladder"] = [
-        rung("answer", 4.0),
-        rung("record", 4.0),
-        rung("user", 200.0),
-        rung("shuffled", None),
-    ]
-    text, _, told = made(folder(tmp_path / "run", content))
-    one, third = told["runs"][0]["arms"][1:]
-    paid = {"epsilon": 200.0, "delta": 0.0, "why": None, "whose": "test user"}
-    assert one["trust"]["nobody"] == paid
+    asked = [rung("answer", 4.0), rung("record", 4.0), rung("user", 200.0), rung("shuffled", None)]
+    content["arms"][1]["test_ladder"] = asked
+    text, page, told = made(folder(tmp_path / "run", content))
+    one = told["runs"][0]["arms"][1]
+    assert one["trust"]["nobody"] == {"training": paid(4.0), "inference": paid(200.0)}
     # the shuffler hides the training users, and no test user
-    assert one["trust"]["with_trust"] == paid | {"whom": "the shuffler", "delta": 1e-6}
-    assert third["trust"]["nobody"]["whose"] == "training user"
-    assert "Of a user who also asks the model, beside that: ε = 200" in text, text[text.index("In short") :][:1500]
+    assert one["trust"]["with_trust"] == {"training": paid(0.5, 1e-6) | {"whom": "the shuffler"}, "inference": None}
+    loss = one["registry"]["deployment"]["privacy_loss"]
+    assert loss["privacy_parameters"]["epsilon"] == 200.0
+    assert loss["privacy_parameters_description"].startswith("of a test user: ε = 200")
+    assert "For all requests of a user at inference, beside that: ε = 200" in text, text[text.index("In short") :][
+        :1500
+    ]
+    cells = re.search(r"<caption>All arms.*?Purkayastha, ε = 10</th>(.*?)</tr>", text, re.S)
+    assert cells is not None
+    shown = [" ".join(re.sub("<[^>]*>", "", cell).split()) for cell in re.findall(r"<td.*?</td>", cells[1], re.S)]
+    assert shown[:2] == ["ε = 4", "at most 98.21 in 100 guesses are right, where a coin has 50"]
+    assert shown[2:5] == [
+        "ε = 0.5 at δ = 1e-06, trusting the shuffler",
+        "ε = 200",
+        "practically every guess may be right",
+    ]
+    headings = [" ".join(each.split()) for each in page.texts("th")]
+    assert "inference: ε" in headings and "training: ε" in headings
+    for arm in content["arms"]:
+        arm["test_ladder"] = None
+    _, page, told = made(folder(tmp_path / "silent", content))
+    assert not any("inference:" in each for each in page.texts("th") + page.texts("abbr"))
+    assert told["runs"][0]["arms"][1]["trust"]["nobody"]["inference"] is None
+
+
+def test_no_finite_epsilon_stands_without_its_condition(tmp_path: Path) -> None:
+    """In the page every ε of the arm is followed by what data agree in; in the label it stands beside it."""
+    content, agree = results(), {"neighbours": "any two users' data, the same label (public)"}
+    content["arms"][1]["ladder"] = [rung("user", 4.25, **agree), rung("shuffled", 0.53, delta=1e-6, **agree)]
+    content["arms"][1]["test_ladder"] = None
+    text, _, told = made(folder(tmp_path / "run", content))
+    said = " ".join(re.sub("<svg.*?</svg>|<[^>]*>", "", text, flags=re.S).split())
+    behind = ", between data that agree in label, declared public (else ε = ∞)"
+    for epsilon in ("ε = 4.25", "ε = 0.53 at δ = 1e-06"):
+        assert said.count(epsilon) == said.count(epsilon + behind) >= 1
+    one = told["runs"][0]["arms"][1]
+    assert one["trust"]["nobody"]["training"]["public"] == one["trust"]["with_trust"]["training"]["public"] == ["label"]
+    assert behind in one["registry"]["deployment"]["privacy_loss"]["privacy_parameters_description"]
 
 
 def test_what_is_not_known_of_one_user_is_not_known_of_the_dearest(tmp_path: Path) -> None:
@@ -202,25 +234,25 @@ def test_what_is_not_known_of_one_user_is_not_known_of_the_dearest(tmp_path: Pat
     unknown = rung("user", None, assumption="unknown how many records a user holds; say how many")
     content["arms"][1]["test_ladder"] = [rung("answer", 2.0), unknown]
     _, _, told = made(folder(tmp_path / "run", content))
-    found = told["runs"][0]["arms"][1]["trust"]
-    assert found["nobody"]["epsilon"] is None and found["nobody"]["whose"] == "test user"
-    assert found["nobody"]["why"] == "unknown how many records a user holds" and found["with_trust"] is None
+    one = told["runs"][0]["arms"][1]
+    assert one["trust"]["nobody"]["inference"] == paid(None, None, why="unknown how many records a user holds")
+    assert one["registry"]["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] is None
 
 
-def worst(arm: dict[str, Any]) -> facts.Cost:
-    return facts.worst(ArmResult.from_dict(arm))
+def dearest(arm: dict[str, Any]) -> Price:
+    return facts.dearest(ArmResult.from_dict(arm))
 
 
 def test_a_delta_that_one_user_needs_holds_of_all(tmp_path: Path) -> None:
     noise = rung("user", 3.0, math.inf, delta=1e-5)
     arm = results()["arms"][1] | {"test_ladder": [rung("embedding", 3.0, math.inf, delta=1e-5), noise]}
-    assert worst(arm) == facts.Cost(4.0, 1e-5, whose="training user")
+    assert dearest(arm) == Price(4.0, 1e-5, whose="training user")
 
 
-def test_a_public_arm_is_of_those_who_ask_alone() -> None:
+def test_a_public_arm_is_of_those_who_send_requests_alone() -> None:
     arm = results()["arms"][1] | {"way": "public-only", "ladder": None}
-    assert worst(arm) == facts.Cost(2.0, 0.0, whose="test user")
-    assert worst(arm | {"test_ladder": None}) == facts.Cost(None, 0.0, "nothing is released")
+    assert dearest(arm) == Price(2.0, 0.0, whose="test user")
+    assert dearest(arm | {"test_ladder": None}) == Price(None, why="nothing is released")
 
 
 @pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
@@ -235,7 +267,7 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
         arm["ladder"] = [rung("statistic", math.inf), rung("user", math.inf)]
     text, _, told = made(folder(tmp_path / "run", content))
     label = told["runs"][0]["arms"][1]
-    assert not label["protected"] and label["trust"]["nobody"]["epsilon"] is None
+    assert not label["protected"] and label["trust"]["nobody"]["training"]["epsilon"] is None
     entry = label["registry"]["deployment"]
     assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": None, "delta": None}
     assert entry["dp_flavor"]["name"] is None and entry["data_curator"] is None
@@ -248,7 +280,7 @@ def test_figures_say_values_under_the_pointer(plain: tuple[str, Page, dict[str, 
     text, _, _ = plain
     assert text.count("<svg ") == 2 and text.count('role="img"') == 2
     assert re.search(r'<g id="accuracy-[^"]*told-\d+" pointer-events="all"><title>[^<]*: accuracy 0\.\d{3}', text)
-    assert re.search(r"<title>[^<]*worst case\): ε = ", text)
+    assert re.search(r"<title>[^<]*training: ε = ", text)
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -369,8 +401,8 @@ def test_where_it_cannot_be_written_is_one_line(
 def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) -> None:
     """Of randomized response that shows the truth with probability δ: (ε, δ)-private, and its best guess is known."""
     truth = math.exp(epsilon) / (1 + math.exp(epsilon))
-    assert facts.best_guess(facts.Cost(epsilon, delta)) == pytest.approx(delta + (1 - delta) * truth)
-    assert facts.best_guess(facts.Cost(math.inf, 0.0)) == 1.0 and facts.best_guess(facts.Cost(None, 0.0)) is None
+    assert facts.best_guess(Price(epsilon, delta)) == pytest.approx(delta + (1 - delta) * truth)
+    assert facts.best_guess(Price(math.inf)) == 1.0 and facts.best_guess(Price(None)) is None
 
 
 def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
