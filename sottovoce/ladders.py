@@ -1,14 +1,12 @@
-"""Ladder of an experiment or of a mechanism, as rungs and as a table of pandas."""
+"""Ladder of an experiment or of mechanisms, as rungs and as a table of pandas."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from mechanisms.accounting.ladder import Rung
-from mechanisms.accounting.ladder import ladder as _of_releases
-from mechanisms.channels import EMBEDDING
+from mechanisms.accounting.ladder import Rung, ladder_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -41,35 +39,52 @@ class Ladders(dict[tuple[str, str], Ladder]):
         return pandas.DataFrame(rows, columns=["arm", "user", *COLUMNS])
 
 
-def ladder(source: Any, label: Any = None, *, users: int | None = None, delta: float = 1e-6, **more: Any) -> Any:
+def ladder(
+    source: Any,
+    *,
+    users: int | None = None,
+    records: int | None = 1,
+    stages: int = 1,
+    delta: float = 1e-6,
+    classes: int = 2,
+    words: str | None = None,
+    accept_unprotected: Sequence[str] = (),
+    crowd: int | None = None,
+) -> Any:
     """Return ε of one user, rung by rung.
 
     Args:
-        source: An experiment, as a file, a bundled name or the result of `load`; or a mechanism, of any channel; or
-            None if only other channels release.
-        label: Mechanism of a label that is released too.
+        source: An experiment, as a file, a bundled name or the result of `load`; or a mechanism; or a list of
+            mechanisms, one for each channel that is released of a record. In a list, a mechanism may be text, as
+            "purkayastha:epsilon=4,dim=16" or "santext:epsilon=10,tokens=20".
         users: Number of users that a shuffler delivers; None without a shuffler.
+        records: Maximum number of records of a user; None if unknown.
+        stages: Number of stages in which a user releases every record anew.
         delta: δ of every rung.
-        more: Further arguments of `mechanisms.accounting.ladder.ladder`, as records or stages.
+        classes: Number of classes of a label that is given as text.
+        words: Word vectors of a text that is given as text, a file or a checkpoint; "minilm" by default.
+        accept_unprotected: What leaves in clear and is public, "NAME: why" each, as in a policy.
+        crowd: Least number of delivered users who share what is public.
 
     Returns:
-        A `Ladder` of a mechanism; `Ladders` of an experiment, at the δ, the users and the records that it states.
+        A `Ladder` of mechanisms; `Ladders` of an experiment, at the δ, the users and the records that it states.
 
     Raises:
         ValueError: The arguments do not fit together. The message is one line.
     """
+    given = (users, records, stages, delta, classes, words, tuple(accept_unprotected), crowd)
     if isinstance(source, str | PathLike) or hasattr(source, "arms"):
-        if label is not None or users is not None or more:
-            raise ValueError("ladder: an experiment states labels and users itself; change it with load(file, [...])")
+        if given != (None, 1, 1, 1e-6, 2, None, (), None):
+            raise ValueError("ladder: an experiment states all this itself; change it with load(file, [...])")
         return _of_experiment(source)
-    channel = EMBEDDING.name if source is None or source.name == "identity" else source.channel
-    mechanisms = {EMBEDDING.name: None, channel: source}
-    if channel == "label":
-        if label is not None:
-            raise ValueError("ladder: the mechanism is a label's already; leave label out")
-        label = mechanisms.pop("label")
-    embedding = mechanisms.pop(EMBEDDING.name)
-    return Ladder(_of_releases(embedding, label, users=users, delta=delta, **mechanisms, **more))
+    released = [source] if hasattr(source, "guarantee") else list(source)
+    numbers: dict[str, Any] = {"users": users, "records": records, "stages": stages, "delta": delta}
+    if words is None and not accept_unprotected and not any(isinstance(each, str) for each in released):
+        return Ladder(ladder_of(released, crowd=crowd, **numbers))
+    from simulations.analysis.budget import Texts, ladder_of_release
+
+    texts = Texts(words, None, accept_unprotected, crowd)
+    return Ladder(ladder_of_release(released, classes=classes, texts=texts, **numbers)[1])
 
 
 def _of_experiment(source: Any) -> Ladders:

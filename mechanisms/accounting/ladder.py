@@ -131,14 +131,14 @@ def ladder(
         (LABEL.name, label, 1),
     ]
     if answer is not None:
-        if any((statistic, text, embedding, label, clear, draws > 1)):
+        if any((statistic, text, embedding, label, clear, public, draws > 1)):
             raise ValueError("ladder: an answer is all that is released of a record; give it alone")
         channels = [(ANSWER.name, answer, 1)]
     releases = [(mechanism, count) for _, mechanism, count in channels if mechanism is not None]
     in_clear = [name for name, m, _ in channels if m is not None and _is_unprotected(m, delta)] + list(clear)
 
     if statistic is not None:
-        if releases or clear or draws > 1:
+        if releases or clear or public or draws > 1:
             raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
         return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
     rungs = [] if answer is not None else [_token(whole, delta, public)]
@@ -159,6 +159,26 @@ def ladder(
     among = _Crowd(users, crowd, _common(public, whole))
     rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
+
+
+def ladder_of(mechanisms: Sequence[Mechanism], **arguments: Any) -> tuple[Rung, ...]:
+    """Return the `ladder` of a user whose records are released by all of the mechanisms, one a channel.
+
+    Args:
+        mechanisms: Mechanisms. A text is a `TextMechanism`, not a mechanism of words.
+        arguments: Further arguments of `ladder`.
+
+    Raises:
+        ValueError: Two mechanisms are of one channel, or one draws words alone.
+    """
+    named: dict[str, Any] = {EMBEDDING.name: None, LABEL.name: None}
+    for mechanism in mechanisms:
+        if named.get(mechanism.channel) is not None:
+            raise ValueError(f"ladder: two mechanisms are of the channel {mechanism.channel}; leave one out")
+        if mechanism.channel == TEXT.name and not isinstance(mechanism, TextMechanism):
+            raise ValueError(f"ladder: {mechanism.name} draws words; name a text, as santext:epsilon=5,tokens=20")
+        named[mechanism.channel] = mechanism
+    return ladder(named.pop(EMBEDDING.name), named.pop(LABEL.name), **named, **arguments)
 
 
 def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float) -> tuple[Rung, ...]:

@@ -13,14 +13,16 @@ from scipy.special import betainc
 
 from mechanisms import catalogue, checks
 from mechanisms.accounting.ladder import ladder
-from mechanisms.accounting.planner import TOLERANCE, Target, best_privunit, fits, largest
+from mechanisms.accounting.planner import TOLERANCE, Target, best_privunit, fits, largest, users_needed
 from mechanisms.accounting.shuffle import samplers_reason
 from mechanisms.accounting.with_sampler_error import MOST, price
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.mechanism import Mechanism
+from mechanisms.mechanism_text import read_mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.words.text import TextMechanism
+from simulations.analysis.budget import described, is_text, mechanism_of
 from simulations.corpora.builtin import LIMIT
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
@@ -203,6 +205,32 @@ def plan_privunit(terms: Terms, *, dim: int) -> dict[str, Any]:
                 "central_epsilon": central,
             }
     return _about(terms, target, {"crowd": target.users, "mechanism": PrivUnit.name, "dim": dim}) | answer
+
+
+def plan_users(terms: Terms, mechanism: str, label_epsilon: float | None) -> dict[str, Any]:
+    """Return the least number of delivered users of one crowd at which given mechanisms stay within the terms.
+
+    The keys are "epsilon", "delta", "mechanisms" and "users", None if 10^10 users do not suffice.
+
+    Args:
+        terms: Budget; its number of users is not read.
+        mechanism: Name and parameters of the mechanism.
+        label_epsilon: ε of a label that is released too; None without one.
+
+    Raises:
+        ValueError: A parameter is invalid, or the mechanism sanitizes texts.
+    """
+    if is_text(read_mechanism(mechanism)["mechanism"]):
+        raise UserError(f"--mechanism {mechanism}: no number of users is planned for a text; leave epsilon out")
+    released = [mechanism_of(mechanism, classes=terms.classes, delta=terms.delta)]
+    if label_epsilon is not None:
+        released.append(terms.label(label_epsilon))
+    target = Target(terms.epsilon, terms.delta, 1, terms.records, terms.stages)
+    needed = users_needed(
+        released, epsilon=target.epsilon, delta=target.delta, records=target.records, stages=target.stages
+    )
+    described_all = [described(each) for each in released]
+    return {"epsilon": terms.epsilon, "delta": terms.delta, "mechanisms": described_all, "users": needed}
 
 
 def _about(terms: Terms, target: Target, about: Mapping[str, Any]) -> dict[str, Any]:

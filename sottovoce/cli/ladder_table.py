@@ -38,7 +38,9 @@ def assumptions(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def number(value: Any) -> str:
-    """Return a number with four digits; – if there is none."""
+    """Return a number with four digits, or two decimals from 100 on; – if there is none."""
     if value is None:
         return "–"
-    return "∞" if value in ("inf", float("inf")) else f"{value:.4g}"
+    if value in ("inf", float("inf")):
+        return "∞"
+    return f"{value:,.2f}" if value >= 100 else f"{value:.4g}"

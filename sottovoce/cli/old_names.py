@@ -30,7 +30,7 @@ OPTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
 _RELEASE = {"--epsilon": "epsilon", "--sigma": "sigma", "--dim": "dim"}
 _TEXT = {"--tokens": "tokens", "--length": "length"}
 PARAMETERS: Mapping[tuple[str, ...], Mapping[str, str]] = {
-    **{("budget", name): _RELEASE for name in ("local", "compare", "shuffle", "ladder", "users")},
+    ("budget", "ladder"): _RELEASE,
     ("budget", "plan"): {"--dim": "dim"} | _TEXT,
     ("text", "sanitize"): {"--epsilon": "epsilon", "--delta": "delta", "--mode": "mode", "--set": ""} | _TEXT,
 }

@@ -12,6 +12,15 @@ def lines(answer: Mapping[str, Any]) -> list[str]:
     """Return the results of `simulations.analysis.plan` as lines for people."""
     from mechanisms.guarantee import condition
 
+    if "mechanisms" in answer:
+        none = "no number of users up to 10^10 suffices: raise --epsilon, or take more noise"
+        needed = none if answer["users"] is None else f"{answer['users']:,} users delivered, of one crowd"
+        return [
+            *answer["mechanisms"],
+            f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}",
+            "",
+            needed,
+        ]
     shuffled, of_text = "no shuffler", "tokens" in answer
     if answer["users"] is not None:
         shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"

@@ -9,13 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from mechanisms.accounting.ladder import ladder
+from mechanisms.accounting.ladder import ladder_of
+from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import Domain, domain_of
 from mechanisms.guarantee import EXPOSURES, condition
 from mechanisms.mechanism import Mechanism
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
-from simulations.analysis.budget import described, ladder_of_release, shuffled
+from simulations.analysis.budget import described
 from simulations.output.numbers import epsilon as shown
 from sottovoce.adversary.estimators.tokens import unigram
 from sottovoce.explore.inference import uniform_limit, word_limit
@@ -44,15 +45,8 @@ def rungs_of(
         declared: Exposures declared public, with their reasons.
     """
     made = settings.mechanisms(classes, vocabulary)
-    if domain_of(settings) is not Domain.TEXT:
-        answer = ladder_of_release(made, users=None, records=1, stages=1, delta=settings.delta)
-        rungs: list[dict[str, Any]] = answer["ladder"]
-        return rungs
-    text: Any = made[0]
-    label = made[1] if len(made) > 1 else None
-    public = {name: why for name, why in declared.items() if name in text.guarantee.exposes}
-    rungs_of_text = ladder(None, label, users=None, delta=settings.delta, text=text, public=public)
-    return [rung.to_dict() for rung in rungs_of_text]
+    public = {name: why for name, why in declared.items() if name in made[0].guarantee.exposes}
+    return [rung.to_dict() for rung in ladder_of(made, users=None, delta=settings.delta, public=public)]
 
 
 def price(
@@ -125,26 +119,22 @@ def named(mechanism: Any) -> str:
 
 
 def crowd(settings: Settings, classes: int) -> dict[str, Any]:
-    """Return {"users", "epsilon", "lower_bound", "words"} of one answer in a crowd, as `sottovoce budget shuffle`.
-
-    ε is None for a text.
-    """
+    """Return {"users", "epsilon", "words"} of one answer in a crowd; ε is None for a text."""
     if domain_of(settings) is Domain.TEXT:
         said = "What a crowd adds to a text: see the ladder of a protocol, below."
-        return {"users": settings.users, "epsilon": None, "lower_bound": None, "words": said}
+        return {"users": settings.users, "epsilon": None, "words": said}
     return dict(_crowd(tuple(settings.mechanisms(classes, None)), settings.users, settings.delta))
 
 
 @lru_cache(maxsize=256)
 def _crowd(released: tuple[Mechanism, ...], users: int, delta: float) -> dict[str, Any]:
-    answer = shuffled(released, users=users, honest=1.0, delta=delta)
-    least = min(answer["epsilon"], answer["local_epsilon"])
-    times = _times(answer["epsilon"])
+    epsilon = amplify(released, users=users, delta=delta, lower_bounded=False, bracketed=False).epsilon
     said = (
         f"Hidden among {users:,} users, with names and order taken off by an honest shuffler: ε = "
-        f"{shown(least)} at δ = {small(delta)}. What you sent makes what the server sees at most {times} likelier."
+        f"{shown(epsilon)} at δ = {small(delta)}. What you sent makes what the server sees at most {_times(epsilon)} "
+        "likelier."
     )
-    return {"users": users, "epsilon": answer["epsilon"], "lower_bound": answer["lower_bound"], "words": said}
+    return {"users": users, "epsilon": epsilon, "words": said}
 
 
 def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mechanisms.accounting.ladder import ladder
-from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
+from mechanisms.accounting.ladder import ladder_of
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion
 from mechanisms.vocabulary import Vocabulary
 from server.protocols import PROTOCOLS
 from simulations.corpora.builtin import LIMIT
@@ -85,11 +85,8 @@ class Protocol:
                 made[mechanism.channel] = mechanism
         text, last = made.get(TextQuestion.channel), self.last
         public = {} if text is None else {n: why for n, why in declared.items() if n in text.guarantee.exposes}
-        found = ladder(
-            made.get(EmbeddingQuestion.channel),
-            made.get(LabelQuestion.channel),
-            text=text,
-            statistic=made.get(VectorQuestion.channel),
+        found = ladder_of(
+            list(made.values()),
             records=last.records,
             stages=last.rounds,
             users=last.users,
@@ -103,20 +100,13 @@ class Protocol:
         if self.asked(TextQuestion) is not None or self._first.more:
             return f"sottovoce budget ladder {_FILE}"
         first, last = self._first, self.last
-        label = None if kind_of(first).reads_labels else self.label_epsilon
-        labelled = label is not None or kind_of(first) is LabelQuestion
-        given = {
-            "mechanism": first.mechanism,
-            "epsilon": first.epsilon,
-            "dim": first.size(classes),
-            "classes": classes if labelled else None,
-            "label-epsilon": label,
-            "users": last.users,
-            "records": last.records,
-            "stages": last.rounds,
-            "delta": last.delta,
-        }
-        return "sottovoce budget ladder " + " ".join(f"--{k} {v}" for k, v in given.items() if v is not None)
+        size = {"dim": first.size(classes), "classes": classes if kind_of(first) is LabelQuestion else None}
+        named = [f"{k}={v}" for k, v in ({"epsilon": first.epsilon} | size).items() if v is not None]
+        given = [("mechanism", f"{first.mechanism}:{','.join(named)}")]
+        if not kind_of(first).reads_labels and self.label_epsilon is not None:
+            given.append(("mechanism", f"randomized-response:epsilon={self.label_epsilon},classes={classes}"))
+        numbers = {"users": last.users, "records": last.records, "stages": last.rounds, "delta": last.delta}
+        return "sottovoce budget ladder " + " ".join(f"--{name} {value}" for name, value in [*given, *numbers.items()])
 
     def experiment(self, base: Mapping[str, Any], declared: Mapping[str, str], worst: Mapping[str, float]) -> str:
         """Return the protocol as an experiment on the page's data, in TOML for `simulate`.

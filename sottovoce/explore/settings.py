@@ -13,7 +13,7 @@ from mechanisms.facts import Absent, Slider, facts_of, usual
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import QUESTIONS
 from mechanisms.vocabulary import Vocabulary
-from simulations.analysis.budget import Release
+from simulations.analysis.budget import mechanism_of
 from simulations.errors import UserError
 
 #: Channels of the page, in its order.
@@ -147,15 +147,14 @@ class Settings:
         if domain_of(self) is Domain.TEXT:
             if vocabulary is None:
                 raise UserError("the words are not loaded yet; wait a moment")
-            made = [build(self.text, channel="text", vocabulary=vocabulary)]
-            if self.label_epsilon is not None:
-                made += Release(f"randomized-response:epsilon={self.label_epsilon!r}", classes).mechanisms()
-            return made
-        text = self.mechanism if self.epsilon is None else f"{self.mechanism}:epsilon={self.epsilon!r}"
-        released = Release(text, classes, self.label_epsilon, self.delta, dim=self.size(classes))
-        first, *beside = released.mechanisms()
-        own: Any = first
-        return [replace(own, **dict(self.more)), *beside]
+            first: Any = build(self.text, channel="text", vocabulary=vocabulary)
+        else:
+            text = self.mechanism if self.epsilon is None else f"{self.mechanism}:epsilon={self.epsilon!r}"
+            own: Any = mechanism_of(text, classes=classes, delta=self.delta, dim=self.size(classes))
+            first = replace(own, **dict(self.more))
+        if self.label_epsilon is None:
+            return [first]
+        return [first, mechanism_of(f"randomized-response:epsilon={self.label_epsilon!r}", classes=classes)]
 
 
 def start(mechanism: str, parameter: str) -> Any:

@@ -79,8 +79,10 @@ def test_a_ladder_is_a_frame_with_named_columns() -> None:
     alone = ladder(PrivUnit(dim=8, epsilon=2.0), users=1000).to_frame().set_index("rung")
     assert alone.loc["user", "epsilon"] == pytest.approx(2, abs=1e-6) and alone.loc["shuffled", "epsilon"] < 2
     assert ladder(RandomizedResponse(1.0, 3)).to_frame()["worst_case"].max() == 1
-    with pytest.raises(ValueError, match="leave label out"):
-        ladder(RandomizedResponse(1.0, 3), RandomizedResponse(1.0, 3))
+    with pytest.raises(ValueError, match="two mechanisms are of the channel label"):
+        ladder([RandomizedResponse(1.0, 3), RandomizedResponse(1.0, 3)])
+    with pytest.raises(ValueError, match="an experiment states all this itself"):
+        ladder("labelled-demo", stages=2)
 
 
 def test_a_mechanism_takes_a_generator_of_numpy_by_hand() -> None:

@@ -288,6 +288,35 @@ def test_unlike_releases_are_enumerated_and_beyond_that_bounded():
 # --- Rényi
 
 
+@pytest.mark.parametrize("times", [1, 5])
+def test_dp_accountings_accountants_beside_ours(times: int) -> None:
+    """Gaussian noise and randomized response agree; Rényi is larger, and so is its Laplace noise, of a number.
+
+    Unit vectors are at most 2 apart, and its noise multipliers are relative to that. `compose(event, n)` counts
+    a randomized response once, so each is composed by itself.
+    """
+    import dp_accounting as theirs
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    added, replaced = theirs.NeighboringRelation.ADD_OR_REMOVE_ONE, theirs.NeighboringRelation.REPLACE_ONE
+    k, response = 4, RandomizedResponse(1.5, 4)
+    for mechanism, event, relation in (
+        (Gaussian(8, 2.0), theirs.GaussianDpEvent(1.0), added),
+        (response, theirs.RandomizedResponseDpEvent(k / (math.exp(1.5) + k - 1), k), replaced),
+        (PlanarLaplace(16, 2.0, normalize=False), theirs.LaplaceDpEvent(0.25), added),
+    ):
+        ours, accountant = compose([(mechanism, times)], delta=DELTA).epsilon, PLDAccountant(relation)
+        for _ in range(times):
+            accountant.compose(event)
+        if isinstance(mechanism, PlanarLaplace):
+            assert ours < accountant.get_epsilon(DELTA) <= 4 * times * 1.001
+        else:
+            assert ours == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+        if isinstance(mechanism, Gaussian):
+            assert RdpAccountant(neighboring_relation=relation).compose(event, times).get_epsilon(DELTA) > ours
+
+
 def test_renyi_conversion_is_dp_accountings():
     from dp_accounting.rdp import rdp_privacy_accountant
 

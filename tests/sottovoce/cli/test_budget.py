@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client.models import vocabulary
 from client.node import write_node
 from client.policy import Policy
 from client.store.ledger import Charge, Ledger
@@ -21,18 +22,15 @@ from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.text import TextMechanism
 from server.card import model_card
-from simulations.analysis.budget import local
 from simulations.experiment import Arm, Experiment, bundled, load, text_mechanism
 from simulations.experiment.ladder import PAPER, Spent, of_experiment, of_run
 from simulations.output.jsonable import json_ready
 from simulations.run.report import markdown
+from sottovoce import ladder
 from sottovoce.cli import main as cli
 from tests.support.budgets import PURKAYASTHA, answer, printed, rung
 from tests.support.paths import DATA, ROOT
 from tests.support.results import demo
-
-KEYS = {"local_worst_case", "local_epsilon", "bounds", "lower_bound", "epsilon"}
-BOUNDS = {"blanket", "stronger_clone", "clones_2021", "erlingsson_2019", "variation_ratio"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,66 +39,96 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# --- shuffle and local
+# --- ladders of mechanisms
 
 
-def test_shuffle_prints_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "67349", "--delta", "1e-6")
-    assert set(found) >= KEYS and set(found["bounds"]) >= BOUNDS
-    assert found["local_worst_case"] == pytest.approx(4 * math.pi, rel=1e-6)
-    assert found["local_epsilon"] == pytest.approx(9.38, rel=0.005)  # the issue's table
-    assert 1.0 < found["bounds"]["blanket"] <= 1.097 * 1.05
-    assert found["epsilon"] == min(v for v in found["bounds"].values() if v is not None)
-    assert found["bounds"]["erlingsson_2019"] is None and found["lower_bound"] < found["epsilon"]
-    text = printed(capsys, "shuffle", *PURKAYASTHA, "--users", "67349")
-    assert "no amplification" in text and "12.57" in text and "variation_ratio" in text
+def test_a_monthly_protocol_of_three_channels_for_a_year(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    """By hand: 20 words at ε times the largest distance, 1 for each unit of length; ε·π; ε; all of it twelve times."""
+    vectors = np.random.default_rng(3).normal(size=(24, 3)).astype(np.float32)
+    vocabulary.save(Vocabulary(tuple(f"word{i}" for i in range(24)), vectors), place / "words")
+    farthest = max(np.linalg.norm(vectors[:, None].astype(float) - vectors, axis=2).ravel())
+    month = 20 * 10 * farthest + 20 + 10 * math.pi + 2
+    parts = ["santext:epsilon=10,tokens=20", "purkayastha:epsilon=10,dim=16", "randomized-response:epsilon=2"]
+    asked = [word for part in parts for word in ("--mechanism", part)]
+    asked += ["--words", "words", "--stages", "12", "--users", "5000"]
+    rungs = answer(capsys, "ladder", *asked)["ladder"]
+    assert rung(rungs, "record")["worst_case"] == pytest.approx(month, rel=1e-6)
+    user = rung(rungs, "user")
+    assert user["worst_case"] == pytest.approx(12 * month, rel=1e-6)
+    others = compose([(Purkayastha(16, 10.0), 12), (RandomizedResponse(2.0, 2), 12)], delta=1e-6).epsilon
+    assert user["epsilon"] == pytest.approx(12 * (month - 10 * math.pi - 2) + others, rel=1e-4)
+    assert rung(rungs, "shuffled")["epsilon"] is None and "user's own ε stands" in rung(rungs, "shuffled")["assumption"]
+    shown = printed(capsys, "ladder", *asked)
+    assert f"{12 * month:,.2f}" in shown and ", among 24 words" in shown
+    same = {each.name: each for each in ladder(parts, words="words", stages=12, users=5000)}
+    assert same["user"].worst_case == user["worst_case"] and same["user"].epsilon == user["epsilon"]
+    kept = ["--mechanism", "santext:epsilon=10,tokens=20,length=kept", "--words", "words", "--users", "5000"]
+    assert rung(answer(capsys, "ladder", *kept)["ladder"], "user")["epsilon"] == "inf"
+    public = answer(capsys, "ladder", *kept, "--accept-unprotected", "length: all are alike", "--crowd", "50")["ladder"]
+    assert rung(public, "user")["worst_case"] == pytest.approx(200 * farthest, rel=1e-6)
+    assert rung(public, "shuffled")["epsilon"] is None
 
 
-def test_shuffle_of_an_embedding_with_its_label(capsys: pytest.CaptureFixture[str]) -> None:
-    alone = answer(capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000")
-    both = answer(
-        capsys, "shuffle", "--mechanism", "purkayastha:epsilon=2,dim=16", "--users", "20000", "--label-epsilon", "1"
+def test_a_crowd_shares_what_is_public(capsys: pytest.CaptureFixture[str]) -> None:
+    """A label in clear splits the users; how far, the one who declares it must say."""
+    public = (*PURKAYASTHA, "--users", "67349", "--accept-unprotected", "label: topics are known")
+    assert rung(answer(capsys, "ladder", *public)["ladder"], "shuffled")["epsilon"] is None
+    some = rung(answer(capsys, "ladder", *public, "--crowd", "20000")["ladder"], "shuffled")
+    alike = rung(answer(capsys, "ladder", *PURKAYASTHA, "--users", "20000")["ladder"], "shuffled")
+    assert some["epsilon"] == alike["epsilon"] and some["crowd"] == 20_000
+
+
+def test_a_shuffled_rung_has_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    rungs = answer(capsys, "ladder", *PURKAYASTHA, "--users", "67349", "--delta", "1e-6")["ladder"]
+    assert rung(rungs, "record")["worst_case"] == pytest.approx(4 * math.pi, rel=1e-6)
+    assert rung(rungs, "record")["epsilon"] == pytest.approx(9.38, rel=0.005)  # the issue's table
+    bounds = rung(rungs, "shuffled")["details"]["bounds"]
+    assert 1.0 < bounds["blanket"] <= 1.097 * 1.05 and bounds["variation_ratio"] is None
+    assert rung(rungs, "shuffled")["epsilon"] == min(v for v in bounds.values() if v is not None)
+    both = (*PURKAYASTHA, "--mechanism", "randomized-response:epsilon=1", "--users", "67349")
+    assert rung(answer(capsys, "ladder", *both)["ladder"], "shuffled")["epsilon"] > min(
+        v for v in bounds.values() if v is not None
     )
-    assert both["local_worst_case"] == pytest.approx(alone["local_worst_case"] + 1.0)
-    assert both["epsilon"] > alone["epsilon"]
-
-
-def test_local(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "local", *PURKAYASTHA, "--times", "4")
-    assert found["worst_case"] == pytest.approx(16 * math.pi, rel=1e-6)
-    assert found["methods"]["pld"] == min(found["methods"].values()) == found["epsilon"]
-    assert found["methods"]["basic"] == pytest.approx(found["worst_case"])
-    assert "worst case" in printed(capsys, "local", *PURKAYASTHA)
 
 
 def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "users", "--mechanism", "purkayastha:epsilon=1,dim=16", "--central", "0.04")
+    asked = ("plan", "--mechanism", "purkayastha:epsilon=1,dim=16", "--epsilon", "0.04", "--delta", "1e-6")
+    found = answer(capsys, *asked)
     assert 3000 < found["users"] < 11_000  # by a prototype's blanket 0.040 at n = 10,000; a better bound asks for fewer
+    assert f"{found['users']:,} users delivered, of one crowd" in printed(capsys, *asked)
+    enough = answer(capsys, "ladder", *asked[1:3], "--users", str(found["users"]))
+    assert rung(enough["ladder"], "shuffled")["epsilon"] <= 0.04
+    assert answer(capsys, *asked, "--label-epsilon", "1")["users"] > found["users"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["shuffle", *PURKAYASTHA, "--users", "0"], "users"),
-        (["shuffle", *PURKAYASTHA, "--users", "-3"], "users"),
-        (["shuffle", *PURKAYASTHA, "--users", "2.5"], "not a valid int"),
-        (["shuffle", *PURKAYASTHA, "--users", "100", "--delta", "0"], "--delta: must be above 0"),
-        (["shuffle", *PURKAYASTHA, "--users", "100", "--delta", "1"], "--delta: must be above 0"),
-        (["shuffle", *PURKAYASTHA, "--users", "100", "--delta", "nan"], "--delta: must be above 0"),
-        (["shuffle", "--mechanism", "purkayastha:epsilon=nan,dim=16", "--users", "9"], "epsilon"),
-        (["shuffle", "--mechanism", "purkayastha:epsilon=-1,dim=16", "--users", "9"], "epsilon"),
-        (["shuffle", "--mechanism", "purkayastha:epsilon=4", "--users", "9"], "missing parameter dim"),
-        (["shuffle", "--mechanism", "purkayastha:dim=4", "--users", "9"], "missing parameter epsilon"),
-        (["shuffle", "--mechanism", "identity:dim=16", "--users", "9"], "no privacy loss distribution"),
-        (["shuffle", "--mechanism", "purkayasta", "--users", "9"], "did you mean 'purkayastha'"),
-        (["shuffle", *PURKAYASTHA], "--users"),
-        (["shuffle", *PURKAYASTHA, "--users", "9", "--label-epsilon", "nan"], "epsilon"),
+        (["ladder", *PURKAYASTHA, "--users", "-3"], "users"),
+        (["ladder", *PURKAYASTHA, "--users", "2.5"], "not a valid int"),
+        (["ladder", *PURKAYASTHA, "--users", "100", "--delta", "0"], "--delta: must be above 0"),
+        (["ladder", *PURKAYASTHA, "--users", "100", "--delta", "1"], "--delta: must be above 0"),
+        (["ladder", *PURKAYASTHA, "--users", "100", "--delta", "nan"], "--delta: must be above 0"),
+        (["ladder", "--mechanism", "purkayastha:epsilon=nan,dim=16", "--users", "9"], "epsilon"),
+        (["ladder", "--mechanism", "purkayastha:epsilon=-1,dim=16", "--users", "9"], "epsilon"),
+        (["ladder", "--mechanism", "purkayastha:epsilon=4", "--users", "9"], "missing parameter dim"),
+        (["ladder", "--mechanism", "purkayastha:dim=4", "--users", "9"], "missing parameter epsilon"),
+        (["ladder", "--mechanism", "purkayasta", "--users", "9"], "did you mean 'purkayastha'"),
+        (["ladder", *PURKAYASTHA, "--mechanism", "randomized-response:epsilon=nan"], "epsilon"),
+        (["ladder", *PURKAYASTHA, *PURKAYASTHA], "two mechanisms are of the channel embedding"),
+        (["ladder", *PURKAYASTHA, "--words", "minilm"], "--words: is about texts"),
+        (["ladder", *PURKAYASTHA, "--crowd", "9"], "--crowd: without --users"),
+        (["ladder", "--mechanism", "santext:tokens=9"], "santext: missing parameter epsilon"),
         (
-            ["shuffle", "--mechanism", "randomized-response:epsilon=1", "--users", "9", "--label-epsilon", "1"],
-            "is a label mechanism already",
+            ["ladder", "--mechanism", "privunit:epsilon=1,dim=8", "--accept-unprotected", "label: known"],
+            "give it alone",
         ),
-        (["local", *PURKAYASTHA, "--times", "0"], "--times"),
-        (["local", "--mechanism", "identity:dim=4"], "no privacy loss distribution"),
+        (
+            ["ladder", "--mechanism", "randomized-response:epsilon=1", "--accept-unprotected", "label: known"],
+            "label: is declared public, and released by a mechanism",
+        ),
+        (["ladder", "labelled-demo", "--crowd", "9"], "--crowd goes with --mechanism"),
+        (["ladder", "labelled-demo", "--user", "9"], "--user goes with --ledger"),
         (["ladder"], "give one of FILE.toml"),
         (["ladder", "labelled-demo", *PURKAYASTHA], "give one of FILE.toml"),
         (["ladder", "absent.toml"], "absent.toml: there is no such file"),
@@ -109,9 +137,6 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["ladder", "labelled-demo", "--records", "0"], "--records: must be at least 1"),
         (["ladder", *PURKAYASTHA, "--users", "-1"], "users"),
         (["ladder", "--ledger", "absent.sqlite"], "there is no such file"),
-        (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "0"], "--honest: must be above 0"),
-        (["shuffle", *PURKAYASTHA, "--users", "9", "--honest", "nan"], "--honest: must be above 0"),
-        (["shuffle", *PURKAYASTHA, "--users", "0"], "--users"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--crowd", "3"], "--crowd: is about texts"),
         (["plan", "--epsilon", "0", "--delta", "1e-6", "--users", "10"], "epsilon must be above 0"),
         (["plan", "--epsilon", "nan", "--delta", "1e-6", "--users", "10"], "epsilon"),
@@ -119,7 +144,6 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "0"], "users"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "10", "--dropout", "1"], "--dropout"),
         (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--mechanism", "x"], "unknown mechanism"),
-        (["compare", *PURKAYASTHA, "--delta", "0"], "--delta: must be above 0"),
         (["figur"], "No such command"),
     ],
 )
@@ -247,17 +271,6 @@ def test_labels_in_clear_are_counted_and_what_texts_expose_is_stated() -> None:
     assert texts.crowd(stated=5000, records=1) == 700 and texts.crowd(stated=60, records=1) == 60
     randomized = replace(texts, classes=None)
     assert randomized.crowd(stated=60, records=1) == 60 and randomized.crowd(stated=None, records=1) is None
-
-
-def test_who_is_not_honest_hides_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    some = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "20000", "--honest", "0.25")
-    fewer = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "5000")
-    assert (some["users"], some["honest"], some["crowd"], fewer["crowd"]) == (20_000, 0.25, 5000, 5000)
-    assert some["epsilon"] == fewer["epsilon"]
-    text = printed(capsys, "shuffle", *PURKAYASTHA, "--users", "20000", "--honest", "0.25")
-    assert "20,000 users delivered, a crowd of 5,000 honest ones" in text
-    nobody = answer(capsys, "shuffle", *PURKAYASTHA, "--users", "3", "--honest", "0.1")
-    assert nobody["crowd"] == 1 and nobody["epsilon"] == nobody["local_epsilon"]
 
 
 def test_the_published_procedure_is_a_trusted_simulation() -> None:
@@ -400,14 +413,3 @@ def test_what_is_no_ledger(content: bytes, capsys: pytest.CaptureFixture[str], p
     (place / "bad.sqlite").write_bytes(content)
     assert cli.main(["budget", "ladder", "--ledger", "bad.sqlite"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_what_is_said_at_delta_is_proved_at_delta() -> None:
-    """Ten thousand draws from tables, whose densities are off by e^(±numeric), have a δ larger by that factor."""
-    purkayastha = Purkayastha(16, 4.0)
-    plain = compose([(purkayastha, 10_000)], delta=1e-6)
-    assert plain.delta > 1e-6 * (1 + 1e-4)
-    said = local([purkayastha], times=10_000, delta=1e-6)
-    assert said["epsilon"] > plain.epsilon and said["methods"]["pld"] >= said["epsilon"]
-    least = 1e-6 * math.exp(-10_000 * purkayastha.guarantee.numeric_epsilon)
-    assert compose([(purkayastha, 10_000)], delta=least).delta <= 1e-6 * (1 + 1e-12)

@@ -177,8 +177,8 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["audit", "--command", "true", "--timeout", "-5"], "--timeout -5: must be seconds above 0"),
         (["audit", "--verify", "no.json", "--seed", "-1"], "--seed -1: must be at least 0"),
         (
-            ["budget", "users", "--mechanism", "purkayastha:epsilon=4,dim=16", "--central", "0"],
-            "--central 0: must be above 0",
+            ["budget", "plan", "--mechanism", "purkayastha:epsilon=4,dim=16", "--epsilon", "0", "--delta", "1e-6"],
+            "epsilon must be above 0",
         ),
         (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),
     ],
@@ -370,7 +370,7 @@ def test_the_command_itself_exits_with_2() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("sottovoce sim", ["simulate"]), ("sottovoce budget l", ["ladder", "local"]), ("sottovoce init --fr", ["--from"])],
+    [("sottovoce sim", ["simulate"]), ("sottovoce budget l", ["ladder"]), ("sottovoce init --fr", ["--from"])],
 )
 def test_a_shell_completes_what_is_typed(
     typed: str, offered: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

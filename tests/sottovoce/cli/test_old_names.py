@@ -21,8 +21,8 @@ SANTEXT = ["sanitize", "--mechanism", "santext", "--epsilon", "5", "--set", "sto
         (SANTEXT, ["text", "sanitize", "--mechanism=santext:epsilon=5,stop_words=keep", "--in", "a"]),
         (["budget", "report", "x.toml"], ["report", "x.toml"]),
         (
-            ["budget", "local", "--mechanism=privunit", "--epsilon=3", "--dim=32"],
-            ["budget", "local", "--mechanism=privunit:epsilon=3,dim=32"],
+            ["budget", "ladder", "--mechanism=privunit", "--epsilon=3", "--dim=32"],
+            ["budget", "ladder", "--mechanism=privunit:epsilon=3,dim=32"],
         ),
         (
             ["budget", "plan", "--epsilon", "1", "--dim", "8"],
@@ -48,9 +48,13 @@ def test_every_new_name_is_a_command() -> None:
 
 
 def test_an_old_command_runs_and_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["budget", "local", "--mechanism", "randomized-response", "--epsilon", "2"]) == 0
+    assert cli.main(["budget", "ladder", "--mechanism", "randomized-response", "--epsilon", "2"]) == 0
     captured = capsys.readouterr()
-    assert "ε = 2" in captured.out and captured.err.count("\n") == 1 and "randomized-response:epsilon=2" in captured.err
+    assert (
+        "epsilon = 2" in captured.out
+        and captured.err.count("\n") == 1
+        and "randomized-response:epsilon=2" in captured.err
+    )
 
 
 def test_help_fits_one_screen_and_each_command_has_one_line() -> None:

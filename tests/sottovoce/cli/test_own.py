@@ -69,8 +69,8 @@ def test_editors_take_a_place_and_what_is_installed():
 
 
 def test_budgets_and_plans(capsys):
-    assert main(["budget", "local", "--mechanism", "quiet-coin:epsilon=2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["worst_case"] == 2.0
+    assert main(["budget", "ladder", "--mechanism", "quiet-coin:epsilon=2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ladder"][-2]["worst_case"] == 2.0
     asked = ["budget", "plan", "--mechanism", "quiet.noise:Direction:dim=4", "--users", "20000"]
     assert main([*asked, "--epsilon", "1", "--delta", "1e-6", "--label-epsilon", "1", "--json"]) == 0
     (split,) = json.loads(capsys.readouterr().out)["splits"]
@@ -153,7 +153,8 @@ def test_a_ladder_leaves_out_nothing_that_is_released(tmp_path, monkeypatch, cap
     assert main([*asked, "--json"]) == 0
     rungs = {rung["rung"]: rung for rung in json.loads(capsys.readouterr().out)["ladder"]}
     assert rungs["answer"]["worst_case"] == rungs["user"]["worst_case"] == 3.0
-    for wrong in ([*asked, "--label-epsilon", "1"], [*asked[:3], "quiet.noise:Writes", *asked[4:6], "--users", "9"]):
+    label = ["--mechanism", "randomized-response:epsilon=1"]
+    for wrong in ([*asked, *label], [*asked[:3], "quiet.noise:Writes", *asked[4:6], "--users", "9"]):
         assert main(wrong) == 2
         said = capsys.readouterr()
         assert said.out == "" and said.err.count("\n") == 1 and "sottovoce: " in said.err

@@ -76,7 +76,7 @@ def test_a_protocol_is_stacked_and_taken_away(person: Person) -> None:
     person.clicks("stack-add", "a class by randomized-response")
     person.changes("rounds", "3")
     person.browser.wait("document.getElementById('takeaway').innerText.includes('--stages 3')")
-    assert "--label-epsilon 2" in person.reads("takeaway")
+    assert "--mechanism randomized-response:epsilon=2" in person.reads("takeaway")
     person.types("a secret sentence")
     person.does(KEEP)
     person.clicks("share", "Saved, without your sentence.")

@@ -108,7 +108,7 @@ def test_what_a_protocol_costs(newcomer: Newcomer) -> None:
     errs(
         "budget ladder --mechanism purkayastha:epsilon=-1,dim=16", "purkayastha: epsilon must be from 0 to 1000, got -1"
     )
-    errs("budget shuffle --mechanism purkayastha:epsilon=4,dim=16", "Missing option '--users'.")
+    errs("budget plan --mechanism purkayastha:dim=16 --epsilon 1 --delta 1e-6", "--users: say how many are invited")
     assert "14.57" in types(one)
 
     charged(home)
@@ -122,7 +122,7 @@ def test_what_a_protocol_costs(newcomer: Newcomer) -> None:
     user = EMBEDDINGS * WORST[0] + TEXTS * WORST[1]
     assert rungs["user"]["worst_case"] == pytest.approx(user)
     exact = compose([(VECTOR, EMBEDDINGS), (TEXT, TEXTS)], delta=DELTA).epsilon
-    assert ladder(VECTOR, None, records=EMBEDDINGS, users=None, delta=DELTA)[5].epsilon < exact < user
+    assert ladder(VECTOR, records=EMBEDDINGS, delta=DELTA)[5].epsilon < exact < user
 
 
 def test_whether_it_is_so(newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch) -> None:
