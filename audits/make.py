@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from simulations.errors import UserError  # noqa: E402
 from simulations.output.jsonable import json_ready  # noqa: E402
+from sottovoce.adversary.audit.measure import NOT_FOUND, VIOLATED  # noqa: E402
 from sottovoce.adversary.audit.run import audit_command, verify  # noqa: E402 - after the path
 
 HERE = ROOT / "audits"
@@ -155,7 +156,7 @@ def _line(row: dict[str, Any], result: dict[str, Any]) -> str:
     if result.get("sequential"):
         bound = f"{'> ' + bound if result['violated'] else 'none'} in {shown['draws']:,} draws"
         share = ""
-    said = "holds"
+    said = NOT_FOUND
     if result["violated"]:
         said = f"[violated](gallery/{row['name']}.json)"
         said += "" if first is shown else f", {shown['about']}"
@@ -173,8 +174,10 @@ A row has the version that a package registry had, the claim as the software's d
 ε that is claimed of the pair of inputs that was found (at the claim's δ where it has one), the ε that was measured from
 below, and its share of the claim. A claim that falls was measured again on new draws, has a certificate (the link;
 `sottovoce audit --verify FILE`, from the repository's root), and is described below, with where the claim is made and
-what was not tested. An audit of a sound mechanism raises an alarm with probability at most 1e-3. A row that holds says
-that these draws, of this pair and by these tests, show no more: no proof. Where draws are dear the audit is
+what was not tested. An audit of a true claim raises an alarm with probability at most 1e-3. *No violation found* says
+that these draws, of this pair and by these tests, show no more: no proof. It does not test other inputs, such as one
+direction of a vector, batches of other sizes than those drawn, or
+[rare leaks](../how-to/audit-package.md#what-it-finds-and-what-not). Where draws are dear the audit is
 [sequential](../how-to/sequential-audits.md): it stops at the first violation, which says that ε is above the claim, and
 after how many draws. All figures are also in [gallery.json](gallery.json).
 
@@ -203,7 +206,7 @@ def written(given: dict[str, Any], asked: argparse.Namespace) -> int:
             print(f"{row['name']}: {error}", file=sys.stderr)
             failed = 1
             continue
-        said = "violated" if done[row["name"]]["violated"] else "holds"
+        said = VIOLATED if done[row["name"]]["violated"] else NOT_FOUND
         print(f"{row['name']}: {said}, {done[row['name']]['seconds']} s", file=sys.stderr)
         kept = {name: done[name] for name in names if name in done}
         JSON.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

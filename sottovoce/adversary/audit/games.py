@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import accumulate, cycle, product
 from typing import Any, cast
 
 import numpy as np
@@ -36,6 +36,8 @@ _REACH = 14.0
 _POINTS = 48
 #: Draws at once.
 _CHUNK = 2**17
+#: Rows of a batch that are also drawn in batches of these sizes in turn.
+_BATCH, _SIZES = 512, (1, 2, 3, 5, 8, 13)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,8 @@ class Game:
         share: Share of the requested draws to make, above the least number. It is smaller if a draw is a whole
             simulation.
         gaussian: Whether the claim is a Gaussian's curve, so that a bound of its μ is one of ε at every δ.
+        differing: Function of a seed that counts the rows of a batch that differ in small batches; None if draws
+            cannot be repeated.
     """
 
     name: str
@@ -83,6 +87,7 @@ class Game:
     law: PairClaim | None = None
     share: float = 1.0
     gaussian: bool = False
+    differing: Callable[[int], int] | None = None
 
     @property
     def claims(self) -> tuple[PairClaim, ...]:
@@ -129,15 +134,28 @@ def streams(name: str, side: int, n: int, seed: int, start: int = 0) -> Simulate
     return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage=f"audit {name}", channel=f"side {side}")
 
 
-def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> Callable[[int, int, int], NDArray[Any]]:
-    """Return draws in pieces of bounded memory, made by sample(side, n, rng)."""
+def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> dict[str, Callable[..., Any]]:
+    """Return a game's draws, by sample(side, n, rng): in pieces of bounded memory, and of a batch beside small ones.
+
+    A row's draw depends on its input and its own uniforms alone. So a mechanism that answers in clear for one row, or
+    leaks at every 499th place or call, draws some rows of a batch otherwise than in small batches.
+    """
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         starts = range(0, n, _CHUNK)
         pieces = [(at, min(_CHUNK, n - at)) for at in starts]
         return np.concatenate([sample(side, size, streams(name, side, size, seed, at)) for at, size in pieces])
 
-    return draw
+    def differing(seed: int) -> int:
+        batch, found = sample(0, _BATCH, streams(name, 0, _BATCH, seed)), 0
+        for at, size in zip(accumulate(cycle(_SIZES), initial=0), cycle(_SIZES), strict=False):
+            if (rows := batch[at : at + size]).size == 0:
+                return found
+            few = sample(0, len(rows), streams(name, 0, len(rows), seed, at))
+            found += sum(not np.array_equal(row, one) for row, one in zip(rows, few, strict=True))
+        return found
+
+    return {"draw": draw, "differing": differing}
 
 
 # --- embeddings
@@ -179,7 +197,7 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         pair=shown,
         worst=mechanism.guarantee.worst_case(),
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
-        draw=_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
+        **_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
         fits=(
             known(ratio) if closed else learned,
             *(() if grid is None else (looked_at(grid.step), boosted(grid.step))),
@@ -239,7 +257,7 @@ def finite_game(
         worst=guarantee.worst_case(declared=guarantee.exposes) if worst is None else worst,
         theorem=claim(mechanism.privacy_loss(distance) if loss is None else loss, guarantee, delta),
         law=law,
-        draw=_drawn(f"{name} {_about(mechanism)} {shown}", sample),
+        **_drawn(f"{name} {_about(mechanism)} {shown}", sample),
         fits=(fit,),
     )
 

@@ -1,4 +1,4 @@
-"""Measurement of an audit: bounds of ε and δ for each game, and whether its claims hold.
+"""Measurement of an audit: bounds of ε and δ for each game, whether a claim is violated, and what was not tested.
 
 Every figure that can raise an alarm is wrong with probability at most alpha. All alphas sum to `FAMILY` (Bonferroni),
 whatever the dependence between the figures.
@@ -18,8 +18,10 @@ from sottovoce.adversary.estimators import audit as adversary
 
 log = logging.getLogger(__name__)
 
-#: Largest probability that an audit of sound mechanisms raises any alarm.
+#: Largest probability that an audit of true claims raises any alarm.
 FAMILY = 1e-3
+#: Verdicts. An audit never shows that a claim is true.
+VIOLATED, NOT_FOUND, NO_CLAIM = "violated", "no violation found", "no claim"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Finding:
         reach: Largest ε that this number of draws can show.
         delta: δ of the audit.
         fitted: Scores behind the events.
+        differ: Number of rows that a mechanism draws otherwise in small batches than in a large one.
     """
 
     game: Game
@@ -68,17 +71,18 @@ class Finding:
     reach: float
     delta: float
     fitted: tuple[adversary.Score, ...]
+    differ: int = 0
 
     @property
     def verdict(self) -> str:
-        """Return "violated", "holds", or "no claim" if nothing is promised."""
+        """Return the verdict. A row that depends on others is a violation: a claim is about one row alone."""
         if not self.game.claims:
-            return "no claim"
-        return "violated" if self.violations else "holds"
+            return NO_CLAIM
+        return VIOLATED if self.violations or self.differ else NOT_FOUND
 
     @property
     def violations(self) -> list[tuple[float, float, adversary.Event, adversary.Counts]]:
-        """Return the claimed points (ε, δ) that do not hold, each with the event that shows it."""
+        """Return the claimed points (ε, δ) that are violated, each with the event that shows it."""
         theorem = self.game.theorem
         bounds = ((theorem.pure, 0.0, self.pure), (theorem.at_delta, self.delta, self.at_delta))
         return [
@@ -122,6 +126,7 @@ def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[
             reach=adversary.largest(n, alpha),
             delta=audit.delta,
             fitted=found.fitted,
+            differ=0 if game.differing is None else game.differing(audit.seed),
         )
         findings.append(finding)
         log.info(f"{game.name} ({game.about}): ε at least {finding.pure.epsilon:.3g}, {finding.verdict}")
@@ -136,6 +141,19 @@ def _numeric(delta: float, epsilon: float) -> float:
 def _of_mu(finding: Finding) -> float:
     """Return ε at the audit's δ of the refuted Gaussian curve; 0 if none is claimed."""
     return gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
+
+
+def not_tested(draws: int, alpha: float) -> list[str]:
+    """Return what an audit of so many draws of each input does not test, in sentences without a full stop."""
+    half = max(1, draws - draws // 2)
+    rarest = 1 / float(adversary.high(0, half, alpha / 2))
+    return [
+        "inputs beside the pair of each row, so no fault at one value or one direction of a vector",
+        f"rare leaks: no event with a probability below about e^ε/{rarest:,.0f} can show one, and one that both inputs "
+        "give must be more frequent",
+        "sizes of a batch and numbers of draws in a row that were not drawn, and faults that come with time or load",
+        "more than three bits or coordinates of a release together",
+    ]
 
 
 def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figures: int) -> dict[str, Any]:
@@ -154,7 +172,8 @@ def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figur
         "false_alarm_rate": family,
         "tests": figures,
         "confidence_each": 1 - family / figures,
-        "violated": sum(each["verdict"] == "violated" for each in entries),
+        "violated": sum(each["verdict"] == VIOLATED for each in entries),
+        "not_tested": not_tested(max((each.get("draws", 0) for each in entries), default=0), family / figures),
         "entries": entries,
     }
 
@@ -165,7 +184,7 @@ def entry(finding: Finding) -> dict[str, Any]:
     return {
         "name": game.name,
         "about": game.about,
-        "pair": game.pair,
+        "pair": game.pair + (f"; {finding.differ} rows differ in small batches" if finding.differ else ""),
         "worst_case": game.worst,
         "claimed": game.theorem.pure,
         "exact": None if game.law is None else game.law.pure,

@@ -1,8 +1,8 @@
 """Audit: claimed and measured values side by side, and whether any claim is violated.
 
 Every figure that can raise an alarm is wrong with probability at most alpha. All alphas sum to `FAMILY` (Bonferroni),
-whatever the dependence between the figures. So a whole audit of sound mechanisms raises any alarm with probability at
-most 1e-3.
+whatever the dependence between the figures. So a whole audit of true claims raises any alarm with probability at most
+1e-3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.run import audit_source, check_seed
 from sottovoce.adversary.audit.external.source import Function, program
 from sottovoce.adversary.audit.games import Game
-from sottovoce.adversary.audit.measure import FAMILY, Audit, entry, measure, tests
+from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, tests
 from sottovoce.adversary.audit.measure import results as results_of
 from sottovoce.adversary.audit.plugin import games_of
 from sottovoce.adversary.audit.plugin import names as mechanisms
@@ -68,7 +68,8 @@ def check(audit: Audit) -> None:
 def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
     """Measure everything that is requested: one entry a game, and one for each client's ledger.
 
-    `violated` counts the claims that do not hold. False alarms make it positive with probability at most `family`.
+    `violated` counts the claims that were found to be violated, and `not_tested` names what the audit cannot find.
+    False alarms make `violated` positive with probability at most `family`.
 
     Args:
         audit: Settings of the audit.
@@ -103,7 +104,7 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
                 "pair": f"{charged.releases:,} releases, {charged.charges:,} of them charged as they left",
                 "releases": charged.releases,
                 "charges": charged.charges,
-                "verdict": "holds" if charged.releases == charged.charges else "violated",
+                "verdict": NOT_FOUND if charged.releases == charged.charges else VIOLATED,
             }
         )
     return results_of(audit, entries, family=family, figures=figures)
@@ -134,8 +135,7 @@ def audit(
         out: Folder for audit.json, audit.md and certificates, new or empty.
 
     Returns:
-        The results of `run`, with infinities as floats. `violated` counts the claims that do not hold. For a function,
-        `certificates` has each violation.
+        The results of `run`, with infinities as floats. For a function, `certificates` has each violation.
 
     Raises:
         UserError: `check` raises it.
@@ -246,7 +246,7 @@ def table(results: dict[str, Any]) -> str:
             cells = [name, e["pair"], *[""] * 8, e["verdict"]]
         else:
             shown = [d for d in e["deltas"] if d["what"] == "shown"]
-            if e["verdict"] == "violated":
+            if e["verdict"] == VIOLATED:
                 shown = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or shown
             at = (
                 ""
@@ -269,10 +269,10 @@ def table(results: dict[str, Any]) -> str:
         rows.append(cells)
     said = (
         f"{results['violated']} of {len(results['entries'])} entries violated. δ = {results['delta']:g}. "
-        f"{results['tests']} figures can raise an alarm, each with confidence {results['confidence_each']:.7f}: sound "
-        f"mechanisms raise any with probability at most {results['false_alarm_rate']:g}. A measured ε is a lower "
-        "bound: what was not found is not thereby absent. A worst case is between inputs that agree in what the "
-        "mechanism exposes; between others it is ∞."
+        f"{results['tests']} figures can raise an alarm, each with confidence {results['confidence_each']:.7f}: true "
+        f"claims raise any with probability at most {results['false_alarm_rate']:g}. A measured ε is a lower bound: no "
+        "violation found is no proof. A worst case is between inputs that agree in what the mechanism exposes; between "
+        f"others it is ∞. Not tested: {'; '.join(results['not_tested'])}."
     )
     return "\n".join([markdown(HEADINGS, rows), "", said])
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from mechanisms.messages.wire import request_to_record
 from sottovoce.adversary.audit.clients import WIDTH, Clients
+from sottovoce.adversary.audit.measure import NO_CLAIM, NOT_FOUND, VIOLATED
 from sottovoce.adversary.estimators.timing import Told
 
 TIMING = "client-timing"
@@ -67,7 +68,7 @@ class Timed:
             "apart": told.apart,
             "noise": told.noise,
             "confidence": 1 - alpha,
-            "verdict": "no claim" if not self.promised else "violated" if broken else "holds",
+            "verdict": NO_CLAIM if not self.promised else VIOLATED if broken else NOT_FOUND,
         }
 
 

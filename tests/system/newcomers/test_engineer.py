@@ -152,7 +152,7 @@ def test_a_mechanism_of_his_own(engineer: Newcomer, monkeypatch: pytest.MonkeyPa
             "his_noise:Con: cannot be imported (AttributeError: module 'his_noise' has no attribute 'Con'); is its "
             "package installed, or its folder on PYTHONPATH?",
         )
-        assert "holds" in engineer.types("audit --mechanism his_noise:Coin --draws 20000")
+        assert "no violation found" in engineer.types("audit --mechanism his_noise:Coin --draws 20000")
         own = "simulate study.toml --set arm.0.label.mechanism=his_noise:Coin"
         engineer.errs(
             f"{own} --set arm.0.label.epsilon=4 --out own",

@@ -42,7 +42,7 @@ class Drawer:
         pieces = [self._request(x, min(BATCH, n - at)) for at in range(0, n, BATCH)]
         return np.concatenate(pieces)
 
-    def both(self, x: Any, other: Any, n: int) -> tuple[FloatArray, FloatArray]:
+    def both(self, x: Any, other: Any, n: int, *, alone: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return new draws at each of two inputs, (n, 1 + f) each.
 
         Requests alternate between the inputs, with the first one by a coin each time. So any drift during the draws is
@@ -52,8 +52,9 @@ class Drawer:
             x: First input.
             other: Second input.
             n: Draws of each input.
+            alone: Whether each draw is a request.
         """
-        step = 1 if self.source.claim.time else BATCH
+        step = 1 if alone or self.source.claim.time else BATCH
         found: tuple[list[FloatArray], list[FloatArray]] = ([], [])
         for at in range(0, n, step):
             for side in self.rng.permutation(2):

@@ -113,7 +113,7 @@ def audited(source: Source, *, seed: int, family: float) -> tuple[dict[str, Any]
         "draws": 1,
         "confidence": 1 - alpha,
         "reach": np.inf,
-        "verdict": "violated" if broken else "holds",
+        "verdict": "violated" if broken else "no violation found",
     }
     evidence = {"canaries": canaries, "guesses": guesses, "right": right, "epsilon": epsilon, "mu": mu}
     return entry, evidence if broken else None

@@ -17,16 +17,17 @@ from sottovoce.adversary.audit.games import Game
 
 FloatArray = NDArray[np.float64]
 
-#: Names of the measurements: a draw, and a draw beside another one at an input that the adversary knows. The noise of
-#: the known draw must not be in the other.
-DRAW, BESIDE = "a draw", "beside a known draw"
+#: Names of the measurements: a draw, a draw beside another one at an input that the adversary knows, whose noise must
+#: not be in the other, and a draw that was requested alone, not with thousands of others.
+DRAW, BESIDE, ALONE = "a draw", "beside a known draw", "a draw alone"
 
 
 def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
-    """Return the games of a pair: a draw, and a draw beside another at its first input, which the adversary knows.
+    """Return the games of a pair: a draw, one beside a known draw at its first input, and one that is requested alone.
 
     The second game finds repeated noise. If each request has its own randomness, the known draw says nothing, and the
-    claim is the same. Claims about time have the first game only.
+    claim is the same. The third has few draws, each a request. Claims about time have the first game only, of draws
+    alone.
     """
     claim = drawer.source.claim
     made = Game(
@@ -41,7 +42,8 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
     )
     if claim.time:
         return [made]
-    return [made, replace(made, about=BESIDE, draw=_drawn(drawer, pair, BESIDE), share=0.25)]
+    others = ((BESIDE, 0.25), (ALONE, 0.0))
+    return [made, *(replace(made, about=what, draw=_drawn(drawer, pair, what), share=share) for what, share in others)]
 
 
 def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], NDArray[Any]]:
@@ -57,9 +59,9 @@ def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], N
 
 
 def rows_of(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, FloatArray]:
-    """Return new rows (n, 1 + f) under each input of a pair, of DRAW or BESIDE."""
-    found = drawer.both(*pair, n)
-    if what == DRAW:
+    """Return new rows (n, 1 + f) under each input of a pair, of DRAW, BESIDE or ALONE."""
+    found = drawer.both(*pair, n, alone=what == ALONE)
+    if what != BESIDE:
         return found
     known = drawer.both(pair[0], pair[0], n)  # their log-ratio of densities, if there is one, is 0
     return drawer.reader.beside(found[0], known[0]), drawer.reader.beside(found[1], known[1])

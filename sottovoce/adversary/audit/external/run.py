@@ -14,7 +14,7 @@ from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
 from sottovoce.adversary.audit.external.sequential import Searched, search
 from sottovoce.adversary.audit.external.source import Source, shown
 from sottovoce.adversary.audit.external.spaces import Pair
-from sottovoce.adversary.audit.measure import FAMILY, Audit, entry, measure, results, tests
+from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, results, tests
 from sottovoce.adversary.estimators.audit import MIN_DRAWS
 
 #: Limits of the draws of each input. A half of them is for the search, and a quarter of the rest for a pair of draws.
@@ -109,7 +109,7 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
         "draws": drawer.drawn,
         "confidence": 1 - family,
         "reach": math.inf,
-        "verdict": "holds" if stopped is None else "violated",
+        "verdict": NOT_FOUND if stopped is None else VIOLATED,
     }
     kept = []
     if stopped is not None:

@@ -211,7 +211,7 @@ def amplified(monkeypatch, kind):
 )
 def test_noise_at_two_thirds_of_its_scale(monkeypatch, kind):
     """Found in every game of the mechanism: of the spherical ones at m' = 16, ε = 4."""
-    assert verdicts(entries(kind.name)) == {"holds"}
+    assert verdicts(entries(kind.name)) == {"no violation found"}
     amplified(monkeypatch, kind)
     found = entries(kind.name)
     assert verdicts(found) == {"violated"}
@@ -236,20 +236,20 @@ def statistics(draws=100_000):
 def test_the_one_vector_through_the_client_is_tight():
     worst, beside, number = statistics(draws=80_000)
     assert worst["claimed"] == pytest.approx(2) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
-    assert verdicts((worst, beside, number)) == {"holds"}
+    assert verdicts((worst, beside, number)) == {"no violation found"}
     assert number["claimed"] == 0  # of the number of records nothing is to be seen
 
 
 def test_noise_at_two_thirds_of_its_scale_in_the_one_vector(monkeypatch):
     amplified(monkeypatch, PrivUnit)
     worst, _, number = statistics()
-    assert worst["verdict"] == "violated" and number["verdict"] == "holds"
+    assert worst["verdict"] == "violated" and number["verdict"] == "no violation found"
 
 
 def test_the_answer_through_the_client_is_tight_and_one_at_three_halves_of_its_scale_is_found(monkeypatch):
     worst, beside = (e for e in entries("client-answer", draws=40_000) if "measured" in e)
     assert worst["claimed"] == pytest.approx(1.5) and 0.8 * worst["claimed"] <= worst["measured"] <= worst["claimed"]
-    assert verdicts((worst, beside)) == {"holds"}
+    assert verdicts((worst, beside)) == {"no violation found"}
     amplified(monkeypatch, RandomizedResponse)
     assert next(e for e in entries("client-answer", draws=40_000) if "measured" in e)["verdict"] == "violated"
 
@@ -298,10 +298,10 @@ def test_leaks_beside_the_likelihood(kind, leak, monkeypatch):
     assert found.verdict == "violated" and found.pure.epsilon > 5
     if leak == "lowest bits of two":  # their exclusive or: no linear score sees it
         (missed,) = audit.measure([replace(game, fits=game.fits[:2])], Audit(), family=WHOLE)
-        assert missed.verdict == "holds"
+        assert missed.verdict == "no violation found"
     if leak == "lowest bit":
         (missed,) = audit.measure([blind], Audit(), family=WHOLE)
-        assert missed.verdict == "holds"
+        assert missed.verdict == "no violation found"
 
 
 @pytest.mark.parametrize("leak", LEAKS)
@@ -363,7 +363,7 @@ def test_a_label_released_unperturbed_in_one_per_cent_of_cases(monkeypatch):
 
 def test_a_word_outside_the_vocabulary_passed_through(monkeypatch):
     """Found by the client's texts, though no law says how likely such an output is."""
-    assert verdicts(entries("client-text", draws=20_000)) == {"holds"}
+    assert verdicts(entries("client-text", draws=20_000)) == {"no violation found"}
     sample = TextMechanism.sample
 
     def passing(self, x, *, rng, **private):
@@ -383,7 +383,9 @@ def test_santext_without_the_half(monkeypatch):
     vectors[0, 0] += 1.5
     vocabulary = Vocabulary(tuple(f"w{i}" for i in range(21)), vectors)
     sound = SanText(1.0, vocabulary)
-    assert [f.verdict for f in audit.measure([audit_games.word_game(sound, 1e-3)], Audit(draws=100_000))] == ["holds"]
+    assert [f.verdict for f in audit.measure([audit_games.word_game(sound, 1e-3)], Audit(draws=100_000))] == [
+        "no violation found"
+    ]
 
     made = exponential.exponential
     monkeypatch.setattr(exponential, "exponential", lambda words, epsilon, *rest: made(words, 2 * epsilon, *rest))
@@ -407,7 +409,7 @@ class Ordered:
 
 def test_a_shuffler_that_keeps_order(monkeypatch):
     """By the place of a row, and by what a user's label then costs; also if it happens to one batch in ten."""
-    assert verdicts(entries("shuffler", draws=20_000)) == {"holds"}
+    assert verdicts(entries("shuffler", draws=20_000)) == {"no violation found"}
     shuffle = audit_client.shuffle
     monkeypatch.setattr(
         audit_client,
@@ -453,7 +455,7 @@ def test_the_command_prints_a_table_and_writes_a_folder(tmp_path, capsys):
     assert main(["audit", "--mechanism", "randomized-response", "--draws", "20000", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert "| randomized-response: ε=1, K=10 | two labels | 1 | 1 | 1 |" in printed.out
-    assert "0 of 2 entries violated" in printed.out and "holds" in printed.err
+    assert "0 of 2 entries violated" in printed.out and "no violation found" in printed.err
     assert (out / "audit.md").read_text() == printed.out
     assert json.loads((out / "audit.json").read_text())["violated"] == 0
 
