@@ -130,30 +130,6 @@ def slow(faster: float) -> Draws:
     return draws
 
 
-def trained(noise: float, *, steps: int = 16, clip: float = 0.1) -> Draws:
-    """Full-batch DP-SGD of a logistic model, each of whose records has a feature of its own: noise 4 at 16 steps is
-    μ = 1 of one record more. An input says which records are in; a draw is the model's weights, one of each record."""
-
-    def draws(x: list[int], n: int) -> list[list[float]]:
-        there, found = np.array(x) == 1, []
-        for _ in range(n):
-            w = np.zeros(len(x))
-            for _ in range(steps):
-                gradient = -10 / (1 + np.exp(np.clip(10 * w, -500, 500)))
-                clipped = gradient / np.maximum(1, np.abs(gradient) / clip)
-                w -= 0.01 * (np.where(there, clipped, 0) + RNG.normal(0, noise * clip, len(x)))
-            found.append(w.tolist())
-        return found
-
-    return draws
-
-
-def one_run(canaries: int) -> dict[str, Any]:
-    """The claim of `trained` at noise 4."""
-    inputs = {"records": [0, 1], "count": canaries}
-    return {"mu": 1.0, "delta": 1e-5, "inputs": inputs, "neighbours": "replace", "releases": "vector", "one_run": True}
-
-
 _LABEL = {"epsilon": 1.0, "inputs": LABELS, "releases": "category"}
 _NUMBER = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0}}
 _TWO = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0, "size": 2}, "releases": "vector"}

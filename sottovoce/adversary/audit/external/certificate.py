@@ -15,7 +15,6 @@ import numpy as np
 from simulations.errors import UserError, no_file
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.one_run import ONE_RUN, canaries_of, lower, right_of
 from sottovoce.adversary.audit.external.outputs import Part
 from sottovoce.adversary.audit.external.pairs import BESIDE, DRAW, rows_of
 from sottovoce.adversary.audit.external.sequential import Stopped, beside, points_of
@@ -85,18 +84,6 @@ def certificate_of_bets(
     }
 
 
-def certificate_of_one_run(source: Source, found: Mapping[str, Any], *, seed: int, confidence: float) -> dict[str, Any]:
-    """Return the certificate of training that ran once, JSON-ready.
-
-    Args:
-        source: Source of the draws.
-        found: Measurement.
-        seed: Seed of the audit.
-        confidence: Confidence of the measurement.
-    """
-    return _about(source, 1, seed) | {"what": ONE_RUN, "measured": dict(found) | {"confidence": confidence}}
-
-
 def _about(source: Source, draws: int, seed: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -149,8 +136,6 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     stated = Claim.of(written.get("claim"), "certificate")
     if stated.stated() != source.claim.stated():
         raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
-    if stated.one_run:
-        return _run_again(written, source, seed)
     if "bet" in written:
         return _bet_again(written, source, seed)
     try:
@@ -206,30 +191,6 @@ def _bet_again(written: Mapping[str, Any], source: Source, seed: int | None) -> 
         "claimed": bet.delta,
         "log10_wealth": wealth / math.log(10),
         "draws": drawer.drawn,
-        "seed": seed,
-        "confidence": 1 - CHECKED,
-    }
-
-
-def _run_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
-    """Check by one more run, with its own coins, and the same number of guesses."""
-    claim = source.claim
-    try:
-        guesses, seed = int(written["measured"]["guesses"]), int(written["seed"]) + 1 if seed is None else seed
-        canaries = canaries_of(claim)
-        right = right_of(source, canaries, seed)[guesses]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
-    mu, epsilon = lower(claim, canaries, guesses, right, CHECKED)
-    confirmed = mu > claim.mu if mu is not None and claim.mu is not None else epsilon > (claim.epsilon or 0.0)
-    return {
-        "confirmed": confirmed,
-        "epsilon": epsilon,
-        "claimed": claim.delta,
-        "measured": claim.delta,
-        "hits": right,
-        "misses": guesses - right,
-        "draws": 1,
         "seed": seed,
         "confidence": 1 - CHECKED,
     }

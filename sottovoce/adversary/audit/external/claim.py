@@ -55,8 +55,6 @@ class Claim:
         density: Function of an input and draws that returns the log-density of each draw, up to a constant of all
             inputs. For a program it is true: the program receives {"input": x, "outputs": [draws]} and answers
             {"log_density": [numbers]}. Its ratio is one more score; the audit does not trust it.
-        one_run: Whether the audit requests one draw only: training whose input states which canaries are in, and whose
-            draw is a score of each. inputs are {"records": [0, 1], "count": m}, neighbours "replace".
         name: Name of the mechanism.
         version: Version of the mechanism.
 
@@ -75,7 +73,6 @@ class Claim:
     releases: str = "number"
     time: bool = False
     density: bool | Callable[[Any, Any], Any] = False
-    one_run: bool = False
     name: str = "mechanism"
     version: str = ""
 
@@ -95,7 +92,7 @@ class Claim:
                 raise UserError(f"claim: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if (self.inputs is None) == (isinstance(self.pairs, Sequence) and not self.pairs):
             raise UserError("claim: states inputs or pairs, one of them")
-        for name, kind in (("time", bool), ("one_run", bool), ("name", str), ("version", str)):
+        for name, kind in (("time", bool), ("name", str), ("version", str)):
             if not isinstance(getattr(self, name), kind):
                 raise UserError(f"claim: {name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         if not (isinstance(self.density, bool) or callable(self.density)):

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from simulations.errors import UserError
-from sottovoce.adversary.audit.external import one_run
-from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_bets, certificate_of_one_run
+from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_bets
 from sottovoce.adversary.audit.external.drawer import Drawer
 from sottovoce.adversary.audit.external.pairs import BESIDE, DRAW, games_of
 from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
@@ -58,10 +57,8 @@ def audit_source(
     """
     check_seed(seed)
     least = LEAST if fixed else FEWEST
-    if not source.claim.one_run and not least <= draws <= MOST:
+    if not least <= draws <= MOST:
         raise UserError(f"--draws {draws}: take from {least:,} to {MOST:,} draws")
-    if source.claim.one_run:
-        return _in_one_run(source, seed=seed, family=family)
     claim, drawer = source.claim, Drawer(source, seed)
     pair = _only(source)
     left = draws if pair is not None else draws // 2
@@ -116,15 +113,6 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
         point = stopped.bet.epsilon, stopped.bet.delta
         kept = [certificate_of_bets(source, stopped, point, alpha=family, draws=drawer.drawn, seed=asked.seed)]
     return results(asked, [found], family=family, figures=1) | {"certificates": kept}
-
-
-def _in_one_run(source: Source, *, seed: int, family: float) -> dict[str, Any]:
-    found, evidence = one_run.audited(source, seed=seed, family=family)
-    figures = len(one_run.guesses_of(one_run.canaries_of(source.claim)))
-    sure = found["confidence"]
-    kept = [] if evidence is None else [certificate_of_one_run(source, evidence, seed=seed, confidence=sure)]
-    asked = Audit(draws=1, delta=source.claim.at, seed=seed)
-    return results(asked, [found], family=family, figures=figures) | {"certificates": kept}
 
 
 def _only(source: Source) -> Pair | None:

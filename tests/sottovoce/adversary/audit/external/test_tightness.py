@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mechanisms.guarantee import gaussian_epsilon
 from mechanisms.privunit import PrivUnit
 from mechanisms.streams import SeededUniforms
 from mechanisms.words.santext import SanText
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.games import words, worst_pair
-from sottovoce.adversary.audit.run import audit, verify
+from sottovoce.adversary.audit.run import audit
 from sottovoce.adversary.estimators import audit as adversary
 from tests.support import planted
 
@@ -75,38 +73,6 @@ def test_a_bound_of_mu_is_close_and_below_and_of_nothing_it_is_nothing() -> None
         assert low < adversary.lower_mu(adversary.scores(first, second, adversary.learned), 1e-4) < high
     same = rng.normal(0, 1, (2, 4000, 1))
     assert adversary.lower_mu(adversary.scores(*same, adversary.learned), 1e-4) == 0
-
-
-def test_one_run_of_dp_sgd_on_a_linear_model_shows_half_of_its_epsilon() -> None:
-    claim = Claim.of(planted.one_run(80_000))
-    (entry,) = audit(planted.trained(4.0), claim)["entries"]
-    assert entry["claimed_at_delta"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
-    assert 0.5 * entry["claimed_at_delta"] < entry["measured_at_delta"] < entry["claimed_at_delta"]
-    assert entry["verdict"] == "no violation found" and entry["draws"] == 1
-
-
-def test_training_with_too_little_noise_is_found_in_one_run_and_confirmed_by_another(tmp_path: Path) -> None:
-    claim = Claim.of(planted.one_run(4000))
-    assert audit(planted.trained(1.0), claim, out=tmp_path / "out")["violated"] == 1
-    kept = tmp_path / "out" / "certificate-1.json"
-    assert verify(kept, planted.trained(1.0))["confirmed"] and not verify(kept, planted.trained(4.0))["confirmed"]
-    epsilon = Claim.of({k: v for k, v in planted.one_run(2000).items() if k != "mu"} | {"epsilon": 1.0, "delta": 1e-6})
-    found = audit(planted.trained(1.0), epsilon)
-    assert found["violated"] == 1 and found["entries"][0]["measured_mu"] is None
-
-
-@pytest.mark.parametrize(
-    "spoiled",
-    [{"inputs": [0, 1]}, {"neighbours": "any"}, {"releases": "number"}, {"inputs": {"records": [0, 1], "count": 3}}],
-)
-def test_a_claim_about_one_run_that_is_none_is_one_line(spoiled: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="one_run takes inputs"):
-        audit(planted.trained(4.0), Claim.of(planted.one_run(100) | spoiled))
-
-
-def test_scores_that_are_too_few_are_one_line() -> None:
-    with pytest.raises(UserError, match="is not 100 finite scores"):
-        audit(lambda x, n: [[0.0]], Claim.of(planted.one_run(100)))
 
 
 SIGNS = np.where(np.arange(10) % 2, -1.0, 1.0)
