@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 from scipy.optimize import minimize_scalar
 
@@ -72,14 +71,6 @@ class Target:
         """
         epsilon = self.epsilon / (self.stages * self.records)
         return epsilon, self.delta / self.stages / group_factor(epsilon, self.records)
-
-
-@dataclass(frozen=True)
-class Split:
-    """Point of the frontier: a label ε with the largest embedding ε that fits, or None if none fits."""
-
-    label_epsilon: float
-    embedding_epsilon: float | None
 
 
 def fits(mechanisms: Sequence[Mechanism], target: Target) -> bool:
@@ -237,25 +228,6 @@ def largest(
         else:
             high = middle
     return low
-
-
-def frontier(
-    build: Callable[[float, float], Sequence[Mechanism]], target: Target, label_epsilons: Iterable[float], **limits: Any
-) -> tuple[Split, ...]:
-    """Return the splits of one budget: for each label ε, the largest embedding ε that fits beside it.
-
-    Privacy does not decide which point of the frontier is best: a sweep runs them all.
-
-    Args:
-        build: Function from (embedding ε, label ε) to the mechanisms of one linked release.
-        target: Central budget.
-        label_epsilons: Local ε of the label.
-        **limits: Options of `plan`.
-    """
-    return tuple(
-        Split(label, plan(lambda e, label=label: build(e, label), target, **limits))  # type: ignore[misc]
-        for label in label_epsilons
-    )
 
 
 def users_needed(

@@ -44,7 +44,6 @@ LabelEpsilon = Annotated[
 Users = Annotated[
     int | None, typer.Option("--users", help="Number of users delivered by the shuffler.", show_default=False)
 ]
-Delta = Annotated[float, typer.Option("--delta", help="δ at which ε is computed.")]
 Records = Annotated[
     int | None, typer.Option("--records", help="Maximum number of records of a user.", show_default=False)
 ]

@@ -11,8 +11,6 @@ COMMANDS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("deniability",): ("text", "deniability"),
     ("similarity",): ("text", "similarity"),
     ("bench",): ("dev", "bench"),
-    ("budget", "figures"): ("dev", "figures"),
-    ("budget", "optimal"): ("dev", "optimal"),
     ("budget", "report"): ("report",),
     ("deploy", "request-certificate"): ("deploy", "keys", "request"),
     ("deploy", "sign-certificate"): ("deploy", "keys", "sign"),

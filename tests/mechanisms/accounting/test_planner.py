@@ -11,7 +11,7 @@ from scipy.special import logit
 from mechanisms import Gaussian, Identity, Purkayastha, RandomizedResponse, RandomizedResponsePrior
 from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.ladder import ladder
-from mechanisms.accounting.planner import Split, Target, best_privunit, fits, frontier, plan, users_needed
+from mechanisms.accounting.planner import Target, best_privunit, fits, plan, users_needed
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.privunit import PrivUnit
 
@@ -57,13 +57,6 @@ def test_several_records_and_stages_share_the_budget() -> None:
     assert found < alone
     cost, _ = central_epsilon((Purkayastha(16, found),), users=100_000, delta=DELTA, records=2, stages=2)
     assert 0.9 < cost <= 1.001
-
-
-def test_the_frontier_falls() -> None:
-    points = frontier(joint, Target(1.0, DELTA, 67_349), (0.5, 2.0, 30.0), tolerance=0.1)
-    assert [p.label_epsilon for p in points] == [0.5, 2.0, 30.0]
-    assert points[0].embedding_epsilon > points[1].embedding_epsilon > 1.0
-    assert points[2] == Split(30.0, None)
 
 
 def test_users_needed() -> None:

@@ -218,31 +218,6 @@ def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixt
     assert "no local parameters fit" in capsys.readouterr().err and not Path("q.toml").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.soak
-def test_figures(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.image import imread
-
-    from simulations.analysis import budget_figures
-
-    fewer = {
-        "DELTAS": (1e-5, 1e-7),
-        "USERS": (1000, 100_000),
-        "SHARES": (1.0, 0.01),
-        "ROUNDS": (1, 4),
-        "LABELS": (1.0, 4.0),
-    }
-    for name, values in fewer.items():
-        monkeypatch.setattr(budget_figures, name, values)
-    assert cli.main(["dev", "figures", "--out", "figures", "--users", "20000"]) == 0
-    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert {p.name for p in paths} == {
-        f"{name}.png" for name in ("delta", "users", "crowds", "rounds", "bounds", "split")
-    }
-    for path in paths:
-        assert path.stat().st_size < 100_000 and imread(path).shape[1] > 1500
-
-
 def test_one_gaussian_draw_of_a_whole_text_is_planned_with_its_delta(capsys: pytest.CaptureFixture[str]) -> None:
     """Of Gaussians exactly: as many draws as records and stages are one of a deviation smaller by their root. Beside a
     label, at least what is left of ε, and never more than all of it."""
