@@ -15,7 +15,7 @@ from mechanisms.accounting import privacy_filter
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.channels import CHANNELS
-from mechanisms.checks import is_hex
+from mechanisms.checks import is_hex, whole
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.messages.questions import LISTED
 from mechanisms.messages.refusals import REFUSALS
@@ -103,9 +103,10 @@ class Policy:
         if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
             raise ValueError(f"policy: window must be seconds, from 0 to {_LONGEST_WINDOW:g}, got {self.window!r}")
         for name in ("minimum_users", "releases"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 0:
-                raise ValueError(f"policy: {name} must be a whole number, got {value!r}")
+            value = whole(getattr(self, name))
+            if value is None or value < 0:
+                raise ValueError(f"policy: {name} must be a whole number, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, value)
         for name in ("mechanisms", "accept_unprotected"):
             values = getattr(self, name)
             if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Sized
 from typing import Any, TypeGuard
@@ -37,11 +38,20 @@ def real(owner: str, name: str, value: Any, low: float, high: float) -> float:
     return number
 
 
+def whole(value: object) -> int | None:
+    """Return an integer of any type, as NumPy's, as an int; None for another value: a boolean, or a float as 2.0."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
 def times(owner: str, value: Any) -> int:
     """Return `value` as a number of releases: whole and at least 1; no boolean, and no float as 2.0."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    number = whole(value)
+    if number is None or number < 1:
         raise ValueError(f"{owner}: a number of releases must be whole and at least 1, got {value!r}")
-    return int(value)
+    return number
 
 
 def epsilon(owner: str, value: Any, *, name: str = "epsilon", low: float = 0.0) -> float:
@@ -59,8 +69,8 @@ def one_of(owner: str, name: str, value: Any, allowed: tuple[str, ...]) -> None:
 
 
 def is_number(value: object) -> bool:
-    """Return True if a value from JSON or TOML is a number and not a boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Return True if a value is a number, NumPy's included, and not a boolean."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def is_whole(value: object, low: int, high: int) -> bool:
@@ -89,11 +99,12 @@ def differs(owner: str, distance: float | None) -> bool:
 
 def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
     """Return `value` as an int within [low, high]; no boolean, and no float as 2.0."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    number = whole(value)
+    if number is None:
         raise ValueError(f"{owner}: {name} must be a whole number from {low} to {high}, got {value!r}")
-    if not low <= value <= high:
-        raise ValueError(f"{owner}: {name} must be from {low} to {high}, got {value}")
-    return int(value)
+    if not low <= number <= high:
+        raise ValueError(f"{owner}: {name} must be from {low} to {high}, got {number}")
+    return number
 
 
 def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
-from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT
+from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, Domain
 from mechanisms.guarantee import METRICS, Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss
@@ -72,6 +73,8 @@ class OwnMechanism:
             found = [channel for field, channel in _BY_FIELD.items() if field in named]
             if found:
                 cls.channel = found[0]
+        if "sample" in cls.__dict__:
+            cls.sample = _checked(cls.__dict__["sample"])  # type: ignore[attr-defined]
 
     def draw(self, weights: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
         """Draw one column of each row: (n, K) log-weights, not normalized -> (n,) numbers from 0 to K - 1.
@@ -109,6 +112,27 @@ class OwnMechanism:
             return pure_loss(own.epsilon) if checks.differs(self.name, distance) else no_loss()
         apart = checked_distance(self.name, distance, _DIAMETERS[self.metric])
         return pure_loss(own.epsilon * apart) if apart > 0 else no_loss()
+
+
+def _checked(sample: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `sample` that refuses inputs outside the channel's domain, in one line that names the mechanism."""
+
+    @wraps(sample)
+    def checked(self: Any, x: Any, *args: Any, **more: Any) -> Any:
+        domain = CHANNELS[self.channel].domain
+        if domain is Domain.CLASSES:
+            x = checks.labels(self.name, x, self.classes)
+        elif domain is Domain.TEXT:
+            x = checks.word_ids(self.name, x, self.vocabulary)
+        elif domain is Domain.BALL:
+            x = checks.ball_rows(self.name, x, self.dim)
+        elif getattr(self, "normalize", True):
+            x = checks.unit_rows(self.name, x, self.dim)[0]
+        else:
+            x = checks.rows(self.name, x, self.dim)
+        return sample(self, x, *args, **more)
+
+    return checked
 
 
 def is_reference(name: str) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms import checks
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 WordArray = NDArray[np.uint64]
@@ -209,8 +211,9 @@ class SimulationStreams:
     purpose: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+        if (seed := checks.whole(self.seed)) is None:
             raise ValueError(f"streams: the seed must be a whole number, got {self.seed!r}")
+        object.__setattr__(self, "seed", seed)
 
     def rows(self, users: IntArray, records: IntArray, *, stage: str, channel: str, step: int = 0) -> SimulatedUniforms:
         """Return streams of n rows; users (n,) int64 >= 0, records (n,) int64 in [0, 2^32). No row twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -12,8 +13,25 @@ INTERRUPTED, TERMINATED = (128 + number for number in (signal.SIGINT, signal.SIG
 _MARKS = ((b"\xff\xfe\0\0", "UTF-32"), (b"\0\0\xfe\xff", "UTF-32"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 
 
+#: What a URL has before its host: a name and a password. Keys of object stores contain "/", so it ends at the last "@".
+_CREDENTIALS = re.compile(r"(?<=://)\S*@")
+
+
+def masked(text: str) -> str:
+    """Return a text with "***" in place of names and passwords in its URLs."""
+    return _CREDENTIALS.sub("***@", text)
+
+
+def in_short(error: BaseException) -> str:
+    """Return the message of a library's error in one line of at most 200 characters, or the error's type."""
+    return " ".join(masked(f"{error}").split())[:200] or type(error).__name__
+
+
 class UserError(ValueError):
     """Error of one line: what is wrong, where, and what to do. The command prints it and exits with 2."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(masked(line))
 
 
 def no_file(path: Path) -> UserError:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from simulations.errors import masked
+
 # Nothing here may import NumPy or the mechanisms: commands import it before they know that they will run.
 
 _PACKAGES = ("benchmarks", "client", "mechanisms", "server", "simulations", "sottovoce")
@@ -28,9 +30,9 @@ class _Handler(logging.Handler):
         if self._thread not in (None, record.thread):
             return
         if record.levelno > logging.INFO:
-            self._show(record.getMessage())
+            self._show(masked(record.getMessage()))
         elif (prefix := _PREFIX.get()) is not None:
-            self._show(f"{self._clock()}{prefix}{record.getMessage()}")
+            self._show(f"{self._clock()}{prefix}{masked(record.getMessage())}")
 
 
 @contextmanager

@@ -13,13 +13,13 @@ LONGEST = 2**14
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-def clean_text(text: Text) -> Text:
-    """Truncate a text, or each text of a pair, and replace invalid code points by U+FFFD.
+def clean_text(text: Text, most: int | None = LONGEST) -> Text:
+    """Truncate a text, or each of a pair, to `most` characters (None: all), and replace invalid code points by U+FFFD.
 
     No content of a text can make reading it fail.
     """
     if isinstance(text, str):
-        text = text[:LONGEST]
+        text = text[:most]
         return text if text.isascii() else _HALVES.sub("\ufffd", text)
     first, second = text
-    return str(clean_text(first)), str(clean_text(second))
+    return str(clean_text(first, most)), str(clean_text(second, most))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from mechanisms.checks import is_slug, is_whole
+from mechanisms.checks import is_slug, is_whole, whole
 from mechanisms.messages.questions import LISTED, QUESTIONS, Projection, Question
 from mechanisms.messages.questions.question import Received, require
 from mechanisms.messages.release import Release
@@ -53,6 +53,7 @@ class Request:
         require(isinstance(self.arm, str) and (not self.arm or is_slug(self.arm)), "arm is no slug")
         require(is_slug(self.stage), "stage is no slug")
         require(isinstance(self.split, str) and self.split in SPLITS, "split is neither train nor test")
+        object.__setattr__(self, "minimum_users", whole(self.minimum_users))
         require(is_whole(self.minimum_users, 0, 2**53), "minimum_users is out of range")
         require(isinstance(self.part, tuple) and len(self.part) == 2, "part is not a pair")
         index, count = self.part

@@ -42,7 +42,7 @@ def token_lengths(model: str, texts: Sequence[Text]) -> NDArray[np.int64]:
     special = read_as_text(tokenizer)
     lengths: list[int] = []
     for start in range(0, len(texts), _AT_ONCE):
-        part = [clean_text(text) for text in texts[start : start + _AT_ONCE]]
+        part = [clean_text(text, None) for text in texts[start : start + _AT_ONCE]]
         lengths += map(len, encoded(tokenizer, part, special))
     return np.array(lengths, dtype=np.int64)
 

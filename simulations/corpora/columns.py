@@ -8,6 +8,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -282,6 +283,14 @@ def shown(name: str) -> str:
     return spelled(name) if is_number(plain) or headers.is_name(plain) else f"of {len(name)} characters"
 
 
+def as_numbers(values: Iterable[Any]) -> list[Any]:
+    """Return values with integers and floats in place of decimals, as databases export numbers."""
+    return [
+        (int(value) if value == value.to_integral_value() else float(value)) if isinstance(value, Decimal) else value
+        for value in values
+    ]
+
+
 def kind(value: object) -> str:
     """Return the kind of a value for errors. The value itself is a person's and is never shown."""
     if is_missing(value):
@@ -297,7 +306,7 @@ def kind(value: object) -> str:
         (list, "a list"),
         (datetime.date | datetime.time | datetime.timedelta, "a time"),
     )
-    return next((said for kinds_, said in kinds if isinstance(value, kinds_)), "something else")
+    return next((said for kinds_, said in kinds if isinstance(value, kinds_)), f"a {type(value).__name__}")
 
 
 def _refused(part: Columns, row: int, why: str) -> str:

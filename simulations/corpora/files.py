@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from client.store.text_column import TextColumnWriter
 from simulations.corpora import headers, reading
-from simulations.corpora.columns import Columns, RowNames, make_corpora, require_columns
+from simulations.corpora.columns import Columns, RowNames, as_numbers, make_corpora, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
@@ -157,12 +157,16 @@ def _renamed(train: list[str], test: list[str], text: str) -> dict[str, str]:
 
 def _kind(file: Path) -> str:
     """Return the kind of the file by the end of its name, compressed or not."""
-    return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+    return (Path(file.stem) if _is_compressed(file) else file).suffix.lower()
+
+
+def _is_compressed(file: Path) -> bool:
+    return file.suffix.lower() == ".gz"
 
 
 def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
     kind = _kind(file)
-    if kind not in _READERS or (file.suffix == ".gz" and kind in _TABLES):
+    if kind not in _READERS or (_is_compressed(file) and kind in _TABLES):
         raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}, or text files with .gz behind it")
     return _READERS[kind]
 
@@ -191,7 +195,7 @@ def read(file: Path, wanted: list[str], *, named: bool = True) -> Columns:
 @contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
     """Open the bytes of a file, decompressed, or raise UserError if it is damaged."""
-    if file.suffix != ".gz":
+    if not _is_compressed(file):
         with file.open("rb") as opened:
             yield opened
         return
@@ -285,7 +289,7 @@ def _table(file: Path, wanted: list[str]) -> Columns:
                 table = reader.read_all()
         else:
             table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
-        values = {name: table.column(name).to_pylist() for name in wanted}
+        values = {name: as_numbers(table.column(name).to_pylist()) for name in wanted}
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError):
         raise _damaged(file, "a value cannot be read") from None  # the original error may quote the value
     return Columns(str(file), values, RowNames("row", range(1, table.num_rows + 1)))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from simulations.corpora.columns import Columns, RowNames, make_corpora, require_columns
+from simulations.corpora.columns import Columns, RowNames, as_numbers, make_corpora, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 
@@ -89,7 +89,7 @@ def _read(path: str, name: str, configuration: str | None, split: str, label: st
     require_columns(place, wanted, data.column_names, declared=True)
     named = None if label is None else data.features[label]
     classes = tuple(named.names) if isinstance(named, datasets.ClassLabel) else None
-    values = {column: list(data[column]) for column in wanted}
+    values = {column: as_numbers(data[column]) for column in wanted}
     return Columns(place, values, RowNames("row", range(len(data))), classes)
 
 

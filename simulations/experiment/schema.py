@@ -18,12 +18,19 @@ from server.training.descent import DESCENTS
 from simulations.experiment.arm import Arm
 from simulations.experiment.names import key
 from simulations.experiment.sections import SECTIONS, Public, Section
+from simulations.experiment.values import MOST_SEED
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 #: Keys of the file outside all sections, with their schemas.
 _TOP: dict[str, dict[str, Any]] = {
     "name": {"type": "string", "pattern": r"\S", "description": "Name in tables and folders."},
-    "seed": {"type": "integer", "minimum": 0, "default": 1, "description": "Seed of everything that is drawn."},
+    "seed": {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MOST_SEED,
+        "default": 1,
+        "description": "Seed of everything that is drawn, below 2^64.",
+    },
 }
 
 

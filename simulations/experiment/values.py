@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from client.policy import Policy
 from mechanisms.checks import is_number
+from mechanisms.checks import whole as integer
 from mechanisms.guarantee import EXPOSURES
 from simulations.errors import UserError
 from simulations.experiment.names import either, nearest
@@ -54,16 +57,22 @@ def choice(*names: str) -> Check:
     return Check(check, {"enum": list(names)})
 
 
-def whole(least: int, *, none: bool = False) -> Check:
-    """Return a check for a whole number of at least `least`, or also for "none"."""
+#: Largest whole number of most keys, which floats hold exactly, and largest seed, which torch takes.
+MOST, MOST_SEED = 2**53, 2**64 - 1
+
+
+def whole(least: int, *, most: int = MOST, none: bool = False) -> Check:
+    """Return a check for a whole number from `least` to `most`, or also for "none"."""
 
     def check(value: Any, where: str) -> int | str:
         if none and value == "none":
             return "none"
-        if not _is_whole(value) or value < least:
-            either = '"none" or ' if none else ""
+        number, either = integer(value), '"none" or ' if none else ""
+        if number is None or number < least:
             raise UserError(f"{where}: must be {either}a whole number of at least {least}, got {value!r}")
-        return int(value)
+        if number > most:
+            raise UserError(f"{where}: must be a whole number from {least} to {most}, got {number}")
+        return number
 
     schema = {"type": "integer", "minimum": least}
     return Check(check, {"anyOf": [{"const": "none"}, schema]} if none else schema)
@@ -72,10 +81,10 @@ def whole(least: int, *, none: bool = False) -> Check:
 def _auto_or_wholes(value: Any, where: str) -> tuple[int, ...] | str:
     if value == "auto":
         return "auto"
-    good = isinstance(value, list | tuple) and all(_is_whole(v) and v >= 1 for v in value)
-    if not good or len(set(value)) < len(value):
+    numbers = tuple(map(integer, value)) if isinstance(value, list | tuple) else (None,)
+    if not all(numbers) or min(numbers, default=1) < 1 or len(set(numbers)) < len(numbers):
         raise UserError(f'{where}: must be "auto" or a list of different whole numbers of at least 1, got {value!r}')
-    return tuple(value)
+    return numbers
 
 
 def _interval(value: Any, where: str) -> tuple[float, float]:
@@ -116,14 +125,16 @@ def number(least: float = 0.0, *, above: bool = False, below: float = math.inf, 
 def _auto_or_whole(value: Any, where: str) -> int | str:
     if value == "auto":
         return "auto"
-    if not _is_whole(value) or value < 1:
+    number = integer(value)
+    if number is None or not 1 <= number <= MOST:
         raise UserError(f'{where}: must be "auto" or a whole number of at least 1, got {value!r}')
-    return int(value)
+    return number
 
 
 def _column(value: Any, where: str) -> str | int:
-    if _is_whole(value) and value >= 1:
-        return int(value)
+    number = integer(value)
+    if number is not None and number >= 1:
+        return number
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where}: must be a column's name, or its position from 1, got {value!r}")
     return value
@@ -174,10 +185,11 @@ def _mechanism(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f'{where}: must be a table such as {{ mechanism = "identity" }}, got {value!r}')
     text(value.get("mechanism"), f"{where}.mechanism")
+    value = {name: entry.item() if isinstance(entry, np.generic) else entry for name, entry in value.items()}
     for name, entry in value.items():
         if name == "dim":
             dims = entry if isinstance(entry, list) else [entry]
-            if not dims or not all(_is_whole(d) and d >= 2 for d in dims) or len(set(dims)) < len(dims):
+            if not dims or not all((integer(d) or 0) >= 2 for d in dims) or len(set(dims)) < len(dims):
                 raise UserError(f"{where}.dim: must be a whole number of at least 2, or a list of them, got {entry!r}")
         elif is_number(entry):
             if not math.isfinite(entry) or entry < 0:
@@ -215,7 +227,3 @@ descriptions = Check(
 mechanism = Check(
     _mechanism, {"type": "object", "required": ["mechanism"], "properties": {"mechanism": {"type": "string"}}}
 )
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from simulations.errors import UserError
+from simulations.errors import UserError, in_short
 from simulations.output.atomic import whole
 
 #: Protocols whose content ends with this process, or that cannot be written to.
@@ -118,8 +118,7 @@ class Remote:
         except FileNotFoundError:
             raise
         except Exception as error:  # of many kinds: a server's, a key that is missing, a library's own
-            said = " ".join(f"{error}".split())[:200] or type(error).__name__
-            raise UserError(f"{self.url}: {said}") from error
+            raise UserError(f"{self.url}: {in_short(error)}") from error
 
 
 @contextmanager
@@ -162,6 +161,5 @@ def _opened(url: str) -> tuple[Any, str]:
         missing = getattr(error.__cause__, "name", None) if package == "fsspec" else package
         raise UserError(f"{url}: needs another package: pip install {missing or kind}") from error
     except Exception as error:
-        said = " ".join(f"{error}".split())[:200] or type(error).__name__
-        raise UserError(f"{url}: {said}") from error
+        raise UserError(f"{url}: {in_short(error)}") from error
     return system, str(root).rstrip("/")

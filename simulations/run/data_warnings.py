@@ -49,8 +49,9 @@ def data_warnings(data: Data, split: Split, about: Mapping[str, Any]) -> list[st
     lines = []
     if untested := about.get("untested"):
         lines.append(f"data.test-limit: no row is left of {listed(untested)}: accuracy says nothing of it; raise it")
-    for group in alike(split.train.classes, folded):
-        lines.append(f"data.label: classes {listed(list(map(spelled, group)))} differ in case or width alone")
+    if groups := alike(split.train.classes, folded):
+        more = f" ({len(groups) - 1:,} more groups)" if len(groups) > 1 else ""
+        lines.append(f"data.label: classes {listed(list(map(spelled, groups[0])))} differ in case or width alone{more}")
     if data.user is not None:
         for name in ("train", "test"):
             lines += _large(name, getattr(split, name))

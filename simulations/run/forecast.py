@@ -25,6 +25,7 @@ from simulations.artifacts.public import CachedEncoder, names_of, public_labels
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.artifacts.vocabulary import MINILM
 from simulations.artifacts.ways import channels_of
+from simulations.corpora.classes import listed
 from simulations.corpora.corpus import Corpus, Split
 from simulations.experiment import BUNDLED_LM, Arm, Encoder, Experiment
 from simulations.experiment.ladder import of_experiment
@@ -117,7 +118,12 @@ def forecast(experiment: Experiment) -> dict[str, Any]:
         else _estimate(experiment, lengths, len(split.public), len(split.test), texts, classes),
         "names": [] if lengths is None else _of_names(experiment, split.public),
     }
-    return found | {"warnings": [*data_warnings(experiment.data, split, about), *_warnings(found)]}
+    return found | {
+        "warnings": [
+            *data_warnings(experiment.data, split, about),
+            *_warnings(found, public_labels=experiment.data.public.labels),
+        ]
+    }
 
 
 def _classes(part: Corpus) -> dict[str, int]:
@@ -182,7 +188,7 @@ def _cuts(
         alike.setdefault((text.sides, text.tokens, text.dropped.tobytes()), []).append(name)
     if texts:
         words = next(iter(texts.values())).vocabulary  # all have that of the experiment
-        every = [clean_text(text) for part in (split.train, split.test) for text in part.texts]
+        every = [clean_text(text, None) for part in (split.train, split.test) for text in part.texts]
         read = {
             sides: [np.array(word_ids(side, words), np.int64) for text in every for side in sides_of(text, sides)]
             for sides in {sides for sides, *_ in alike}
@@ -408,7 +414,7 @@ def _self_taught(experiment: Experiment) -> int:
     return sum(setup.protocol.releases_vector for setup in experiment.setups)
 
 
-def _warnings(found: dict[str, Any]) -> list[str]:
+def _warnings(found: dict[str, Any], *, public_labels: bool) -> list[str]:
     """Return warnings about what to change before the run, a line each."""
     lines = list(found["names"])
     for cut in found["cut"]:
@@ -426,12 +432,16 @@ def _warnings(found: dict[str, Any]) -> list[str]:
                 f"{crowd['least']:,} is discarded"
             )
     for name, part in found["parts"].items():
-        for label, n in part["classes"].items():
-            lost = name == "test" and label in found["untested"]
-            if n < _RARE * part["rows"] / len(part["classes"]) and not lost:
-                lines.append(f'{name}: class "{label}" has {n:,} of {part["rows"]:,} rows')
+        lost = found["untested"] if name == "test" else ()
+        least = _RARE * part["rows"] / len(part["classes"]) * (name != "public" or public_labels)
+        if rare := [f'"{label}" {n:,}' for label, n in part["classes"].items() if n < least and label not in lost]:
+            some = "class has" if len(rare) == 1 else "classes have"
+            lines.append(f"{name}: {len(rare):,} {some} few of {part['rows']:,} rows: {listed(rare)}")
+    bare: dict[str, list[str]] = {}
     for arm in found["arms"]:
         for rung in (*(arm["ladder"] or ()), *(arm["test_ladder"] or ())):
             if rung["unprotected"] == [rung["rung"]] and not arm["reference"]:
-                lines.append(f'arm "{arm["arm"]}": {rung["rung"]}: nothing protects it')
-    return list(dict.fromkeys(lines))
+                bare.setdefault(rung["rung"], []).append(f'"{arm["arm"]}"')
+    for rung, names in bare.items():
+        lines.append(f"{rung}: nothing protects it, in arm {listed(list(dict.fromkeys(names)))}")
+    return lines

@@ -1,175 +1,146 @@
-"""Export of a finished run to experiment trackers, as one tracked run for each arm.
+"""Export of a finished run to experiment trackers: one tracked run for each arm, with settings and figures, no text.
 
-Only the owner of a simulation uses trackers, who has the true data anyway; a deployment has none. The export has
-settings and figures of results.json, and no text.
+Only the owner of a simulation uses trackers, who has the true data anyway; a deployment has none.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import count
+from multiprocessing import TimeoutError
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any
 
-from simulations.errors import UserError
+from simulations.errors import UserError, in_short
 from simulations.experiment import slug
 from simulations.experiment.names import nearest
-from simulations.experiment.result import ArmResult, arms_of
+from simulations.experiment.result import arms_of
+from simulations.output.atomic import check_writable
 from simulations.output.numbers import is_finite
-from simulations.run import trust
 from simulations.run.table import estimates
+from simulations.run.trust import unprotected
 
-Results = Mapping[str, Any]
+#: Function that records one run: its experiment's name, its own name, its settings and its figures.
+Tracker = Callable[[str, str, dict[str, str], dict[str, float]], None]
+#: Set before the import, unless the user has set it: makers are told nothing, and a server that is gone is given up.
+_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
+_ENVIRONMENT |= {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+_ENVIRONMENT |= {"WANDB_ERROR_REPORTING": "false", "WANDB_MODE": "offline"}
+#: By default W&B also reports the machine, its user, the command, the code and the packages.
+_BARE = ("disable_code", "disable_git", "disable_job_creation", "x_disable_machine_info", "x_disable_meta")
 
 
-class Tracker(Protocol):
-    """Tracker of experiments."""
+def _mlflow(uri: str) -> Tracker:
+    from mlflow import MlflowClient
 
-    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
-        """Record one complete run of an experiment, with its settings and figures."""
-        ...
+    client = MlflowClient(tracking_uri=uri)
+    client.search_experiments(max_results=1)
 
-
-@dataclass(frozen=True)
-class _MLflow:
-    uri: str
-
-    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=self.uri)
-        known = client.get_experiment_by_name(study)
-        experiment = client.create_experiment(study) if known is None else known.experiment_id
-        made = client.create_run(experiment, run_name=name).info.run_id
+    def log(experiment: str, name: str, settings: dict[str, str], figures: dict[str, float]) -> None:
+        known = client.get_experiment_by_name(experiment)
+        place = client.create_experiment(experiment) if known is None else known.experiment_id
+        run = client.create_run(place, run_name=name).info.run_id
         for key, value in settings.items():
-            client.log_param(made, key, value)
-        for key, number in figures.items():
-            client.log_metric(made, key, number)
-        client.set_terminated(made)
+            client.log_param(run, key, value)
+        for key, number in figures.items():  # a class's name in it may hold characters that MLflow refuses
+            client.log_metric(run, re.sub(r"[^\w .:-]", "_", key)[:250], number)
+        client.set_terminated(run)
+
+    return log
 
 
-@dataclass(frozen=True)
-class _TensorBoard:
-    folder: str
+def _tensorboard(folder: str) -> Tracker:
+    from torch.utils.tensorboard import SummaryWriter
 
-    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    os.makedirs(folder, exist_ok=True)
+    check_writable(Path(folder))
 
-        with SummaryWriter(f"{self.folder}/{slug(study)}/{slug(name)}") as writer:
+    def log(experiment: str, name: str, settings: dict[str, str], figures: dict[str, float]) -> None:
+        # TensorBoard shows all that one folder holds as one run.
+        numbered = (f"{folder}/{slug(experiment)}/{slug(name)}{f'-{n}' * (n > 1)}" for n in count(1))
+        with SummaryWriter(next(place for place in numbered if not os.path.exists(place))) as writer:
             writer.add_text("settings", "\n".join(f"    {key} = {value}" for key, value in settings.items()))
             for key, number in figures.items():
                 writer.add_scalar(key, number, 0)
 
+    return log
 
-@dataclass(frozen=True)
-class _WandB:
+
+def _wandb(place: str) -> Tracker:
     """Write into the folder `wandb` or $WANDB_DIR for `wandb sync`, or upload at once if $WANDB_MODE is "online"."""
+    entity, _, project = place.rpartition("/")
+    if len(place) > 128 or set(project) & set("/\\#?%:"):
+        raise ValueError("is no project's name; leave out / \\ # ? % and :")
+    import wandb
 
-    project: str
+    if os.environ["WANDB_MODE"] == "online" and not wandb.login(timeout=20, verify=True):
+        raise ValueError("W&B has no key of yours; log in with: wandb login")
+    os.makedirs(os.environ.get("WANDB_DIR", "."), exist_ok=True)
+    check_writable(Path(os.environ.get("WANDB_DIR", ".")))
+    bare = dict.fromkeys((*_BARE, "x_disable_stats", "silent"), True) | {"save_code": False, "console": "off"}
 
-    def __post_init__(self) -> None:
-        if len(self.project) > 128 or set(self.project.rpartition("/")[2]) & set("/\\#?%:"):
-            raise UserError(f"--track wandb:{self.project}: is no project's name; leave out / \\ # ? % and :")
+    def log(experiment: str, name: str, settings: dict[str, str], figures: dict[str, float]) -> None:
+        about = {"entity": entity or None, "project": project, "group": experiment, "name": name, "config": settings}
+        how = wandb.Settings(**bare, x_save_requirements=False)
+        with wandb.init(**about, reinit="create_new", settings=how) as run:
+            run.log(figures)
 
-    def run(self, study: str, name: str, *, settings: Mapping[str, str], figures: Mapping[str, float]) -> None:
-        import wandb
-
-        entity, _, project = self.project.rpartition("/")
-        # By default it also reports the machine, its user, the command, the code and the packages.
-        bare = wandb.Settings(
-            disable_code=True,
-            disable_git=True,
-            disable_job_creation=True,
-            save_code=False,
-            console="off",
-            x_disable_machine_info=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_save_requirements=False,
-            silent=True,
-        )
-        mode = "online" if os.environ.get("WANDB_MODE") == "online" else "offline"
-        with wandb.init(
-            entity=entity or None,
-            project=project,
-            group=study,
-            name=name,
-            config=dict(settings),
-            mode=mode,
-            reinit="create_new",
-            settings=bare,
-        ) as made:
-            made.log(dict(figures))
+    return log
 
 
-#: Constructor, required package and extra of each tracker, by the word before the colon.
-TRACKERS: dict[str, tuple[Callable[[str], Tracker], str, str]] = {
-    "mlflow": (_MLflow, "mlflow", "tracking"),
-    "tensorboard": (_TensorBoard, "tensorboard", "tracking"),
-    "wandb": (_WandB, "wandb", "wandb"),
-}
-
-#: Set before the import, when MLflow reads it: nothing is reported to the makers. A value that the user has set stays.
-_SILENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
+#: Function that reaches a tracker, and the extra that installs its package.
+TRACKERS = {"mlflow": (_mlflow, "tracking"), "tensorboard": (_tensorboard, "tracking"), "wandb": (_wandb, "wandb")}
 
 
 def tracker(where: str) -> Tracker:
-    """Return the tracker of "mlflow:URI", "tensorboard:FOLDER" or "wandb:PROJECT". Call it before a run starts.
+    """Reach the tracker of "mlflow:URI", "tensorboard:FOLDER" or "wandb:PROJECT". Call it before a run starts.
 
     Raises:
-        UserError: The text has another form, or the tracker's package is not installed.
+        UserError: The text has another form, the tracker's package is not installed, or the tracker does not answer.
     """
     kind, _, place = where.partition(":")
     if kind not in TRACKERS or not place:
-        *names, last = (f"{name}:PLACE" for name in TRACKERS)
-        known = f"{', '.join(names)} or {last}"
-        raise UserError(f"--track {where}: must be {known}{nearest(kind, TRACKERS) if kind not in TRACKERS else ''}")
-    make, package, extra = TRACKERS[kind]
-    made = make(place)
-    for name, told in _SILENT.items():
-        os.environ.setdefault(name, told)
+        known = "mlflow:PLACE, tensorboard:PLACE or wandb:PLACE"
+        raise UserError(f"--track {where}: must be {known}{'' if kind in TRACKERS else nearest(kind, TRACKERS)}")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    reach, extra = TRACKERS[kind]
     try:
-        importlib.import_module(package)
+        with ThreadPool(1) as thread:
+            return thread.apply_async(reach, (place,)).get(60)
     except ImportError as error:
-        raise UserError(f"--track {where}: needs the package {package}: pip install 'sottovoce[{extra}]'") from error
-    return made
+        package = f"'sottovoce[{extra}]'" if error.name == kind else error.name
+        raise UserError(f"--track {where}: needs the package {error.name}: pip install {package}") from error
+    except TimeoutError as error:
+        raise UserError(f"--track {where}: no answer within a minute") from error
+    except Exception as error:
+        raise UserError(f"--track {where}: {in_short(error)}") from error
 
 
-def track(trackers: Sequence[Tracker], results: Results) -> None:
-    """Export every arm of a run.
+def track(trackers: Sequence[Tracker], results: Mapping[str, Any]) -> None:
+    """Export every arm of a run. `protected` says if all of its users' releases are protected.
+
+    An infinite ε is no figure, and left out.
 
     Raises:
         UserError: A tracker fails.
     """
+    encoder = (results.get("encoder") or {}).get("model")
     for arm in arms_of(results):
-        name, settings, figures = f"{arm.name}, seed {results['seed']}", _settings(results, arm), _figures(arm)
-        for each in trackers:
+        about = {"arm": arm.name, "seed": results["seed"], "way": arm.way, "reference": arm.reference}
+        about |= {"protected": not unprotected(arm), "mechanism": arm.mechanism, "encoder": encoder, **arm.parameters}
+        settings = {key: str(value) for key, value in about.items() if value is not None}
+        found = {}
+        for metric, split, value, error, _ in estimates(arm):
+            name = metric + "_clean_test" * (split == "on_device")
+            found |= {name: value, f"{name}_se": error}
+        figures = {name: value for name, value in found.items() if is_finite(value)}
+        for log in trackers:
             try:
-                each.run(str(results["name"]), name, settings=settings, figures=figures)
-            except Exception as error:  # a server, a disk or the library may fail
-                said = " ".join(f"{error}".split())[:200]
-                raise UserError(f"--track: the results are kept, but {each} does not take them: {said}") from error
-
-
-def _settings(results: Results, arm: ArmResult) -> dict[str, str]:
-    """Return the settings that distinguish the arm. `protected` says if all of its users' releases are protected."""
-    about = {
-        "arm": arm.name,
-        "seed": results["seed"],
-        "way": arm.way,
-        "reference": arm.reference,
-        "protected": not trust.unprotected(arm),
-        "mechanism": arm.mechanism,
-        "encoder": (results.get("encoder") or {}).get("model"),
-    }
-    return {key: str(value) for key, value in {**about, **arm.parameters}.items() if value is not None}
-
-
-def _figures(arm: ArmResult) -> dict[str, float]:
-    """Return the finite figures. An infinite ε is left out, and `protected` shows it."""
-    found: dict[str, float | None] = {}
-    for metric, split, value, error, _ in estimates(arm):
-        name = metric + "_clean_test" * (split == "on_device")
-        found |= {name: value, f"{name}_se": error}
-    return {name: value for name, value in found.items() if value is not None and is_finite(value)}
+                log(str(results["name"]), f"{arm.name}, seed {results['seed']}", settings, figures)
+            except Exception as error:
+                again = "the results are kept; export them with --resume RUN and --track"
+                raise UserError(f"--track: {in_short(error)}; {again}") from error

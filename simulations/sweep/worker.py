@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from simulations.errors import TERMINATED, Interrupted, Terminated, comes_again
+from simulations.errors import TERMINATED, Interrupted, Terminated, comes_again, masked
 from simulations.output import streams
 from simulations.progress import progress_lines
 from simulations.transport.quiet import QUIET
@@ -64,7 +64,7 @@ def _terminate(number: int, frame: Any) -> None:
 
 
 def _say(line: str, code: int) -> int:
-    print(f"{WHY}{' '.join(line.split())}", file=sys.stderr, flush=True)
+    print(f"{WHY}{' '.join(masked(line).split())}", file=sys.stderr, flush=True)
     return code
 
 

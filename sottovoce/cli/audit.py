@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import click
 import typer
 
-from sottovoce.cli.options import print_json, show_progress
+from sottovoce.cli.options import MOST_SEED, print_json, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -27,7 +27,9 @@ def command(
     delta: Annotated[
         float | None, typer.Option("--delta", help="δ at which ε is compared beside the pure one: 1e-3.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Root seed: 1; to verify, one more.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed: 1; to verify, one more.")
+    ] = None,
     fixed: Annotated[
         bool, typer.Option("--fixed", help="Measure a program with all draws; do not stop at a violation.")
     ] = False,

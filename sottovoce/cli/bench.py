@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import print_json, show_progress
+from sottovoce.cli.options import MOST_SEED, print_json, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -35,7 +35,7 @@ def command(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Little of everything: rough figures.")] = False,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the tables.")] = False,
     out: Annotated[
         Path | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulations.errors import UserError
-from sottovoce.cli.options import show_progress
+from sottovoce.cli.options import MOST_SEED, show_progress
 
 # This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
 
@@ -34,7 +34,7 @@ def command(
         float | None,
         typer.Option("--target", help="Compare where this N_x is reached, not at given ε.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Root seed.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed.")] = 1,
 ) -> None:
     """Compare word mechanisms: how often do words stay?"""
     from simulations.analysis.deniability import Study, check, load_words, run, table, write

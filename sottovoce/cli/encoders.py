@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import AsJson, print_json, show_progress
+from sottovoce.cli.options import MOST_SEED, AsJson, print_json, show_progress
 
 # This file must not import NumPy or torch before a command runs, because `--help` must start fast.
 
@@ -57,7 +57,7 @@ def compare(
     ] = None,
     sample: Annotated[int, typer.Option(min=200, help="Number of texts, at most.")] = 4000,
     precision: Annotated[str, typer.Option(help="fp32, int8 or int4.")] = "fp32",
-    seed: Annotated[int, typer.Option(min=0, help="Root seed.")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed.")] = 1,
     figure: Annotated[
         Path | None,
         typer.Option("--figure", metavar="FILE", help="Draw it too: .pdf, .svg or .png.", show_default=False),

@@ -37,7 +37,7 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
 ) -> None:
     """Write an experiment on your own table of texts and labels."""
-    from simulations.experiment.values import whole
+    from simulations.experiment.values import MOST_SEED, whole
     from simulations.run.proposal import propose
 
     out = Path(name or from_.stem)
@@ -49,7 +49,7 @@ def command(
         user=user,
         second=second,
         kept=tuple(keep or ()),
-        seed=whole(0)(seed, "--seed"),
+        seed=whole(0, most=MOST_SEED)(seed, "--seed"),
         kind=kind,
     )
     study = shlex.quote(str(made.file))

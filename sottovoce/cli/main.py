@@ -21,7 +21,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated, UserError
+from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated, UserError, masked
 from simulations.output import streams
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
@@ -218,10 +218,13 @@ def _start(
 
 
 def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[str]) -> None:
-    """Finish a stopped run, and print the results of all of it."""
-    from simulations.run.track import tracker
+    """Finish a stopped run, and print the results of all of it. Export a finished one to its trackers."""
+    from simulations.run import track as tracking
 
-    trackers = [tracker(where) for where in track]
+    trackers = [tracking.tracker(where) for where in track]
+    if trackers and (finished := Path(out) / "results.json").is_file():
+        tracking.track(trackers, json.loads(finished.read_text(encoding="utf-8")))
+        return print(f"{out}: exported to {len(trackers)} tracker{'s' * (len(trackers) > 1)}")
     from simulations.run.simulate import resume
 
     show_progress()
@@ -323,7 +326,7 @@ def _run(arguments: list[str] | None) -> int:
 def _complain(line: str, code: int) -> int:
     if os.environ.get("SOTTOVOCE_DEBUG"):
         traceback.print_exc()
-    print(f"sottovoce: {' '.join(line.split())}", file=sys.stderr)
+    print(f"sottovoce: {' '.join(masked(line).split())}", file=sys.stderr)
     return code
 
 

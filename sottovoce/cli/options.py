@@ -13,6 +13,9 @@ import typer
 
 from simulations.progress import progress_lines
 
+#: Largest seed, which torch takes.
+MOST_SEED = 2**64 - 1
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")]
 OneArm = Annotated[
     str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from simulations.errors import UserError
-from sottovoce.cli.options import show_progress
+from sottovoce.cli.options import MOST_SEED, show_progress
 
 # This file must not import torch before the command runs, because `--help` must start fast.
 
@@ -26,7 +26,7 @@ def command(
     epochs: Annotated[int, typer.Option(min=1)] = 3,
     batch_size: Annotated[int, typer.Option(min=1)] = 16,
     lr: Annotated[float, typer.Option(help="Of AdamW, at its highest.")] = 5e-5,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED)] = 0,
 ) -> None:
     """Fine-tune a model on public paraphrases, for dp-paraphrase."""
     from simulations.corpora.rewriting import blocks, format_of

@@ -50,4 +50,6 @@ def _is_experiment(named: Sequence[str]) -> bool:
     """Return True if one experiment file, or one bundled experiment, is named in place of folders."""
     from simulations.experiment.toml import bundled
 
-    return len(named) == 1 and (named[0].endswith(".toml") or (named[0] in bundled() and not Path(named[0]).exists()))
+    return len(named) == 1 and (
+        named[0].lower().endswith(".toml") or (named[0] in bundled() and not Path(named[0]).exists())
+    )

@@ -15,7 +15,7 @@ import typer
 
 from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.streams import standard_input
-from sottovoce.cli.options import show_progress
+from sottovoce.cli.options import MOST_SEED, show_progress
 
 if TYPE_CHECKING:
     from client.rewrite import Rewriter, Token
@@ -100,7 +100,10 @@ def command(
     generator: Generator = None,
     prompt: Prompt = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed; the output is then reproducible, and not private.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0, max=MOST_SEED, help="Seed; the output is then reproducible, and not private.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Sanitize the texts of a file.

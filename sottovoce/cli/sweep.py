@@ -41,6 +41,7 @@ def command(
 
     Write tables and figures. A second call resumes the sweep.
     """
+    from simulations.errors import masked
     from simulations.experiment import slug
     from simulations.output.remote import is_url
     from simulations.run import track as tracking
@@ -62,8 +63,9 @@ def command(
     for point in read(folder).points if trackers else ():
         for results in point.results:
             tracking.track(trackers, results)
+    place = masked(url or str(folder))
     if as_json:
         files = [str(path) for path in paths]
-        return print_json({"name": study.name, "runs": len(study.runs), "out": url or str(folder), "files": files})
+        return print_json({"name": study.name, "runs": len(study.runs), "out": place, "files": files})
     print((folder / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
-    print(f"\nTables, figures and runs: {url or folder}")
+    print(f"\nTables, figures and runs: {place}")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mechanisms import checks
 from mechanisms.streams import LATTICE, SecureStreams, SeededUniforms, SimulationStreams, drawn, philox
 
 FULL = 0xFFFFFFFF
@@ -156,6 +157,12 @@ def test_bad_requests_are_refused(source):
 def test_a_seed_is_a_whole_number(seed):
     with pytest.raises(ValueError, match="seed"):
         SimulationStreams(seed)
+
+
+def test_integers_of_numpy_are_taken_as_their_numbers():
+    assert repr(SimulationStreams(np.int64(7))) == repr(SimulationStreams(7))
+    assert type(checks.integer("m", "classes", np.uint8(3), 2, 9)) is int and checks.times("m", np.int32(2)) == 2
+    assert checks.whole(np.bool_(True)) is None and checks.whole(True) is None and checks.whole(2.0) is None
 
 
 def test_streams_are_frozen_values():

@@ -7,6 +7,7 @@ import math
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client.node import load_node
@@ -99,6 +100,13 @@ def test_a_resolved_file_reads_back_the_same_whatever_is_set(tmp_path: Path) -> 
     assert load(written(tmp_path, to_toml(experiment))) == experiment
 
 
+def test_integers_of_numpy_are_written_as_numbers() -> None:
+    demo = load("demo")
+    people = dataclasses.replace(demo.population, users=np.int64(600))
+    found = dataclasses.replace(demo, seed=np.int64(3), population=people)
+    assert to_toml(found) == to_toml(load("demo", ["seed=3", "population.users=600"]))
+
+
 def test_experiments_are_frozen(tmp_path: Path) -> None:
     experiment = load(written(tmp_path, MINIMAL))
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -127,6 +135,8 @@ def test_overrides(tmp_path: Path) -> None:
         ("name.x=1", "not a table"),
         ("seed=one", "seed: must be a whole number"),
         ("seed=-1", "seed: must be a whole number"),
+        ("seed=18446744073709551616", "seed: must be a whole number from 0 to 18446744073709551615, got 184467"),
+        ("population.users=18446744073709551616", "population.users: must be a whole number from 1 to 900719925"),
         ("population.users=true", "population.users: must be a whole number of at least 1, got True"),
         ("population.users=0", "at least 1"),
         ("population.users=2.5", "whole number"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mechanisms.catalogue import rebuild
 from mechanisms.channels import Channel, Domain
-from mechanisms.checks import is_hex, is_whole
+from mechanisms.checks import is_hex, is_whole, whole
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, Uniforms, parameters
 from mechanisms.messages.release import digest
@@ -170,6 +170,8 @@ class Question:
 
     def __post_init__(self) -> None:
         require(isinstance(self.spec, dict), f"{self.channel} is not a mechanism")
+        if "classes" in self.__dataclass_fields__:
+            object.__setattr__(self, "classes", whole(self.classes))
         require(is_whole(self.classes, 2, MAX_CLASSES), "classes is out of range")
         # a text's mechanism may use these names for anything
         own = {} if self.about.domain is Domain.TEXT else parameters(self.mechanism)

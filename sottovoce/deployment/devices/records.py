@@ -38,7 +38,7 @@ def add(
     texts: Sequence[Text]
     if not file.is_file():
         raise no_file(file)
-    if file.suffix == ".txt":
+    if file.suffix.lower() == ".txt":
         if text is not None or label is not None:
             raise UserError(f"{file}: is read as lines, and has no columns; leave --text and --label out")
         texts, labels = TextColumn.of(line.strip() for _, line in lines(file) if line.strip()), None

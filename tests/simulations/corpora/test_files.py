@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import datasets
@@ -12,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from simulations.corpora.corpus import Corpus, Split
+from simulations.corpora.files import read as read_columns
 from simulations.corpora.files import read_files
 from simulations.corpora.hub import read_hub
 from simulations.errors import UserError
@@ -275,3 +277,11 @@ def test_damage_of_other_kinds_is_one_line(name, data, says, tmp_path):
     with pytest.raises(UserError, match=says) as caught:
         read_files(tmp_path, name, "b.tsv", text="text", label="label")
     assert "\n" not in str(caught.value) and name in str(caught.value)
+
+
+def test_decimals_are_read_as_numbers_and_endings_in_capitals(tmp_path: Path) -> None:
+    labels = [Decimal("1.00"), Decimal("0.00"), None, Decimal("0.5")]
+    parquet.write_table(pyarrow.table({"label": labels}), tmp_path / "A.PARQUET")
+    assert read_columns(tmp_path / "A.PARQUET", ["label"]).values["label"] == [1, 0, None, 0.5]
+    (tmp_path / "B.CSV.GZ").write_bytes(gzip.compress(b"text,label\na film,1\n"))
+    assert list(read_columns(tmp_path / "B.CSV.GZ", ["text"]).values["text"]) == ["a film"]

@@ -32,34 +32,31 @@ def installed(package: str, extra: str = "tracking") -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{package} is not installed: pip install '.[{extra}]'")
 
 
-class Kept:
-    """A tracker that remembers."""
-
-    def __init__(self) -> None:
-        self.runs: dict[str, tuple[str, dict[str, str], dict[str, float]]] = {}
-
-    def run(self, study: str, name: str, *, settings: Any, figures: Any) -> None:
-        self.runs[name] = (study, dict(settings), dict(figures))
-
-
 def test_what_a_tracker_is_told() -> None:
-    kept = Kept()
-    track([kept], results())
-    study, settings, figures = kept.runs[f"{NAME}, seed 1"]
+    runs: dict[str, tuple[str, dict[str, str], dict[str, float]]] = {}
+    track([lambda study, name, *about: runs.update({name: (study, *about)})], results())
+    study, settings, figures = runs[f"{NAME}, seed 1"]
     assert study == "demo" and settings["embedding.dim"] == "16" and settings["protected"] == "True"
     assert figures["accuracy"] == 0.9 and figures["local_epsilon: same label"] == pytest.approx(31.416, abs=1e-3)
-    _, reference, bare = kept.runs["no noise, seed 1"]
+    _, reference, bare = runs["no noise, seed 1"]
     assert (reference["reference"], reference["protected"]) == ("True", "False")
     assert not [key for key in bare if key.endswith("epsilon")]  # an infinite one is no number
 
 
 def test_a_tracker_that_fails_says_that_the_results_are_kept() -> None:
-    class Broken:
-        def run(self, *_: object, **__: object) -> None:
-            raise RuntimeError("no such\nserver")
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such\nserver at http://alice:s3c/ret@" + "h" * 300)
 
-    with pytest.raises(UserError, match=r"the results are kept, but .* does not take them: no such server"):
-        track([Broken()], results())
+    with pytest.raises(UserError, match=r"no such server at http://\*\*\*@h+; the results are kept; export"):
+        track([broken], results())
+
+
+@pytest.mark.parametrize("place", ["http://alice:s3c/ret@127.0.0.1:9", "sqlite://alice:s3c/ret@h/x"])
+@installed("mlflow")
+def test_a_tracker_that_is_not_there_is_refused_before_the_run_without_its_password(place: str) -> None:
+    with pytest.raises(UserError, match=r"^--track mlflow:\w+://\*\*\*@") as caught:
+        tracker(f"mlflow:{place}")
+    assert "s3c" not in str(caught.value) and "alice" not in str(caught.value)
 
 
 def test_mistakes_are_said_before_anything_is_run(
@@ -73,8 +70,12 @@ def test_mistakes_are_said_before_anything_is_run(
             "sottovoce: --track mlfow:x: must be mlflow:PLACE, tensorboard:PLACE or wandb:PLACE; did you mean "
             '"mlflow"?\n'
         )
-    monkeypatch.setitem(tracking.TRACKERS, "mlflow", (lambda place: Kept(), "no_such_package", "some"))
-    with pytest.raises(UserError, match=r"needs the package no_such_package: pip install 'sottovoce\[some\]'"):
+
+    def missing(place: str) -> Any:
+        import no_such_package  # noqa: F401
+
+    monkeypatch.setitem(tracking.TRACKERS, "mlflow", (missing, "some"))
+    with pytest.raises(UserError, match="needs the package no_such_package: pip install no_such_package"):
         tracker("mlflow:x")
     with pytest.raises(UserError, match="--track wandb:mine/a#b: is no project's name"):
         tracker("wandb:mine/a#b")
@@ -89,7 +90,9 @@ def test_mlflow_reads_it(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'runs.sqlite'}"
     if importlib.util.find_spec("sqlalchemy") is None:
         uri = (tmp_path / "runs").as_uri()
-    track([tracker(f"mlflow:{uri}")], results())
+    made = results()
+    made["arms"][1]["measures"] = {"on_device": {"by-class: größe/c#?": {"value": 0.5, "error": None}}}
+    track([tracker(f"mlflow:{uri}")], made)
     client = MlflowClient(tracking_uri=uri)
     found = client.get_experiment_by_name("demo")
     assert found is not None
@@ -111,7 +114,7 @@ def test_mlflow_is_told_to_report_nothing_before_it_is_imported(
     monkeypatch.setenv(name, set_by_user or "")  # what was set before comes back after the test
     if set_by_user is None:
         monkeypatch.delenv(name)
-    with pytest.raises(RuntimeError, match=f"^{told}$"):
+    with pytest.raises(UserError, match=f": {told}$"):
         tracker(f"mlflow:{tmp_path}")
 
 
@@ -123,6 +126,8 @@ def test_tensorboard_reads_it(tmp_path: Path) -> None:
     track([tracker(f"tensorboard:{tmp_path}")], results())
     read = EventAccumulator(str(tmp_path / "demo" / "purkayastha-eps-10-seed-1"))
     read.Reload()
+    track([tracker(f"tensorboard:{tmp_path}")], results())  # another run of that name has a folder of its own
+    assert (tmp_path / "demo" / "purkayastha-eps-10-seed-1-2").is_dir()
     (accuracy,) = read.Scalars("accuracy")
     assert accuracy.value == pytest.approx(0.9) and "central_epsilon" not in read.Tags()["scalars"]
     assert b"embedding.dim = 16" in read.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
@@ -135,6 +140,7 @@ def test_wandb_reads_it_and_is_told_nothing_else(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE", raising=False)
     track([tracker("wandb:mine/studies")], results())
+    importlib.import_module("wandb").teardown()  # its service writes the files
     runs = {run[0].run.display_name: run for run in map(wandb_run, tmp_path.glob("wandb/offline-*/*.wandb"))}
     assert set(runs) == {f"{NAME}, seed 1", "no noise, seed 1"}
     (about, history, rest) = runs[f"{NAME}, seed 1"]

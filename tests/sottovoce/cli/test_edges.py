@@ -65,7 +65,7 @@ def test_one_line_whatever_the_streams_are(place: Path) -> None:
         gone = place / f"gone-{number}"
         gone.mkdir()
         where = f"cd {gone}; rmdir {gone}; " if "working folder" in case.complaint else ""
-        line = f"set -o pipefail; {where}'{sys.executable}' -m sottovoce.cli.main {case.line} {case.shell}"
+        line = f"set -o pipefail; {where}'{sys.executable}' -m sottovoce {case.line} {case.shell}"
         environment = os.environ | {"PYTHONPATH": str(ROOT)} | (case.environment or {})
         environment.pop("SOTTOVOCE_DEBUG", None)
         begun.append(
@@ -82,7 +82,7 @@ def test_one_line_whatever_the_streams_are(place: Path) -> None:
         assert out.startswith(case.begins), case
         if case.environment:
             assert out.isascii()
-            assert "ε" in json.dumps(json.loads(out), ensure_ascii=False) if out[0] == "{" else "?" in out
+            assert "ε" in json.dumps(json.loads(out), ensure_ascii=False) if out[0] == "{" else "?" not in out
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFCHR, stat.S_IFIFO])
