@@ -55,6 +55,7 @@ def accounted(
     total: float | None = None,
     update: str | None = None,
     norm: float = 1.0,
+    delta: float = 0.0,
 ) -> Mod:
     """Return a mod that lets another ClientApp's answers leave only through mechanisms, each charged before it is sent.
 
@@ -69,26 +70,30 @@ def accounted(
     Args:
         ledger: File of the user's ledger, created if it is missing, in a folder that exists. Clients may share it if
             each has a partition-id of its own: without one, all of them are one user.
-        policy: Policy of the user, with a finite total.
+        policy: Policy of the user, with a finite total, which holds at the policy's total_delta.
         releases: Parts that leave, by message type: all arrays of a record as one update, {"train": {"arrays":
             {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}}}, or a label, {"query": {"metrics.label":
             {"mechanism": "randomized-response", "epsilon": 1.0, "classes": 2}}}.
         instead: "record.key" -> the constant that replaces the app's value, or None to send nothing. "record.*" -> None
             for all other keys of the record.
-        total: ε that a user may spend in all; the short form's policy.
+        total: ε that a user may spend in all; the short form's policy. Pure ε: the sum of all answers' worst cases.
         update: Mechanism of the update and its parameters, as "privunit:epsilon=2.0"; without its size.
         norm: Length to which the update is clipped.
+        delta: δ of the total, 0 or above. Above 0 all answers together are (total, delta)-private, by a privacy filter:
+            it admits more answers of a small ε, whose worst cases may sum to more than the total.
 
     Raises:
         ValueError: The arguments do not fit together. The message is one line.
     """
     if (update is None) != (total is None) or (update is None) != (policy is not None and releases is not None):
         raise ValueError("accounted: give total and update, or a policy and releases")
+    if policy is not None and delta:
+        raise ValueError("accounted: delta goes with total; a policy has total_delta")
     if update is not None and total is not None:
         spec = read_mechanism(update, "accounted: update")
         if "norm" in spec:
             raise ValueError(f"accounted: update: give norm as an argument of its own, norm={spec['norm']}")
-        policy, releases = _short(spec, total, norm)
+        policy, releases = _short(spec, total, delta, norm)
         instead = {"metrics.num-examples": 1, "metrics.*": None} | dict(instead or {})
     assert policy is not None and releases is not None
     if not (folder := Path(ledger).parent).is_dir():  # a mistyped path would be a new budget
@@ -124,9 +129,9 @@ def accounted(
     return mod
 
 
-def _short(spec: dict[str, Any], total: float, norm: float) -> tuple[Policy, dict[str, Any]]:
+def _short(spec: dict[str, Any], total: float, delta: float, norm: float) -> tuple[Policy, dict[str, Any]]:
     """Return the policy and the releases of `accounted` with one update in each `train` answer."""
-    policy = Policy(statistic=total, total=total)
+    policy = Policy(statistic=total, total=total, total_delta=delta)
     return policy, {"train": {"arrays": spec | {"norm": norm}}}
 
 

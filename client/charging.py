@@ -186,7 +186,7 @@ def _affordable(
     solvent = (np.bincount(person[priced], minlength=len(people)) == 0) | policy.allows(account, "total")
     paid: NDArray[np.bool_] = (within & solvent & counted)[person]
     if len(users) and not paid.any():
-        raise Refused("channel" if not within.any() else "total" if not (within & solvent).any() else "releases")
+        raise Refused("spent")  # of which limit is not told: the total shows how many records a user has
     return paid
 
 

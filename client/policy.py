@@ -57,7 +57,8 @@ class Policy:
             (`mechanisms.messages.questions.register`), by channel; of one user, where a release belongs to one.
         total: Largest ε of *one user* over all records, stages and channels.
         total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
-            filter.
+            filter. At 0 every limit is a pure ε, which the sum of worst cases keeps (samplers apart:
+            `privacy_filter.SAMPLERS`).
         releases: Largest number of releases of one user, at any cost and even if declared public. A user who has spent
             this or the total is missing from the next batch, which everybody can see.
         mechanisms: Catalogue names of the mechanisms that may be requested.

@@ -13,7 +13,7 @@ import numpy as np
 
 from client.node import NODE, load_device
 from client.policy import Policy
-from client.store.ledger import ALL_RECORDS, Ledger, LedgerError, LedgerRow
+from client.store.ledger import Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.channels import CHANNELS, VECTOR
@@ -32,8 +32,8 @@ def read_statement(folder: Path) -> dict[str, Any]:
     Returns:
         {"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back"}.
         "answers": releases made together, in the order of their charges: time (UTC seconds), stage, channel, digest,
-            records (their number), statement, worst_case (of each record) and the delta at which it holds, between data
-            that agree in public (in words).
+            f"  {_when(answer['time'])}  the {answer['channel']} of {whose}, to the stage {answer['stage']}: "
+            f"{describe_cost(answer['worst_case'])}{at} each"
         "records": cost of each record by channel.
         "users": charges of each user that count, according to the policy's privacy filter: releases, worst_case (Σε),
             delta, rho, and rho_limit.
@@ -79,9 +79,10 @@ def format_statement(statement: dict[str, Any]) -> str:
         lines.append(f"  {_NONE}")
     for answer in answers:
         n, at = answer["records"], f" and δ = {answer['delta']:g}" if answer["delta"] else ""
+        whose = "all records together" if n is None else f"{n:,} record{'s' if n > 1 else ''}"
         lines.append(
-            f"  {_when(answer['time'])}  the {answer['channel']} of {n:,} record{'s' if n > 1 else ''}, to the stage "
-            f"{answer['stage']}: {describe_cost(answer['worst_case'])}{at} each"
+            f"  {_when(answer['time'])}  the {answer['channel']} of {whose}, to the stage {answer['stage']}: "
+            f"{describe_cost(answer['worst_case'])}{at} each"
             f"{_condition([answer]) if math.isfinite(answer['worst_case']) else ''} ({answer['statement']})"
         )
     if statement["clock_set_back"]:
@@ -118,7 +119,7 @@ def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
             "stage": stage,
             "channel": channel,
             "digest": digest,
-            "records": len(held),
+            "records": None if held[0].of_all else len(held),
             "statement": describe_guarantee(held[0].guarantee),
             "worst_case": policy.cost(held[0].guarantee).epsilon,
             "delta": policy.delta if held[0].guarantee.sigma is not None else 0.0,
@@ -158,9 +159,9 @@ def describe_guarantee(guarantee: Guarantee) -> str:
 
 def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
     """Return the costs by channel, by user and record, including channels declared public."""
-    by_record: dict[tuple[int, int], dict[str, float]] = {}
+    by_record: dict[tuple[int, int | None], dict[str, float]] = {}
     for row in rows:
-        costs = by_record.setdefault((row.user, row.record), {})
+        costs = by_record.setdefault((row.user, None if row.of_all else row.record), {})
         costs[row.channel] = costs.get(row.channel, 0.0) + policy.cost(row.guarantee).epsilon
     listed = [{"user": user, "record": record, "channels": costs} for (user, record), costs in by_record.items()]
     return sorted(listed, key=lambda one: -sum(one["channels"].values()))
@@ -170,9 +171,12 @@ def _cost_lines(statement: dict[str, Any]) -> list[str]:
     records, users = statement["records"], statement["users"]
     lines = []
     for one in records[:LISTED]:
-        asked = one["record"] - FIRST_RECORD  # a sentence of an inference request is no record of its user
-        whose = f"record {one['record']}" if asked < 0 else f"sentence {asked + 1} that was asked about"
-        whose = "all records together" if one["record"] == ALL_RECORDS else whose
+        if one["record"] is None:
+            whose = "all records together"
+        elif one["record"] < FIRST_RECORD:
+            whose = f"record {one['record']}"
+        else:  # a sentence of an inference request is no record of its user
+            whose = f"sentence {one['record'] - FIRST_RECORD + 1} that was asked about"
         whose += f" of user {one['user']}" if len(users) > 1 else ""
         costs = ", ".join(f"{c} {describe_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
         lines.append(f"  {whose}: {costs}")
@@ -207,7 +211,7 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
         else:
             spent = {False: 0.0, True: 0.0}  # of one record, and of all together, which counts for each
             for one in statement["records"]:
-                together = one["record"] == ALL_RECORDS
+                together = one["record"] is None
                 spent[together] = max(one["channels"].get(channel, 0.0), spent[together])
             left = _left(limit, sum(spent.values()), "the costliest one has")
             unit = "for all records together" if channel == VECTOR.name else "for each record"
@@ -239,7 +243,7 @@ def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[
         f"in total: {_upto(policy.total)} at δ = {policy.total_delta:g}, and {policy.releases:,} releases",
         f"  left: {policy.left(spent)} (one half of δ is the filter's)",
     ]
-    if math.isfinite(policy.total):
+    if math.isfinite(policy.total) and policy.total_delta:
         left = max(0.0, found["rho_limit"] - found["rho"])
         lines.append(f"  or, in place of ε: zCDP ρ = {left:.4g} of {found['rho_limit']:.4g}")
     return [*lines, f"  {THEOREM}"]

@@ -34,6 +34,7 @@ from client.store.durable import creating
 from client.store.rollback_guard import NONCE_BYTES, Commit
 from mechanisms.accounting.privacy_filter import FREE, Account, Cost, cost
 from mechanisms.guarantee import Guarantee
+from mechanisms.messages.questions import QUESTIONS
 
 SCHEMA = "sottovoce-ledger-2"
 _WAIT_SECONDS = 60.0
@@ -145,7 +146,7 @@ class LedgerRow:
 
     Attributes:
         user: Number of the user.
-        record: Number of the record.
+        record: Number of the record; where the release is `of_all`, of none in particular.
         stage: Stage of the request.
         channel: Channel of the release.
         digest: Digest of the request on this channel.
@@ -168,6 +169,15 @@ class LedgerRow:
     payload: bytes
     commit: int
     time: int
+
+    @property
+    def of_all(self) -> bool:
+        """Return whether the release is about all of its user's records, and not about the one of its number.
+
+        A channel that this process does not know counts as such.
+        """
+        kind = QUESTIONS.get(self.channel)
+        return self.record == ALL_RECORDS or kind is None or kind.of_user is True
 
 
 class Ledger:

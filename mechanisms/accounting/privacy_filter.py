@@ -11,6 +11,9 @@ and ρ_t of zero-concentrated privacy. One more may leave while, itself counted,
 
     Σ(δ_t + ν_t) <= δ/2,   and   Σε_t <= ε  or  Σρ_t <= ρ(ε, δ/2).
 
+At δ = 0 the sum of ε alone decides: Σε_t <= ε and Σ(δ_t + ν_t) <= SAMPLERS. The releases are then pure ε-private,
+except with probability SAMPLERS, with which draws may differ from the stated mechanisms.
+
 *Sums* (Rogers et al. 2016, basic composition as a filter): an (ε_t, δ_t)-private release is one that fails with
 probability δ_t and is ε_t-private otherwise. So releases within Σε_t <= ε are (ε, E[Σδ_t])-private.
 
@@ -50,6 +53,8 @@ THEOREM = (
 )
 #: Largest relative rounding by which sums of floats may exceed a limit.
 ROUNDING = 1e-9
+#: Largest Σ(δ_t + ν_t) under a total of δ = 0, so of samplers: no draw from floats is exact.
+SAMPLERS = 1e-12
 
 FloatArray = NDArray[np.float64]
 
@@ -181,7 +186,9 @@ def within(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool
     The release in question is already counted. epsilon is at least 0, and inf is no limit (δ has one all the same);
     delta is in [0, 1).
     """
-    return (account.delta <= delta / 2 * (1 + ROUNDING)) & within_epsilon(account, epsilon=epsilon, delta=delta)
+    return (account.delta <= (delta / 2 if delta else SAMPLERS) * (1 + ROUNDING)) & within_epsilon(
+        account, epsilon=epsilon, delta=delta
+    )
 
 
 def within_epsilon(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool_]:

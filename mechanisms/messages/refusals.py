@@ -9,8 +9,8 @@ REFUSALS = {
     "encoder": (103, "the request names an encoder that this client does not have"),
     "mechanism": (104, "the policy does not allow the mechanism"),
     "unprotected": (105, "the policy does not accept an unprotected channel"),
-    "channel": (106, "the policy does not allow so large an epsilon on the channel, or has none left"),
-    "total": (107, "the policy does not allow so large a total epsilon or delta, or has none left"),
+    "channel": (106, "the policy does not allow so large an epsilon on the channel"),
+    "total": (107, "the policy does not allow so large a total epsilon or delta"),
     "minimum-users": (108, "the policy asks for a larger minimum batch"),
     "no-labels": (109, "this client has no labels"),
     "failed": (110, "the request could not be answered"),
@@ -22,6 +22,7 @@ REFUSALS = {
     "unsealed": (116, "the policy asks for a larger batch than one, and this client has no key to seal to"),
     "question": (117, "the policy does not list this question, and the user has not been asked yet"),
     "unaccounted": (118, "nothing accounts for what the answer would say"),
+    "spent": (119, "what is left of the policy's budget does not cover the request"),
 }
 
 #: Flower's own codes, for nodes that could not answer at all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from client.device.statement import account_of
 from client.node import NODE, load_node
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError, LedgerRow
-from mechanisms.accounting.ladder import ledger_rung
+from mechanisms.accounting.ladder import Rung, ledger_rung
 from mechanisms.accounting.privacy_filter import THEOREM
 from mechanisms.channels import CHANNELS
 from simulations.errors import UserError
@@ -25,9 +25,11 @@ _NOTE = "from the ledger: worst cases of all releases, added; a ledger keeps the
 def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str, Any]:
     """Return the rungs of one user's ledger, and the user's account in the privacy filter of the policy beside it.
 
-    The keys are "user", "users", "releases", "delta", "ladder", "account", "policy" and "theorem". The record and
-    channel rungs are those of the user's costliest record. The node.json beside the ledger holds the policy, which may
-    declare exposures of texts public. Without it, "account" and "policy" are None and nothing is declared.
+    The keys are "user", "users", "releases", "delta", "ladder", "account", "policy" and "theorem". A release about all
+    of the user's records counts in every rung. For the rest, the record rung and each channel's are those of the record
+    that costs most there. The rung of a channel that has releases counts those of all channels with its neighbours: a
+    text and its embedding both tell of the text. The node.json beside the ledger holds the policy, which may declare
+    exposures of texts public. Without it, "account" and "policy" are None and nothing is declared.
 
     Args:
         path: The ledger.
@@ -59,29 +61,35 @@ def of_ledger(path: Path, *, user: int | None = None, delta: float) -> dict[str,
         raise UserError(f"--user {user}: the ledger has no release of this user")
     chosen = user if user is not None else max(by_user, key=lambda u: _cost(by_user[u], delta, public))
     mine = by_user[chosen]
+    together = [row for row in mine if row.of_all]
     records: dict[int, list[LedgerRow]] = {}
     for row in mine:
-        records.setdefault(row.record, []).append(row)
-    record = max(records.values(), key=lambda held: _cost(held, delta, public))
-    note = f"{_NOTE}; record {record[0].record}, the costliest"
+        if not row.of_all:
+            records.setdefault(row.record, []).append(row)
+
+    def costliest(name: str, neighbours: str, counts: Callable[[LedgerRow], bool]) -> Rung:
+        counted = {number: [*together, *filter(counts, held)] for number, held in records.items()} or {-1: together}
+        record = max(counted, key=lambda number: _cost(counted[number], delta, public))
+        rows, note = counted[record], _NOTE
+        note += f"; record {record}, the costliest" if len(rows) > len(together) else ""
+        note += f"; with {len(together)} about all records" if together else ""
+        guarantees = (row.guarantee for row in rows)
+        return ledger_rung(name, guarantees, delta=delta, unit=name, neighbours=neighbours, note=note, public=public)
+
+    def reads(channel: str) -> Callable[[LedgerRow], bool]:
+        released, about = any(row.channel == channel for row in mine), CHANNELS[channel].neighbours
+        return lambda row: released and CHANNELS[row.channel].neighbours == about
+
     rungs = [
-        ledger_rung(
-            channel,
-            (r.guarantee for r in record if r.channel == channel),
-            delta=delta,
-            unit=channel,
-            neighbours=about.neighbours,
-            note=note,
-            public=public,
-        )
+        costliest(channel, about.neighbours, reads(channel))
         for channel, about in CHANNELS.items()
-        if about.always or any(r.channel == channel for r in record)
+        if about.always or any(row.channel == channel for row in mine)
     ]
-    every = (r.guarantee for r in record)
-    rungs.append(
-        ledger_rung("record", every, delta=delta, unit="record", neighbours="any two records", note=note, public=public)
+    rungs.append(costliest("record", "any two records", lambda row: True))
+    all_of_it = (
+        f"{_NOTE}; {len(mine)} releases, {len(together)} about all records and the others about {len(records)}, in "
+        f"{len({row.stage for row in mine})} stages"
     )
-    all_of_it = f"{_NOTE}; {len(mine)} releases of {len(records)} records in {len({r.stage for r in mine})} stages"
     rungs.append(
         ledger_rung(
             "user",

@@ -37,15 +37,12 @@ SCRATCH = Policy(
 )
 #: Meaning of a refusal for the device's user.
 _WHY = {
-    "channel": "this one record would have told more than the policy lets it tell on this channel, in all rounds "
-    "together",
-    "total": "everything that this device has released, with this, would cost more than the policy's total",
+    "spent": "with this, the record, or all that this device has released, would cost more than the policy allows",
     "unprotected": "something would leave without protection: no finite ε holds for it",
     "mechanism": "the policy does not list this mechanism",
     "question": "the policy lists the questions that may be asked, and this is none of them: a server that could "
     "choose its question freely could choose one that tells most",
     "minimum-users": "too few others would answer beside you: the policy wants a larger crowd",
-    "releases": "the policy's number of releases is used up",
 }
 
 
@@ -222,11 +219,9 @@ class Device:
                 spent = policy.spent_on(ledger, channel, person, np.maximum(record, 0))
                 account = account.plus(cost, one)
                 if record[0] >= 0 and not policy.allows(spent.plus(cost, one), channel)[0]:
-                    return answer | {"refusal": told(Refused("channel"))}
-            if not policy.allows(account, "total")[0]:
-                return answer | {"refusal": told(Refused("total"))}
-            if not policy.allows_number(account)[0]:
-                return answer | {"refusal": told(Refused("releases"))}
+                    return answer | {"refusal": told(Refused("spent"))}
+            if not policy.allows(account, "total")[0] or not policy.allows_number(account)[0]:
+                return answer | {"refusal": told(Refused("spent"))}
             if len(costs) == 1:
                 (cost,) = costs.values()
                 answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")

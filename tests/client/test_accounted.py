@@ -19,9 +19,10 @@ from scipy.stats import chi2
 
 from client import accounted as accounting
 from client.accounted import Accountant
-from client.app import accounted
+from client.app import _short, accounted
 from client.policy import Policy
 from client.store.ledger import Ledger, LedgerError
+from mechanisms.accounting.privacy_filter import Account
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.privunit import PrivUnit
 from tests.support.clients import context, message
@@ -151,9 +152,17 @@ def test_any_other_question_is_charged_anew_under_the_same_mechanism(app, ledger
 def test_a_server_that_asks_without_end_is_refused_when_the_policy_is_spent(app, ledger):
     said = [app(asks(**{"server-round": n}), context(3)) for n in range(6)]
     assert [answer.has_content() for answer in said] == [True] * 3 + [False] * 3  # 6 of a record: three of 2
-    assert all(refused(answer, "channel") for answer in said[3:])
+    assert all(refused(answer, "spent") for answer in said[3:])
     assert sum(row.epsilon for row in rows(ledger)) == pytest.approx(6.0)
     assert app(asks(), context(4)).has_content()  # another user's budget is their own
+
+
+@pytest.mark.parametrize(("delta", "answers"), [(0.0, 80), (1e-6, 201)])
+def test_the_total_is_the_sum_unless_a_delta_is_named(delta, answers):
+    """Of answers of ε = .1 a total of 8 admits 80. The filter at a δ admits 201, which sum up to 20.1."""
+    policy, _ = _short({"mechanism": "privunit", "epsilon": 0.1}, 8.0, delta, 1.0)
+    cost = policy.cost(PrivUnit(epsilon=0.1, dim=16).guarantee)
+    assert [policy.affords(Account.empty(1), cost, limit) for limit in ("statistic", "total")] == [answers] * 2
 
 
 def test_several_releases_of_one_answer_cost_what_they_cost_one_by_one(tmp_path):
@@ -344,6 +353,8 @@ def test_what_does_not_go_together_is_one_line_before_anything_is_asked(tmp_path
 def test_a_norm_within_the_update_is_refused_and_so_is_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"norm=3\.0"):
         accounted(tmp_path / "ledger", total=8.0, update="privunit:epsilon=2.0,norm=3.0")
+    with pytest.raises(ValueError, match="delta goes with total"):
+        accounted(tmp_path / "ledger", POLICY, RELEASES, delta=1e-6)
     with pytest.raises(ValueError, match="is no folder"):
         accounted(tmp_path / "mistyped" / "ledger", total=8.0, update="privunit:epsilon=2.0")
     assert list(tmp_path.iterdir()) == []

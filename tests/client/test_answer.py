@@ -183,7 +183,7 @@ def test_a_record_is_answered_about_once_and_charged_once(tmp_path: Path) -> Non
     np.testing.assert_array_equal(values(again), values(reply))
     assert len(ledger_rows(tmp_path)) == 4
     for other in (asked(stage="more"), asked(head=(-HEAD[0], HEAD[1])), asked(m1=asked().projection.m1 * 2)):
-        with pytest.raises(Refused, match="epsilon on the channel"):  # another question of the same record
+        with pytest.raises(Refused, match="budget"):  # another question of the same record
             answer(tmp_path, other)
     assert len(ledger_rows(tmp_path)) == 4
 
@@ -220,7 +220,7 @@ def test_a_client_whose_policy_says_nothing_of_answers_refuses(tmp_path: Path) -
     make_node(tmp_path / "c", policy=POLICY)
     with pytest.raises(Refused, match="does not have"):
         answer(tmp_path / "c", asked(encoder="cd" * 32))
-    with pytest.raises(Refused, match="total"):  # a user of two records
+    with pytest.raises(Refused, match="budget"):  # a user of two records
         answer(make_node(tmp_path / "d", [1, 1], [0, 1], policy=POLICY))
     assert not ledger_rows(tmp_path / "c") and not ledger_rows(tmp_path / "d")
 
@@ -371,7 +371,7 @@ def test_answers_of_all_records_on_an_old_ledger_count_towards_the_limit_of_each
     folder = make_node(tmp_path, [0, 0, 1], [0, 1, 0], policy=replace(POLICY, total=100.0))
     row = np.zeros((1, 2), np.uint8)
     guarantee = Guarantee(EPSILON, "discrete", 1.0, "sequence")
-    with load_node(folder).ledger("a") as ledger:
+    with load_node(folder).ledger("a") as ledger, ledger.exclusive():
         user, record = np.array([0], np.int64), np.array([ALL_RECORDS], np.int64)
         ledger.commit([Charge("count", "answer", "c" * 64, guarantee, EPSILON, POLICY.delta, user, record, row)])
     assert {row.record for row in ledger_rows(folder)} == {ALL_RECORDS}

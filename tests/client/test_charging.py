@@ -232,7 +232,7 @@ def test_another_question_while_the_app_runs_spends_first(tmp_path: Path) -> Non
 
     there(config={"round": 7})
     there.run = slow
-    with pytest.raises(Refused, match="epsilon"):
+    with pytest.raises(Refused, match="budget"):
         there()
     with Ledger(there.ledgers[0]) as opened:
         assert sum(row.epsilon for row in opened.rows()) <= 8.0
@@ -304,7 +304,7 @@ def test_what_is_known_is_repeated_and_the_rest_drawn_from_the_next_step(ledger:
 
 def test_two_releases_on_a_channel_are_priced_together(ledger: Ledger) -> None:
     """Each is within the limit, and both are not."""
-    with pytest.raises(Refused, match="channel"):
+    with pytest.raises(Refused, match="budget"):
         release([ONE, TWO], PEOPLE, RECORDS, policy=replace(POLICY, label=1.5), book=Book(ledger, drawing(1, 2)[0]))
     assert ledger.rows() == []
 

@@ -51,7 +51,7 @@ def test_adaptively_chosen_releases_stay_within_the_policy(
         for i in range(many):
             if i % 50 == 49 and i > 250:  # the sums have room before that
                 left = concentrated_limit(2.0, 5e-6) - ledger.spent(ONE).rho[0]
-                with pytest.raises(Refused, match="so large a total epsilon or delta"):
+                with pytest.raises(Refused, match="budget"):
                     client.answer(label(f"s{i}", math.sqrt(2 * left) * 1.1), shard)
                 refused += 1
             told = int(client.answer(label(f"s{i}", epsilon), shard).releases[0].payload["y"][0])
@@ -61,7 +61,7 @@ def test_adaptively_chosen_releases_stay_within_the_policy(
                 assert spent.epsilon[0] <= 2.0 or spent.rho[0] <= concentrated_limit(2.0, 5e-6)
                 assert spent.delta[0] <= 5e-6 and spent.releases[0] == i + 1
         assert spent.epsilon[0] > above * policy.total and refused == refusals
-        with pytest.raises(Refused, match="so many releases"):
+        with pytest.raises(Refused, match="budget"):
             client.answer(label("one-more", 1e-9), shard)
         assert len(client.answer(label("s0", 0.012), shard)) == 1  # what has left is repeated, whatever is spent
 
@@ -82,7 +82,7 @@ def test_noise_that_costs_no_epsilon_costs_its_delta(tmp_path: Path, monkeypatch
     assert 1 <= allowed <= 5
     for one in asked[:allowed]:
         ask(tmp_path / "filter", one)
-    assert refusal(tmp_path / "filter", asked[allowed]) == "total"
+    assert refusal(tmp_path / "filter", asked[allowed]) == "spent"
 
     def true(times: int) -> float:
         return gaussian_delta(math.sqrt(times) * 2 / SIGMA, 0.0)
@@ -99,9 +99,9 @@ def test_releases_that_cost_nothing_are_counted(tmp_path: Path) -> None:
     make_node(tmp_path, [0, 1], policy=policy)
     for stage in ("a", "b", "c"):
         assert len(ask(tmp_path, label(stage, 0.0))) == 2
-    assert refusal(tmp_path, label("d", 0.0)) == "releases"
+    assert refusal(tmp_path, label("d", 0.0)) == "spent"
     clear = request(stage="d", label=None, embedding={"mechanism": "identity"})
-    assert refusal(tmp_path, clear) == "releases"  # declared public, and a release all the same
+    assert refusal(tmp_path, clear) == "spent"  # declared public, and a release all the same
     assert len(ask(tmp_path, label("c", 0.0))) == 2
 
 
@@ -143,7 +143,7 @@ def test_a_ledger_that_was_written_before_there_was_a_filter_opens_with_its_acco
     one = gaussian_epsilon(2.0, 1e-6)
     assert spent.epsilon[0] == pytest.approx(one) and spent.rho[0] == 2.0 and spent.releases[0] == 1
     assert spent.delta[0] == pytest.approx(1e-6 + 4e-9)
-    assert refusal(tmp_path, label("now", 20.0 - one + 0.1)) == "total"
+    assert refusal(tmp_path, label("now", 20.0 - one + 0.1)) == "spent"
     assert len(ask(tmp_path, label("now", 20.0 - one - 0.1))) == 1
 
 
@@ -171,7 +171,7 @@ def test_two_processes_on_one_ledger_spend_one_budget(tmp_path: Path) -> None:
     ]
     said = [process.communicate(timeout=120)[0].decode().split() for process in both]
     outcomes = sorted(said[0] + said[1])
-    assert outcomes == ["answered"] * 7 + ["total"] * 17
+    assert outcomes == ["answered"] * 7 + ["spent"] * 17
     with load_node(tmp_path).ledger("a") as ledger:
         assert ledger.spent(ONE).epsilon.tolist() == [7.0] and len(ledger.rows()) == 7
 
@@ -180,7 +180,7 @@ def test_a_clock_that_is_set_back_gives_nothing_back(tmp_path: Path, monkeypatch
     make_node(tmp_path, [0], policy=Policy(label=math.inf, total=2.0))
     first = ask(tmp_path, label("a", 2.0)).releases[0].payload["y"].tobytes()
     monkeypatch.setattr("client.store.ledger.time.time", lambda: 1.0)
-    assert refusal(tmp_path, label("b", 0.5)) == "total"
+    assert refusal(tmp_path, label("b", 0.5)) == "spent"
     assert ask(tmp_path, label("a", 2.0)).releases[0].payload["y"].tobytes() == first
 
 
@@ -189,7 +189,7 @@ def test_one_stage_under_other_parameters_is_paid_for_again(tmp_path: Path) -> N
     first = ask(tmp_path, label("a", 1.0)).releases[0]
     other = ask(tmp_path, label("a", 1.5)).releases[0]
     assert first.digest != other.digest
-    assert refusal(tmp_path, label("a", 0.75)) == "total"
+    assert refusal(tmp_path, label("a", 0.75)) == "spent"
     with load_node(tmp_path).ledger("a") as ledger:
         assert ledger.spent(ONE).epsilon.tolist() == [2.5]
     assert ask(tmp_path, label("a", 1.0)).releases[0].payload["y"].tobytes() == first.payload["y"].tobytes()
@@ -201,5 +201,5 @@ def test_a_policy_that_was_tightened_still_repeats_and_counts_what_is_public(tmp
     for stage in "ab":
         ask(tmp_path, label(stage, 1.5))
     make_node(tmp_path, [0], policy=replace(policy, total=2.0))
-    assert len(ask(tmp_path, label("a", 1.5))) == 1 and refusal(tmp_path, label("c", 0.1)) == "total"
+    assert len(ask(tmp_path, label("a", 1.5))) == 1 and refusal(tmp_path, label("c", 0.1)) == "spent"
     assert len(ask(tmp_path, request(stage="c", label=None, embedding={"mechanism": "identity"}))) == 1

@@ -84,7 +84,7 @@ def test_a_user_of_many_records_releases_one_row_at_one_cost(tmp_path: Path) -> 
     again = answer(tmp_path, asked(minimum_users=999))
     np.testing.assert_array_equal(values(again), values(reply))
     assert len(ledger_rows(tmp_path)) == 3
-    with pytest.raises(Refused, match="epsilon on the channel"):
+    with pytest.raises(Refused, match="budget"):
         answer(tmp_path, asked(stage="more"))
 
 

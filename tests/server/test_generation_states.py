@@ -220,8 +220,8 @@ def test_a_device_charges_before_it_answers_and_not_over_its_policy(bart, tmp_pa
     words, rows, spent = answer(pair, replace(policy, text=13.0, total=13.0), "c", [("the film", "a bad book")])
     assert words.shape == (1, 2 * TOKENS) and spent.epsilon[0] == pytest.approx(12.1138, rel=1e-4)
     assert answer(asked(model), replace(policy, text=7.99), "d") == "channel"
-    assert answer(asked(model), replace(policy, total=9.0), "e") == "total"
-    assert answer(asked(model), replace(policy, total_delta=3.9e-6), "f") == "total"  # one half of it is the filter's
+    assert answer(asked(model), replace(policy, total=9.0), "e") == "spent"
+    assert answer(asked(model), replace(policy, total_delta=3.9e-6), "f") == "spent"  # one half of it is the filter's
     assert answer(asked(model), replace(policy, delta=0.0, text=1e9, total=1e9), "g") == "unprotected"
     assert answer(asked(model), replace(policy, delta=1e-9), "h") == "channel"  # dearer at a smaller δ
     for misfit in ({"width": WIDTH + 1}, {"window": 65}, {"window": 1}):

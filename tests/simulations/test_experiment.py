@@ -353,7 +353,7 @@ label = { mechanism = "randomized-response", epsilon = 1.0 }
     [
         ({}, None),
         ({"releases": 2}, None),
-        ({"releases": 1}, "releases"),
+        ({"releases": 1}, "spent"),
         ({"total-delta": 2.1e-6}, None),
         ({"total-delta": 2e-6}, None),  # one half is the release's, and the samplers' share is below its last digit
         ({"total-delta": 1.99e-6}, "total"),
@@ -390,7 +390,7 @@ def test_the_file_is_priced_as_the_client_prices_it(
             return
         with pytest.raises(Refused) as caught:
             client.answer(asked, node.shard("train"))
-    words = {"releases": "policy.releases", "total": "policy.total-delta", "channel": "above policy.embedding"}
+    words = {"spent": "policy.releases", "total": "policy.total-delta", "channel": "above policy.embedding"}
     assert caught.value.reason == refused and said is not None
     assert words.get(refused, "policy.delta above 0") in said
 

@@ -121,7 +121,7 @@ def test_an_answer_that_is_lost_on_its_way_stays_charged_and_can_be_had_again(fo
     ("change", "refusal"),
     [
         ({"embedding": 31.0}, "channel"),
-        ({"total": 33.0}, "total"),
+        ({"total": 33.0}, "spent"),
         ({"mechanisms": ()}, "mechanism"),
         ({"minimum_users": 11}, "minimum-users"),
     ],
@@ -131,9 +131,9 @@ def test_a_request_above_the_policy_of_some(change: dict, refusal: str, folder: 
     write_node(folder / str(BROKEN - 1), seed=STUDY.seed, arms={"a": policy})
     line = run(LocalGrid(NODES)).line
     # A test sentence alone, without a label, is within a total of 33.
-    assert line["errors"] == {REFUSALS[refusal][1]: 1 if refusal == "total" else 2}
+    assert line["errors"] == {REFUSALS[refusal][1]: 1 if refusal == "spent" else 2}
     assert line["delivered"] == OTHERS and line["dropped"] == {}
-    assert {r.stage for r in on_node(folder)} == ({"test"} if refusal == "total" else set())
+    assert {r.stage for r in on_node(folder)} == ({"test"} if refusal == "spent" else set())
 
 
 def changed(change: Callable[[Reply], Reply]) -> Callable[[RecordDict, str], RecordDict]:

@@ -64,7 +64,7 @@ def test_a_node_goes_on_under_its_policy(kept: Path) -> None:
     node = kept / "release-once" / "nodes" / "1"
     assert len(load_node(node).shard("train")) == 30
     again = request(encoder=ENCODER, mean=np.zeros(WIDTH, np.float32), m1=np.eye(WIDTH, 4, dtype=np.float32))
-    with pytest.raises(Refused, match="epsilon on the channel"):
+    with pytest.raises(Refused, match="budget"):
         ask(node, again, arm="embedding-and-label")
 
 

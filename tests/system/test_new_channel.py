@@ -163,7 +163,7 @@ def test_its_limit_is_the_policys(kind: Any, tmp_path: Path) -> None:
         with pytest.raises(Refused, match="channel"):
             answered(folder, asked(kind), small)
     assert len(answered(folder, asked(kind), policy())) == 8
-    with pytest.raises(Refused, match="channel"):  # another stage would cost again
+    with pytest.raises(Refused, match="budget"):  # another stage would cost again
         answered(folder, asked(kind, stage="again"), policy())
 
 

@@ -194,4 +194,11 @@ def test_a_limit_of_infinity_still_counts_delta() -> None:
     assert [bool(within(account(samplers, times=n), epsilon=math.inf, delta=1e-5)[0]) for n in (5, 6)] == [True, False]
     assert within_epsilon(account(samplers, times=6), epsilon=math.inf, delta=1e-5)[0]
     assert not within(account(samplers), epsilon=math.inf, delta=0.0)[0]
-    assert within(account(cost(pure(1.0), 0.0)), epsilon=1.0, delta=0.0)[0]
+
+
+def test_a_total_without_delta_is_the_sum_of_pure_epsilons() -> None:
+    """No zCDP, and samplers may spend SAMPLERS: 8 of ε = .1 and 1e-13 each are within .8, and 9 within nothing."""
+    one = cost(pure(0.1, numeric_delta=1e-13), 0.0)
+    assert [bool(within(account(one, times=n), epsilon=0.8, delta=0.0)[0]) for n in (8, 9)] == [True, False]
+    assert within(account(one, times=9), epsilon=0.8, delta=0.5)[0]
+    assert [bool(within(account(one, times=n), epsilon=9.0, delta=0.0)[0]) for n in (10, 11)] == [True, False]

@@ -436,7 +436,7 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
         again = sanitizer.answer(asked, shard)
         np.testing.assert_array_equal(again.releases[0].payload["w"], first.releases[0].payload["w"])
         assert [row.epsilon for row in ledger.rows()] == [one]
-        with pytest.raises(Refused, match="epsilon on the channel"):
+        with pytest.raises(Refused, match="budget"):
             sanitizer.answer(text_request(text=spec, stage="again"), shard)
         strict = Sanitizer(Policy(text=1e9), ledger, SimulationStreams(1))
         with pytest.raises(Refused, match="unprotected"):

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client.device.statement import format_statement, read_statement
 from client.models import vocabulary
 from client.node import write_node
 from client.policy import Policy
 from client.store.ledger import Charge, Ledger
 from mechanisms import Identity, Purkayastha, RandomizedResponse
 from mechanisms.accounting.compose import compose
+from mechanisms.channels import EMBEDDING, LABEL, VECTOR
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText
@@ -309,14 +312,22 @@ def test_results_and_cards_carry_the_ladder() -> None:
 # --- ledgers
 
 
-def ledger(path: Path, *, users: tuple[int, ...], embedding: Any, label: Any, channel: str = "embedding") -> None:
+def ledger(
+    path: Path,
+    *,
+    users: tuple[int, ...],
+    embedding: Any,
+    label: Any,
+    channel: str = "embedding",
+    stage: str = "train",
+) -> None:
     with Ledger(path, durable=False) as book, book.exclusive():
         n = len(users)
         records = np.array([users[:i].count(u) for i, u in enumerate(users)], np.int64)
         book.commit(
             [
                 Charge(
-                    "train",
+                    stage,
                     name,
                     name,
                     m.guarantee,
@@ -342,6 +353,45 @@ def test_a_ledgers_ladder(capsys: pytest.CaptureFixture[str], place: Path) -> No
     assert rung(other["ladder"], "user")["epsilon"] == pytest.approx(one, rel=1e-6)
     assert "costliest" in printed(capsys, "ladder", "--ledger", "a.sqlite")
     assert cli.main(["budget", "ladder", "--ledger", "a.sqlite", "--user", "4"]) == 2
+
+
+def test_what_is_about_all_records_counts_in_every_rung(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    """A vector, the label of record 0, the embedding of record 1: each rung by hand, and the device's own statement."""
+    made = (
+        (VECTOR, PrivUnit(16, 2.0), 0),
+        (LABEL, RandomizedResponse(1.0, 2), 0),
+        (EMBEDDING, Purkayastha(16, 1.0), 1),
+    )
+    user, row = np.array([7]), np.zeros((1, 1), np.uint8)
+    write_node(place / "me", policy=Policy(embedding=9.0, statistic=9.0, label=9.0, total=20.0))
+    with Ledger(place / "me" / "ledger.sqlite") as book, book.exclusive():
+        book.commit([Charge("a", c.name, c.name, m.guarantee, 0.0, 0.0, user, np.array([r]), row) for c, m, r in made])
+    found = answer(capsys, "ladder", "--ledger", "me/ledger.sqlite")["ladder"]
+    vector, label, embedding = 2.0, 1.0, math.pi
+    by_hand = {
+        "text": vector,
+        "embedding": vector + embedding,
+        "statistic": vector,
+        "label": vector + label,
+        "record": vector + max(label, embedding),
+        "user": vector + label + embedding,
+    }
+    assert {r["rung"]: r["epsilon"] for r in found} == pytest.approx(by_hand, rel=1e-6)
+    said = format_statement(read_statement(place / "me"))
+    assert "the statistic of all records together" in said and "  all records together: statistic ε = 2" in said
+    assert "  record 0: label ε = 1" in said and "  record 1: embedding ε = 3.142" in said
+
+
+def test_a_text_and_its_embedding_both_tell_of_the_text(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    word = CusText(2.0, Vocabulary(tuple("abcd"), np.eye(4, dtype=np.float32)), k=4)
+    whole, sphere = TextMechanism(word, tokens=2, length=1.0), Purkayastha(16, 1.0)
+    ledger(place / "a.sqlite", users=(1,), embedding=whole, label=RandomizedResponse(1.0, 2), channel="text")
+    one = rung(answer(capsys, "ladder", "--ledger", "a.sqlite")["ladder"], "text")["epsilon"]
+    ledger(place / "a.sqlite", users=(1,), embedding=sphere, label=RandomizedResponse(1.0, 2), stage="b")
+    found = answer(capsys, "ladder", "--ledger", "a.sqlite")["ladder"]
+    both = pytest.approx(one + math.pi, rel=1e-6)
+    assert rung(found, "text")["epsilon"] == rung(found, "embedding")["epsilon"] == both
+    assert rung(found, "label")["epsilon"] == 2.0
 
 
 def test_a_ledgers_answers(capsys: pytest.CaptureFixture[str], place: Path) -> None:
