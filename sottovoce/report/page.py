@@ -192,7 +192,7 @@ def _range(arms: Sequence[ArmResult], whose: str, *, alone: bool) -> str:
     if not known:
         return ""
     if alone:
-        return f"{known[0][0]}: {_guess(known[0][0])}"
+        return f"{known[0][0]}, {_guess(known[0][0])}"
     ends = known[:1] if known[0][0] == known[-1][0] else (known[0], known[-1])
     return " up to ".join(f"{price} (“{arm.name}”: {_guess(price)})" for price, arm in ends)
 

@@ -118,7 +118,7 @@ def test_a_protocol_that_has_not_run_has_the_same_page_without_what_only_a_run_c
     assert f"sottovoce simulate {file} --out run" in text
     bare, private, everything = json.loads(label.read_text(encoding="utf-8"))["runs"][0]["arms"]
     assert not bare["protected"] and not everything["protected"]
-    assert private["protected"] and private["trust"]["nobody"]["epsilon"] == pytest.approx(worst)
+    assert private["protected"] and private["trust"]["nobody"]["training"]["epsilon"] == pytest.approx(worst)
     assert private["accuracy"] == {"sanitized": None, "on_device": None}
 
 
