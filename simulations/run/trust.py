@@ -1,4 +1,4 @@
-"""What the users of an arm pay, under which condition, and the parties that they must trust."""
+"""Prices that the users of an arm pay, their conditions, and the parties that users must trust."""
 
 from __future__ import annotations
 
