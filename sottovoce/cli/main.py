@@ -33,7 +33,6 @@ from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
 from sottovoce.cli import init as init_command
-from sottovoce.cli import people as people_command
 from sottovoce.cli import report as report_command
 from sottovoce.cli import reproduce as reproduce_command
 from sottovoce.cli import sweep as sweep_command
@@ -183,7 +182,6 @@ app.add_typer(budget.app, name="budget", rich_help_panel=PRIVACY)
 app.command("report", rich_help_panel=PRIVACY)(report_command.command)
 app.command("audit", rich_help_panel=PRIVACY)(audit_command.command)
 app.command("attack", rich_help_panel=PRIVACY)(attack_command.command)
-app.command("people", rich_help_panel=PRIVACY)(people_command.command)
 app.add_typer(device_command.app, name="device", rich_help_panel=DEVICE)
 app.add_typer(deploy_command.app, name="deploy", rich_help_panel=DEVICE)
 app.add_typer(dev.app, name="dev", hidden=True)

@@ -28,7 +28,7 @@ from simulations.errors import UserError
 from simulations.progress import prefixed
 from sottovoce.adversary.attacks import membership_scores as scores
 from sottovoce.adversary.attacks.knowledge import prepared
-from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others, users_and_others
+from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others
 from sottovoce.adversary.attacks.membership_records import delivered as delivered_to
 from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.estimators import lira, membership, presence
@@ -50,7 +50,6 @@ ATTACKS = {
     "membership-shadow": "a network of 64 hidden units, trained on what models of the server's own making say",
     "membership-lira": "the likelihood ratio of what the model says, record by record, from such models",
     "membership-releases": "whether one of the releases is the record's, by their likelihood, whatever the model says",
-    "membership-user": "whether a user took part, by all records of the user: the sum of this, or else of the first",
 }
 #: Explanation of their table's columns.
 READING = (
@@ -59,7 +58,7 @@ READING = (
     "membership they are told, and are scored on the other. AUC, and the share of members found where 1 % of the "
     "others are taken for some, are of all records and need no threshold. The theorem allows: the largest balanced "
     "accuracy that any guess about one record can have, (1 + TV)/2 with TV from the loss distributions of all that a "
-    "record releases (user: all that the user with the most records releases); 1 where a part of it is in clear."
+    "record releases; 1 where a part of it is in clear."
 )
 #: Share of the other records that may be taken for members in `found_at`.
 FALSE_ALARMS = 0.01
@@ -68,7 +67,6 @@ _POOL = 1000
 #: Copies of each record with dropped words, and the share of words that each drops.
 _COPIES, _DROPPED = 8, 0.1
 _SHADOWS = ("membership-shadow", "membership-lira")
-_USER = "membership-user"
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -77,18 +75,11 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     Raises:
         UserError: The run's data or models are missing. The message is one line.
     """
-    found: list[dict[str, Any]] = []
-    skipped: list[str] = []
-    for users in (False, True):
-        mine = [name for name in names if (name == _USER) == users]
-        try:
-            attacked = _Membership.opened(target, users=users) if mine else None
-        except Skipped as why:
-            skipped += [f"{name} on {target.arm.name}: {why}" for name in mine]
-            continue
-        more, without = each(mine, lambda name, of=attacked: [of.entry(name)], on=target.arm.name)
-        found, skipped = found + more, skipped + without
-    return found, skipped
+    try:
+        attacked = _Membership.opened(target)
+    except Skipped as why:
+        return [], [f"{name} on {target.arm.name}: {why}" for name in names]
+    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +87,7 @@ class _Membership:
     """Membership inference on one arm.
 
     model is the attacked model (`adversary.attacks.shadow_models`). members is the truth, for scores and for the half
-    that sets thresholds. It is about records, or about users, if owner (n,) has the user of each record.
+    that sets thresholds.
     """
 
     target: Target
@@ -104,10 +95,9 @@ class _Membership:
     model: Any
     members: BoolArray
     delivered: Delivered | None
-    owner: IntArray | None = None
 
     @classmethod
-    def opened(cls, target: Target, *, users: bool = False) -> _Membership:
+    def opened(cls, target: Target) -> _Membership:
         arm = target.arm
         if arm.public_only:
             raise Skipped("no user takes part in it")
@@ -122,21 +112,16 @@ class _Membership:
         delivered = delivered_to(target)
         ready = prepared(target.run)
         inside = np.arange(len(ready.held.train)) if delivered is None else delivered.rows(ready.held)
-        if users:
-            chosen, others, mine = users_and_others(target, ready.held, inside)
-            order, count = np.arange(2 * len(chosen)), int(mine.max()) + 1
-            owner, members = np.concatenate([mine, mine + count]), np.arange(2 * count) < count
-        else:
-            chosen, others, rng = members_and_others(target, ready.held, inside)
-            order = rng.permutation(2 * len(chosen))
-            owner, members = None, order < len(chosen)
+        chosen, others, rng = members_and_others(target, ready.held, inside)
+        order = rng.permutation(2 * len(chosen))
+        members = order < len(chosen)
         texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
         records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
         try:
             model = model_of(target, ready.public, records)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, ready.public, model, members, delivered, owner)
+        return cls(target, ready.public, model, members, delivered)
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return one attack's entry; raise Skipped if it does not apply."""
@@ -146,10 +131,7 @@ class _Membership:
             evidence, extra = self._by_shadows(name)
             scored = np.ones(len(self.members), dtype=bool)
         else:
-            if name == _USER:
-                evidence, extra = self._of_users()
-            else:
-                evidence = self._by_releases() if name == "membership-releases" else self._by_outputs(name)
+            evidence = self._by_releases() if name == "membership-releases" else self._by_outputs(name)
             scored = self._reported
             cut = membership.threshold(evidence[~scored], self.members[~scored])
         rate = scores.balanced(evidence[scored] > cut, self.members[scored])
@@ -260,15 +242,6 @@ class _Membership:
             texts.append(trained)
         return inside, outputs, min(texts)
 
-    def _of_users(self) -> tuple[FloatArray, dict[str, Any]]:
-        """Return the evidence for each user: the sum of that for the records, from the releases if they tell."""
-        assert self.owner is not None
-        try:
-            found, by = self._by_releases(), "membership-releases"
-        except Skipped:
-            found, by = self._by_outputs("membership-confidence"), "membership-confidence"
-        return np.bincount(self.owner, found), {"by": by, "records": len(self.owner) // 2}
-
     # --- evidence from the releases
 
     def _by_releases(self) -> FloatArray:
@@ -332,9 +305,6 @@ class _Membership:
         else:
             worst += label.guarantee.worst_case()
             parts.append((label, 1))
-        if self.owner is not None:
-            most = int(np.bincount(self.owner).max())
-            worst, parts = worst * most, [(mechanism, times * most) for mechanism, times in parts]
         found = membership.bound(parts) if set(exposes) <= set(declared) else 1.0
         why = ""
         if public and not arm.reference:

@@ -142,35 +142,6 @@ def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Co
     return held.train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n]), rng
 
 
-def users_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Corpus, Corpus, IntArray]:
-    """Return all records of some users, as many others, and the user (k,) of each of the former, from 0.
-
-    Others are dealt out to as many strangers, in the same way.
-
-    Args:
-        target: Attacked arm; its limit applies to users, and to records four times.
-        held: Data of the run.
-        inside: Rows of the members in the training part.
-
-    Raises:
-        Skipped: There are too few users, or all hold one record.
-    """
-    outside = others(target, held)
-    people, owner, records = np.unique(held.holders.users[inside], return_inverse=True, return_counts=True)
-    if len(people) and records.max() == 1:
-        raise Skipped("every user holds one record, of which the other attacks say it")
-    rng = np.random.default_rng([target.seed, 23])
-    order = rng.permutation(len(people))[: target.limit]
-    n = int((np.cumsum(records[order]) <= min(4 * target.limit, len(outside))).sum())
-    if n < LEAST:
-        raise Skipped(f"needs {LEAST} users, and other texts for as many strangers; there are texts for {n}")
-    number = np.full(len(people), -1)
-    number[order[:n]] = np.arange(n)
-    rows = np.flatnonzero(number[owner] >= 0)
-    strangers = outside.take(rng.permutation(len(outside))[: len(rows)])
-    return held.train.take(inside[rows]), strangers, number[owner[rows]]
-
-
 def others(target: Target, held: Held) -> Corpus:
     """Return texts that nobody released: private texts without a user if there are enough, otherwise test texts."""
     released = set(held.train.texts)

@@ -27,7 +27,6 @@ from sottovoce.adversary.attacks import intervals
 from sottovoce.adversary.attacks import membership as attack_membership
 from sottovoce.adversary.attacks import poison as attack_poison
 from sottovoce.adversary.attacks import statistics as attack_statistics
-from sottovoce.adversary.attacks import users as attack_users
 from sottovoce.adversary.attacks import word_attributes as attack_word_attributes
 from sottovoce.adversary.attacks import words as attack_words
 from sottovoce.adversary.attacks.target import Target
@@ -38,10 +37,6 @@ KINDS = (
     (attack_word_attributes, lambda setup: setup.arm.text is not None),
     (attack_embeddings, lambda setup: setup.arm.embedding is not None and setup.protocol.private),
     (attack_statistics, lambda setup: setup.arm.statistic is not None),
-    (
-        attack_users,
-        lambda setup: setup.arm.text is not None or (setup.arm.embedding is not None and setup.protocol.private),
-    ),
     (attack_membership, lambda setup: True),
     (attack_poison, lambda setup: setup.protocol.private and not (setup.arm.public_only or setup.arm.centralised)),
 )

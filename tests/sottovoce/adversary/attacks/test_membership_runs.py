@@ -43,8 +43,6 @@ from tests.support.tiny_models import WORDS, tiny_bert
 
 MADE_UP_CLASSES = 2
 _TOLD = ("confidence", "entropy", "drops")
-#: Attacks on records, which users of one record have.
-RECORDS = tuple(name for name in attack_membership.ATTACKS if name != "membership-user")
 THRESHOLDS = [name for name in attack_membership.ATTACKS if name.rsplit("-", 1)[1] in _TOLD]
 IDENTITY = {"mechanism": "identity", "dim": 4}
 PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 2.0, "dim": 4}
@@ -97,7 +95,7 @@ def shared(tmp_path_factory):
 
 
 def results(folder: Path, *names: str, **asked: object) -> dict[str, dict]:
-    found = attack(Attack(folder, names or RECORDS, **asked))
+    found = attack(Attack(folder, names or tuple(attack_membership.ATTACKS), **asked))
     return {f"{e['arm']}: {e['attack'].removeprefix('membership-')}": e for e in found["entries"]}
 
 
@@ -147,7 +145,9 @@ def test_release_once(released, capsys):
     folder, _ = released
     found = results(folder, shadows=8)
     assert set(found) == {
-        f"{arm}: {name.removeprefix('membership-')}" for arm in ("clear", "noisy", "prior") for name in RECORDS
+        f"{arm}: {name.removeprefix('membership-')}"
+        for arm in ("clear", "noisy", "prior")
+        for name in attack_membership.ATTACKS
     }
     for name, e in found.items():
         assert (e["texts"], e["others"], e["baseline"], e["stage"]) == (USERS, USERS, 0.5, "train-1, train-2")

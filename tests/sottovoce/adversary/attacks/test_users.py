@@ -1,5 +1,4 @@
-"""Attacks on users of many records: what is planted is found, what is not there is not, and no user is learned from
-for a guess about this user.
+"""Attacks on vectors of users of many records: what is planted is found, what is not there is not.
 
 Statistical tests allow for 5 standard errors, on fixed seeds.
 """
@@ -21,74 +20,14 @@ from simulations.output.jsonable import json_ready
 from simulations.run import report
 from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
-from sottovoce.adversary.attacks import users
 from sottovoce.adversary.attacks.run import Attack
 from sottovoce.adversary.attacks.run import run as attack
-from sottovoce.adversary.attacks.target import Skipped
 from sottovoce.adversary.estimators import linkage, statistic
-from sottovoce.adversary.estimators import users as estimator
 from sottovoce.adversary.estimators.statistic import Pool, VectorQuestion
 from tests.support.studies import in_process
 from tests.support.tiny_models import WORDS, tiny_bert
 
 SIGMAS = 5.0
-
-
-# --- by everything that a user released
-
-
-def received(n: int, each: int, seed: int = 0) -> tuple[users.Received, np.ndarray]:
-    """Users whose releases share a direction of their own, and one of their value, of two."""
-    rng = np.random.default_rng(seed)
-    values = np.arange(n) % 2
-    own = rng.normal(size=(n, 12))
-    own[:, 0] = 2.0 * values
-    owner = np.repeat(np.arange(n), each)
-    return users.Received(owner, own[owner] + 0.5 * rng.normal(size=(n * each, 12))), values
-
-
-def test_a_planted_attribute_is_found_and_one_that_is_not_there_is_not() -> None:
-    got, values = received(120, 6)
-    found = users.attribute(got, [str(value) for value in values], seed=1)
-    assert found["success"] > 0.9 and found["baseline"] == 0.5 and len(found["right"]) == 120
-    random = np.random.default_rng(3).integers(2, size=120)
-    chance = users.attribute(got, [str(value) for value in random], seed=1)
-    assert abs(chance["success"] - chance["baseline"]) < SIGMAS * math.sqrt(0.25 / 120)
-
-
-def test_a_users_own_value_is_not_used() -> None:
-    """A view in which every user is like nobody else tells nothing, however well a user is known."""
-    values = np.arange(60) % 2
-    guesses, _ = estimator.guessed({"alone": np.eye(60)}, values, classes=2, seed=1)
-    assert (guesses == values).mean() <= 0.5 + SIGMAS * math.sqrt(0.25 / 60)
-
-
-def test_rare_values_are_left_out_and_too_few_users_are_one_line() -> None:
-    got, values = received(60, 3)
-    said: list[str | None] = [str(value) for value in values]
-    said[0], said[1] = "rare", None
-    found = users.attribute(got, said, seed=1)
-    assert found["texts"] == 58 and "1 rare values left out" in found["note"]
-    with pytest.raises(Skipped, match="30 users are needed"):
-        users.attribute(got, [*said[:20], *[None] * 40], seed=1)
-
-
-def test_words_of_one_user_alone_are_left_out() -> None:
-    rows = estimator.word_vectors([["film", "good", "rare"], ["film", "bad"], ["good", "bad"], []])
-    assert rows.shape == (4, 3) and np.allclose(np.linalg.norm(rows, axis=1), [1, 1, 1, 0])
-
-
-def test_halves_of_a_user_are_linked() -> None:
-    got, _ = received(40, 8)
-    found = users.linkage(got, seed=1)
-    assert found["success"] > 0.9 and found["baseline"] == 1 / 40
-    shuffled = users.Received(np.random.default_rng(2).permutation(got.users), got.vectors)
-    assert users.linkage(shuffled, seed=1)["success"] < 0.25
-    with pytest.raises(Skipped, match="two releases"):
-        users.linkage(users.Received(np.arange(9), np.eye(9)), seed=1)
-
-
-# --- by one vector of many records
 
 
 def vectors(records: int, n: int = 400) -> tuple[VectorQuestion, np.ndarray, np.ndarray, Pool]:
@@ -216,35 +155,3 @@ def test_a_run_of_vectors(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
         e = found[f"noisy: {name}"]
         assert e["success"] <= e["bound"] + SIGMAS * math.sqrt(0.25 / e["texts"]) and e["bound"] < 1
     assert json_ready(results)
-
-
-@pytest.mark.slow
-def test_a_run_of_embeddings(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    arms = (
-        {"name": "clear", "reference": True, "embedding": {"mechanism": "identity", "dim": 4}},
-        {"name": "noisy", "embedding": {"mechanism": "purkayastha", "epsilon": 0.1, "dim": 4}},
-    )
-    out = finished(folder, tmp_path / "run", "release-once", *arms)
-    names = ("attribute-user", "linkage-user", "membership-user")
-    results = attack(Attack(out, names, attributes=("colour",)))
-    found = {f"{e['arm']}: {e['attack']}": e for e in results["entries"]}
-    assert found["clear: attribute-user"]["success"] > 0.8 > 0.75 > found["noisy: attribute-user"]["success"]
-    assert found["clear: membership-user"]["success"] > 0.8 and found["clear: membership-user"]["bound"] == 1
-    assert found["clear: linkage-user"]["texts"] >= 30
-    e = found["noisy: membership-user"]
-    assert e["by"] == "membership-releases" and e["success"] < 0.5 + SIGMAS * math.sqrt(0.25 / e["scored"])
-
-
-@pytest.mark.slow
-def test_a_run_of_redacted_texts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redaction is attacked as any other text mechanism, and hides nothing that no rule finds."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    arm = {"name": "redaction", "reference": True, "text": {"mechanism": "redaction", "length": "kept", "tokens": 12}}
-    out = finished(folder, tmp_path / "run", "sanitized-text", arm, text={"masked-lm": "none", "pretrain": False})
-    names = ("attribute-user", "linkage-user", "membership-user", "attribute-words-exact", "copy")
-    results = attack(Attack(out, names, attributes=("colour",)))
-    found = {e["attack"]: e for e in results["entries"]}
-    assert found["attribute-user"]["success"] > 0.9 and found["attribute-words-exact"]["success"] > 0.9
-    assert found["membership-user"]["success"] > 0.9 and found["copy"]["success"] == 1
-    assert {e["worst_case_epsilon"] for e in results["entries"]} == {math.inf}
