@@ -98,7 +98,7 @@ def test_nothing_is_certain_because_it_never_failed() -> None:
 SHARES = np.concatenate([np.linspace(0.5, 0.99, 50), 1 - np.geomspace(1e-5, 0.01, 50)])
 
 
-@pytest.mark.parametrize(("scale", "no violation found"), [(1, True), (2 / 3, False)])
+@pytest.mark.parametrize(("scale", "holds"), [(1, True), (2 / 3, False)])
 def test_two_errors_hold_an_accuracy_wherever_it_is(scale: float, holds: bool) -> None:
     """Of 100 texts, exactly, by all 101 outcomes: two errors miss at most 7 %, however near to 1 the truth is. Without
     the four texts they would miss nearly always there."""
@@ -113,7 +113,7 @@ def test_two_errors_hold_an_accuracy_wherever_it_is(scale: float, holds: bool) -
     assert (held_by > 0.93) == holds and plainly < 0.01
 
 
-@pytest.mark.parametrize(("scale", "no violation found"), [(1, True), (2 / 3, False)])
+@pytest.mark.parametrize(("scale", "holds"), [(1, True), (2 / 3, False)])
 def test_two_errors_hold_a_difference_of_arms_that_hardly_differ(scale: float, holds: bool) -> None:
     """Of 40 texts, by all outcomes: as above, where each arm alone is right about some."""
     n, misses, plainly = 40, [], []
@@ -144,7 +144,7 @@ def drawn(rng: np.random.Generator, n: int) -> tuple[Counts, Counts]:
 
 
 @pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize(("scale", "no violation found"), [(1, True), (2 / 3, False), (3 / 2, False)])
+@pytest.mark.parametrize(("scale", "holds"), [(1, True), (2 / 3, False), (3 / 2, False)])
 def test_errors_are_as_large_as_estimates_vary(paired: bool, scale: float, holds: bool) -> None:
     """Over 2,000 studies the mean square of the stated error is the variance of the estimate. That of a variance from
     2,000 draws deviates by sqrt(2/1999) = .032 of itself; within 6 of these and 4 % for what is left out to first
