@@ -180,7 +180,7 @@ class Rewriter:
         vocabulary, end = self.text.vocabulary, self.text.tokens
         rows: list[tuple[str | None, int, int, str]] = []  # original, its id, drawn id, note
         at = 0
-        for token in tokens.tokenize(tokens.read_as(text, self.text), vocabulary):
+        for token in tokens.tokenize(text, vocabulary):
             word_id = vocabulary.word_id(token)
             if self.text.dropped[word_id]:
                 rows.append((token, word_id, NOTHING, "dropped"))

@@ -32,7 +32,6 @@ from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis
 from mechanisms.words.random_substitution import RandomSubstitution
-from mechanisms.words.redaction import Redaction
 from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.tem import Tem
 from mechanisms.words.text import TEXT_FIELDS, TextMechanism
@@ -68,7 +67,6 @@ CATALOGUE: dict[str, type[Any]] = {
         DpPrompt,
         DpParaphrase,
         DpBart,
-        Redaction,
     )
 }
 

@@ -73,9 +73,8 @@ class WordMechanism(Mechanism, Protocol):
     A class may also state: `moves = True`, if its output's words do not stand for the text's at the same place;
     `whole = True`, if it makes all of a text by one draw, and `uniforms`, the number that takes; `distances(x, y)`,
     word ids (n,) and (k,) -> (n, k), if its guarantee has other distances than the Euclidean ones of the vectors;
-    `settled(x, **private)`, if it decides something by the whole text; `read_as(text)`, text -> text, if it changes a
-    text before its words are looked up. `settled` is called before the text is cut or filled up to a drawn length, and
-    its result is the input of `sample`.
+    `settled(x, **private)`, if it decides something by the whole text. `settled` is called before the text is cut or
+    filled up to a drawn length, and its result is the input of `sample`.
 
     Attributes:
         vocabulary: Its words. An input may also be `vocabulary.unknown`, an output never is.

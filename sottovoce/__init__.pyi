@@ -54,7 +54,6 @@ from mechanisms.words.madlib import Madlib as Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax as MadlibSyntax
 from mechanisms.words.mahalanobis import Mahalanobis as Mahalanobis
 from mechanisms.words.random_substitution import RandomSubstitution as RandomSubstitution
-from mechanisms.words.redaction import Redaction as Redaction
 from mechanisms.words.santext import SanText as SanText
 from mechanisms.words.santext import SanTextPlus as SanTextPlus
 from mechanisms.words.tem import Tem as Tem

@@ -307,18 +307,8 @@ def in_form(texts: Sequence[str | tuple[str, str]], sides: int) -> list[str | tu
     return [text for (text,) in split] if sides == 1 else split
 
 
-def read_as(text: str, mechanism: TextMechanism) -> str:
-    """Return a text as a word mechanism reads it: most as it is, a redaction without what it removes."""
-    change = getattr(mechanism.word, "read_as", None)
-    return text if change is None else str(change(text))
-
-
-def padded_word_ids(
-    texts: Sequence[str | tuple[str, str]], mechanism: TextMechanism, *, as_written: bool = False
-) -> NDArray[np.int64]:
+def padded_word_ids(texts: Sequence[str | tuple[str, str]], mechanism: TextMechanism) -> NDArray[np.int64]:
     """Return the word ids (n, positions) of n texts or pairs (see `sides_of`), as `mechanism.sample` takes them.
-
-    With `as_written`, texts are not read as a redaction reads them: for comparison, not for `sample`.
 
     Words of kinds that the mechanism drops are left out. Each side is cut after L = `mechanism.tokens` words, with
     NOTHING after its end.
@@ -328,7 +318,7 @@ def padded_word_ids(
     dropped = frozenset(np.flatnonzero(mechanism.dropped).tolist())
     for row, text in enumerate(texts):
         for part, side in zip(sides_of(clean_text(text), mechanism.sides), mechanism.slices, strict=True):
-            ids = _first(reader, _chunks(part if as_written else read_as(part, mechanism)), dropped, mechanism.tokens)
+            ids = _first(reader, _chunks(part), dropped, mechanism.tokens)
             padded[row, side.start : side.start + len(ids)] = ids
     return padded
 

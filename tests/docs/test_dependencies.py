@@ -19,7 +19,6 @@ OURS = {"mechanisms", "client", "server", "simulations", "sottovoce", "benchmark
 #: Extras beside the core that a file or folder may import; the longest path counts.
 EXTRAS = {
     "mechanisms": (),
-    "mechanisms/words/redaction.py": ("presidio",),
     "client": (),
     "server": ("simulation",),
     "simulations": ("simulation",),

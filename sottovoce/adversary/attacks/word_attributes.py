@@ -134,7 +134,7 @@ class _Attributes:
 
     @cached_property
     def _public(self) -> IntArray:
-        return padded_word_ids(self._texts, self.text, as_written=True)
+        return padded_word_ids(self._texts, self.text)
 
     @cached_property
     def _table(self) -> Table:
@@ -203,7 +203,7 @@ class _Attributes:
         by, guesses = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         if attribute not in self._plain:
             said = [self.held.texts[row] for row in found.attacked]
-            written = padded_word_ids(said, self.text, as_written=True)
+            written = padded_word_ids(said, self.text)
             views = self._views(clean, clean, self._read(written[None], [said]))
             _, self._plain[attribute] = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         return by, guesses, self._plain[attribute]

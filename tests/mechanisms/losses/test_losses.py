@@ -25,7 +25,6 @@ from mechanisms.losses.sphere import log_radial_ratio, normalized_laplace_loss, 
 from mechanisms.metrics import angular
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
-from mechanisms.words.redaction import Redaction
 from tests.support.mechanisms import every_mechanism, streams
 
 ALARM = 1e-6
@@ -78,7 +77,7 @@ def test_the_loss_never_exceeds_the_guarantee(mechanism):
 def test_the_loss_is_a_distribution_of_a_pair(mechanism):
     cells = mechanism.privacy_loss()
     if cells.infinite:
-        assert isinstance(mechanism, Identity | Redaction)
+        assert isinstance(mechanism, Identity)
         assert cells.epsilon(1e-6) == math.inf and cells.delta(3.0) == cells.delta_optimistic(3.0) == 1.0
         return
     deltas = [(cells.delta(e), cells.delta_optimistic(e)) for e in (0.0, 0.1, 1.0, 3.0, 30.0)]

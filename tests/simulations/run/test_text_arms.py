@@ -25,7 +25,6 @@ from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record, reply_to_record, request_from_record, request_to_record
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.redaction import Redaction
 from server.model import Pipeline
 from server.training.on_text import train_on_text
 from server.validation import validate
@@ -378,7 +377,7 @@ def exposing() -> list[tuple[str, dict[str, Any]]]:
     extra |= {"delta": 1e-6, "width": 4}
     found = []
     for name, kind in CATALOGUE.items():
-        if getattr(kind, "channel", None) != "text" or kind is Redaction:  # which no policy but a reference arm's takes
+        if getattr(kind, "channel", None) != "text":
             continue
         takes = {f.name for f in dataclasses.fields(kind)}
         spec = {"mechanism": name} | {k: v for k, v in extra.items() if k in takes}

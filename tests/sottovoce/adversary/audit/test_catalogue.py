@@ -49,7 +49,7 @@ def test_the_whole_catalogue_is_asked_for(tmp_path):
     out = {name for name, kind in CATALOGUE.items() if left_out(kind)}
     beside = {Pair.IMPORTANCE, Pair.LOGITS, Pair.STATES}
     models = (name for name, kind in CATALOGUE.items() if facts_of(kind).pair in beside)
-    assert out == {"identity", "redaction", *models}
+    assert out == {"identity", *models}
     assert asked_for(tmp_path).keys() == CATALOGUE.keys() - out - _ASKED
 
 
