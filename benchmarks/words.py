@@ -1,11 +1,9 @@
-"""TEM and 1-Diffractor against the published algorithms, word by word, on one core: `python -m benchmarks.words`.
+"""TEM against the published algorithm, word by word, on one core: `python -m benchmarks.words`.
 
 The words are the 10,543 GloVe words of SST-2, or as many generated ones if ../shared/data is missing. The published
-side is the papers' algorithm in the form of their programs, a word at a time. TEM measures the distances to all words
+side is the paper's algorithm in the form of its program, a word at a time. It measures the distances to all words
 (float32), draws Gumbel noise for each word within γ and for the rest, and draws a word of the rest if the rest wins.
-1-Diffractor draws in every list with a scalar generator, and then one of the words. Seconds are CPU seconds of the
-process. Ours are the best of three, with random streams and without caches of draws. One-time work for a vocabulary is
-shown separately.
+Seconds are CPU seconds of the process. Ours are the best of three, with random streams and without caches of draws.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ import numpy as np
 from client.models.vocabulary import read_vectors
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.tem import Tem
 from tests.support.paths import DATA
 
-ROWS, FEW_TEM, FEW_DIFFRACTOR, REPEATS = 200_000, 400, 20_000, 3
+ROWS, FEW, REPEATS = 200_000, 400, 3
 EPSILON = 3.0
 
 
@@ -56,43 +53,25 @@ def published_tem(vectors: np.ndarray, x: np.ndarray, epsilon: float, gamma: flo
     return drawn
 
 
-def published_diffractor(order: np.ndarray, place: np.ndarray, x: np.ndarray, epsilon: float) -> np.ndarray:
-    """Return draws of Meisenbacher et al. 2024.
-
-    Each list draws (two-sided geometric noise, cut at its ends), then one of the words is drawn.
-    """
-    rng = np.random.default_rng(0)
-    last = order.shape[1] - 1
-    drawn = np.empty(len(x), dtype=np.int64)
-    for i, word in enumerate(x):
-        candidates = []
-        for listed, where in zip(order, place, strict=True):
-            u = (rng.random() - 0.5) * (1 + math.exp(-epsilon))
-            noise = math.copysign(math.floor(math.log(abs(u)) / -epsilon), u)
-            candidates.append(listed[int(min(max(where[word] + noise, 0), last))])
-        drawn[i] = rng.choice(candidates)
-    return drawn
-
-
 def streams(n: int):
     """Return random streams of n rows."""
     return SimulationStreams(1).rows(np.arange(n), np.zeros(n, np.int64), stage="bench", channel="text")
 
 
 def compare(
-    name: str, x: np.ndarray, few: int, published: Callable[[np.ndarray], np.ndarray], ours: Callable[[], np.ndarray]
+    name: str, x: np.ndarray, published: Callable[[np.ndarray], np.ndarray], ours: Callable[[], np.ndarray]
 ) -> None:
     """Print words a second of both, and the share of unchanged words, which must agree."""
     start = time.process_time()
-    drawn = published(x[:few])
-    slow = few / (time.process_time() - start)
+    drawn = published(x[:FEW])
+    slow = FEW / (time.process_time() - start)
     fast, mine = 0.0, ours()
     for _ in range(REPEATS):
         start = time.process_time()
         mine = ours()
         fast = max(fast, len(x) / (time.process_time() - start))
     print(
-        f"{name:<22} published {slow:>9,.0f} words/s, stay {(drawn == x[:few]).mean():.3f}   "
+        f"{name:<22} published {slow:>9,.0f} words/s, stay {(drawn == x[:FEW]).mean():.3f}   "
         f"ours {fast:>11,.0f} words/s, stay {(mine == x).mean():.3f}   ratio {fast / slow:,.0f}"
     )
 
@@ -107,21 +86,9 @@ def main() -> None:
         compare(
             f"TEM, γ = {tem.radius:.3g}",
             x,
-            FEW_TEM,
             lambda few, tem=tem: published_tem(vocabulary.vectors, few, EPSILON, tem.radius),
             lambda tem=tem: tem.sample(x, rng=streams(ROWS)),
         )
-    start = time.process_time()
-    mechanism = Diffractor(EPSILON, vocabulary)
-    order, place = mechanism.order, mechanism.place
-    print(f"{mechanism.lists} lists made in {time.process_time() - start:.1f} s")
-    compare(
-        "1-Diffractor, 3 lists",
-        x,
-        FEW_DIFFRACTOR,
-        lambda few: published_diffractor(order, place, few, EPSILON),
-        lambda: mechanism.sample(x, rng=streams(ROWS)),
-    )
 
 
 if __name__ == "__main__":

@@ -53,14 +53,14 @@ def words() -> Any:
         short, at = re.sub(r", ε.*", "", name), numbers(worst)[0]
         if name.startswith("TEM, ε"):  # or it would hide SanText, which has the same worst case
             short, at = "TEM (drawn 10 % to the right)", 1.1 * at
-        style: dict[str, Any] = {"color": (*COLOURS, "#555555", "#222222")[i], "markersize": 5, "capsize": 2}
+        style: dict[str, Any] = {"color": COLOURS[i], "markersize": 5, "capsize": 2}
         for cell, face in ((sanitized, None), (device, "white")):
             mean, error, *_ = numbers(cell)
             axes.errorbar(
                 [at],
                 [mean],
                 yerr=error,
-                marker=(*MARKERS, "X", "*")[i],
+                marker=MARKERS[i],
                 markerfacecolor=face or style["color"],
                 label=short if face is None else None,
                 linestyle="none",
@@ -69,6 +69,8 @@ def words() -> Any:
     clear = next(numbers(row[2])[0] for row in rows if row[3] == "∞")
     axes.axhline(clear, color="#333333", linewidth=1, linestyle="--", label="no noise, on device")
     axes.set_xscale("log")
+    axes.set_xticks((500, 1000, 2000, 4000), ("500", "1,000", "2,000", "4,000"))
+    axes.minorticks_off()
     x, y = (
         "worst case: ε between texts of equal length (less is better)",
         "accuracy (filled: sanitized; hollow: on device)",

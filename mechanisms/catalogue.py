@@ -22,9 +22,7 @@ from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.clusant import CluSanT
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
-from mechanisms.words.diffractor import Diffractor
 from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
@@ -36,7 +34,6 @@ from mechanisms.words.santext import SanText, SanTextPlus
 from mechanisms.words.tem import Tem
 from mechanisms.words.text import TEXT_FIELDS, TextMechanism
 from mechanisms.words.verbatim import Verbatim
-from mechanisms.words.vickrey import Vickrey
 
 CATALOGUE: dict[str, type[Any]] = {
     kind.name: kind
@@ -59,9 +56,6 @@ CATALOGUE: dict[str, type[Any]] = {
         MadlibSyntax,
         Tem,
         Mahalanobis,
-        Vickrey,
-        Diffractor,
-        CluSanT,
         DpMlm,
         DpMlmResized,
         DpPrompt,
@@ -103,12 +97,13 @@ def admit(name: str) -> type[Any]:
 
 
 def admit_installed(names: Iterable[str]) -> None:
-    """Admit those of a policy's names that are not of the catalogue, if they are installed here as entry points.
+    """Admit those of a policy's names that are installed here as entry points.
 
-    Names by place are refused, since policies travel in bundles.
+    A name that nobody knows here allows nothing: no request for it can be read. Policies of earlier versions list the
+    mechanisms that they had. Names by place are refused, since policies travel in bundles.
 
     Raises:
-        ValueError: A name is by place, or not installed.
+        ValueError: A name is by place.
     """
     for name in names:
         if plugin.is_reference(name):
@@ -116,9 +111,8 @@ def admit_installed(names: Iterable[str]) -> None:
                 f"policy: {name!r}: a device takes mechanisms of the catalogue, and those that are installed on it as "
                 f"entry points of {plugin.GROUP}, by their names"
             )
-        if find(name) is None and name not in plugin.installed():
-            raise ValueError(f"policy: {name!r}: no mechanism of that name is installed here")
-        admit(name)
+        if find(name) is None and name in plugin.installed():
+            admit(name)
 
 
 def build(

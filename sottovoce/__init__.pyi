@@ -40,11 +40,9 @@ from mechanisms.streams import SecureStreams as SecureStreams
 from mechanisms.streams import SeededUniforms as SeededUniforms
 from mechanisms.streams import SimulationStreams as SimulationStreams
 from mechanisms.vocabulary import Vocabulary as Vocabulary
-from mechanisms.words.clusant import CluSanT as CluSanT
 from mechanisms.words.custext import CusText as CusText
 from mechanisms.words.custext import CusTextImportance as CusTextImportance
 from mechanisms.words.custext import CusTextPlus as CusTextPlus
-from mechanisms.words.diffractor import Diffractor as Diffractor
 from mechanisms.words.dp_bart import DpBart as DpBart
 from mechanisms.words.dp_mlm import DpMlm as DpMlm
 from mechanisms.words.dp_mlm import DpMlmResized as DpMlmResized
@@ -58,7 +56,6 @@ from mechanisms.words.santext import SanText as SanText
 from mechanisms.words.santext import SanTextPlus as SanTextPlus
 from mechanisms.words.tem import Tem as Tem
 from mechanisms.words.text import TextMechanism as TextMechanism
-from mechanisms.words.vickrey import Vickrey as Vickrey
 from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_folder
 from simulations.errors import UserError as UserError
 from simulations.experiment import Experiment as Experiment

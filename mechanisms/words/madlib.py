@@ -95,7 +95,7 @@ class Madlib:
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
-        return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary))
+        return perturbed(x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary))
 
 
 def check_dimensions(owner: str, vocabulary: Vocabulary) -> None:
@@ -114,14 +114,13 @@ def perturbed(
     epsilon: float,
     vocabulary: Vocabulary,
     rng: Uniforms,
-    choose: Callable[[FloatArray, IntArray, FloatArray], IntArray],
+    choose: Callable[[FloatArray, IntArray], IntArray],
     *,
     root: FloatArray | None = None,
-    more: int = 0,
 ) -> IntArray:
     """Return the words chosen by noisy vectors for each number of x, (n,) or (n, L); NOTHING stays.
 
-    Uniforms are drawn a few columns at a time, m + 1 + more for each token, present or not. The work is done for those
+    Uniforms are drawn a few columns at a time, m + 1 for each token, present or not. The work is done for those
     that are present, in blocks of bounded memory.
 
     Args:
@@ -129,12 +128,11 @@ def perturbed(
         epsilon: ε per unit of distance.
         vocabulary: Words and vectors.
         rng: Source of uniforms; its rows are those of x.
-        choose: Function from noisy vectors (k, m), their words (k,) and further uniforms (k, more) to words (k,).
+        choose: Function from noisy vectors (k, m) and their words (k,) to words (k,).
         root: (m, m) matrix that multiplies the noise, or None.
-        more: Number of further uniforms.
     """
     width = vocabulary.vectors.shape[1]
-    each = width + 1 + more
+    each = width + 1
     noise = PlanarLaplace(width, epsilon, normalize=False)
     grid = x if x.ndim == 2 else x[:, None]
     out = np.full(grid.shape, NOTHING, dtype=np.int64)
@@ -148,12 +146,12 @@ def perturbed(
             present_ids, u = word_ids[row, column], uniforms[row, column]
             points = vocabulary.points[present_ids]
             if root is None:
-                z = noise.sample(points, rng=_Drawn(u[:, : width + 1]))
+                z = noise.sample(points, rng=_Drawn(u))
             else:
                 # row by row: a product of one shape gives a row the same bits in any batch
-                z = noise.sample(np.zeros(points.shape), rng=_Drawn(u[:, : width + 1]))
+                z = noise.sample(np.zeros(points.shape), rng=_Drawn(u))
                 z = np.matmul(z[:, None, :], root.T)[:, 0] + points
-            out[row, at + column] = choose(z, present_ids, u[:, width + 1 :])
+            out[row, at + column] = choose(z, present_ids)
     return out.reshape(x.shape)
 
 

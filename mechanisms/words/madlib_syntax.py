@@ -150,7 +150,7 @@ class MadlibSyntax:
                 self.epsilon,
                 self.vocabulary,
                 rng,
-                lambda z, word_ids, _: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
+                lambda z, word_ids: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
             )
         points = Points.drawn(rng, x.shape, UNIFORMS)
         out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)

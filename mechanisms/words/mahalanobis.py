@@ -122,7 +122,7 @@ class Mahalanobis:
         """Draw once for each word id, (n,) or (n, L) -> the same shape, int64. m + 1 uniforms a token."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return perturbed(
-            x, self.epsilon, self.vocabulary, rng, lambda z, *_: nearest(z, self.vocabulary), root=self.root
+            x, self.epsilon, self.vocabulary, rng, lambda z, _: nearest(z, self.vocabulary), root=self.root
         )
 
 

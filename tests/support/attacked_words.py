@@ -21,14 +21,11 @@ EXACT = {
     "one group": {"mechanism": "custext", "epsilon": 2.0, "k": SIZE},
     "madlib-syntax": {"mechanism": "madlib-syntax", "epsilon": 3.0, "penalty": 0.5},
     "tem": {"mechanism": "tem", "epsilon": 3.0, "gamma": 1.5},
-    "diffractor": {"mechanism": "diffractor", "epsilon": 0.3, "lists": 2},
-    "clusant": {"mechanism": "clusant", "epsilon": 4.0, "clusters": 5},
     "kept": {"mechanism": "santext", "epsilon": 1.0, "stop_words": "keep"},
 }
 ESTIMATED = {
     "madlib": {"mechanism": "madlib", "epsilon": 3.0},
     "mahalanobis": {"mechanism": "mahalanobis", "epsilon": 3.0, "lam": 0.5},
-    "vickrey": {"mechanism": "vickrey", "epsilon": 3.0},
     "madlib-syntax paper": {"mechanism": "madlib-syntax", "epsilon": 3.0, "mode": "paper", "k": 5},
 }
 

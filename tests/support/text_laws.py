@@ -27,8 +27,7 @@ SMALL = Vocabulary(
 )
 SIZE = len(SMALL)
 #: Mechanisms that add noise to a word's vector in the plane.
-NOISY = {"madlib", "madlib-syntax", "mahalanobis", "vickrey"}
-_COINS = (0.1, 0.3, 0.5, 0.7, 0.9)
+NOISY = {"madlib", "madlib-syntax", "mahalanobis"}
 
 
 def texts(tokens, without=()):
@@ -68,18 +67,14 @@ def word_table(word):
 def _over_the_plane(word):
     side = np.linspace(-4.0, 4.0, 41)
     z = np.stack(np.meshgrid(side, side), axis=-1).reshape(-1, 2) + np.array([0.0137, 0.0071])
-    noise = getattr(word, "noise", word)
-    root = noise.root if getattr(noise, "lam", 0.0) else np.eye(2)
-    coins = _COINS if word.name == "vickrey" else (0.5,)
+    root = word.root if getattr(word, "lam", 0.0) else np.eye(2)
     table = np.zeros((SIZE + 1, SIZE))
     for x, point in enumerate(SMALL.points.astype(np.float64)):
         step = np.linalg.solve(root, (z - point).T).T
         far = np.linalg.norm(step, axis=1)
-        columns = [gammainc(2, word.epsilon * far), *ndtr(step / far[:, None]).T]
-        for coin in coins:
-            used = [*columns, np.full(len(z), coin)] if len(coins) > 1 else columns
-            drawn = word.sample(np.full(len(z), x), rng=Given(np.stack(used, axis=1)))
-            table[x] += np.bincount(drawn, weights=np.exp(-word.epsilon * far), minlength=SIZE)
+        used = np.stack([gammainc(2, word.epsilon * far), *ndtr(step / far[:, None]).T], axis=1)
+        drawn = word.sample(np.full(len(z), x), rng=Given(used))
+        table[x] = np.bincount(drawn, weights=np.exp(-word.epsilon * far), minlength=SIZE)
     return table
 
 

@@ -135,7 +135,7 @@ def test_the_loss_of_texts_of_three_words_under_every_treatment(word):
         check(text, table)
 
 
-@pytest.mark.parametrize("name", ["custext", "custext+", "clusant"])
+@pytest.mark.parametrize("name", ["custext", "custext+"])
 def test_laws_put_together_are_those_of_the_program(name):
     for word in (p.values[0] for p in words() if p.values[0].name == name):
         for text in treated(word, 2, every=False):

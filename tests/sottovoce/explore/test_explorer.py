@@ -176,7 +176,7 @@ def test_of_very_many_words_the_limit_is_that_of_the_worst_case(ask: Ask, monkey
     inference.word_limit.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["santext", "custext", "custext+", "santext+", "tem", "vickrey"])
+@pytest.mark.parametrize("name", ["santext", "custext", "custext+", "santext+", "tem"])
 def test_guesses_are_those_of_the_whole_table(
     name: str, ask: Ask, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
