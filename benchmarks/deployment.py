@@ -22,6 +22,8 @@ from typing import Any
 
 from benchmarks import rows as bench_rows
 from benchmarks.nodes import Crowd
+from client.node import DEVICE_KEY
+from mechanisms.messages import signature
 from mechanisms.messages.sealed import sealed_bytes
 from mechanisms.messages.wire import record_to_bytes, request_to_record
 from simulations.shuffler import enrolment
@@ -161,7 +163,9 @@ class _Links:
             start = time.perf_counter()
             number = superlink.register(f"{_HOST}:{self._ports['superlink']}", self._ca, self._node(i) / "node.pub")
             seconds += time.perf_counter() - start
-            enrolled[str(number)] = {str(i): max(_STAGES.values())}
+            private, public = signature.generate_keys()
+            (self._node(i) / DEVICE_KEY).write_text(private.hex())
+            enrolled[str(number)] = {"key": public.hex(), "users": {str(i): max(_STAGES.values())}}
         signed = enrolment.tokens(enrolled, read_key(self._folder / "enrolment" / "sign.key"))
         (self._folder / "enrolment.jsonl").write_text(signed, encoding="utf-8")
         return seconds
@@ -192,6 +196,8 @@ class _Links:
                 self._folder / "enrolment.jsonl",
                 "--enrolment-key",
                 self._folder / "enrolment" / "sign.pub",
+                "--seal-key",
+                place / "seal.key",
             ),
         )
         self._up("shuffler")
@@ -210,7 +216,14 @@ class _Links:
             crowds = []
             for first in range(0, self._nodes, share):
                 mine = [str(self._node(i)) for i in range(first, min(first + share, self._nodes))]
-                crowd = Crowd(f"{_HOST}:{self._ports['superlink']}", str(self._ca), mine, first, _STAGES)
+                crowd = Crowd(
+                    f"{_HOST}:{self._ports['superlink']}",
+                    str(self._ca),
+                    mine,
+                    first,
+                    _STAGES,
+                    read_key(self._folder / "shuffler" / "seal.pub").hex(),
+                )
                 process = block.enter_context(
                     subprocess.Popen(
                         [sys.executable, "-m", "benchmarks.nodes"],

@@ -22,8 +22,9 @@ import numpy as np
 from flwr.app import Message
 
 from client.device.fleet import Fleet, Lost
-from mechanisms.messages.sealed import Sealed, sealed_bytes
-from mechanisms.messages.wire import request_from_record, sealed_to_record
+from client.node import DEVICE_KEY
+from mechanisms.messages.sealed import Sealed, envelop, sealed_bytes
+from mechanisms.messages.wire import request_from_record, request_identity, sealed_to_record
 
 #: Threads that work for the nodes in turn, and seconds between a node's heartbeats.
 _THREADS, _BEAT = 8, 20.0
@@ -38,9 +39,10 @@ class Crowd:
     Args:
         superlink: HOST:PORT.
         root_certificates: Certificates of the authority.
-        nodes: Their folders, each with node.key.
+        nodes: Their folders, each with node.key and device.key.
         first: Number of the first node's user; node i has user `first` + i.
         rows: Rows in one node's answer, by stage.
+        shuffler: Public key of the shuffler (hex).
     """
 
     superlink: str
@@ -48,6 +50,7 @@ class Crowd:
     nodes: list[str]
     first: int
     rows: dict[str, int]
+    shuffler: str
 
 
 class Nodes:
@@ -126,7 +129,10 @@ class Nodes:
         n, width = self._crowd.rows[request.stage], sealed_bytes(request)
         rows = np.frombuffer(os.urandom(n * width), np.uint8).reshape(n, width)  # nobody opens them
         users, records = np.full(n, self._crowd.first + i, np.int64), np.arange(n, dtype=np.int64)
-        reply = Message(sealed_to_record(Sealed(users, records, rows)), reply_to=message)
+        device = bytes.fromhex((Path(self._crowd.nodes[i]) / DEVICE_KEY).read_text())
+        identity, shuffler = request_identity(message.content), bytes.fromhex(self._crowd.shuffler)
+        outer = envelop(Sealed(users, records, rows), identity, shuffler, device)
+        reply = Message(sealed_to_record(outer), reply_to=message)
         announced, objects = fleet.parts(reply)
         session, wanted = fleet.announce(announced)
         for name in wanted:

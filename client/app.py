@@ -20,8 +20,10 @@ from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.store.ledger import LedgerError
 from mechanisms.mechanism_text import read_mechanism
-from mechanisms.messages.sealed import seal
-from mechanisms.messages.wire import reply_to_record, request_from_record, sealed_to_record
+from mechanisms.messages.reply import Reply
+from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import envelop, seal
+from mechanisms.messages.wire import reply_to_record, request_from_record, request_identity, sealed_to_record
 
 NODES = "SOTTOVOCE_NODES"
 _log = logging.getLogger(__name__)
@@ -165,7 +167,22 @@ def answer(content: RecordDict, node: Node) -> RecordDict:
     shard = node.shard(request.split)
     with node.ledger(request.arm) as ledger:
         reply = Sanitizer(policy, ledger, node.streams).answer(request, shard)
-    return reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
+    return outgoing(reply, request, content, node)
+
+
+def outgoing(reply: Reply, request: Request, content: RecordDict, node: Node) -> RecordDict:
+    """Return a reply as it leaves a node: in clear without keys, else sealed to training server and shuffler.
+
+    Args:
+        reply: The reply.
+        request: Its request.
+        content: The request as it came.
+        node: The node.
+    """
+    if node.seal is None or node.shuffler_seal is None:
+        return reply_to_record(reply)
+    sealed = seal(reply, request, node.seal)
+    return sealed_to_record(envelop(sealed, request_identity(content), node.shuffler_seal, node.device_key))
 
 
 def find_node(context: Context) -> Node:

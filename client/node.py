@@ -1,10 +1,11 @@
 """Folder of a node: its configuration (node.json), its shards, its ledgers.
 
 On a device: {"encoder": folder or null, "randomness": "secure", "policy": {...}}, and optional keys. "seal" is the
-training server's public key, 64 hexadecimal digits, if releases leave sealed. It stands here and never comes with a
-message, because the carrier of messages could replace it by its own. "model_seal" is the key of the model for
-inference, which is exposed, and opens nothing that was sealed to the other key. "publisher" is the public key whose
-bundles the device accepts.
+training server's public key, 64 hexadecimal digits, if releases leave sealed, and "shuffler_seal" the shuffler's. They
+stand here and never come with a message, because the carrier of messages could replace them by its own. "model_seal"
+is the key of the model for inference, which is exposed, and opens nothing that was sealed to the other keys.
+"publisher" is the public key whose bundles the device accepts. "classes" names the classes of labels 0, 1, and so on.
+device.key signs replies to the shuffler; its public half, device.pub, is for the enrolment authority.
 
 In a simulation: {"encoder": folder or null, "simulation": {"seed": int, "arms": {slug: policy}}}.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,15 +31,19 @@ from client.store.durable import replacing
 from client.store.ledger import Ledger
 from mechanisms.catalogue import admit, admit_installed
 from mechanisms.checks import is_hex
+from mechanisms.messages import signature
 from mechanisms.messages.sealed import require_public_key
+from mechanisms.plugin import is_reference
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 
 NODE = "node.json"
 _FOLDERS = ("encoder", "vocabulary", "masked_lm")
-_DEVICE = {*_FOLDERS, "randomness", "policy", "seal", "model_seal", "publisher"}
+_SEALS = ("seal", "shuffler_seal", "model_seal")
+_DEVICE = {*_FOLDERS, *_SEALS, "randomness", "policy", "publisher", "classes"}
+#: Files of the keys by which a device signs its replies.
+DEVICE_KEY, DEVICE_PUBLIC = "device.key", "device.pub"
 _SIMULATION = {*_FOLDERS, "simulation"}
-_SEALS = ("seal", "model_seal")
 
 
 class NoDevice(ValueError):
@@ -57,6 +62,8 @@ class Node:
         vocabulary_folder: Folder of its vocabulary, if it has one.
         masked_lm: Folder of its language model, if it has one.
         seal: Public key that its releases are sealed to, 32 bytes; None if they leave in clear, as in a simulation.
+        shuffler_seal: Public key of the shuffler, 32 bytes; it is there if `seal` is.
+        classes: Names of the classes of labels 0, 1, ..., from the bundle of a device.
         publisher: Public key, 32 bytes, whose bundles a device accepts; None if it accepts none.
         model_seal: Public key that releases for inference are sealed to, 32 bytes, or None.
     """
@@ -70,6 +77,23 @@ class Node:
     seal: bytes | None = None
     publisher: bytes | None = None
     model_seal: bytes | None = None
+    shuffler_seal: bytes | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def device_key(self) -> bytes:
+        """Return the private key by which the device signs, 32 bytes.
+
+        Raises:
+            ValueError: It cannot be read.
+        """
+        try:
+            key = (self.folder / DEVICE_KEY).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            key = ""
+        if not is_hex(key):
+            raise ValueError(f"node: {self.folder / DEVICE_KEY} cannot be read; install the bundle anew")
+        return bytes.fromhex(key)
 
     @property
     def exposed(self) -> bool:
@@ -158,8 +182,22 @@ def load_node(folder: Path | str) -> Node:
     policy.require_end(f"node: {path}: a device's policy")
     admit_installed(policy.mechanisms)
     publisher = _public_key(values.get("publisher"), "publisher", path)
-    seal, model_seal = (_seal(values.get(name), name, path) for name in _SEALS)
-    return Node(path.parent, encoder, None, {"": policy}, vocabulary, masked_lm, seal, publisher, model_seal)
+    seals = {name: _seal(values.get(name), name, path) for name in _SEALS}
+    if (seals["seal"] is None) != (seals["shuffler_seal"] is None):
+        raise ValueError(f"node: {path}: seal and shuffler_seal go together; install a bundle with both")
+    if not are_classes(names := values.get("classes", [])):
+        raise ValueError(f"node: {path}: classes must be a list of names")
+    return Node(
+        path.parent,
+        encoder,
+        None,
+        {"": policy},
+        vocabulary,
+        masked_lm,
+        publisher=publisher,
+        classes=tuple(names),
+        **seals,
+    )
 
 
 def load_device(folder: Path, *, simulated: str, missing: str = "make it one with: sottovoce device install") -> Node:
@@ -190,21 +228,23 @@ def write_node(
     masked_lm: Path | str | None = None,
     policy: Policy | None = None,
     seal: bytes | None = None,
+    shuffler_seal: bytes | None = None,
     model_seal: bytes | None = None,
     publisher: bytes | None = None,
+    classes: Sequence[str] = (),
     seed: int | None = None,
     arms: Mapping[str, Policy] | None = None,
 ) -> None:
-    """Write node.json completely.
+    """Write node.json completely, and, for a device that seals to a shuffler, its own keys where it has none.
 
     A device has a policy, the keys that it seals to, and the publisher that it trusts. A simulation has a seed, and a
     policy for each arm.
     """
     folders = {"encoder": encoder, "vocabulary": vocabulary, "masked_lm": masked_lm}
     values: dict[str, Any] = {k: None if v is None else str(v) for k, v in folders.items()}
-    seals = dict(zip(_SEALS, (seal, model_seal), strict=True))
+    seals = dict(zip(_SEALS, (seal, shuffler_seal, model_seal), strict=True))
     if policy is not None and seed is None and arms is None:
-        values |= {"randomness": "secure", "policy": policy.to_dict()}
+        values |= {"randomness": "secure", "policy": policy.to_dict(), "classes": list(classes)}
         for name, key in seals.items():
             if key is not None:
                 require_public_key(key)
@@ -216,6 +256,11 @@ def write_node(
     else:
         raise ValueError("node: give a policy (a device), or a seed and arms (a simulation)")
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if shuffler_seal is not None and not (Path(folder) / DEVICE_KEY).exists():
+        private, public = signature.generate_keys()
+        with replacing(Path(folder) / DEVICE_PUBLIC, Path(folder) / DEVICE_KEY) as drafts:
+            for draft, key in zip(drafts, (public, private), strict=True):
+                draft.write_text(f"{key.hex()}\n")
     with replacing(Path(folder) / NODE) as (draft,):
         draft.write_text(json.dumps(values, indent=1) + "\n")
 
@@ -267,9 +312,16 @@ def _simulation(values: Any, path: Path) -> tuple[int, dict[str, Policy]]:
     if type(seed) is not int or not isinstance(arms, dict):
         raise ValueError(f"node: {path}: a simulation needs an integer seed and a table of arms")
     policies = {arm: Policy.from_dict(policy) for arm, policy in arms.items()}
-    for name in {name for policy in policies.values() for name in policy.mechanisms}:
+    names = {name for policy in policies.values() for name in policy.mechanisms}
+    for name in filter(is_reference, names):
         admit(name)  # its path may be named: the simulation's operator chose it
+    admit_installed(name for name in names if not is_reference(name))
     return seed, policies
+
+
+def are_classes(names: object) -> bool:
+    """Return whether a value is a list of names that can be shown: a terminal interprets some characters."""
+    return isinstance(names, list) and all(isinstance(name, str) and name.isprintable() for name in names)
 
 
 def _known(values: Mapping[str, Any], keys: set[str], path: Path) -> None:

@@ -134,6 +134,8 @@ class Policy:
             raise ValueError("policy: it must be a table")
         names = [f.name for f in fields(cls) if f.name != "further"]
         further = {k: _plain(v) for k, v in values.items() if k in CHANNELS and k not in names}
+        if values.get("stand_ins") == 0:  # written by earlier versions for a policy without dummy releases
+            values = {k: v for k, v in values.items() if k != "stand_ins"}
         unknown = [key for key in values if key not in names and key not in further]
         if unknown:
             raise ValueError(f"policy: unknown key {unknown[0]!r}; known: {', '.join(names)}")

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from client.models import encoder as encoders
 from client.models import language_models as models
 from client.models import vocabulary as vocabularies
 from client.models.content import file_hash
-from client.node import NODE, changing, load_node, write_node
+from client.node import NODE, are_classes, changing, load_node, write_node
 from client.policy import Policy
 from client.store.durable import creating_folder, require_free
 from mechanisms.catalogue import admit_installed
@@ -41,15 +41,17 @@ from mechanisms.messages.sealed import require_public_key
 from mechanisms.messages.signature import SIGNATURE_BYTES, public_of, sign, verified
 from mechanisms.vocabulary import Vocabulary
 
-FORMAT = "sottovoce-bundle-3"
+FORMAT = "sottovoce-bundle-4"
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 
+_SEALS = ("seal", "shuffler_seal", "model_seal")
 _KEYS = {
     "format",
     "made_by",
     "name",
     "arm",
+    "classes",
     "encoder",
     "vocabulary",
     "masked_lm",
@@ -57,8 +59,7 @@ _KEYS = {
     "guarantees",
     "files",
     "publisher",
-    "seal",
-    "model_seal",
+    *_SEALS,
 }
 _PURPOSE = "bundle"
 _VOCABULARY = ("vocabulary.json", "words.json", "vectors.npy", "counts.npy", "tags.npy")
@@ -76,23 +77,28 @@ class Keys:
     Attributes:
         signer: Private key of the publisher. With None, nobody can install the bundle.
         seal: Public key of the training server. None sends releases in clear.
+        shuffler_seal: Public key of the shuffler, to whom the sealed releases are sealed once more; with `seal` alone.
         model_seal: Public key of the model for inference. None sends releases in clear within TLS.
 
     Raises:
-        ValueError: A value is no key, or the two public keys are equal.
+        ValueError: A value is no key, two public keys are equal, or one of training server and shuffler is missing.
     """
 
     signer: bytes | None = field(default=None, repr=False)
     seal: bytes | None = None
+    shuffler_seal: bytes | None = None
     model_seal: bytes | None = None
 
     def __post_init__(self) -> None:
-        for key in (self.seal, self.model_seal):
-            if key is not None:
-                require_public_key(key)
-        if self.seal is not None and self.seal == self.model_seal:
+        keys = [key for key in (self.seal, self.shuffler_seal, self.model_seal) if key is not None]
+        for key in keys:
+            require_public_key(key)
+        if len(set(keys)) < len(keys):
+            raise ValueError("bundle: training server, shuffler and model need a key each: one would open another's")
+        if (self.seal is None) != (self.shuffler_seal is None):
             raise ValueError(
-                "bundle: training server and model need a key each: the model is exposed, and would open both's"
+                "bundle: give the keys of the training server and of the shuffler, or neither: with one layer, whoever "
+                "carries messages would tell the training server whose rows are whose"
             )
 
 
@@ -167,6 +173,11 @@ class Bundle:
         return None if self.manifest["seal"] is None else bytes.fromhex(self.manifest["seal"])
 
     @property
+    def shuffler_seal(self) -> bytes | None:
+        """Return the shuffler's public key, 32 bytes; None if releases leave in clear."""
+        return None if self.manifest["shuffler_seal"] is None else bytes.fromhex(self.manifest["shuffler_seal"])
+
+    @property
     def model_seal(self) -> bytes | None:
         """Return the public key of the model for inference, 32 bytes; None if releases leave in clear within TLS."""
         return None if self.manifest["model_seal"] is None else bytes.fromhex(self.manifest["model_seal"])
@@ -202,7 +213,7 @@ class Bundle:
                 f"{_named(publisher)} alone"
             )
         self.policy.require_end(f"bundle: {self.folder}: its policy")
-        if self.policy.minimum_users and self.seal is None:
+        if self.policy.minimum_users and None in (self.seal, self.shuffler_seal):
             raise ValueError(
                 f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "
                 "holds no key to seal them to; make it with one"
@@ -217,8 +228,10 @@ class Bundle:
                 masked_lm=self.masked_lm,
                 policy=self.policy,
                 seal=self.seal,
+                shuffler_seal=self.shuffler_seal,
                 model_seal=self.model_seal,
                 publisher=publisher,
+                classes=self.manifest["classes"],
             )
 
     def _part(self, name: str) -> Path | None:
@@ -245,6 +258,8 @@ def open_bundle(folder: Path | str) -> Bundle:
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
     except Exception as error:  # readers of JSON, arrays and archives raise many kinds
         raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())[:_LINE]}") from None
+    if len(manifest["classes"]) != request.classes:
+        raise ValueError(f"bundle: {folder}: its classes are not those of its request")
     if manifest["digests"] != _digests(request):
         raise ValueError(f"bundle: {folder} was made by a version that names releases otherwise; make it anew")
     for part, wanted, identity_of in (
@@ -263,6 +278,7 @@ def write_bundle(
     *,
     name: str,
     arm: str,
+    classes: Sequence[str],
     made_by: str,
     parts: Parts,
     keys: Keys = NO_KEYS,
@@ -275,6 +291,7 @@ def write_bundle(
         policy: Policy of the devices.
         name: Name of the experiment, for people.
         arm: Arm of the experiment, for people.
+        classes: Names of the classes in the order of their numbers.
         made_by: Origin of the bundle, for people.
         parts: Folders of encoder, vocabulary and language model.
         keys: Keys of the publisher and of the recipients.
@@ -308,14 +325,14 @@ def write_bundle(
                 "made_by": made_by,
                 "name": name,
                 "arm": arm,
+                "classes": list(classes),
                 "encoder": {"sha256": request.encoder, "precision": parts.precision} if request.encoder else None,
                 "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
                 "masked_lm": request.masked_lm or None,
                 "digests": _digests(request),
                 "guarantees": {each.channel: each.mechanism.guarantee.to_dict() for each in request.questions},
                 "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
-                "seal": None if keys.seal is None else keys.seal.hex(),
-                "model_seal": None if keys.model_seal is None else keys.model_seal.hex(),
+                **{name: None if (key := getattr(keys, name)) is None else key.hex() for name in _SEALS},
                 "files": {
                     p.relative_to(draft).as_posix(): {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in paths
                 },
@@ -347,8 +364,9 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
             "make the bundle anew with this version"
         )
     files = values.get("files")
-    keys = [values.get(name) for name in ("publisher", "seal", "model_seal")]
+    keys = [values.get(name) for name in ("publisher", *_SEALS)]
     whole = isinstance(files, dict) and all(map(_listed, files.items())) and all(map(_key_or_none, keys))
+    whole = whole and are_classes(values.get("classes"))
     if set(values) != _KEYS or not whole:
         raise ValueError(f"bundle: {path} is damaged")
     if values["publisher"] is not None and not _signed(folder, data, bytes.fromhex(values["publisher"])):

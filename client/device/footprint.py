@@ -34,8 +34,14 @@ from client.shard import write_shard
 from client.store.ledger import Ledger
 from mechanisms.messages.questions import TextQuestion
 from mechanisms.messages.reply import Reply
-from mechanisms.messages.sealed import generate_keys, seal
-from mechanisms.messages.wire import reply_to_record, request_from_record, request_to_record, sealed_to_record
+from mechanisms.messages.sealed import envelop, generate_keys, seal
+from mechanisms.messages.wire import (
+    reply_to_record,
+    request_from_record,
+    request_identity,
+    request_to_record,
+    sealed_to_record,
+)
 
 STEPS = ("read", "tokenize", "encode", "sanitize", "ledger", "wire")
 PERCENTILES = (50, 90, 99)
@@ -231,12 +237,13 @@ def _answer(node: Node, content: Any, ledger_file: Path, clock: _Clock) -> tuple
 
 
 def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]:
-    """Return seconds to seal each reply, to a key that is discarded, and the median bytes of a sealed answer."""
-    _, key = generate_keys()
+    """Return seconds to seal each reply twice, to keys that are discarded, and the median bytes of a sealed answer."""
+    (device, key), (_, shuffler) = generate_keys(), generate_keys()
+    identity = request_identity(request_to_record(bundle.request))
     times, sizes = [], []
     for reply in replies:
         start = time.perf_counter()
-        sealed = seal(reply, bundle.request, key)
+        sealed = envelop(seal(reply, bundle.request, key), identity, shuffler, device)
         times.append(time.perf_counter() - start)
         sizes.append(_size(sealed_to_record(sealed)))
     return np.array(times), int(np.median(sizes))

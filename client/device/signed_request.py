@@ -107,8 +107,10 @@ def allow(folder: Path, file: Path) -> str:
             masked_lm=node.masked_lm,
             policy=policy,
             seal=node.seal,
+            shuffler_seal=node.shuffler_seal,
             model_seal=node.model_seal,
             publisher=node.publisher,
+            classes=node.classes,
         )
     lines = describe_question(signed.request, policy)
     return "\n".join([f"{folder}: answers this question from now on:", *(f"  {line}" for line in lines)])

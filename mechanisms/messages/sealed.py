@@ -1,9 +1,16 @@
-"""Releases sealed to the training server: a carrier sees the users of the rows, and nothing of their content.
+"""Releases sealed to the training server, and once more to the shuffler.
+
+A carrier sees the users of the rows, and nothing of their content.
 
 A row is the release of one record on all channels of a request, as plain little-endian bytes in the order of the
 request's channels, with zeros up to a multiple of 64. So every row of a request has the same length. It is sealed by
 itself (HPKE, RFC 9180, base mode), so rows can be permuted, under an info that names the request. A row opens at its
 own stage, under its own public parameters, or not at all. It contains no user and no record.
+
+A device seals each sealed row a second time, to the shuffler, and signs the reply (`envelop`). The shuffler opens this
+layer, so the bytes that a carrier has seen reach no training server: both together cannot link a row to its user. A
+device signs for one request with all its parameters, its smallest batch included, and its rows open under its own key
+only. So no carrier can send a row of its own, a row of another request, or the same row under two names.
 
 Only this file uses the library of HPKE.
 """
@@ -13,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +33,7 @@ from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
+from mechanisms.messages.signature import public_of, sign, verified
 
 #: DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, AES-128-GCM.
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
@@ -35,6 +43,7 @@ OVERHEAD = 32 + 16
 #: Requests whose rows differ by less than this have the same length.
 BLOCK = 64
 _PURPOSE = "sottovoce sealed release 1"
+_OUTER, _SIGNED = "sottovoce envelope 1", "reply"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +54,13 @@ class Sealed:
         users: (n,) int64, as in `Reply`.
         records: (n,) int64, as in `Reply`.
         rows: (n, L) uint8, row i of record records[i] of user users[i].
+        signature: Signature of the device by `envelop`, or none.
     """
 
     users: NDArray[np.int64]
     records: NDArray[np.int64]
     rows: NDArray[np.uint8]
+    signature: bytes = b""
 
     def __post_init__(self) -> None:
         for ids in (self.users, self.records):
@@ -166,6 +177,60 @@ def unseal(
         releases.append(request.release(question, values.astype(dtype).reshape(len(plaintexts), *shape)))
         start = end
     return tuple(releases), opened
+
+
+def envelop(sealed: Sealed, request_id: str, shuffler: bytes, device: bytes) -> Sealed:
+    """Return a sealed reply for the shuffler alone: each row sealed to it, and the whole signed by the device.
+
+    Args:
+        sealed: The reply, sealed to the training server.
+        request_id: Identity of the request (`mechanisms.messages.wire.request_identity`).
+        shuffler: Public key of the shuffler.
+        device: Private key of the device.
+
+    Raises:
+        ValueError: A key is no key.
+    """
+    info, key = _outer_info(request_id, public_of(device)), _public(shuffler)
+    rows = b"".join(SUITE.encrypt(row.tobytes(), key, info) for row in sealed.rows)
+    width = sealed.rows.shape[1] + OVERHEAD
+    outer = replace(sealed, rows=np.frombuffer(rows, np.uint8).reshape(len(sealed), width))
+    return replace(outer, signature=sign(device, _SIGNED, _whole(outer, request_id)))
+
+
+def open_envelope(outer: Sealed, request_id: str, shuffler: bytes, device: bytes) -> Sealed:
+    """Return the reply within an envelope, with rows for the training server.
+
+    Args:
+        outer: The envelope, from any sender.
+        request_id: Identity of the request.
+        shuffler: Private key of the shuffler.
+        device: Public key of the device.
+
+    Raises:
+        ValueError: It is no reply of that device to that request. The message is constant.
+    """
+    if not verified(device, _SIGNED, _whole(outer, request_id), outer.signature):
+        raise ValueError("sealed: a reply that its device has not signed")
+    info, key, width = _outer_info(request_id, device), _private(shuffler), outer.rows.shape[1] - OVERHEAD
+    try:
+        rows = b"".join(SUITE.decrypt(row.tobytes(), key, info) for row in outer.rows)
+    except (InvalidTag, ValueError):
+        raise ValueError("sealed: a row that is not sealed to the shuffler") from None
+    return Sealed(outer.users, outer.records, np.frombuffer(rows, np.uint8).reshape(len(outer), max(0, width)))
+
+
+def _outer_info(request_id: str, device: bytes) -> bytes:
+    """Return the info that binds an envelope's row to its request and its device."""
+    return json.dumps([_OUTER, request_id, device.hex()], separators=(",", ":")).encode()
+
+
+def _whole(outer: Sealed, request_id: str) -> bytes:
+    """Return the bytes that a device signs: a digest of the request and of everything in the envelope."""
+    whole = hashlib.sha256(json.dumps([request_id, *outer.rows.shape], separators=(",", ":")).encode())
+    for part in (outer.users.astype("<i8"), outer.records.astype("<i8"), np.ascontiguousarray(outer.rows)):
+        whole.update(part.data)
+    return whole.digest()
 
 
 def batch_identity(rows: bytes) -> str:

@@ -7,6 +7,8 @@ one line, on anything else.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +24,7 @@ from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import Sealed
+from mechanisms.messages.signature import SIGNATURE_BYTES
 from mechanisms.vocabulary import Vocabulary
 
 MAX_REQUEST_BYTES = 2**26
@@ -49,6 +52,24 @@ def request_from_record(record: RecordDict, vocabulary: Callable[[str], Vocabula
     _keys(record, {"request.arrays", "request.about"})
     arrays = _unpack(record["request.arrays"], limit=MAX_REQUEST_BYTES)
     return Request.from_parts(arrays, _about(record["request.about"]), vocabulary)
+
+
+def request_identity(record: RecordDict) -> str:
+    """Return the SHA-256 (hex) of all parameters in a message's content, which need not be a valid request.
+
+    A release's digest covers less: not the smallest batch, nor which users answer.
+
+    Raises:
+        ValueError: It is no content of a request.
+    """
+    _keys(record, {"request.arrays", "request.about"})
+    arrays, about = record["request.arrays"], record["request.about"]
+    if not (isinstance(arrays, ArrayRecord) and isinstance(about, ConfigRecord)):
+        raise ValueError("message: no request")
+    whole = hashlib.sha256(json.dumps(dict(about), sort_keys=True, default=repr).encode())
+    for name, array in sorted(arrays.items()):
+        whole.update(json.dumps([name, array.dtype, list(array.shape), len(array.data)]).encode() + array.data)
+    return whole.hexdigest()
 
 
 def reply_to_record(reply: Reply) -> RecordDict:
@@ -88,7 +109,8 @@ def reply_from_record(record: RecordDict) -> Reply:
 def sealed_to_record(sealed: Sealed) -> RecordDict:
     """Return a sealed reply as a message's content."""
     ids = {"users": sealed.users, "records": sealed.records}
-    return RecordDict({"ids": _pack(ids), "sealed.arrays": _pack({"rows": sealed.rows})})
+    rows = {"rows": sealed.rows, "signature": np.frombuffer(sealed.signature, np.uint8)}
+    return RecordDict({"ids": _pack(ids), "sealed.arrays": _pack(rows)})
 
 
 def sealed_from_record(record: RecordDict) -> Sealed:
@@ -99,9 +121,11 @@ def sealed_from_record(record: RecordDict) -> Sealed:
     """
     _keys(record, {"ids", "sealed.arrays"})
     ids, arrays = _unpack(record["ids"]), _unpack(record["sealed.arrays"])
-    if set(ids) != {"users", "records"} or set(arrays) != {"rows"}:
+    if set(ids) != {"users", "records"} or set(arrays) != {"rows", "signature"}:
         raise ValueError("message: not the arrays of a sealed reply")
-    return Sealed(ids["users"], ids["records"], arrays["rows"])
+    if arrays["signature"].nbytes not in (0, SIGNATURE_BYTES):
+        raise ValueError("message: a sealed reply with a signature of another length")
+    return Sealed(ids["users"], ids["records"], arrays["rows"], arrays["signature"].tobytes())
 
 
 def record_to_bytes(record: RecordDict) -> bytes:

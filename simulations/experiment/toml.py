@@ -71,14 +71,14 @@ def document(path: str | Path) -> dict[str, Any]:
         UserError: There is no such file, or it is no TOML.
     """
     file = Path(path)
+    if str(path) in bundled():  # also beside a folder of that name, such as one that `--out demo` has made
+        return parsed(BUNDLED / f"{path}.toml", path)
     if not can_be_read(file):
         if file.is_dir() and (inside := sorted(file.glob("*.toml"))):
             raise UserError(f"{path}: is a folder; name the file, as {inside[0]}")
         if file.suffix or len(file.parts) != 1:
             raise UserError(f"{path}: there is no such file")
-        file = BUNDLED / f"{path}.toml"
-        if not file.is_file():
-            raise UserError(f"{path}: neither a file nor a bundled experiment ({', '.join(bundled())})")
+        raise UserError(f"{path}: neither a file nor a bundled experiment ({', '.join(bundled())})")
     return parsed(file, path)
 
 

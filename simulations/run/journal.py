@@ -320,7 +320,7 @@ def _saying_how_to_go_on(part: Path, out: Path, hint: str) -> Iterator[None]:
         if not kept:
             raise
         if isinstance(error, KeyboardInterrupt | Terminated):
-            raise Interrupted(f"interrupted; what users have released is kept: {hint}", by=error) from error
+            raise Interrupted(f"interrupted; what users have released is kept in {part}; {hint}", by=error) from error
         if isinstance(error, ValueError):
             raise UserError(f"{error}; what users have released is kept in {part}") from error
         again = f"kept in {part}; resumed, the run would fail so again: run the experiment anew into another folder"

@@ -1,7 +1,9 @@
 """Rounds of a shuffler: request sealed releases from nodes, and store the rows that each node may send.
 
-The shuffler accepts rows only of users who are enrolled at the sending node. It never opens a row: it has no key. The
-deadline of a stage starts again with the process. Nodes repeat their releases at no cost, and the first of each counts.
+The shuffler accepts a reply only if the node's device has signed it for this very request, and only rows of users who
+are enrolled there. It opens the outer layer of a row (`mechanisms.messages.sealed.envelop`), never its content: that is
+sealed to the training server. The deadline of a stage starts again with the process. Nodes repeat their releases at no
+cost, and the first of each counts.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from flwr.app import ConfigRecord, RecordDict
 
 from mechanisms.checks import is_slug
 from mechanisms.messages.refusals import describe_error
-from mechanisms.messages.sealed import Sealed
-from mechanisms.messages.wire import record_from_bytes, sealed_from_record
+from mechanisms.messages.sealed import OVERHEAD, Sealed, open_envelope
+from mechanisms.messages.wire import record_from_bytes, request_identity, sealed_from_record
 from simulations.shuffler.core import LATE, TOO_MANY
 from simulations.shuffler.enrolment import Enrolment
 from simulations.shuffler.store import Stage, Store
@@ -48,14 +50,16 @@ class Rounds:
     """Loop that requests the open stages from the nodes, one after another, and closes them.
 
     Args:
-        enrolled: Users of each node, by node id. The shuffler sends requests to these nodes.
+        enrolled: Users and key of each node, by node id. The shuffler sends requests to these nodes.
+        private_key: Key to which devices seal their replies.
         ask: Function that reaches the nodes. It gets the maximum size in bytes of each node's reply.
     """
 
-    def __init__(self, store: Store, enrolled: Enrolment, ask: Ask) -> None:
+    def __init__(self, store: Store, enrolled: Enrolment, ask: Ask, private_key: bytes) -> None:
         self.store = store
         self._enrolled = enrolled
         self._ask = ask
+        self._private_key = private_key
         self._answered = 0
         self._stage = ""
 
@@ -79,7 +83,7 @@ class Rounds:
         self._stage, self._answered = stage.name, 0
         log.info(f"stage {stage.name}: {self.nodes} nodes are asked")
         record = record_from_bytes(stage.request)
-        part = read_request(record).part
+        part, identity = read_request(record).part, request_identity(record)
         dropped: Counter[str] = Counter()
         errors: Counter[str] = Counter()
         for node, reply, error in self._answers(record, stage):
@@ -87,9 +91,10 @@ class Rounds:
                 if reply is None:
                     errors[_describe(error)] += 1
                 else:
-                    self._take(stage, part, node, sealed_from_record(reply), dropped)
+                    key, outer = self._enrolled[node].key, sealed_from_record(reply)
+                    self._take(stage, part, node, open_envelope(outer, identity, self._private_key, key), dropped)
             except ValueError:
-                errors["a reply that is not sealed, or unreadable"] += 1
+                errors["a reply that is not sealed and signed for this request, or unreadable"] += 1
             self._answered += 1
         done = self.store.close(stage.name, dropped=+dropped, errors=errors)
         log.info(f"stage {stage.name}: {done.state}, {done.rows:,} rows of {done.users:,} users")
@@ -101,7 +106,7 @@ class Rounds:
         """
         end, left = time.monotonic() + stage.timeout, stage.timeout
         waiting = {
-            node: _BESIDE + int(there.records.sum()) * (stage.row_bytes + _IDS)
+            node: _BESIDE + int(there.records.sum()) * (stage.row_bytes + OVERHEAD + _IDS)
             for node, there in self._enrolled.items()
         }
         while waiting:

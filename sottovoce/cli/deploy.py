@@ -134,7 +134,8 @@ def enrol(
     table: Annotated[
         Path,
         typer.Argument(
-            metavar="TABLE.json", help='Who lives where, of how many records: {"<node id>": {"<user>": records}}.'
+            metavar="TABLE.json",
+            help='Each device: {"<node id>": {"key": "<its device.pub>", "users": {"<user>": records}}}.',
         ),
     ],
     sign_key: Annotated[
@@ -154,7 +155,7 @@ def enrol(
     signed = enrolment.tokens(people, read_key(sign_key))
     with whole(out) as file:
         file.write(signed.encode())
-    count = sum(map(len, people.values()))
+    count = sum(len(there["users"]) for there in people.values())
     print(f"{out}: {count:,} user{'s' * (count != 1)} on {len(people):,} device{'s' * (len(people) != 1)}")
 
 
@@ -175,6 +176,9 @@ def shuffler(
     enrolment_key: Annotated[
         Path, typer.Option("--enrolment-key", metavar="FILE", help="Public key of the enrolment authority.")
     ],
+    seal_key: Annotated[
+        Path, typer.Option("--seal-key", metavar="FILE", help="Private key that devices seal their replies to.")
+    ],
     origins: Annotated[
         bool, typer.Option("--origins", help="Write the user of each row into DIR/origins; for simulated users only.")
     ] = False,
@@ -194,6 +198,7 @@ def shuffler(
             key=key,
             users=users,
             enrolment_key=enrolment_key,
+            seal_key=seal_key,
             port=port,
             host=host,
             origins=origins,

@@ -41,7 +41,7 @@ Records = Annotated[
         "--records",
         min=1,
         show_default=False,
-        help="Maximum number of records of a user, for training and for inference (default: that of the experiment).",
+        help="Maximum number of records of a user, for training and for inference (default: the experiment's).",
     ),
 ]
 Window = Annotated[
@@ -65,7 +65,15 @@ SealTo = Annotated[
         help="Public key of the training server; devices seal releases to it.",
     ),
 ]
-
+ShufflerSealTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--shuffler-seal-to",
+        metavar="FILE",
+        show_default=False,
+        help="Public key of the shuffler; devices seal what is sealed once more to it; with --seal-to.",
+    ),
+]
 ModelSealTo = Annotated[
     Path | None,
     typer.Option(
@@ -103,6 +111,7 @@ def bundle_(
     window: Window = 10.0,
     sign_key: SignKey = None,
     seal_to: SealTo = None,
+    shuffler_seal_to: ShufflerSealTo = None,
     model_seal_to: ModelSealTo = None,
     data: Data = None,
     set_: Set = None,
@@ -123,7 +132,8 @@ def bundle_(
         from sottovoce.deployment.devices import bundle as device
         from sottovoce.deployment.keys import read_key
 
-        keys = Keys(*(None if path is None else read_key(path) for path in (sign_key, seal_to, model_seal_to)))
+        files = (sign_key, seal_to, shuffler_seal_to, model_seal_to)
+        keys = Keys(*(None if path is None else read_key(path) for path in files))
         more: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
         if run is not None:
             made = device.bundle_of_run(run, arm, out, **more)
@@ -137,7 +147,7 @@ def bundle_(
     print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
     for name, about in made.manifest["files"].items():
         print(f"  {about['bytes']:>12,}  {name}")
-    for whom, key in (("training server", made.seal), ("model", made.model_seal)):
+    for whom, key in (("training server", made.seal), ("shuffler", made.shuffler_seal), ("model", made.model_seal)):
         print(f"sealed to {key_id(key)}, the {whom}'s" if key else f"in clear within TLS to the {whom}")
     print(f"identity {made.identity}")
 
@@ -244,12 +254,17 @@ def install(
 ) -> None:
     """Install a bundle into a device folder, or replace the bundle there."""
     from client.device.bundle import open_bundle
+    from client.node import DEVICE_PUBLIC
     from sottovoce.deployment.keys import read_key
 
     trusted = None if publisher is None else read_key(publisher)
     opened = open_bundle(bundle)
     opened.install(node, trusted)
-    sealed = "in clear within what carries them" if opened.seal is None else f"sealed to {opened.seal.hex()[:16]}…"
+    sealed = "in clear within what carries them"
+    if opened.seal is not None:
+        sealed = (
+            f"sealed to {opened.seal.hex()[:16]}…, and signed: the enrolment authority needs {node / DEVICE_PUBLIC}"
+        )
     print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
 
 
@@ -281,10 +296,6 @@ def add(
     label: Annotated[
         str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels.", show_default=False)
     ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option("--classes", metavar="A,B", help="Classes of the experiment; with --label.", show_default=False),
-    ] = None,
     user: Annotated[
         int | None, typer.Option("--user", help="User of the records (default: the only user).", show_default=False)
     ] = None,
@@ -293,7 +304,7 @@ def add(
     """Add the records of a file to a device: all of them or none."""
     from sottovoce.deployment.devices import records as device_add
 
-    print(device_add.add(node, file, text=text, label=label, classes=classes, user=user, split=split))
+    print(device_add.add(node, file, text=text, label=label, user=user, split=split))
 
 
 @app.command("ask")

@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from client.device.bundle import Bundle, Keys, open_bundle
-from client.device.roles import MODEL
+from client.device.roles import MODEL, SHUFFLER
 from client.device.serve import MARK as SERVED
 from client.device.signed_request import allow
+from client.node import DEVICE_PUBLIC
 from client.shard import write_shard
 from server.protocols import PROTOCOLS
 from server.protocols.models import QUESTION
@@ -220,6 +221,7 @@ class _Deployment:
         keys = Keys(
             signer=read_key(self.publisher / "sign.key"),
             seal=read_key(self.server / "seal.pub"),
+            shuffler_seal=read_key(self.folder / FOLDERS[SHUFFLER] / "seal.pub"),
             model_seal=read_key(self.folder / FOLDERS[MODEL] / "seal.pub"),
         )
         bundle = bundle_of_experiment(
@@ -283,6 +285,7 @@ class _Deployment:
         folder, study, bundle = self.folder, self.folder / "experiment.toml", self.folder / "bundle"
         made = ["--experiment", study, "--arm", self.arm.name, "--out", bundle]
         made += ["--sign-key", self.publisher / "sign.key", "--seal-to", self.server / "seal.pub"]
+        made += ["--shuffler-seal-to", folder / FOLDERS[SHUFFLER] / "seal.pub"]
         made += ["--model-seal-to", folder / FOLDERS[MODEL] / "seal.pub"]
         trusted = ["--root-certificates", self.ca / "ca.pem"]
         before: list[tuple[Any, ...]] = [
@@ -315,7 +318,8 @@ class _Deployment:
         enrolled = {}
         for i in range(self.nodes):
             number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
-            enrolled[str(number)] = self.users[i]
+            key = read_key(self._node(i) / DEVICE_PUBLIC).hex()
+            enrolled[str(number)] = {"key": key, "users": self.users[i]}
         signed = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
         (self.folder / "shuffler" / "enrolment.jsonl").write_text(signed, encoding="utf-8")
         for i in range(self.nodes):
@@ -363,6 +367,8 @@ class _Deployment:
                 place / "enrolment.jsonl",
                 "--enrolment-key",
                 self.folder / "enrolment" / "sign.pub",
+                "--seal-key",
+                place / "seal.key",
                 "--origins",
             ),
         )

@@ -3,7 +3,7 @@
 | party | keys | certificate |
 | --- | --- | --- |
 | superlink | cert.key; secret, for the shuffler's operator alone | a server's |
-| shuffler | cert.key | a server's |
+| shuffler | cert.key, seal.key, seal.pub | a server's |
 | model | cert.key, seal.key, seal.pub | a server's |
 | training-server | cert.key, seal.key, seal.pub | a client's |
 | publisher | sign.key, sign.pub | none |
@@ -27,6 +27,8 @@ from sottovoce.deployment.shuffler_service import TRAINING_SERVER
 AUTHORITY, PUBLISHER, ENROLMENT = "authority", "publisher", "enrolment"
 #: Parties that serve by a certificate.
 SERVERS = (SUPERLINK, SHUFFLER, MODEL)
+#: Parties to whom devices seal, each by its own key.
+SEALED = (TRAINING_SERVER, SHUFFLER, MODEL)
 #: Folder of each party, where one place holds all of them.
 FOLDERS = {
     AUTHORITY: "ca",
@@ -56,7 +58,7 @@ def make_keys(folder: Path, *, nodes: int, hosts: Mapping[str, Sequence[str]]) -
         place = folder / FOLDERS[party]
         certificates.issue(folder / FOLDERS[AUTHORITY], place, party, hosts=names, client=party == TRAINING_SERVER)
     certificates.make_secret(folder / FOLDERS[SUPERLINK])
-    for party in (TRAINING_SERVER, MODEL):  # devices seal to each by a key of its own
+    for party in SEALED:
         _pair(folder / FOLDERS[party], "seal", generate_keys())
     for party in (PUBLISHER, ENROLMENT):
         _pair(folder / FOLDERS[party], "sign", signature.generate_keys())

@@ -40,6 +40,7 @@ class Options:
         key: Its key (PEM).
         users: Tokens of enrolment, signed by the enrolment authority (`simulations.shuffler.enrolment`).
         enrolment_key: File of that authority's public key.
+        seal_key: File of the private key that devices seal their replies to.
         port: Port to listen on; 0 for a free one.
         host: Address to listen on.
         origins: Whether to record the users of a batch's rows in `folder`/origins, for a study's score.
@@ -53,6 +54,7 @@ class Options:
     key: Path
     users: Path
     enrolment_key: Path
+    seal_key: Path
     port: int
     host: str = "127.0.0.1"
     origins: bool = False
@@ -65,21 +67,21 @@ def run(options: Options) -> None:
         ValueError: An address, a file, the port, the store or the SuperLink cannot be used. The message is one line.
     """
     host_and_port(options.superlink, "--superlink")
-    enrolled = read_tokens(options.users, read_key(options.enrolment_key))
+    enrolled, private_key = read_tokens(options.users, read_key(options.enrolment_key)), read_key(options.seal_key)
     for path in (options.root_certificates, options.secret):
         if not path.is_file():
             raise UserError(f"{path}: is not there")
     origins = options.folder / ORIGINS if options.origins else None
     try:
         with ending_on_signals(), Store(options.folder / STORE, origins=origins) as store:
-            _serve(store, enrolled, options)
+            _serve(store, enrolled, private_key, options)
     except StoreError as error:
         raise UserError(str(error)) from error
     except (KeyboardInterrupt, Terminated):
         log.info("told to stop")
 
 
-def _serve(store: Store, enrolled: Enrolment, options: Options) -> None:
+def _serve(store: Store, enrolled: Enrolment, private_key: bytes, options: Options) -> None:
     superlink, authority, host = options.superlink, options.root_certificates, options.host
     new = threading.Event()
     grid: Any = None
@@ -87,7 +89,7 @@ def _serve(store: Store, enrolled: Enrolment, options: Options) -> None:
     def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Any]:
         return superlinks.ask(grid, record, nodes, timeout=timeout)
 
-    rounds = Rounds(store, enrolled, ask)
+    rounds = Rounds(store, enrolled, ask, private_key)
     with serving(
         rounds,
         certificate=options.certificate,

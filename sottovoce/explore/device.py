@@ -19,7 +19,6 @@ from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import seal
 from simulations.errors import UserError
 from sottovoce.explore.settings import MECHANISMS
 
@@ -148,10 +147,10 @@ class Device:
                 person, record, np.array([label], np.int64), [text], self.folder / "typed", request.split, encoder
             )
             reply = Sanitizer(node.policy(""), ledger, node.streams).answer(request, shard)
-        from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to_record  # loads Flower: slow
+        from client.app import outgoing  # loads Flower: slow
+        from mechanisms.messages.wire import record_to_bytes, request_to_record
 
-        message = reply_to_record(reply) if node.seal is None else sealed_to_record(seal(reply, request, node.seal))
-        size = len(record_to_bytes(message))
+        size = len(record_to_bytes(outgoing(reply, request, request_to_record(request), node)))
         return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
 
     def _record(self, text: str, last: int) -> NDArray[np.int64]:

@@ -361,7 +361,6 @@ def test_the_digest_of_a_label_is_what_it_was() -> None:
             "split": "train",
             "classes": CLASSES,
             "mechanism": {"mechanism": "randomized-response", "epsilon": 2.0, "classes": CLASSES},
-            "guarantee": question.named("label").mechanism.guarantee.to_dict(),
         }
     )
 

@@ -116,9 +116,9 @@ def test_digests_of_earlier_versions_are_still_known():
 def test_asking_again_under_another_name_gains_nothing(tmp_path):
     make_node(tmp_path, policy=Policy(embedding=EMBEDDING, label=2.0))
     ask(tmp_path, request())
-    assert refusal(tmp_path, request(stage="more")) == "channel"
-    assert refusal(tmp_path, request(mean=np.zeros(M, np.float32))) == "channel"
-    assert refusal(tmp_path, request(label={"mechanism": "randomized-response", "epsilon": 0.1})) == "channel"
+    assert refusal(tmp_path, request(stage="more")) == "spent"
+    assert refusal(tmp_path, request(mean=np.zeros(M, np.float32))) == "spent"
+    assert refusal(tmp_path, request(label={"mechanism": "randomized-response", "epsilon": 0.1})) == "spent"
     assert len(ledger_rows(tmp_path)) == 16
     ask(tmp_path, request())  # what has left may be repeated
 
@@ -128,7 +128,7 @@ def test_records_of_a_user_add_up_to_that_users_total(tmp_path):
     make_node(tmp_path, users, records, policy=replace(OPEN, total=2 * WORST))
     assert ask(tmp_path, request()).users.tolist() == [2]  # user 1 would spend three times
     assert {r.user for r in ledger_rows(tmp_path)} == {2}
-    assert refusal(tmp_path, request(part=(1, 2))) == "total"
+    assert refusal(tmp_path, request(part=(1, 2))) == "spent"
     enough = make_node(tmp_path / "enough", users, records, policy=replace(OPEN, total=3 * WORST))
     assert ask(enough, request()).users.tolist() == users
     with load_node(enough).ledger("a") as ledger:
@@ -138,9 +138,9 @@ def test_records_of_a_user_add_up_to_that_users_total(tmp_path):
 def test_total_counts_earlier_stages(tmp_path):
     make_node(tmp_path, policy=replace(OPEN, total=WORST + 2.0))
     ask(tmp_path, request())
-    assert refusal(tmp_path, request(stage="two")) == "total"
+    assert refusal(tmp_path, request(stage="two")) == "spent"
     ask(tmp_path, request(stage="two", embedding=None))
-    assert refusal(tmp_path, request(stage="three", embedding=None)) == "total"
+    assert refusal(tmp_path, request(stage="three", embedding=None)) == "spent"
 
 
 @pytest.mark.parametrize("make", [request, with_prior])

@@ -251,6 +251,7 @@ def test_a_device_gets_both_parts_and_reckons_the_same_noise(bart, tmp_path):
         policy,
         name="n",
         arm="a",
+        classes=("a", "b"),
         made_by="m",
         parts=Parts(vocabulary=tmp_path / "words", masked_lm=bart),
     )

@@ -293,6 +293,16 @@ def test_arms_have_names_of_their_own() -> None:
         from_table({"name": "x", "arm": [{"reference": True}]})
 
 
+def test_a_bundled_experiment_is_found_beside_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `deploy up ... --out demo` leaves one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "experiment.toml").write_text("no experiment")
+    assert load("demo").name == "demo"
+
+
 def test_arms_know_their_dimensions() -> None:
     assert Arm("a", embedding={"mechanism": "identity"}).dims == ()
     assert Arm("a", embedding={"mechanism": "identity", "dim": 4}).dims == (4,)

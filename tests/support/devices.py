@@ -15,6 +15,7 @@ from client.models import vocabulary as vocabularies
 from client.models.encoder import Encoder
 from client.policy import Policy
 from mechanisms.messages.request import Request
+from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.signature import public_of
 from mechanisms.vocabulary import Vocabulary
 from server.export import export_encoder
@@ -56,6 +57,7 @@ sys.exit(code)
 #: Who signs the bundles of tests: the private key, and the public one that devices pin.
 SIGNER = bytes(range(32))
 PUBLISHER = public_of(SIGNER)
+_, SHUFFLER = generate_keys()
 
 
 def on_a_device(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -103,9 +105,10 @@ def make_bundle(place: Path, name: str = "bundle", *, policy: Policy = POLICY, *
         policy,
         name="small",
         arm="a",
+        classes=("bad", "good"),
         made_by="tests",
         parts=Parts(folder, "fp32"),
-        keys=Keys(**{"signer": SIGNER} | keys),
+        keys=Keys(**{"signer": SIGNER, "shuffler_seal": SHUFFLER if "seal" in keys else None} | keys),
     )
 
 
@@ -127,7 +130,8 @@ def make_text_bundle(place: Path, *, seal: bytes | None = None) -> Bundle:
         policy,
         name="small",
         arm="words",
+        classes=("bad", "good"),
         made_by="tests",
         parts=Parts(vocabulary=place / "words"),
-        keys=Keys(signer=SIGNER, seal=seal),
+        keys=Keys(signer=SIGNER, seal=seal, shuffler_seal=None if seal is None else SHUFFLER),
     )

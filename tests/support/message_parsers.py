@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,12 @@ from client.device.statement import describe_question
 from client.models import vocabulary as vocabularies
 from client.node import load_node, write_node
 from client.policy import Policy, Refused
+from mechanisms.messages import signature
 from mechanisms.messages.refusals import REFUSALS, describe_error
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import SUITE, Sealed, generate_keys, hpke_info, row_bytes, sealed_bytes
+from mechanisms.messages.sealed import SUITE, Sealed, envelop, generate_keys, hpke_info, row_bytes, sealed_bytes
 from mechanisms.messages.signature import public_of
 from mechanisms.messages.wire import (
     record_from_bytes,
@@ -34,7 +36,9 @@ from mechanisms.messages.wire import (
     reply_from_record,
     reply_to_record,
     request_from_record,
+    request_identity,
     request_to_record,
+    sealed_from_record,
     sealed_to_record,
 )
 from server.sealed_batches import open_batch
@@ -231,11 +235,13 @@ class _Store:
 def _rounds() -> Target:
     """The shuffler's `rounds.py`: what a device answers. The first byte says whether it is an error."""
     wanted = small(part=(1, 2))
-    enrolled = {7: Enrolled(np.array([0, 1, 5]), np.array([1, 2, 1]))}
+    private, public = generate_keys()
+    device, known_as = signature.generate_keys()
+    enrolled = {7: Enrolled(np.array([0, 1, 5]), np.array([1, 2, 1]), known_as)}
     body = bytes_of(wanted)
     known = {
         "another error",
-        "a reply that is not sealed, or unreadable",
+        "a reply that is not sealed and signed for this request, or unreadable",
         *(text for _, text in REFUSALS.values()),
         *map(describe_error, ("code 0", "code 1", "code 2", "code 5", "code 8")),
     }
@@ -247,13 +253,16 @@ def _rounds() -> Target:
         reply: RecordDict | None = None
         if not data[:1].isdigit():
             reply = record_from_bytes(data[1:])
+            with suppress(ValueError):  # a hostile device signs whatever it likes
+                outer = envelop(sealed_from_record(reply), request_identity(record_from_bytes(body)), public, device)
+                reply = sealed_to_record(outer)
         error = None if reply is not None else f"code {data[1:].decode(errors='replace')}"  # as `superlink.ask` says it
-        Rounds(store, enrolled, lambda *_: iter([(7, reply, error)])).work()
+        Rounds(store, enrolled, lambda *_: iter([(7, reply, error)]), private).work()
         assert set(stage.dropped) <= constant | {"more records than the user is enrolled with"}
         assert set(stage.errors) <= known
         return next(iter(+stage.dropped), next(iter(stage.errors), "accepted" if store.rows else "nothing"))
 
-    rows = np.zeros((3, sealed_bytes(wanted)), np.uint8)  # a shuffler cannot open them
+    rows = np.zeros((3, sealed_bytes(wanted)), np.uint8)  # nobody opens them
     sealed = Sealed(np.array([1, 5, 1]), np.array([0, 0, 1]), rows)
     seeds = [b"r" + record_to_bytes(sealed_to_record(sealed)), b"0104", b"0five"]
     return Target(

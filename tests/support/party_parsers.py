@@ -51,14 +51,24 @@ from tests.support.mutations import behind, behind_line, of_http, of_json, of_re
 from tests.support.requests import changed
 from tests.system.test_fuzz import words
 
-_TABLE = {"7": {"100": 1, "5": 2}, "18446744073709551615": {"3": 1}}
+_TABLE = {
+    "7": {"key": "ab" * 32, "users": {"100": 1, "5": 2}},
+    "18446744073709551615": {"key": "cd" * 32, "users": {"3": 1}},
+}
 
 
 def _nodes(folder: Path) -> Target:
     """`client/node.py`: node.json, of a device and of a simulation."""
     policy = Policy(embedding=1.0, total=9.0, accept_unprotected=("label: public",), questions=("ab" * 32,), window=2.0)
     place = folder / "nodes"
-    write_node(place, policy=policy, seal=public_of(SIGNER), publisher=public_of(SIGNER), encoder="encoder")
+    write_node(
+        place,
+        policy=policy,
+        seal=public_of(SIGNER),
+        shuffler_seal=public_of(SIGNER),
+        publisher=public_of(SIGNER),
+        encoder="encoder",
+    )
     device = (place / "node.json").read_bytes()
     write_node(place, seed=7, arms={"a": policy, "b": Policy()})
     simulation = (place / "node.json").read_bytes()
@@ -102,6 +112,7 @@ def _bundles(folder: Path) -> Target:
             POLICY,
             name="small",
             arm="a",
+            classes=tuple("abcdefgh"[: request.classes]),
             made_by="tests",
             parts=Parts(encoder, vocabulary=folder / "bundle-words"),
             keys=Keys(signer=SIGNER),

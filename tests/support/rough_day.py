@@ -26,7 +26,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from client.node import load_node, write_node
+from client.node import DEVICE_PUBLIC, load_node, write_node
 from mechanisms.messages.sealed import sealed_bytes, unseal
 from mechanisms.messages.wire import record_to_bytes, request_to_record
 from simulations.shuffler import enrolment
@@ -88,11 +88,11 @@ class Day:
         self.devices = [
             [(user * self.n + i, record) for user in range(USERS) for record in range(RECORDS)] for i in range(self.n)
         ]
-        key = read_key(folder / "server" / "seal.pub")
+        key, shuffler = (read_key(folder / party / "seal.pub") for party in ("server", "shuffler"))
         for i, owners in enumerate(self.devices):
             users, records = np.array(owners).T
             make_node(self._node(i), users, records, seed=None)
-            write_node(self._node(i), policy=replace(OPEN, window=WINDOW), seal=key)
+            write_node(self._node(i), policy=replace(OPEN, window=WINDOW), seal=key, shuffler_seal=shuffler)
             self._clock(i).write_text("0")
         with ExitStack() as block:
             self.lines = {
@@ -142,6 +142,8 @@ class Day:
             folder / "enrolment.jsonl",
             "--enrolment-key",
             folder / "enrolment" / "sign.pub",
+            "--seal-key",
+            files["shuffler"] / "seal.key",
             "--origins",
         ]
         add(SHUFFLER, [*_CLI, *shuffler], files["shuffler"], self._look_into_the_store)
@@ -160,7 +162,8 @@ class Day:
         enrolled = {}
         for i in range(self.n):
             number = superlink.register(address, ca, self._node(i) / "node.pub")
-            enrolled[str(number)] = {str(user): RECORDS for user, _ in self.devices[i]}
+            users = {str(user): RECORDS for user, _ in self.devices[i]}
+            enrolled[str(number)] = {"key": read_key(self._node(i) / DEVICE_PUBLIC).hex(), "users": users}
         signed = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
         (self.folder / "enrolment.jsonl").write_text(signed)
         self.parties[SHUFFLER].send(signal.SIGKILL)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
 
+from mechanisms.messages import signature
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import Sealed, generate_keys, seal, sealed_bytes
-from mechanisms.messages.wire import record_to_bytes, request_from_record, request_to_record, sealed_to_record
+from mechanisms.messages.sealed import Sealed, envelop, generate_keys, seal, sealed_bytes
+from mechanisms.messages.wire import (
+    record_to_bytes,
+    request_from_record,
+    request_identity,
+    request_to_record,
+    sealed_to_record,
+)
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store
@@ -20,8 +28,21 @@ from tests.server.test_sealed_batches import honest
 from tests.support.clients import request
 
 PRIVATE, PUBLIC = generate_keys()
+#: Keys of the shuffler.
+OPENS, SHUFFLER = generate_keys()
+
+
+def device(node: int) -> tuple[bytes, bytes]:
+    """The private and the public key of a node's device."""
+    private = sha256(str(node).encode()).digest()
+    return private, signature.public_of(private)
+
+
 #: Each user with two records.
-ENROLLED = {node: Enrolled(np.arange(first, first + 4), np.full(4, 2)) for node, first in ((11, 100), (2**63 + 5, 104))}
+ENROLLED = {
+    node: Enrolled(np.arange(first, first + 4), np.full(4, 2), device(node)[1])
+    for node, first in ((11, 100), (2**63 + 5, 104))
+}
 ONE, TWO = ENROLLED
 Answer = tuple[int, RecordDict | None, str | None]
 
@@ -35,6 +56,11 @@ def answer(asked: Request, users: Collection[int], *, records: Collection[int] |
     reply = seal(honest(asked, len(users), seed), asked, PUBLIC)
     numbers = np.zeros(len(users), np.int64) if records is None else np.array(records, np.int64)
     return Sealed(np.array(users, np.int64), numbers, reply.rows)
+
+
+def enveloped(reply: Sealed, record: RecordDict, node: int) -> RecordDict:
+    """What a node's device sends: the sealed reply in its envelope."""
+    return sealed_to_record(envelop(reply, request_identity(record), SHUFFLER, device(node)[0]))
 
 
 @dataclass
@@ -54,7 +80,7 @@ class Nodes:
             elif isinstance(reply, str):
                 yield node, None, reply
             else:
-                yield node, sealed_to_record(reply) if isinstance(reply, Sealed) else reply, None
+                yield node, enveloped(reply, record, node) if isinstance(reply, Sealed) else reply, None
             if self.hold is not None:
                 self.hold.wait(20)
 
@@ -71,5 +97,5 @@ def served(store: Store, nodes: Nodes, asked: Request | None = None) -> Any:
     """The stage after its round."""
     asked = wanted() if asked is None else asked
     opened(store, asked)
-    assert Rounds(store, ENROLLED, nodes.ask).work() == 1
+    assert Rounds(store, ENROLLED, nodes.ask, OPENS).work() == 1
     return store.stage(asked.stage)

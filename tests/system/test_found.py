@@ -63,7 +63,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = small(encoder=encoders.identity(folder / "encoder"))
     keys = Keys(signer=SIGNER)
     return write_bundle(
-        folder / "whole", wanted, POLICY, name="n", arm="a", made_by="tests", parts=Parts(folder / "encoder"), keys=keys
+        folder / "whole",
+        wanted,
+        POLICY,
+        name="n",
+        arm="a",
+        classes=("a", "b", "c")[: wanted.classes],
+        made_by="tests",
+        parts=Parts(folder / "encoder"),
+        keys=keys,
     ).folder
 
 

@@ -33,11 +33,13 @@ from mechanisms.messages.questions import (
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import generate_keys
+from mechanisms.messages.sealed import generate_keys, open_envelope
+from mechanisms.messages.signature import public_of
 from mechanisms.messages.wire import (
     record_from_bytes,
     record_to_bytes,
     reply_from_record,
+    request_identity,
     request_to_record,
     sealed_from_record,
 )
@@ -172,6 +174,7 @@ class Clients:
     deployed: bool = False
     answered: list[tuple[str, Reply]] = field(default_factory=list)
     _keys: tuple[bytes, bytes] = field(default_factory=generate_keys)
+    _shuffler: tuple[bytes, bytes] = field(default_factory=generate_keys)
 
     @property
     def arm(self) -> str:
@@ -216,7 +219,8 @@ class Clients:
             **{channel: math.inf for channel in CHANNELS}, total=_TOTAL, delta=delta, accept_unprotected=shown
         )
         if self.deployed:
-            write_node(folder, vocabulary=installed.resolve(), policy=everything, seal=self._keys[1])
+            seals = {"seal": self._keys[1], "shuffler_seal": self._shuffler[1]}
+            write_node(folder, vocabulary=installed.resolve(), policy=everything, **seals)
         else:
             write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
 
@@ -228,7 +232,8 @@ class Clients:
         """
         record = record_from_bytes(record_to_bytes(self.answer(name, lambda: request_to_record(asked))))
         if self.deployed:
-            sealed = sealed_from_record(record)
+            device, about = load_node(self.folder / name).device_key, request_identity(request_to_record(asked))
+            sealed = open_envelope(sealed_from_record(record), about, self._shuffler[0], public_of(device))
             opened, dropped = open_batch(sealed.rows, asked, self._keys[:1])
             if len(opened) != len(sealed):
                 raise UserError(f"audit: sealed releases of a device are no releases to a server: {dict(dropped)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +20,7 @@ from server.maps import Maps
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Channels, Public
 from simulations.artifacts.encoder import encoder_folder
+from simulations.artifacts.model_folder import read_about
 from simulations.artifacts.public import CachedEncoder, prepare_public
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.artifacts.ways import protocol_of, training_of
@@ -26,6 +28,8 @@ from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
 from simulations.errors import UserError
 from simulations.experiment import Arm, ArmSetup, Experiment, answer_of, embedding_mechanism, label_of, load, slug
+from simulations.run.prepare import check_asked
+from simulations.run.prepare import parts as data_parts
 from sottovoce.deployment.devices.policy import policy_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +56,7 @@ def bundle_of_run(
         out: Folder for the bundle.
         precision: Precision of the encoder, if it differs from the run's. This is another encoder with another
             identity, and the maps come from slightly different embeddings.
-        records: As in `deployment.devices.policy.policy_of`.
+        records: Records of a user for which the total pays; None for the largest number of a user of the study.
         keys: As in `client.device.bundle.write_bundle`.
         window: Window of the policy, in seconds.
 
@@ -65,6 +69,7 @@ def bundle_of_run(
     except (OSError, json.JSONDecodeError):
         raise UserError(f"--run {run}: holds no finished run; name the folder that `sottovoce simulate` left") from None
     setup = chosen(experiment, arm_name)
+    records = records or _most_records(experiment, setup)
     arm, settings = setup.arm, experiment.encoder
     model = run / "models" / slug(arm.name)
     _check_precision(experiment, precision, known=model / ENCODER)
@@ -117,7 +122,7 @@ def bundle_of_run(
         experiment.name,
         setup,
         request,
-        Public((), None, ("",), encoder),
+        Public((), None, read_about(model)[0], encoder),
         out,
         records=records,
         teaching=request.find(LabelQuestion) is not None,
@@ -145,7 +150,7 @@ def bundle_of_experiment(
         arm_name: Name of the arm; None if there is only one.
         out: Folder for the bundle.
         precision: Precision of the encoder, in place of the study's, also for learning the maps.
-        records: As in `deployment.devices.policy.policy_of`.
+        records: Records of a user for which the total pays; None for the largest number of a user of the study.
         keys: As in `client.device.bundle.write_bundle`.
         window: Window of the policy, in seconds.
         public: The study's public part, if it is already loaded.
@@ -153,7 +158,8 @@ def bundle_of_experiment(
     Raises:
         UserError: The study has no such arm, or its protocol needs more than a bundle holds.
     """
-    arm = chosen(experiment, arm_name).arm
+    setup = chosen(experiment, arm_name)
+    records, arm = records or _most_records(experiment, setup), setup.arm
     if experiment.training.protocol.in_halves:
         raise UserError(
             f'training.protocol: "{experiment.training.way}" trains the encoder of its second half; run it first, and '
@@ -176,6 +182,15 @@ def bundle_of_experiment(
         keys=keys,
         window=window,
     )
+
+
+def _most_records(experiment: Experiment, setup: ArmSetup) -> int | None:
+    """Return the largest number of records of a user of the study; None if a policy does not depend on it."""
+    if setup.records is not None or math.isfinite(setup.policy.total):
+        return None
+    split, holders, _ = data_parts(experiment)
+    _, asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)
+    return max(holders.most, asked.most)
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
@@ -234,6 +249,7 @@ def _write(
         policy,
         name=name,
         arm=setup.arm.name,
+        classes=public.classes,
         made_by=f"sottovoce {version('sottovoce')}",
         parts=parts,
         keys=keys,

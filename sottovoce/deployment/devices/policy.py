@@ -12,7 +12,6 @@ from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import QUESTIONS, TextQuestion
 from mechanisms.messages.request import Request
-from simulations.errors import UserError
 from simulations.experiment import Arm, ArmSetup, answer_of
 from simulations.experiment.arm import embeddings_of
 
@@ -28,10 +27,7 @@ def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int
         setup: The arm.
         request: Request of the bundle.
         teaching: Whether it is the request of training.
-        records: Records of a user; None if each user of the study has one.
-
-    Raises:
-        UserError: A user may have any number of records, and the study sets no total.
+        records: Records of a user; None if each user of the study has one, or the study sets a total.
     """
     study = setup.policy
     taught = {each.channel: each.mechanism for each in request.questions if teaching}
@@ -45,11 +41,6 @@ def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int
     policy = replace(policy, **{channel: _largest(priced, channel, clear) for channel in CHANNELS})
     records = setup.records if records is None else records
     if records is None:
-        if math.isinf(study.total):
-            raise UserError(
-                "policy.total: is not set, and a user of this study may have any number of records; set it, or say "
-                "with --records how many of a user's records may teach, and how many ask"
-            )
         return policy
     # A user has one user vector, whatever the number of records.
     times = [1 if QUESTIONS[channel].of_user else records for channel, _ in priced]

@@ -9,24 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.device.records import add_records
+from client.node import load_device
 from client.store.text_column import Text, TextColumn
 from simulations.corpora.columns import class_numbers, label_names, texts_of
 from simulations.corpora.files import lines, positional, read
-from simulations.corpora.names import normal
 from simulations.errors import UserError, no_file
 
 
-def add(
-    node: Path, file: Path, *, text: str | None, label: str | None, classes: str | None, user: int | None, split: str
-) -> str:
+def add(node: Path, file: Path, *, text: str | None, label: str | None, user: int | None, split: str) -> str:
     """Add a file's records to a device, all or none, and return one line for people.
 
     Args:
         node: Folder of the device.
         file: .txt with a sentence a line, or a file that `simulations.corpora.files.read` reads.
         text: Column of the texts, by name or by position.
-        label: Column of the labels.
-        classes: Names of classes 0, 1, ... separated by commas.
+        label: Column of the labels, by the names of the classes in the device's bundle.
         user: Number of the user; None for the default.
         split: Split of the records.
 
@@ -34,7 +31,9 @@ def add(
         UserError: A file, a column or a class is invalid. The message is one line.
         ValueError: The records cannot be added. The message is one line.
     """
-    names = _classes(label, classes)
+    names = () if label is None else load_device(node, simulated=", whose records a study hands out").classes
+    if label is not None and not names:
+        raise UserError(f"{node}: names no classes; install a bundle that does")
     texts: Sequence[Text]
     if not file.is_file():
         raise no_file(file)
@@ -60,14 +59,5 @@ def _columns(
     part = read(file, [text] if label is None else [text, label], named=not positional(file, (text, label)))
     labels = None
     if label is not None:
-        labels = class_numbers(part, label_names(part, label), classes, "name the class in --classes")
+        labels = class_numbers(part, label_names(part, label), classes, "name the classes as the bundle does")
     return texts_of(part, text), labels
-
-
-def _classes(label: str | None, given: str | None) -> list[str]:
-    if (label is None) != (given is None):
-        raise UserError("device add: --label COLUMN goes with --classes a,b, the study's classes in their order")
-    names = [] if given is None else [name.strip() for name in given.split(",")]
-    if given is not None and (len(names) < 2 or not all(names) or len(set(map(normal, names))) < len(names)):
-        raise UserError(f'--classes "{given}": name at least two classes, each once, with commas between')
-    return names

@@ -101,7 +101,7 @@ def test_the_codes_the_cap_and_the_head_are_listed_too(folder: Path) -> None:
 
 def test_what_is_listed_is_answered_under_any_name(folder: Path) -> None:
     assert refusal(folder, LISTED) is None
-    assert refusal(folder, replace(LISTED, stage="later")) == "channel"  # again, and it would cost again
+    assert refusal(folder, replace(LISTED, stage="later")) == "spent"  # again, and it would cost again
 
 
 def test_a_question_beyond_the_limits_is_refused_for_that(folder: Path) -> None:
@@ -167,7 +167,8 @@ def test_one_at_a_time_changes_a_device(folder: Path, tmp_path: Path) -> None:
     with changing(folder):
         waiter.start()
         inside.wait(0.05)  # time to find the file locked
-        write_node(folder, policy=replace(PINNED, total=50.0), publisher=PUBLISHER, seal=key)
+        sealed = {"seal": key, "shuffler_seal": sealing_keys()[1]}
+        write_node(folder, policy=replace(PINNED, total=50.0), publisher=PUBLISHER, **sealed)
     assert held.wait(10)
     third = threading.Thread(target=lambda: allow(folder, file))
     third.start()

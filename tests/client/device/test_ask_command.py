@@ -215,6 +215,6 @@ def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: py
     assert cli.main([*install, "--publisher", str(tmp_path / "sign.pub")]) == 0 and load_node(node).seal is None
     assert "in clear" in capsys.readouterr().out
     manifest = bundle.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-3", "sottovoce-bundle-9"))
+    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-4", "sottovoce-bundle-9"))
     assert cli.main([*install[:-1], str(tmp_path / "other")]) == 2
     assert "is of the format 'sottovoce-bundle-9'" in capsys.readouterr().err

@@ -153,6 +153,7 @@ def device(tmp_path: Path) -> Path:
             accept_unprotected=("length: short anyway",),
         ),
         seal=generate_keys()[1],
+        shuffler_seal=generate_keys()[1],
     )
     return node
 

@@ -14,14 +14,14 @@ import pytest
 from client.app import answer, respond
 from client.device.bundle import MANIFEST, SIGNATURE, Bundle, Keys, open_bundle
 from client.device.serve import serve
-from client.node import load_node, write_node
+from client.node import DEVICE_KEY, DEVICE_PUBLIC, load_node, write_node
 from client.policy import Refused
 from mechanisms.messages import signature
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import request_to_record, sealed_from_record
 from tests.support.clients import make_node, message, request
-from tests.support.devices import POLICY, PUBLISHER, SIGNER, make_bundle, make_text_bundle
+from tests.support.devices import POLICY, PUBLISHER, SHUFFLER, SIGNER, make_bundle, make_text_bundle
 
 _, SEAL = generate_keys()
 STRANGER, STRANGERS = signature.generate_keys()
@@ -87,7 +87,7 @@ def test_a_manifest_that_changed_is_not_signed(made: Bundle, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bad", [7, "", "AB" * 32, "ab" * 31, []])
 def test_a_manifest_with_a_key_that_is_none(made: Bundle, tmp_path: Path, bad: object) -> None:
-    for name in ("seal", "model_seal", "publisher"):
+    for name in ("seal", "shuffler_seal", "model_seal", "publisher"):
         (tmp_path / MANIFEST).write_text(json.dumps(same(made, **{name: bad})))
         with pytest.raises(ValueError, match="is damaged"):
             open_bundle(tmp_path)
@@ -146,6 +146,9 @@ def test_a_device_that_shall_be_hidden_never_answers_in_clear(tmp_path: Path) ->
     reply = respond(message(wanted), folder)
     assert (reply.error.code, reply.error.reason) == REFUSALS["unsealed"]
     write_node(folder, policy=policy, seal=SEAL)
+    with pytest.raises(ValueError, match="seal and shuffler_seal go together"):
+        load_node(folder)
+    write_node(folder, policy=policy, seal=SEAL, shuffler_seal=SHUFFLER)
     assert len(sealed_from_record(answer(wanted, load_node(folder)))) == 8
     write_node(folder, policy=replace(policy, minimum_users=0))
     assert set(answer(wanted, load_node(folder))) > {"ids", "embedding.arrays"}
@@ -168,7 +171,12 @@ def test_a_device_without_a_key_is_not_served_and_not_made(place: Path, tmp_path
 def test_a_bundle_brings_its_key_and_the_one_who_made_it_gave_a_good_one(tmp_path: Path) -> None:
     sealed, clear = make_text_bundle(tmp_path, seal=SEAL), tmp_path / "clear"
     sealed.install(tmp_path / "node", PUBLISHER)
-    assert load_node(tmp_path / "node").seal == SEAL and not clear.exists()
+    node, files = load_node(tmp_path / "node"), [tmp_path / "node" / name for name in (DEVICE_KEY, DEVICE_PUBLIC)]
+    assert (node.seal, node.shuffler_seal) == (SEAL, SHUFFLER) and not clear.exists()
+    keys = [path.read_text().strip() for path in files]
+    assert signature.public_of(node.device_key).hex() == keys[1] and files[0].stat().st_mode & 0o077 == 0
+    sealed.install(tmp_path / "node")  # the device keeps the key that is enrolled
+    assert [path.read_text().strip() for path in files] == keys
     (tmp_path / "other").mkdir()
     make_text_bundle(tmp_path / "other").install(clear, PUBLISHER)
     assert load_node(clear).seal is None
@@ -184,8 +192,12 @@ def test_the_model_has_a_key_of_its_own(place: Path, tmp_path: Path) -> None:
     bundle.install(tmp_path / "node", PUBLISHER)
     node = load_node(tmp_path / "node")
     assert (node.seal, node.model_seal) == (SEAL, model[1])
-    with pytest.raises(ValueError, match="training server and model need a key each"):
-        Keys(seal=SEAL, model_seal=SEAL)
+    for same in ({"model_seal": SEAL, "shuffler_seal": SHUFFLER}, {"shuffler_seal": SEAL}):
+        with pytest.raises(ValueError, match="training server, shuffler and model need a key each"):
+            Keys(seal=SEAL, **same)
+    for one in ({"seal": SEAL}, {"shuffler_seal": SHUFFLER}):
+        with pytest.raises(ValueError, match=r"give the keys of the training server and of the shuffler, or neither"):
+            Keys(**one)
     path = tmp_path / "node" / "node.json"
     written = json.loads(path.read_text())
     path.write_text(json.dumps(written | {"model_seal": "00" * 32}))  # with which everybody shares a secret

@@ -36,7 +36,7 @@ FILES = {
     "a.jsonl": '{"sentence": "one film", "mood": "bad"}\n\n{"sentence": "two books", "mood": "good"}\n'
     '{"sentence": "three", "mood": "bad"}\n',
 }
-COLUMNS = ("--text", "sentence", "--label", "mood", "--classes", "bad, good")
+COLUMNS = ("--text", "sentence", "--label", "mood")
 CALLED = ", bad as class 0, good as class 1"
 
 
@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    write_node(tmp_path / "node", policy=Policy(embedding=100.0, total=1000.0))
+    write_node(tmp_path / "node", policy=Policy(embedding=100.0, total=1000.0), classes=("bad", "good"))
     return tmp_path / "node"
 
 
@@ -59,6 +59,20 @@ def put(folder: Path, name: str, text: str | bytes | None = None) -> Path:
 
 def add(node: Path, file: Path, *options: object) -> int:
     return cli.main(["device", "add", str(node), "--file", str(file), *map(str, options)])
+
+
+def test_labels_are_numbered_as_the_bundle_numbers_them(
+    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No option states another order, and a device whose bundle names no classes takes no labels."""
+    write_node(node, policy=Policy(embedding=100.0, total=1000.0), classes=("good", "bad"))
+    assert add(node, put(tmp_path, "a.tsv"), *COLUMNS) == 0
+    labels = load_node(node).shard("train").labels
+    assert labels is not None and labels.tolist() == [1, 0, 1]
+    assert add(node, tmp_path / "a.tsv", *COLUMNS, "--classes", "bad,good") == 2
+    write_node(node, policy=Policy(embedding=100.0, total=1000.0))
+    assert add(node, tmp_path / "a.tsv", *COLUMNS) == 2
+    assert "names no classes; install a bundle that does" in capsys.readouterr().err
 
 
 def held(node: Path, split: str = "train") -> list[tuple[int, int, object]]:
@@ -96,7 +110,7 @@ def test_a_file_without_a_header_goes_by_positions(
     node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "no.csv").write_text("bad,one film\ngood,two books\nbad,three\n")
-    options = ("--text", 2, "--label", 1, "--classes", "bad, good")
+    options = ("--text", 2, "--label", 1)
     assert add(node, tmp_path / "no.csv", *options) == 0
     assert f"3 records of user 0 added to the split train, numbered 0 to 2{CALLED}" in capsys.readouterr().out
     assert add(node, tmp_path / "no.csv", "--text", "two books") == 2
@@ -112,11 +126,7 @@ def test_a_file_without_a_header_goes_by_positions(
         ("a.txt", b"one\n\xff\n", (), "line 2: is not UTF-8"),
         ("a.tsv", None, (), "name the column of the texts with --text"),
         ("a.tsv", None, ("--text", "sentense"), 'has no column "sentense"; did you mean "sentence"?'),
-        ("a.tsv", None, ("--text", "sentence", "--label", "mood"), "--label COLUMN goes with --classes"),
-        ("a.tsv", None, ("--text", "sentence", "--classes", "bad,good"), "--label COLUMN goes with --classes"),
-        ("a.tsv", None, (*COLUMNS[:-1], "bad"), "name at least two classes"),
-        ("a.tsv", None, (*COLUMNS[:-1], "bad,bad"), "each once"),
-        ("a.tsv", None, (*COLUMNS[:-1], "bad,fine"), "line 3: its label is none of the 2 classes"),
+        ("a.tsv", "mood\tsentence\nfine\tone\n", COLUMNS, "line 2: its label is none of the 2 classes"),
         ("a.tsv", "mood\tsentence\n", COLUMNS, "holds no records"),
         ("a.csv", "mood,sentence\nbad,one\ngood,\n", COLUMNS, 'line 3: "sentence" is empty'),
         ("a.jsonl", '{"sentence": "a", "mood": "bad"}\n{', COLUMNS, "line 2: is not valid JSON"),

@@ -31,15 +31,18 @@ from mechanisms.messages.sealed import (
     Sealed,
     generate_keys,
     hpke_info,
+    open_envelope,
     row_bytes,
     seal,
     sealed_bytes,
     unseal,
 )
+from mechanisms.messages.signature import public_of
 from mechanisms.messages.wire import (
     record_from_bytes,
     record_to_bytes,
     reply_from_record,
+    request_identity,
     request_to_record,
     sealed_from_record,
     sealed_to_record,
@@ -381,10 +384,13 @@ def test_a_sealed_reply_has_one_form(users: Any, records: Any, rows: Any) -> Non
 def test_a_device_with_a_key_answers_sealed(tmp_path: Path) -> None:
     """The very releases of its ledger, and again with other bytes at no cost."""
     folder = make_node(tmp_path / "0", seed=None)
-    write_node(folder, policy=OPEN, seal=PUBLIC)
+    opens, shuffler = generate_keys()
+    write_node(folder, policy=OPEN, seal=PUBLIC, shuffler_seal=shuffler)
     node, wanted = load_node(folder), request(arm="")
-    assert node.seal == PUBLIC
-    first, second = (sealed_from_record(answer(request_to_record(wanted), node)) for _ in range(2))
+    asked, device = request_to_record(wanted), public_of(node.device_key)
+    outer = [sealed_from_record(answer(asked, node)) for _ in range(2)]
+    assert all(sealed.rows.shape[1] == sealed_bytes(wanted) + 48 for sealed in outer)
+    first, second = (open_envelope(sealed, request_identity(asked), opens, device) for sealed in outer)
     assert first.rows.tobytes() != second.rows.tobytes()
     (z, y), opened = unseal(first.rows, wanted, PRIVATE)
     assert opened.all() and same(unseal(second.rows, wanted, PRIVATE)[0], (z, y))

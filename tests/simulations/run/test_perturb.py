@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from client.models.tokens import padded_word_ids
+from mechanisms.accounting.ladder import shared as shared_of
 from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
 from simulations.errors import UserError
 from simulations.experiment import Experiment, text_mechanism
 from simulations.experiment.ladder import of_experiment
-from simulations.run import trust
 from simulations.run.comparison import baseline
 from simulations.run.report import notes
 from sottovoce.adversary.attacks import words
@@ -46,8 +46,8 @@ def test_what_a_ladder_takes_for_public_is_read_from_its_own_words(shared: Path)
         policy={"text": 1000.0, "accept-unprotected": ["length: made up", "label: made up"]},
     )
     (line,) = of_experiment(study, texts={"some": text_mechanism(kept, WORDS)})
-    assert trust.agreed(line["ladder"]) == ["label", "the number of tokens"]
-    assert trust.agreed(line["test_ladder"]) == ["the number of tokens"]
+    assert {shared_of(rung) for rung in line["ladder"]} >= {("label", "the number of tokens")}
+    assert {shared_of(rung) for rung in line["test_ladder"]} >= {("the number of tokens",)}
 
 
 @pytest.mark.parametrize("perturb", PERTURBED)

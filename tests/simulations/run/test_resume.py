@@ -223,7 +223,7 @@ class Failing(LocalGrid):
 @pytest.mark.parametrize(
     ("error", "raised", "words"),
     [
-        (KeyboardInterrupt(), Interrupted, "interrupted; what users have released is kept"),
+        (KeyboardInterrupt(), Interrupted, "interrupted; what users have released is kept in"),
         (OSError(errno.ENOSPC, "No space left on device"), UserError, "(is the disk full?); make room, then continue"),
         (SafetensorError("I/O error: No space left (os error 28)"), UserError, "(is the disk full?); make room, then"),
         (ValueError("m' is wrong"), UserError, "m' is wrong; what users have released is kept in"),

@@ -5,23 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mechanisms.messages import signature
 from simulations.errors import UserError
-from simulations.shuffler.enrolment import read_table, read_tokens, tokens
+from simulations.shuffler.enrolment import _said, read_table, read_tokens, tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import CLOSED, DISCARDED, Store
 from sottovoce.cli.main import main
-from tests.support.rounds import ONE, TWO, Nodes, answer, opened, wanted
+from tests.support.rounds import ONE, OPENS, TWO, Nodes, answer, device, opened, wanted
 
 SIGNER, AUTHORITY = signature.generate_keys()
-TABLE = {str(ONE): {"103": 7, "100": 1, "20": 2}, str(TWO): {"104": 1}}
 
 
-def written(folder: Path, table: dict[str, dict[str, int]], signer: bytes = SIGNER) -> Path:
+def devices(people: dict[str, dict[str, int]]) -> dict[str, dict[str, Any]]:
+    """A table of the users of each node, with its device's key."""
+    return {node: {"key": device(int(node))[1].hex(), "users": users} for node, users in people.items()}
+
+
+TABLE = devices({str(ONE): {"103": 7, "100": 1, "20": 2}, str(TWO): {"104": 1}})
+KEY = device(ONE)[1].hex()
+
+
+def written(folder: Path, table: dict[str, dict[str, Any]], signer: bytes = SIGNER) -> Path:
     path = folder / "tokens.jsonl"
     path.write_text(tokens(table, signer))
     return path
@@ -41,30 +50,39 @@ def test_what_an_authority_has_signed_is_read(tmp_path: Path) -> None:
         ("", "is no table"),
         ("[]", "is no table"),
         ("[" * 100_000, "is no table"),
-        ('{"a": {"1": 1}}', "is no table"),
-        ('{"0": {"1": 1}}', "is no table"),
+        ('{"a": {"key": KEY, "users": {"1": 1}}}', "is no table"),
+        ('{"0": {"key": KEY, "users": {"1": 1}}}', "is no table"),
         ('{"1": 3}', "is no table"),
-        ('{"1": {"-1": 1}}', "is no table"),
-        ('{"1": {"1.5": 1}}', "is no table"),
-        ('{"1": {"1": true}}', "is no table"),
-        ('{"1": {"1": 0}}', "is no table"),
-        ('{"1": {"1": -1}}', "is no table"),
-        ('{"1": {"1": 1e3}}', "is no table"),
-        ('{"1": {"1": 2000000}}', "no table"),
-        ('{"1": {"9223372036854775808": 1}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"-1": 1}}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"1.5": 1}}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"1": true}}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"1": 0}}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"1": -1}}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"1": 1e3}}}', "is no table"),
+        ('{"1": {"key": KEY, "users": {"1": 2000000}}}', "no table"),
+        ('{"1": {"key": KEY, "users": {"9223372036854775808": 1}}}', "is no table"),
         ('{"' + "9" * 5000 + '": {"1": 1}}', "is no table"),
         ("{}", "has no users"),
-        ('{"1": {}}', "has no users"),
-        ('{"1": {"1": 1, "2": 1}, "2": {"2": 1}}', "user 2 is there twice"),
-        ('{"1": {"7": 1, "7": 1}}', "each user once"),
-        ('{"1": {"7": 1}, "1": {"8": 1}}', "each node"),
-        ('{"1": [7]}', "does not say how many records each user may have, as in"),
+        ('{"1": {"key": KEY, "users": {}}}', "has no users"),
+        (
+            '{"1": {"key": KEY, "users": {"1": 1, "2": 1}}, "2": {"key": KEY, "users": {"2": 1}}}',
+            "user 2 is there twice",
+        ),
+        ('{"1": {"key": KEY, "users": {"7": 1, "7": 1}}}', "each user once"),
+        ('{"1": {"key": KEY, "users": {"7": 1}}, "1": {"key": KEY, "users": {"8": 1}}}', "each node"),
+        ('{"1": [7]}', "is no table"),
+        ('{"1": {"2": 1}}', "is no table"),
+        (json.dumps({"1": {"key": KEY[:-2], "users": {"2": 1}}}), "is no table"),
+        (json.dumps({"1": {"key": KEY, "users": {"2": 1}, "more": 1}}), "is no table"),
+        (json.dumps({n: {"key": KEY, "users": {n: 1}} for n in "12"}), "two nodes have one key"),
         (None, "cannot be read"),
     ],
 )
 def test_tables_that_are_none(tmp_path: Path, text: str | None, words: str) -> None:
     path = tmp_path / "enrolment.json"
     if text is not None:
+        for each in range(text.count("KEY")):  # each node has a key of its own
+            text = text.replace("KEY", json.dumps(device(each)[1].hex()), 1)
         path.write_text(text)
     with pytest.raises(UserError, match=words) as caught:
         read_table(path)
@@ -77,14 +95,18 @@ def changed(line: str, **fields: object) -> str:
 
 FORGED: dict[str, Callable[[list[str]], list[str]]] = {
     "another user": lambda lines: [changed(lines[0], users={"100": 1, "55": 1}), lines[1]],
-    "one user more": lambda lines: [changed(lines[0], users=TABLE[str(ONE)] | {"55": 1}), lines[1]],
-    "more records": lambda lines: [changed(lines[0], users=TABLE[str(ONE)] | {"100": 2}), lines[1]],
+    "one user more": lambda lines: [changed(lines[0], users=TABLE[str(ONE)]["users"] | {"55": 1}), lines[1]],
+    "more records": lambda lines: [changed(lines[0], users=TABLE[str(ONE)]["users"] | {"100": 2}), lines[1]],
+    "another key": lambda lines: [changed(lines[0], key=device(1)[1].hex()), lines[1]],
     "another node": lambda lines: [changed(lines[0], node="77"), lines[1]],
     "another token's signature": lambda lines: [changed(lines[0], signature=json.loads(lines[1])["signature"])],
     "nobody's": lambda lines: [changed(lines[0], signature="00" * 64)],
     "of another authority": lambda lines: tokens(TABLE, signature.generate_keys()[0]).splitlines(),
     "of a publisher's kind": lambda lines: [
-        changed(lines[1], signature=signature.sign(SIGNER, "bundle", b"[9223372036854775813,[[104,1]]]").hex())
+        changed(
+            lines[1],
+            signature=signature.sign(SIGNER, "bundle", _said(str(TWO), device(TWO)[1].hex(), {"104": 1})).hex(),
+        )
     ],
 }
 
@@ -102,7 +124,7 @@ def test_whoever_is_no_authority_enrols_nobody(tmp_path: Path, forge: Callable[[
 def test_the_order_in_which_users_are_written_is_not_signed(tmp_path: Path) -> None:
     path = written(tmp_path, TABLE)
     first, second = path.read_text().splitlines()
-    path.write_text(f"{second}\n{changed(first, users=dict(reversed(TABLE[str(ONE)].items())))}\n")
+    path.write_text(f"{second}\n{changed(first, users=dict(reversed(TABLE[str(ONE)]['users'].items())))}\n")
     assert read_tokens(path, AUTHORITY)[ONE].records.tolist() == [2, 1, 7]
 
 
@@ -116,11 +138,13 @@ def test_lines_that_are_no_token(tmp_path: Path, line: str) -> None:
 
 
 def test_one_user_has_one_place_and_one_node_one_token(tmp_path: Path) -> None:
-    twice = tokens({"1": {"5": 1}}, SIGNER) + tokens({"2": {"5": 1}}, SIGNER)
+    twice = tokens(devices({"1": {"5": 1}, "2": {"5": 1}}), SIGNER)
     (tmp_path / "tokens.jsonl").write_text(twice)
     with pytest.raises(UserError, match="user 5 is there twice"):
         read_tokens(tmp_path / "tokens.jsonl", AUTHORITY)
-    (tmp_path / "tokens.jsonl").write_text(tokens({"1": {"5": 1}}, SIGNER) + tokens({"1": {"6": 1}}, SIGNER))
+    (tmp_path / "tokens.jsonl").write_text(
+        tokens(devices({"1": {"5": 1}}), SIGNER) + tokens(devices({"1": {"6": 1}}), SIGNER)
+    )
     with pytest.raises(UserError, match="node 1 is there twice"):
         read_tokens(tmp_path / "tokens.jsonl", AUTHORITY)
 
@@ -133,23 +157,24 @@ def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, s
     people: dict[str, dict[str, int]] = {str(ONE): {}, str(TWO): {}}
     for user in range(100, 100 + vouched):
         people[str(ONE) if user < 104 else str(TWO)][str(user)] = 1
-    enrolled = read_tokens(written(tmp_path, {node: users for node, users in people.items() if users}), AUTHORITY)
+    enrolled = read_tokens(
+        written(tmp_path, devices({node: users for node, users in people.items() if users})), AUTHORITY
+    )
     nodes = Nodes({ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)})
     with Store(tmp_path / "store") as store:
         opened(store, asked)
-        Rounds(store, enrolled, nodes.ask).work()
+        Rounds(store, enrolled, nodes.ask, OPENS).work()
         done = store.stage("train")
     assert done is not None and (done.users, done.state) == (vouched, state)
 
 
 def test_an_authority_enrols_and_a_shuffler_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["deploy", "keys", "request", str(tmp_path / "authority"), "--party", "enrolment"])
-    assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["sign.key", "sign.pub"]
+    main(["deploy", "keys", "make", str(tmp_path), "--nodes", "1"])
     (tmp_path / "table.json").write_text(json.dumps(TABLE))
     out = tmp_path / "tokens.jsonl"
     capsys.readouterr()
-    key = tmp_path / "authority" / "sign.key"
+    key = tmp_path / "enrolment" / "sign.key"
     main(["deploy", "enrol", str(tmp_path / "table.json"), "--sign-key", str(key), "--out", str(out)])
     assert capsys.readouterr().out == f"{out}: 4 users on 2 devices\n"
-    public = bytes.fromhex((tmp_path / "authority" / "sign.pub").read_text())
+    public = bytes.fromhex((tmp_path / "enrolment" / "sign.pub").read_text())
     assert np.concatenate([e.users for e in read_tokens(out, public).values()]).tolist() == [20, 100, 103, 104]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,36 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
-from mechanisms.messages.sealed import Sealed, unseal
-from mechanisms.messages.wire import reply_to_record, request_to_record, sealed_to_record
+from mechanisms.messages import signature
+from mechanisms.messages.sealed import Sealed, _whole, unseal
+from mechanisms.messages.wire import (
+    reply_to_record,
+    request_identity,
+    request_to_record,
+    sealed_from_record,
+    sealed_to_record,
+)
 from simulations.shuffler.core import TOO_MANY
 from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds, read_request
 from simulations.shuffler.store import CLOSED, DISCARDED, OPEN, Stage, Store
 from tests.server.test_sealed_batches import honest
 from tests.support.fuzz import HUGE, Fuzzer
-from tests.support.rounds import ENROLLED, ONE, PRIVATE, TWO, Answer, Nodes, answer, opened, served, wanted
+from tests.support.rounds import (
+    ENROLLED,
+    ONE,
+    OPENS,
+    PRIVATE,
+    TWO,
+    Answer,
+    Nodes,
+    answer,
+    device,
+    enveloped,
+    opened,
+    served,
+    wanted,
+)
 from tests.system.test_fuzz import ROOM, extra, text_request
 
 
@@ -36,7 +58,7 @@ def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
     assert sorted(map(bytes, rows)) == sorted(bytes(row) for r in replies.values() for row in r.rows)
     releases, mask = unseal(rows, asked, PRIVATE)
     assert mask.all() and len(releases[0]) == 8
-    assert Rounds(store, ENROLLED, nodes.ask).work() == 0 and len(nodes.asked) == 1
+    assert Rounds(store, ENROLLED, nodes.ask, OPENS).work() == 0 and len(nodes.asked) == 1
 
 
 def test_a_node_speaks_for_its_own_users_alone(store: Store) -> None:
@@ -50,6 +72,53 @@ def test_a_node_speaks_for_its_own_users_alone(store: Store) -> None:
     assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, expected))
 
 
+def test_whoever_carries_replies_and_the_training_server_link_no_row_to_a_user(store: Store) -> None:
+    """No bytes that passed by, and none of one user's rows but once, are in the batch that the training server gets."""
+    passed: list[bytes] = []
+
+    def carried(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
+        for node, first in ((ONE, 100), (TWO, 104)):
+            content = enveloped(answer(wanted(), range(first, first + 4)), record, node)
+            passed.append(sealed_from_record(content).rows.tobytes())
+            yield node, content, None
+
+    opened(store, wanted())
+    Rounds(store, ENROLLED, carried, OPENS).work()
+    rows = store.batch("train")
+    seen = b"".join(passed)
+    assert len(rows) == 8 and not any(row.tobytes()[i : i + 16] in seen for row in rows for i in range(0, 112, 16))
+
+
+@pytest.mark.parametrize("act", ["own rows", "one row twice", "another request", "another device", "another's rows"])
+def test_replies_that_their_device_did_not_sign_for_this_request_come_to_nothing(store: Store, act: str) -> None:
+    """A carrier that has all public keys, a device of its own, and honest replies, rewrites those of one node."""
+    honest_reply = answer(wanted(), range(100, 104))
+
+    def rewritten(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
+        given = sealed_from_record(enveloped(honest_reply, record, ONE))
+        if act == "own rows":
+            mine = sealed_from_record(enveloped(answer(wanted(), range(100, 104), seed=9), record, TWO))
+            given = replace(given, rows=np.concatenate([given.rows[:1], mine.rows[1:]]))
+        elif act == "one row twice":
+            given = replace(given, rows=given.rows[[0, 0, 2, 3]])
+        elif act == "another request":  # which promises a larger crowd than the shuffler waits for
+            given = sealed_from_record(enveloped(honest_reply, request_to_record(wanted(minimum_users=1000)), ONE))
+        elif act == "another device":
+            given = sealed_from_record(enveloped(honest_reply, record, TWO))
+        else:  # the device of its own sends a user's row as its own, to see which row is in the batch twice
+            yield ONE, sealed_to_record(given), None
+            theirs = Sealed(np.arange(104, 108), np.zeros(4, np.int64), given.rows)
+            about = _whole(theirs, request_identity(record))
+            yield TWO, sealed_to_record(replace(theirs, signature=signature.sign(device(TWO)[0], "reply", about))), None
+            return
+        yield ONE, sealed_to_record(given), None
+
+    opened(store, wanted())
+    Rounds(store, ENROLLED, rewritten, OPENS).work()
+    done = store.stage("train")
+    assert done is not None and done.errors == {UNREADABLE: 1} and done.users == 4 * (act == "another's rows")
+
+
 def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
     asked = wanted(part=(1, 2), minimum_users=1)
     reply = answer(asked, [101, 101, 101, 100, 555, 103, 103], records=[0, 0, 1, 0, -1, -5, 2**62])
@@ -60,17 +129,17 @@ def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
 
 
 def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> None:
-    """Two: 20,000 more of one user's, in one message and in the next after a restart, come to nothing and are counted;
+    """Two: 2,000 more of one user's, in one message and in the next after a restart, come to nothing and are counted;
     the other users', and the same record again, are as ever."""
     asked = wanted(minimum_users=1)
-    many = 20_000
+    many = 2_000
     flood = Sealed(
         np.array([100] * many + [101], np.int64),
         np.array([*range(many), 0], np.int64),
         np.zeros((many + 1, 112), np.uint8),
     )
     opened(store, asked)
-    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask)
+    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask, OPENS)
     (stage,) = store.open_stages()
     dropped: Counter[str] = Counter()
     rounds._take(stage, (0, 1), ONE, answer(asked, [100], records=[7]), dropped)  # by a process that was killed then
@@ -90,8 +159,8 @@ def test_a_node_may_send_what_its_users_may(store: Store) -> None:
         yield from ((node, None, "code 101") for node in nodes)
 
     opened(store, asked)
-    Rounds(store, ENROLLED, ask).work()
-    assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 16))
+    Rounds(store, ENROLLED, ask, OPENS).work()
+    assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 48 + 16))
 
 
 @pytest.mark.parametrize("width", [0, 1, 111, 113, 176])
@@ -118,13 +187,13 @@ def test_what_nodes_answer_in_place_of_releases(store: Store) -> None:
         RecordDict({"ids": ConfigRecord({"HIV": 1})}),
         Sealed(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 0), np.uint8)),
     ]
-    enrolled = {node + 1: Enrolled(np.array([node]), np.array([1])) for node in range(len(replies))}
+    enrolled = {node: Enrolled(np.array([node]), np.array([1]), device(node)[1]) for node in range(1, len(replies) + 1)}
     nodes = Nodes(dict(enumerate(replies, start=1)))
     opened(store, wanted())
-    Rounds(store, enrolled, nodes.ask).work()
+    Rounds(store, enrolled, nodes.ask, OPENS).work()
     done = store.stage("train")
     assert done is not None and done.state == DISCARDED and not done.dropped
-    assert done.errors["another error"] == 2 and done.errors["a reply that is not sealed, or unreadable"] == 3
+    assert done.errors["another error"] == 2 and done.errors[UNREADABLE] == 3
     assert done.errors["no answer"] == 1 and done.errors["unreadable reply"] == 1 and sum(done.errors.values()) == 10
     assert not any("4711" in reason or "HIV" in reason for reason in done.errors)
 
@@ -145,7 +214,7 @@ def test_a_node_that_comes_later_is_asked_again(store: Store, monkeypatch: pytes
         return late.ask(record, nodes, timeout)
 
     opened(store, wanted(), timeout=60.0)
-    Rounds(store, ENROLLED, asked).work()
+    Rounds(store, ENROLLED, asked, OPENS).work()
     done = store.stage("train")
     assert done is not None and (done.state, done.users, done.duplicates, done.errors) == (CLOSED, 8, 0, {})
     assert [nodes for _, nodes, _ in late.asked] == [(ONE, TWO), (ONE,), (ONE,), (ONE,)]
@@ -170,36 +239,45 @@ def test_a_round_that_was_stopped_goes_on(tmp_path: Path) -> None:
         pass
 
     def until_stopped(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
-        yield ONE, sealed_to_record(first), None
+        yield ONE, enveloped(first, record, ONE), None
         raise Stopped
 
     with Store(tmp_path / "store.sqlite") as store:
         opened(store, wanted())
         with pytest.raises(Stopped):
-            Rounds(store, ENROLLED, until_stopped).work()
+            Rounds(store, ENROLLED, until_stopped, OPENS).work()
     with Store(tmp_path / "store.sqlite") as store:
         left = store.stage("train")
         assert left is not None and (left.state, left.users) == (OPEN, 4)
-        Rounds(store, ENROLLED, Nodes({ONE: again, TWO: other}).ask).work()
+        Rounds(store, ENROLLED, Nodes({ONE: again, TWO: other}).ask, OPENS).work()
         done = store.stage("train")
         assert done is not None and (done.state, done.users, done.rows, done.duplicates) == (CLOSED, 8, 8, 4)
         assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, [*first.rows, *other.rows]))
 
 
+UNREADABLE = "a reply that is not sealed and signed for this request, or unreadable"
 REASONS = {TOO_MANY, "of another length", "not enrolled there", "user of another part", "record below 0"}
+
+
+def signed_where_it_can_be(content: RecordDict) -> RecordDict | Sealed:
+    """What a hostile device sends, which signs whatever it likes."""
+    try:
+        return sealed_from_record(content)
+    except ValueError:
+        return content
 
 
 def check_replies(store: Store, n: int, seed: int) -> Any:
     """Broken replies of as many nodes, each with two users of its own: the stage as it is closed."""
     asked = wanted(minimum_users=1)
     fuzzer = Fuzzer([sealed_to_record(answer(asked, [100, 101, 102, 103], records=[0, 1, 2, 0]))], seed)
-    nodes = Nodes(dict(enumerate(fuzzer.messages(n), start=1)))
-    enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1])) for node in nodes.replies}
+    nodes = Nodes(dict(enumerate(map(signed_where_it_can_be, fuzzer.messages(n)), start=1)))
+    enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1]), device(node)[1]) for node in nodes.replies}
     opened(store, asked)
-    Rounds(store, enrolled, nodes.ask).work()
+    Rounds(store, enrolled, nodes.ask, OPENS).work()
     done = store.stage("train")
     assert done is not None and done.state == CLOSED
-    assert set(done.dropped) <= REASONS and set(done.errors) == {"a reply that is not sealed, or unreadable"}
+    assert set(done.dropped) <= REASONS and set(done.errors) == {UNREADABLE}
     assert done.users <= 2 and len(store.batch("train")) == done.rows  # whatever was sent, however often
     return done
 
@@ -233,10 +311,10 @@ def test_replies_of_100_mb_within_bounded_memory(store: Store) -> None:
     longer = sealed_to_record(Sealed(np.arange(100, 104), np.zeros(4, np.int64), wide))
     for i, content in enumerate((longer, *Fuzzer([valid], 3).huge())):
         opened(store, wanted(stage=f"stage-{i}"))
-        rounds = Rounds(store, ENROLLED, Nodes({ONE: content, TWO: "code 5"}).ask)
+        rounds = Rounds(store, ENROLLED, Nodes({ONE: content, TWO: "code 5"}).ask, OPENS)
         assert extra(rounds.work) < ROOM
         done = store.stage(f"stage-{i}")
-        assert done is not None and done.state == DISCARDED and done.dropped.get("of another length", 0) == 4 * (i == 0)
+        assert done is not None and done.state == DISCARDED and not done.dropped
 
 
 # -- what a shuffler reads ------------------------------------------------------------------------------------------

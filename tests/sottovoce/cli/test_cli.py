@@ -244,7 +244,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(
     replace_run(monkeypatch, stopping(terminated))
     assert cli.main(["simulate", "good.toml", "--out", "results"]) == cli.TERMINATED == 143
     said = capsys.readouterr().err
-    assert said.splitlines()[-1].endswith("continue it with: sottovoce simulate --resume results")
+    assert said.splitlines()[-1].endswith("in results.part; continue it with: sottovoce simulate --resume results")
     assert "Traceback" not in said and (place / "results.part").is_dir()
 
 

@@ -224,6 +224,7 @@ def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureF
     link = ["--superlink", address, *trusted]
     train = ["train", "study.toml", "--arm", "a", "--public", "none", "--out", "run", "--shuffler", address, *trusted]
     shuffler = ["shuffler", "store", *link, *options(keys, "shuffler"), "--port", 1, "--users", "none"]
+    shuffler += ["--seal-key", keys / "shuffler" / "seal.key"]
     for command in (
         ["keys", "register", keys / "nodes" / "0" / "node.pub", *link],
         [*shuffler, "--secret", keys / "superlink" / "secret", "--enrolment-key", "none"],
@@ -257,6 +258,7 @@ def test_a_party_whose_files_are_missing_says_which(keys: Path, capsys: pytest.C
     assert complaint(capsys, *train, "--seal-key", "none").startswith("none: cannot be read")
     shuffler = ["shuffler", "store", "--superlink", "127.0.0.1:1", *authority, *options(keys, "shuffler"), "--port", 1]
     shuffler += ["--secret", keys / "superlink" / "secret", "--users", "nobody.jsonl"]
+    shuffler += ["--seal-key", keys / "shuffler" / "seal.key"]
     line = complaint(capsys, *shuffler, "--enrolment-key", keys / "enrolment" / "sign.pub")
     assert line.startswith("--users nobody.jsonl: cannot be read")
     assert complaint(capsys, *shuffler, "--enrolment-key", "none").startswith("none: cannot be read")

@@ -22,7 +22,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from client.device.serve import serve
-from client.node import write_node
+from client.node import DEVICE_PUBLIC, write_node
 from mechanisms.messages import signature
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import batch_identity, unseal
@@ -47,7 +47,7 @@ from tests.support.clients import OPEN as ANYTHING
 from tests.support.clients import make_node
 from tests.support.deployments import running, superlink_in
 from tests.support.paths import ROOT
-from tests.support.rounds import ENROLLED, ONE, PRIVATE, PUBLIC, TWO, Nodes, answer, wanted
+from tests.support.rounds import ENROLLED, ONE, OPENS, PRIVATE, PUBLIC, SHUFFLER, TWO, Nodes, answer, device, wanted
 from tests.support.units import supervised
 
 
@@ -98,7 +98,7 @@ def start(keys: Path, store: Store) -> Iterator[Callable[[Nodes], Service]]:
 
     def starting(nodes: Nodes) -> Service:
         new = threading.Event()
-        rounds = Rounds(store, ENROLLED, nodes.ask)
+        rounds = Rounds(store, ENROLLED, nodes.ask, OPENS)
         block = serving(
             rounds,
             certificate=keys / "shuffler" / "cert.pem",
@@ -309,7 +309,7 @@ def test_a_service_that_starts_anew_goes_on(tmp_path: Path, keys: Path, monkeypa
     seen = []
     for life in range(3):
         with Store(tmp_path / "other.sqlite") as store:
-            rounds = Rounds(store, ENROLLED, nodes.ask)
+            rounds = Rounds(store, ENROLLED, nodes.ask, OPENS)
             block = serving(
                 rounds,
                 certificate=keys / "shuffler" / "cert.pem",
@@ -349,7 +349,7 @@ def start_at(keys: Path, store: Store, port: int, **files: Path) -> None:
         "key": keys / "shuffler" / "cert.key",
         "root_certificates": keys / "ca" / "ca.pem",
     }
-    rounds = Rounds(store, ENROLLED, Nodes().ask)
+    rounds = Rounds(store, ENROLLED, Nodes().ask, OPENS)
     with serving(rounds, on_opened=lambda: None, port=port, **(values | files)):
         pass
 
@@ -359,7 +359,7 @@ def test_without_tls_nobody_is_known(store: Store) -> None:
     import anyio
 
     async def get() -> int:
-        app = application(Rounds(store, ENROLLED, Nodes().ask), lambda: None)
+        app = application(Rounds(store, ENROLLED, Nodes().ask, OPENS), lambda: None)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
             return (await client.get("/v1/stages/train")).status_code
@@ -381,9 +381,10 @@ def test_bytes_of_a_stage_are_what_nodes_are_asked(service: Service) -> None:
 def started(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes: Any) -> None:
     """A shuffler in `folder`/place, with an enrolment and a secret that are there."""
     signer, authority = signature.generate_keys()
-    (folder / "tokens.jsonl").write_text(tokens({"1": {"0": 1, "1": 1}}, signer))
+    (folder / "tokens.jsonl").write_text(tokens({"1": {"key": device(1)[1].hex(), "users": {"0": 1, "1": 1}}}, signer))
     (folder / "enrolment.pub").write_text(authority.hex())
     (folder / "secret").write_bytes(bytes(32))
+    (folder / "seal.key").write_text(OPENS.hex())
     options = Options(
         folder / "place",
         superlink=superlink,
@@ -394,11 +395,12 @@ def started(folder: Path, keys: Path, superlink: str = "127.0.0.1:1", **changes:
         port=0,
         users=folder / "tokens.jsonl",
         enrolment_key=folder / "enrolment.pub",
+        seal_key=folder / "seal.key",
     )
     run(replace(options, **changes))
 
 
-@pytest.mark.parametrize("name", ["root_certificates", "secret", "users", "enrolment_key", "certificate"])
+@pytest.mark.parametrize("name", ["root_certificates", "secret", "users", "enrolment_key", "seal_key", "certificate"])
 def test_a_file_that_is_missing_ends_in_one_line(tmp_path: Path, keys: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
         started(tmp_path, keys, **{name: tmp_path / "missing"})
@@ -430,14 +432,16 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
         port, enrolment, devices = free_port(), {}, []
         for i, mine in enumerate(users):
             folder = make_node(tmp_path / f"node-{i}", mine, seed=None)
-            write_node(folder, policy=ANYTHING, seal=PUBLIC)
+            write_node(folder, policy=ANYTHING, seal=PUBLIC, shuffler_seal=SHUFFLER)
             key, number = link.node(folder)
-            enrolment[str(number)] = dict.fromkeys(map(str, mine), 1)
+            own = (folder / DEVICE_PUBLIC).read_text().strip()
+            enrolment[str(number)] = {"key": own, "users": dict.fromkeys(map(str, mine), 1)}
             about = {"superlink": link.address, "root_certificates": link.ca, "key": key}
             devices.append(threading.Thread(target=serve, args=(folder,), kwargs={**about, "stop": stop}, daemon=True))
         signer, authority = signature.generate_keys()
         (tmp_path / "tokens.jsonl").write_text(tokens(enrolment, signer))
         (tmp_path / "enrolment.pub").write_text(authority.hex())
+        (tmp_path / "seal.key").write_text(OPENS.hex())
         command = [
             sys.executable,
             "-m",
@@ -461,6 +465,8 @@ def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
             tmp_path / "tokens.jsonl",
             "--enrolment-key",
             tmp_path / "enrolment.pub",
+            "--seal-key",
+            tmp_path / "seal.key",
         ]
 
         words = list(map(str, command))

@@ -22,7 +22,7 @@ from sottovoce.deployment.processes import free_port
 from sottovoce.deployment.shuffler_client import Delivered, Shuffler
 from sottovoce.deployment.shuffler_service import TRAINING_SERVER, serving
 from sottovoce.deployment.training_server import RemoteShuffler
-from tests.support.rounds import ENROLLED, ONE, PRIVATE, TWO, Nodes, answer, wanted
+from tests.support.rounds import ENROLLED, ONE, OPENS, PRIVATE, TWO, Nodes, answer, wanted
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def shuffler(files: Path, nodes: Nodes, *, port: int = 0, origins: bool = True) 
     """A shuffler at work, without Flower; its port."""
     place, over = files / "shuffler", threading.Event()
     with Store(place / "store.sqlite", origins=place / "origins" if origins else None) as store:
-        rounds = Rounds(store, ENROLLED, nodes.ask)
+        rounds = Rounds(store, ENROLLED, nodes.ask, OPENS)
         with serving(
             rounds,
             certificate=place / "cert.pem",

@@ -47,7 +47,9 @@ def python_of(page: str, number: int = 0) -> str:
 def engineer(newcomer: Newcomer) -> Newcomer:
     """With a study that has run, keys, and notes of his user."""
     (newcomer.home / "study.toml").write_text(tomli_w.dumps(STUDY), encoding="utf-8")
-    (newcomer.home / "notes.csv").write_text("said;mood\nthe film was good;good\na bad book;bad\n", encoding="utf-8")
+    (newcomer.home / "notes.csv").write_text(
+        "said;mood\nthe film was good;positive\na bad book;negative\n", encoding="utf-8"
+    )
     newcomer.types("simulate study.toml --out run")
     newcomer.types("deploy keys make keys --nodes 1")
     return newcomer
@@ -57,6 +59,7 @@ def makes_a_device(engineer: Newcomer) -> None:
     """A bundle, and a device of it."""
     errs, types, home = engineer.errs, engineer.types, engineer.home
     keys = "--sign-key keys/publisher/sign.key --seal-to keys/server/seal.pub --model-seal-to keys/predict/seal.pub"
+    keys += " --shuffler-seal-to keys/shuffler/seal.pub"
 
     errs("device bundle --out bundle", "device bundle: give either --run RUN_DIR or --experiment FILE.toml")
     errs(
@@ -95,14 +98,10 @@ def gives_it_records(engineer: Newcomer) -> None:
     errs("device add me --file notes.csv", "notes.csv: name the column of the texts with --text")
     errs("device add me --file keys --text said", "keys: is a folder; name a file in it")
     errs(
-        "device add me --file notes.csv --text said --label mood",
-        "device add: --label COLUMN goes with --classes a,b, the study's classes in their order",
+        "device add me --file notes.csv --text said --label said",
+        "notes.csv: line 2: its label is none of the 2 classes; correct it, or name the classes as the bundle does",
     )
-    errs(
-        "device add me --file notes.csv --text said --label mood --classes negative,positive",
-        "notes.csv: line 2: its label is none of the 2 classes; correct it, or name the class in --classes",
-    )
-    assert "2 records of user 0" in types("device add me --file notes.csv --text said --label mood --classes bad,good")
+    assert "2 records of user 0" in types("device add me --file notes.csv --text said --label mood")
     errs("device ledger bundle", "bundle: is no device's folder; name the one that holds node.json and ledger.sqlite")
     assert "nothing has left this device" in types("device ledger me")
 

@@ -242,6 +242,8 @@ def a_run(shared: Path, folder: Path, experiment: Experiment, **changes: object)
     rng = np.random.default_rng(0)
     maps = Maps(sent.mean, rng.normal(size=(m, dim)), rng.normal(size=(dim, m)), np.zeros((m, 2)), np.zeros(2))
     maps.save(folder / "models" / slug("private"))
+    about = {"classes": ["negative", "positive"], "encoder": made.request.encoder}
+    (folder / "models" / slug("private") / "model.json").write_text(json.dumps(about))
     (folder / "experiment.toml").write_text(to_toml(experiment))
     (folder / "results.json").write_text(json.dumps({"encoder": {"sha256": made.request.encoder}} | changes))
     return folder

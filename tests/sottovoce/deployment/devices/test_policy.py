@@ -15,8 +15,8 @@ from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import write_shard
 from mechanisms.messages.request import Request
-from simulations.errors import UserError
 from simulations.experiment import Experiment
+from simulations.run.prepare import prepare
 from sottovoce.deployment.devices import bundle as device
 from tests.sottovoce.deployment.devices.test_bundle import study
 from tests.support.devices import SENTENCES
@@ -89,7 +89,7 @@ def test_the_total_is_of_what_the_arm_asks_and_of_nothing_more(shared: Path, tmp
     with device_.ledger("") as ledger:
         client = Sanitizer(device_.policy(""), ledger, device_.streams)
         assert len(client.answer(request, device_.shard("train"))) == 1
-        with pytest.raises(Refused, match="so large an epsilon on the channel"):
+        with pytest.raises(Refused, match="what is left of the policy"):
             client.answer(replace(request, stage="again"), device_.shard("train"))
         assert len(client.answer(question, device_.shard("test"))) == 1
         assert len(client.answer(question, device_.shard("test"))) == 1  # the same again, at no cost
@@ -112,16 +112,16 @@ def test_what_is_known_when_a_bundle_is_made_is_listed_and_nothing_else(shared: 
     assert refusal(policy, replace(request, split="train")) == "question"
 
 
-def test_users_of_many_records_say_how_many(shared: Path, tmp_path: Path) -> None:
-    """Where nobody says how many records a user has, a total would be infinite, or a guess: it is asked for."""
+def test_the_total_pays_for_the_most_records_of_a_user_of_the_study(shared: Path, tmp_path: Path) -> None:
+    """Or for as many as somebody says."""
     dealt = {"population": {"users": 20, "assignment": "dirichlet", "alpha": 1.0}}
-    with pytest.raises(UserError, match=r"policy\.total: [^\n]*--records") as caught:
-        made(shared, tmp_path / "a", "noisy label", **dealt)
-    assert "\n" not in str(caught.value) and not (tmp_path / "a").exists()
     experiment: Experiment = study(shared, **COMPARING | dealt)
     few = device.bundle_of_experiment(experiment, "noisy label", tmp_path / "b", records=3).policy
     one = made(shared, tmp_path / "c", "noisy label")[1]
     assert few.total == pytest.approx(3 * one.total) and few.releases == 3 * one.releases
+    held = prepare(experiment).held
+    most = max(held.holders.most, held.test_holders.most)
+    assert most > 3 and made(shared, tmp_path / "a", "noisy label", **dealt)[1].releases == most * one.releases
     limited = COMPARING["policy"] | {"total": 70.0}
     assert made(shared, tmp_path / "d", "noisy label", **dealt, policy=limited)[1].total == 70.0
 
