@@ -12,13 +12,10 @@ COMMANDS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("similarity",): ("text", "similarity"),
     ("bench",): ("dev", "bench"),
     ("budget", "report"): ("report",),
-    ("deploy", "request-certificate"): ("deploy", "keys", "request"),
-    ("deploy", "sign-certificate"): ("deploy", "keys", "sign"),
-    ("deploy", "renew-seal"): ("deploy", "keys", "renew"),
     ("deploy", "register"): ("deploy", "keys", "register"),
 }
 #: Commands of `deploy keys`. `deploy keys FOLDER` was `deploy keys make FOLDER`.
-KEYS = ("make", "request", "sign", "renew", "register")
+KEYS = ("make", "register")
 #: Options that have another name, by the command.
 OPTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
     ("device", "install"): {"--node": "--device"},

@@ -206,7 +206,7 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     assert float(gap["difference"]) == pytest.approx(fmean(gaps))
     assert float(gap["error"]) == pytest.approx(stdev(gaps) / math.sqrt(2))
     tex = (whole / "study.tex").read_text(encoding="utf-8")
-    assert tex.isascii() and tex.count(r"\\") == 1 + 8 and r"\toprule" in tex and "{llrrrrr}" in tex
+    assert tex.isascii() and tex.count(r"\\") == 1 + 8 and r"\toprule" in tex and "{llrrrr}" in tex
     assert (whole / "accuracy.pdf").read_bytes()[:4] == b"%PDF"
 
 

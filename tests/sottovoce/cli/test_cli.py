@@ -171,11 +171,11 @@ def test_no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
         (["simulate", "--resume", "results", "--out", "other"], "no FILE.toml, --out, --data or --set"),
         (["simulate", "--resume", "results"], "there is no unfinished run of that name"),
         (["simulate", "--resume", "good.toml"], "there is no unfinished run of that name"),
-        (["demo", "--ray-address", "there"], "must be host:port"),
+        (["demo", "--ray-address", "there"], "must be HOST:PORT"),
         (["audit", "--command", "true", "--timeout", "inf"], "--timeout inf: must be seconds above 0"),
         (["audit", "--command", "true", "--timeout", "nan"], "--timeout nan: must be seconds above 0"),
         (["audit", "--command", "true", "--timeout", "-5"], "--timeout -5: must be seconds above 0"),
-        (["audit", "--verify", "no.json", "--seed", "-1"], "--seed -1: must be at least 0"),
+        (["audit", "--verify", "no.json", "--seed", "-1"], "'--seed': -1 is not in the range"),
         (
             ["budget", "plan", "--mechanism", "purkayastha:epsilon=4,dim=16", "--epsilon", "0", "--delta", "1e-6"],
             "epsilon must be above 0",
@@ -244,7 +244,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(
     replace_run(monkeypatch, stopping(terminated))
     assert cli.main(["simulate", "good.toml", "--out", "results"]) == cli.TERMINATED == 143
     said = capsys.readouterr().err
-    assert said.splitlines()[-1].endswith("in results.part; continue it with: sottovoce simulate --resume results")
+    assert said.splitlines()[-1].endswith("results.part; continue it with: sottovoce simulate --resume results")
     assert "Traceback" not in said and (place / "results.part").is_dir()
 
 

@@ -13,7 +13,7 @@ from simulations.run import simulate
 from sottovoce.cli.main import main
 
 
-@pytest.mark.parametrize("typed", ["budget compose", "budgett", "simulat", "device ledgr", "budget zzz"])
+@pytest.mark.parametrize("typed", ["budget laddr", "budgett", "simulat", "device ledgr", "budget zzz"])
 def test_what_was_meant_is_asked_once(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(typed.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -29,7 +29,6 @@ SANTEXT = ["sanitize", "--mechanism", "santext", "--epsilon", "5", "--set", "sto
             ["budget", "plan", "--epsilon", "1", "--mechanism=purkayastha:dim=8"],
         ),
         (["deploy", "keys", "all"], ["deploy", "keys", "make", "all"]),
-        (["deploy", "renew-seal", "s"], ["deploy", "keys", "renew", "s"]),
         (["device", "install", "--node", "me"], ["device", "install", "--device", "me"]),
     ],
 )

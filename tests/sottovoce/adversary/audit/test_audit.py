@@ -478,7 +478,7 @@ def test_the_command_exits_with_1_where_a_claim_is_violated(monkeypatch, capsys)
         (["--mechanism", "purkayasta"], "did you mean 'purkayastha'?"),
         (["--draws", "500"], "--draws 500: at the confidence of an audit take from 20,000"),
         (["--delta", "1"], "--delta 1: must be above 0 and below 1"),
-        (["--seed", "-1"], "--seed -1: must be at least 0"),
+        (["--seed", "-1"], "'--seed': -1 is not in the range"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(arguments, line, capsys):

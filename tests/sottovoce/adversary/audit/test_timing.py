@@ -62,16 +62,13 @@ class Clock:
 @pytest.mark.parametrize(("channel", "fault"), [*((channel, True) for channel in PROMISED), ("statistic", False)])
 def test_encoding_when_a_server_asks_is_found(channel, fault, tmp_path, monkeypatch):
     """A microsecond a character, beside a noise of milliseconds."""
-    clock, values = Clock(), sanitizer._Draws.values
+    clock, draw = Clock(), sanitizer._Draws.draw
 
-    def encoding(self, one, step):
-        def taken(part):
-            clock.now += 1e-6 * sum(len(self.shard.texts[row]) for row in part.rows) * fault
-            return values(self, one, step)(part)
+    def encoding(self, one, rows, step, before):
+        clock.now += 1e-6 * sum(len(self.shard.texts[row]) for row in self.answering.take(rows).rows) * fault
+        return draw(self, one, rows, step, before)
 
-        return taken
-
-    monkeypatch.setattr(sanitizer._Draws, "values", encoding)
+    monkeypatch.setattr(sanitizer._Draws, "draw", encoding)
     (found,) = timed(Clients(tmp_path), 20, 1, channels=(channel,), clock=clock)
     line, asked = found.entry(ALPHA), request(channel)
     assert line["verdict"] == ("violated" if fault else "no violation found")
