@@ -36,6 +36,7 @@ SCRATCH = Policy(
 )
 #: Meaning of a refusal for the device's user.
 _WHY = {
+    "channel": "one such release alone would cost more than the policy allows on its channel",
     "spent": "with this, the record, or all that this device has released, would cost more than the policy allows",
     "unprotected": "something would leave without protection: no finite ε holds for it",
     "mechanism": "the policy does not list this mechanism",

@@ -116,9 +116,8 @@ def test_what_a_protocol_costs(newcomer: Newcomer) -> None:
     errs("budget ladder --ledger ledger.sqlite --set x=1", "budget ladder: --set goes with FILE.toml")
     rungs = {rung["rung"]: rung for rung in json.loads(types("budget ladder --ledger ledger.sqlite --json"))["ladder"]}
     assert len(newcomer.mistakes) >= 10
-    assert rungs["embedding"]["worst_case"] == pytest.approx(WORST[0])
-    assert rungs["text"]["worst_case"] == pytest.approx(WORST[1])
-    assert rungs["record"]["worst_case"] == pytest.approx(sum(WORST))
+    for rung in ("embedding", "text", "record"):  # both releases are about the text of one record
+        assert rungs[rung]["worst_case"] == pytest.approx(sum(WORST))
     user = EMBEDDINGS * WORST[0] + TEXTS * WORST[1]
     assert rungs["user"]["worst_case"] == pytest.approx(user)
     exact = compose([(VECTOR, EMBEDDINGS), (TEXT, TEXTS)], delta=DELTA).epsilon
@@ -144,7 +143,7 @@ def test_whether_it_is_so(newcomer: Newcomer, monkeypatch: pytest.MonkeyPatch) -
     errs(f"{own} --draws 10", "--draws 10: at the confidence of an audit take from 20,000 to 2,000,000 draws")
     errs(f"{own} --draws many", "Invalid value for '--draws': 'many' is not a valid integer.")
     errs(f"{own} --delta 0", "--delta 0: must be above 0 and below 1")
-    errs(f"{own} --seed -1", "--seed -1: must be at least 0")
+    errs(f"{own} --seed -1", "Invalid value for '--seed': -1 is not in the range 0<=x<=18446744073709551615.")
     errs(
         f"{own} --out quiet",
         f"--out {newcomer.home / 'quiet'}: is there already and not an empty folder; name another one",
