@@ -533,7 +533,8 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
         card = (finished.out / "models" / "santext" / "README.md").read_text()
         assert "Pipeline.from_pretrained" in card and "sanitized-text: every user" in card
         said = markdown(finished.results)
-        assert "6·Σdist." in said and "| token | text |" in said
+        assert "| token | text |" in said
+        assert any("6·Σ" in (rung["statement"] or "") for rung in finished.lines()[1]["ladder"])
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
     entries = {
         "folder": os.path.realpath(folder),
         "processes": [
-            {"party": "shuffler", "pid": strangers[0].pid, "start": starts[1]},  # the number is used again
+            {"party": "shuffler", "pid": strangers[0].pid, "start": f"{starts[0]}0"},  # the number is used again
             {"party": "deploy up", "pid": strangers[1].pid, "start": "another boot 7"},
         ],
     }
