@@ -231,7 +231,7 @@ def seen_where_answered(folder: Path) -> list[bool]:
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "127.0.0.1:0", "host:70000", "ray://127.0.0.1:10001"])
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(UserError, match=f"--ray-address {address}: must be HOST:PORT"):
+    with pytest.raises(ValueError, match=re.escape(f"--ray-address {address}: must be HOST:PORT")):
         check_address(address)
 
 

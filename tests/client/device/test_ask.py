@@ -269,7 +269,9 @@ def test_several_at_once_share_numbers_and_budget(world: World, node: Path) -> N
         said = list(pool.map(one, texts))
     rows = charged(node)
     assert sorted(row.record for row in rows) == [row.record for row in rows] and len({r.record for r in rows}) == 8
-    assert all("budget does not cover" in line and "; nothing was charged" in line for line in said if line)
+    lines = [line for line in said if line]  # found out when it is counted, or when another was charged meanwhile
+    assert all("policy's total" in line or "budget does not cover" in line for line in lines)
+    assert all("; nothing was charged" in line for line in lines)
     with QuestionRecords(node) as numbers:
         records = numbers.record_numbers(0, [asking.sentence_hash(text) for text in texts[:12]])
     assert len(set(records[records >= 0].tolist())) == (records >= 0).sum()
