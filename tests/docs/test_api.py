@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 #: Names whose examples start Ray, train or read a language model. Those of one run follow one another in its folder.
 RUN = ("simulate", "resume", "summarize", "attack")
-SLOW = {*RUN, "count", "vocabulary_folder"}
+SLOW = {*RUN, "vocabulary_folder"}
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -72,10 +72,9 @@ def test_the_examples_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["count", "vocabulary_folder"])
-def test_the_slow_example_of(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slow_example_of_a_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run(name)
+    run("vocabulary_folder")
 
 
 def test_the_page_lists_every_public_name_and_no_other() -> None:

@@ -120,7 +120,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mechanisms" / "words" / "half_uniform.py").write_text(FILE, encoding="utf-8")
     catalogue = folder / "mechanisms" / "catalogue.py"
     before = catalogue.read_text(encoding="utf-8")
-    after = before.replace("        Identity, Purkayastha,", "        HalfUniform, Identity, Purkayastha,")
+    after = before.replace("        Identity,\n", "        HalfUniform,\n        Identity,\n")
     assert after != before
     catalogue.write_text(after.replace("CATALOGUE: dict", IMPORT + "\nCATALOGUE: dict", 1), encoding="utf-8")
     return folder
