@@ -17,7 +17,6 @@ from simulations.corpora.files import read_files
 from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
 from sottovoce.cli.main import main
-from sottovoce.deployment.devices.records import _classes
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 #: Pairs that are one name: numbers, Unicode forms, what nobody sees, spaces.
@@ -203,10 +202,6 @@ def test_the_classes_of_public_texts_are_found_in_another_spelling() -> None:
     assert matched(["cafe\u0301", "No"], ["no", "café"], None) == {"cafe\u0301": "café", "No": "no"}
     refused("is missing", lambda: matched(["A", "a"], ["A", "b"], None))
     refused("is missing", lambda: matched(["A", "a"], ["a", "A"], None))
-
-
-def test_a_device_has_each_class_once() -> None:
-    refused("each once", lambda: _classes("label", "café,cafe\u0301"))
 
 
 def test_init_makes_two_spellings_one_and_says_so(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ def test_a_sentence_is_typed_sent_sent_again_and_refused(person: Person) -> None
     person.clicks("send", "Sent again: the same bytes, at no cost.")
     person.clicks("again", "Round 2")
     person.browser.wait("document.getElementById('account').innerText.includes('explore-2')")
-    assert "37.7 of 800 is spent, in 2 of 50" in person.reads("account")
+    assert "37.7 of 800 is spent, without what is declared public, in 2 of 50" in person.reads("account")
     person.clicks("again", "Refused: nothing left.")
-    assert "the policy does not allow so large an epsilon on the channel" in person.reads("out")
+    assert "what is left of the policy's budget does not cover the request" in person.reads("out")
     assert "in 2 of 50" in person.reads("account")
 
 
