@@ -80,21 +80,36 @@ def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
     return sums / np.diff(starts)[:, None]
 
 
-def signed_directions(means: FloatArray, uniforms: FloatArray) -> FloatArray:
-    """Draw a unit vector for each mean (n, D) of length r <= 1, whose expectation is the mean.
+def signed_directions(means: FloatArray, uniforms: FloatArray, clip: float = 1.0) -> FloatArray:
+    """Draw a unit vector for each mean (n, D) of length r, whose expectation is the mean over C, clipped to length 1.
 
-    It is the direction of the mean with probability (1 + r)/2, else the opposite one. A mean without a direction gets
-    the first basis vector as its direction.
+    It is the direction of the mean with probability (1 + min(1, r/C))/2, else the opposite one. A mean without a
+    direction gets the first basis vector as its direction. C times the vector's expectation is the mean itself where
+    r <= C.
 
-    So a user of many records releases a unit vector like a user of one, under the same ε, and the number of records
-    stays hidden.
+    Theorem: whatever C > 0 and the mean, the result is a unit vector, and a mechanism that is ε-LDP on unit vectors is
+    ε-LDP on means. Proof: given the uniforms, which do not depend on the data, the release of a mean is that of one of
+    two unit vectors; a mixture of outputs whose densities are within e^ε of each other is within e^ε of any other such
+    mixture. So ε covers all records of a user, however many, and C moves no guarantee. C itself is sent in clear and is
+    charged to nobody: it must be a function of public data alone.
+
+    Why C < 1: a mean of m records has r ≈ √(1/m + (1 - 1/m)·|E x|²) for single vectors x. A coin of (1 + r)/2 hardly
+    tells it from its opposite, one of (1 + r/C)/2 does, and the noise of an average of users falls by C² (localize,
+    then measure; for the rate of n·m records under ε of a user see Kent, Berrett and Yu, arXiv 2405.11923, and Zhao et
+    al., arXiv 2405.17079).
+
+    Args:
+        means: Means (n, D).
+        uniforms: (n,), uniform on [0, 1).
+        clip: C, public, above 0 and at most 1.
     """
     lengths = np.minimum(np.sqrt(np.einsum("ij,ij->i", means, means)), 1.0)
     nowhere = lengths < 1e-12
     unit = means / np.where(nowhere, 1.0, lengths)[:, None]
     unit[nowhere] = np.eye(1, means.shape[1])
     unit /= np.sqrt(np.einsum("ij,ij->i", unit, unit))[:, None]
-    directions: FloatArray = np.where(uniforms < (1.0 + lengths) / 2, 1.0, -1.0)[:, None] * unit
+    right = (1.0 + np.minimum(lengths / clip, 1.0)) / 2
+    directions: FloatArray = np.where(uniforms < right, 1.0, -1.0)[:, None] * unit
     return directions
 
 

@@ -218,7 +218,14 @@ class Channels:
         return text
 
     def statistics(
-        self, encoder: str, maps: Maps, codes: NDArray[np.float32], *, stage: str, part: tuple[int, int] = (0, 1)
+        self,
+        encoder: str,
+        maps: Maps,
+        codes: NDArray[np.float32],
+        *,
+        clip: float = 1.0,
+        stage: str,
+        part: tuple[int, int] = (0, 1),
     ) -> Request:
         """Return a request for training users' vectors.
 
@@ -226,13 +233,14 @@ class Channels:
             encoder: Identity of the encoder.
             maps: Maps from embeddings to features.
             codes: Codes of labels (K, c).
+            clip: C, at which users' means are clipped.
             stage: Name of the stage.
             part: (k, n) for the users with numbers k modulo n.
         """
         assert self.statistic is not None
         mechanism = self.statistic(codes.shape[1] * (maps.dim + 1))
         projection = Projection(encoder, maps.mean, maps.m1)
-        vector = VectorQuestion(parameters(mechanism), projection=projection, codes=codes)
+        vector = VectorQuestion(parameters(mechanism), projection=projection, codes=codes, clip=clip)
         return self._request(vector, stage=stage, split="train", part=part)
 
     def answers(self, encoder: str, maps: Maps, *, stage: str, split: str) -> Request:

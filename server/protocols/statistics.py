@@ -8,6 +8,7 @@ a group.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,12 +19,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from mechanisms.channels import ANSWER, EMBEDDING, VECTOR
+from mechanisms.gaussian import Gaussian
+from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import VectorQuestion
+from mechanisms.messages.questions.vector import CLIP_STEPS
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
+from mechanisms.projection import constant_share
 from server.maps import Maps
 from server.protocols.declaration import Alone, Option, TrainingProtocol
 from server.protocols.decoding import decoded_statistics, statistic_mean
@@ -81,6 +86,14 @@ STUDENT_ENCODER = Option(
     'public text for a small one that devices run; "same" for the experiment\'s.',
 )
 STUDENT_EPOCHS = Option("student_epochs", 3, "Number of epochs of self-training.", least=1)
+RECORDS = Option(
+    "records",
+    1,
+    "Number of records that a user typically holds, as far as the server knows without asking anybody. The mean of a "
+    "user's records is clipped at the length of a mean of so many public texts: the noise falls by the square of this "
+    "length, at the same ε. 1 clips nothing.",
+    least=1,
+)
 ROBUST = Option(
     "robust", True, "True if user vectors that honest users would not have released are left out of their mean."
 )
@@ -183,21 +196,22 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
     assert public.encoder is not None and public.embeddings is not None
     encoder, embeddings = public.encoder, public.embeddings
     rounds, self_training = ROUNDS.of(training.options), SELF_TRAINING.of(training.options)
-    codes = codes_asked(public, self_training)
+    codes, records = codes_asked(public, self_training), RECORDS.of(training.options)
     believed, maps, asked = first_belief(public, embeddings), None, None
     batches = Batches(ROBUST.of(training.options), channels.one_record and not public.elsewhere, public.classes)
     if believed is not None and believed.doubt:
         batches.doubts.append(believed.doubt)
         log.warning(believed.doubt)
-    gain = gain_beyond_names(embeddings, believed, channels, codes)
+    gain = gain_beyond_names(embeddings, believed, channels, codes, records)
     if gain is not None and gain < (least := LEAST_GAIN.of(training.options)):
         log.info(f"{channels.arm}: no user is queried: {not_worth(gain, least, channels.users)}")
         channels = replace(channels, teaching=False, statistic=None, curator=None)
     for number in range(rounds):
-        frame = _frame(embeddings, believed, channels, codes)
-        release = yield from _asked(frame, encoder, channels, codes, (number, rounds))
+        frame = _frame(embeddings, believed, channels, codes, records)
+        clip = _clip(frame, embeddings, believed, channels, codes, records)
+        release = yield from _asked(frame, clip, encoder, channels, codes, (number, rounds))
         asked = frame if channels.teaching else None
-        maps = _taught(frame, embeddings, believed, release, channels, codes, [training.seed, number], batches)
+        maps = _taught(frame, clip, embeddings, believed, release, channels, codes, [training.seed, number], batches)
         if maps is None:
             return None
         if not self_training:
@@ -225,7 +239,7 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
         encoder = yield Publish(place / ENCODER, splits=("test" if last else "train",))
         embeddings = encoder.embed(public.texts)
         if last:
-            maps = _head(_frame(embeddings, believed, channels, codes), embeddings, believed, None)
+            maps = _head(_frame(embeddings, believed, channels, codes, records), embeddings, believed, None)
     assert maps is not None
     mechanism = channels.embedding[0] if channels.asking else None
     if mechanism is not None:
@@ -294,7 +308,11 @@ def _left_out(
 
 
 def _frame(
-    embeddings: NDArray[np.float32], believed: Belief | None, channels: Channels, codes: NDArray[np.float32]
+    embeddings: NDArray[np.float32],
+    believed: Belief | None,
+    channels: Channels,
+    codes: NDArray[np.float32],
+    records: int,
 ) -> Maps:
     """Return the maps from embeddings to features.
 
@@ -307,10 +325,14 @@ def _frame(
         own = simplex_codes(channels.classes)
         said = 1 - SHARED if codes.shape[1] > own.shape[1] else 1.0
         by_names = believed is not None and believed.by_names and channels.teaching
+        clip = 1.0
+        if records > 1:  # the length of a mean of records hardly depends on the number of features
+            widest = pca_maps(embeddings, dim=wide_features(embeddings), classes=channels.classes)
+            clip = _clip(widest, embeddings, believed, channels, codes, records)
         features = best_features(
             embeddings,
             own,
-            lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1]) / said,
+            lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1], clip) / said,
             users=max(answers, 1),
             length=codes.shape[1],
             least=covering_features(embeddings, believed.values, own) if believed is not None and by_names else 0,
@@ -320,8 +342,47 @@ def _frame(
     return pca_maps(embeddings, dim=features, classes=channels.classes)
 
 
+def _clip(
+    frame: Maps,
+    embeddings: NDArray[np.float32],
+    believed: Belief | None,
+    channels: Channels,
+    codes: NDArray[np.float32],
+    records: int,
+) -> float:
+    """Return C, at which users' means are clipped (`mechanisms.projection.signed_directions`); 1 where they need not.
+
+    It is the root mean square length of the mean of m records whose vectors x are drawn independently from public text
+    with the believed labels, E|mean|² = 1/m + (1 - 1/m)·|E x|², rounded up to a step of the request. Without labels and
+    class names all classes are taken as equally likely for each text. Nothing of a user enters: a C of users' own
+    records would be a release without a guarantee.
+
+    Args:
+        frame: Maps to features.
+        embeddings: Public embeddings (n, m).
+        believed: Labels of public text.
+        channels: Releases of the arm's users.
+        codes: Codes of labels in the request.
+        records: Number of records that a user is assumed to hold.
+    """
+    if records == 1 or not channels.teaching or channels.statistic is None:
+        return 1.0
+    in_clear = isinstance(channels.statistic(codes.shape[1] * (frame.dim + 1)), Identity)
+    if in_clear and not isinstance(channels.curator, Gaussian):
+        return 1.0
+    equal = np.full((len(embeddings), channels.classes), 1 / channels.classes)
+    seen = (Belief(equal) if believed is None else believed).evidence(frame.project(embeddings), codes)
+    share = constant_share(frame.dim)
+    common = (1 - share) * float((seen.cross**2).sum()) + share * float((seen.constant**2).sum())
+    return min(math.ceil(math.sqrt(1 / records + (1 - 1 / records) * common) * CLIP_STEPS), CLIP_STEPS) / CLIP_STEPS
+
+
 def gain_beyond_names(
-    embeddings: NDArray[np.float32], believed: Belief | None, channels: Channels, codes: NDArray[np.float32]
+    embeddings: NDArray[np.float32],
+    believed: Belief | None,
+    channels: Channels,
+    codes: NDArray[np.float32],
+    records: int,
 ) -> float | None:
     """Return the expected gain of users' vectors beyond class names; None if no names are believed.
 
@@ -332,11 +393,13 @@ def gain_beyond_names(
         believed: Labels of public text.
         channels: Releases of the arm's users.
         codes: Codes of labels in the request.
+        records: Number of records that a user is assumed to hold.
     """
     if not channels.teaching or believed is None or not believed.by_names:
         return None
-    frame, own = _frame(embeddings, believed, channels, codes), simplex_codes(channels.classes)
-    noise = _noise(channels, max(channels.users, 1), codes.shape[1] * (frame.dim + 1))
+    frame, own = _frame(embeddings, believed, channels, codes, records), simplex_codes(channels.classes)
+    clip = _clip(frame, embeddings, believed, channels, codes, records)
+    noise = _noise(channels, max(channels.users, 1), codes.shape[1] * (frame.dim + 1), clip)
     if codes.shape[1] > own.shape[1]:
         noise /= 1 - SHARED
     return expected_gain(frame.project(embeddings), believed.values, own, noise, users=max(channels.users, 1))
@@ -351,19 +414,21 @@ def not_worth(gain: float, least: float, users: int) -> str:
 
 
 def _asked(
-    frame: Maps, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], part: tuple[int, int]
+    frame: Maps, clip: float, encoder: Encoding, channels: Channels, codes: NDArray[np.float32], part: tuple[int, int]
 ) -> Generator[Request, Batch, Release | None]:
     """Request user vectors from a group, (number, groups); return None if no group is asked or nothing arrives."""
     if not channels.teaching:
         return None
     stage = "train" if part[1] == 1 else f"train-{part[0] + 1}"
-    request = channels.statistics(encoder.identity, frame, codes, stage=stage, part=part)
-    log.info(f"stage {stage}: {frame.dim} features, {request.question(VectorQuestion).dim} coordinates of a user")
+    request = channels.statistics(encoder.identity, frame, codes, clip=clip, stage=stage, part=part)
+    size, clipped = request.question(VectorQuestion).dim, f", means clipped at {clip:.3f}" if clip < 1 else ""
+    log.info(f"stage {stage}: {frame.dim} features, {size} coordinates of a user{clipped}")
     return (yield request).of(VectorQuestion)
 
 
 def _taught(
     frame: Maps,
+    clip: float,
     embeddings: NDArray[Any],
     believed: Belief | None,
     release: Release | None,
@@ -376,6 +441,7 @@ def _taught(
 
     Args:
         frame: Maps that users received.
+        clip: C, at which their means were clipped.
         embeddings: Public embeddings.
         believed: Labels of public text. If they are those of names, the frame may be widened.
         release: Users' vectors; None if nobody was asked.
@@ -391,9 +457,15 @@ def _taught(
         if isinstance(channels.curator, Descent):
             records = records_of(decoded_statistics(mechanism, release), codes)
             return _descended(frame, embeddings, believed, records, channels.curator, seed)
-        mean, noise = batches.mean(mechanism, release, frame.project(embeddings), codes)
-        if channels.curator is not None:
-            noise = _noise(channels, len(release), len(mean))
+        if channels.curator is None:
+            mean, noise = batches.mean(mechanism, release, frame.project(embeddings), codes)
+            mean, noise = clip * mean, clip**2 * noise
+        else:
+            vectors = decoded_statistics(mechanism, release)
+            if clip < 1:
+                vectors *= np.minimum(1, clip / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300))
+            noise = _noise(channels, len(release), vectors.shape[1], clip)
+            mean = vectors.mean(axis=0)
             mean = mean + np.random.default_rng(seed).normal(scale=noise**0.5, size=len(mean))
         users = None if np.isinf(noise) else of_users(mean, noise, users=len(release), codes=codes)
         if users is not None and believed is not None and believed.by_names:
@@ -427,14 +499,18 @@ def _descended(
     return factored(frame.mean, frame.m1, weight, bias)
 
 
-def _noise(channels: Channels, users: int, size: int) -> float:
-    """Return the variance of the noise in each coordinate of the mean of user vectors with `size` coordinates."""
+def _noise(channels: Channels, users: int, size: int, clip: float) -> float:
+    """Return the variance of the noise in each coordinate of users' mean, whose vectors have `size` coordinates.
+
+    A curator's noise is in proportion to how far a user moves the sum, a mechanism's to what the server multiplies its
+    releases by: both to C.
+    """
     curator = channels.curator
     if isinstance(curator, Descent):
         return curator.noise_of_mean(size, users)
     if curator is not None:
-        return (curator.sigma / users) ** 2
-    return 0.0 if channels.statistic is None else mean_noise(channels.statistic(size), users=users)
+        return (clip * curator.sigma / users) ** 2
+    return 0.0 if channels.statistic is None else clip**2 * mean_noise(channels.statistic(size), users=users)
 
 
 def _head(frame: Maps, embeddings: NDArray[Any], believed: Belief | None, users: Evidence | None) -> Maps:
@@ -466,7 +542,7 @@ PROTOCOL = TrainingProtocol(
     checkpoint=True,
     alone=Alone.DESCRIBED,
     deployable=True,
-    options=(ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST, LEAST_GAIN),
+    options=(RECORDS, ROUNDS, SELF_TRAINING, STUDENT_ENCODER, STUDENT_EPOCHS, ROBUST, LEAST_GAIN),
     stages=ROUNDS.of,
     check=_check,
 )

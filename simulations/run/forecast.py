@@ -159,7 +159,7 @@ def _of_names(experiment: Experiment, corpus: Corpus) -> list[str]:
     lines = [believed.doubt] if believed is not None and believed.doubt else []
     for setup in setups:
         channels = channels_of(setup, public)
-        gain = gain_beyond_names(embeddings, believed, channels, codes)
+        gain = gain_beyond_names(embeddings, believed, channels, codes, experiment.training.records)
         if gain is not None and gain < least:
             lines.append(f'arm "{setup.arm.name}": no user will be queried: {not_worth(gain, least, channels.users)}')
     return lines

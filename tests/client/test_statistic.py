@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 from scipy import stats
+from scipy.special import betaincinv
 
 from client.app import NODES, release
 from client.node import load_node
 from client.policy import Policy, Refused
 from client.shard import write_shard
 from mechanisms.messages import wire
+from mechanisms.messages.questions import VectorQuestion
+from mechanisms.messages.questions.question import Lent, Projection
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -174,23 +177,78 @@ def test_the_constant_s_share_is_that_of_a_coordinate_and_a_tenth_at_least(d: in
     assert constant_share(d) == pytest.approx(share, rel=1e-15)
 
 
+@pytest.mark.parametrize("clip", [1.0, 0.5, 1 / 256])
 @pytest.mark.parametrize("length", [0.0, 1e-13, 0.3, 0.9, 1.0, 1.0 + 1e-12])
-def test_a_mean_becomes_a_unit_vector_of_the_same_expectation(length: float) -> None:
+def test_a_mean_becomes_a_unit_vector_of_the_same_expectation(length: float, clip: float) -> None:
     n, mean = 200_000, np.array([0.6, 0.0, -0.8]) * length
     uniforms = SimulationStreams(1).rows(np.arange(n), np.zeros(n, int), stage="a", channel="b").uniform(n, 1)[:, 0]
-    drawn = signed_directions(np.tile(mean, (n, 1)), uniforms)
+    drawn = signed_directions(np.tile(mean, (n, 1)), uniforms, clip)
     np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1.0, atol=1e-12)
     away = np.eye(3)[0] if length < 1e-12 else np.array([0.6, 0.0, -0.8])
     share = (drawn @ away > 0).sum()
-    expected = (1 + min(length, 1.0)) / 2
+    expected = (1 + min(length / clip, 1.0)) / 2
     if expected == 1.0:
         assert share == n
         return
     assert ALARM < stats.binom(n, expected).cdf(share) < 1 - ALARM
     for wrong in (2 / 3, 3 / 2):  # of the length; a mean of no length is told from one of a tenth
-        other = (1 + min(1.0, length * wrong if length > 1e-9 else 0.1)) / 2
+        other = (1 + min(1.0, length / clip * wrong if length > 1e-9 else 0.1)) / 2
         if other < 1.0:
             assert not ALARM < stats.binom(n, other).cdf(share) < 1 - ALARM
+
+
+def clipped(clip: float, dim: int = 2) -> VectorQuestion:
+    maps = Projection("ab" * 32, np.zeros(dim, np.float32), np.eye(dim, dtype=np.float32))
+    spec = {"mechanism": "privunit", "epsilon": 1.0}
+    return VectorQuestion(spec, projection=maps, codes=simplex_codes(2), clip=clip)
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.25, 13 / 256, 1 / 256])
+def test_a_user_of_any_number_of_records_is_private_by_the_exact_law(clip: float) -> None:
+    """All users of 1, 2 or 50 records of four texts and two classes: the densities of any two differ by e^ε at most.
+
+    PrivUnit's density is a in the cap around a vector and b elsewhere, and caps of opposite vectors are disjoint. A
+    user's vector is u with probability q, else -u. Draws fall into the cap around u as this law says, at an ALARM.
+    """
+    question = clipped(clip)
+    mechanism = question.mechanism
+    assert isinstance(mechanism, PrivUnit)
+    mass, p = math.exp(mechanism.log_mass), mechanism.cap_probability
+    half = (mechanism.dim - 1) / 2
+    edge = 1 - 2 * float(betaincinv(half, half, mass))
+    corpus = np.array([[1, 0], [-1, 0], [0.6, 0.8], [0, 1]], np.float32)
+    rng, means = np.random.default_rng(4), []
+    for count in (1, 2, 50):
+        for _ in range(12):
+            picked, labels = rng.integers(4, size=count), rng.integers(2, size=count)
+            means.append(question.means(corpus[picked], labels, np.array([0, count]))[0])
+    means.append(question.means(corpus[[0, 0]], np.array([0, 1]), np.array([0, 2]))[0])  # of no length
+    seen = rng.normal(size=(20_000, mechanism.dim))
+    seen /= np.linalg.norm(seen, axis=1, keepdims=True)
+    densities = []
+    for mean in means:
+        right = signed_directions(mean[None], np.zeros(1), clip)[0]  # the uniform 0 always takes the direction
+        q = (1 + min(1.0, float(np.linalg.norm(mean)) / clip)) / 2
+        inside, opposite = seen @ right >= edge, seen @ -right >= edge
+        a, b = p / mass, (1 - p) / (1 - mass)
+        densities.append(q * np.where(inside, a, b) + (1 - q) * np.where(opposite, a, b))
+        n = 4_000
+        streams = SimulationStreams(2).rows(np.arange(n), np.zeros(n, int), stage="a", channel="statistic")
+        drawn = question.decode(question.draw(np.tile(mean, (n, 1)), Lent(lambda s=streams: s, lambda *_: None)))  # type: ignore[misc]
+        expected = q * p + (1 - q) * (1 - p) / (1 - mass) * mass
+        assert ALARM < stats.binom(n, expected).cdf((drawn @ right >= edge).sum()) <= 1 - ALARM
+    assert max(np.ptp(np.log(np.stack(densities)), axis=0)) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("clip", [0.0, 1 / 512, math.nan, math.inf, 1.5, -0.5, 0.3, 2.0**-1074])
+def test_a_device_refuses_a_length_that_is_no_step(clip: float) -> None:
+    with pytest.raises(ValueError, match="clip is"):
+        clipped(clip)
+    arrays, about = Request(arm="a", stage="train", split="train", minimum_users=0, questions=(clipped(0.5),)).parts()
+    assert Request.from_parts(arrays, about).question(VectorQuestion).clip == 0.5
+    for sent in ([clip], [0.5, 0.5], [1.0]):  # a length of 1 is not sent, so that no bit of older requests changes
+        with pytest.raises(ValueError, match=r"clip|arrays are not|another form"):
+            Request.from_parts(arrays | {"clip": np.array(sent, np.float32)}, about)
 
 
 def test_the_debiased_mean_is_that_of_the_users(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ from mechanisms.projection import constant_share, signed_directions, statistic_v
 #: Array with the share of the constant. A request has it exactly if this share is larger than 1/(d + 1), so that a
 #: client or a server of a version with other vectors refuses the other's requests.
 _CONSTANT = "constant"
+#: Array with C, the public length at which means of users are clipped. A request has it exactly if C < 1.
+_CLIP = "clip"
+#: Steps of C: a multiple of 1/256 is exact in float32, and no digit of it depends on a processor.
+CLIP_STEPS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +37,11 @@ class VectorQuestion(VectorRelease, MappedQuestion):
 
     codes: (K, c) float32, of length 1 each: what a class stands for in a vector
         (`mechanisms.projection.statistic_vectors`).
+    clip: C, a multiple of 1/256 from 1/256 to 1, chosen on public data: `mechanisms.projection.signed_directions`.
     """
 
     codes: NDArray[np.float32] = field(kw_only=True)
+    clip: float = field(default=1.0, kw_only=True)
 
     about = VECTOR
     channel: ClassVar[str] = VECTOR.name
@@ -50,6 +56,8 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         require(codes.shape[1] <= codes.shape[0], "codes do not fit classes")
         lengths = np.sqrt((codes.astype(np.float64) ** 2).sum(axis=1))
         require(bool((np.abs(lengths - 1.0) <= 1e-6).all()), "a code's length is not 1")
+        steps = self.clip * CLIP_STEPS
+        require(1 <= steps <= CLIP_STEPS and steps == int(steps), "clip is no multiple of 1/256 from 1/256 to 1")
         super().__post_init__()
 
     @property
@@ -63,22 +71,24 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         return int(self.codes.shape[1]) * (self.projection.dim + 1)
 
     def public(self, split: str) -> dict[str, Any]:
-        """Return encoder, maps, grid and codes, and the share of the constant if it is larger than 1/(d + 1)."""
+        """Return encoder, maps, grid, codes and the other arrays that say of which form its vectors are."""
         return super().public(split) | {"classes": self.classes} | self.arrays()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the codes, and the share of the constant if it is larger than 1/(d + 1)."""
+        """Return the codes, the share of the constant if it is larger than 1/(d + 1), and C if it is below 1."""
         d = self.projection.dim
         share = constant_share(d)
         stated = {_CONSTANT: np.array([share], np.float32)} if share > 1 / (d + 1) else {}
-        return {"codes": self.codes} | stated
+        clipped = {_CLIP: np.array([self.clip], np.float32)} if self.clip < 1 else {}
+        return {"codes": self.codes} | stated | clipped
 
     @classmethod
     def read(cls, spec: dict[str, Any], wire: Received) -> VectorQuestion:
         """Return the question of a request's wire."""
         projection = wire.projection()
         require("codes" in wire.arrays, "codes go with a statistic")
-        question = cls(spec, projection=projection, codes=wire.arrays["codes"])
+        clip = require_array(wire.arrays.get(_CLIP, np.ones(1, np.float32)), 1, _CLIP)
+        question = cls(spec, projection=projection, codes=wire.arrays["codes"], clip=float(clip[0]))
         same = (np.array_equal(wire.arrays.get(name, 0), own) for name, own in question.arrays().items())
         require(all(same), "its vectors are of another form")
         return question
@@ -99,10 +109,10 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         return self.means(records.embeddings(rows, self.projection), records.labels(rows), starts)
 
     def draw(self, values: NDArray[np.float64], lent: Lent) -> NDArray[Any]:
-        """Draw vectors (u, D) from unit vectors whose expectations are the means."""
+        """Draw vectors (u, D) from unit vectors whose expectations are the clipped means; in clear, the means."""
         rng = lent.rng()
         if not isinstance(self.mechanism, Identity):
-            values = signed_directions(values, rng.uniform(len(values), 1)[:, 0])
+            values = signed_directions(values, rng.uniform(len(values), 1)[:, 0], self.clip)
         return self.sampled(values, rng)
 
     @property

@@ -288,6 +288,64 @@ def test_whoever_asks_releases_an_embedding_under_maps_of_its_size(folder: Path)
     assert done.line["budget"]["asking_epsilon"] == pytest.approx(10 * np.pi)
 
 
+@pytest.mark.parametrize("names", [False, True])
+def test_the_clip_is_the_length_of_a_mean_of_public_texts(names: bool) -> None:
+    """Against 4,000 means of 8 public texts, whose labels are drawn from the names, or are all equally likely."""
+    made = study({"name": "a", "vector": PRIVUNIT | {"dim": 6}})
+    public, rng = prepared(made).public, np.random.default_rng(3)
+    likely = rng.dirichlet([0.3, 0.5, 1.0], size=PUBLIC) if names else np.full((PUBLIC, CLASSES), 1 / CLASSES)
+    believed = way.Belief(likely, by_names=True) if names else None
+    frame = pca_maps(public.embeddings, dim=6, classes=CLASSES)
+    channels = channels_of(made.setups[0], public)
+    clip = way._clip(frame, public.embeddings, believed, channels, CODES, 8)
+    picked = rng.integers(PUBLIC, size=32_000)
+    labels = (rng.random((32_000, 1)) > likely[picked].cumsum(axis=1)).sum(axis=1)
+    vectors = statistic_vectors(frame.project(public.embeddings)[picked], labels, CODES)
+    squares = (vectors.reshape(4_000, 8, -1).mean(axis=1) ** 2).sum(axis=1)
+    far = 5 * squares.std() / 4_000**0.5  # false alarms: 6e-7
+    assert (squares.mean() - far) ** 0.5 < clip < (squares.mean() + far) ** 0.5 + 1 / 256
+    assert clip * 256 == int(clip * 256) and way._clip(frame, public.embeddings, believed, channels, CODES, 1) == 1.0
+    trusted = replace(channels, statistic=lambda size: Identity("statistic", size))
+    for other in (trusted, replace(channels, teaching=False)):  # without noise, and without users
+        assert way._clip(frame, public.embeddings, believed, other, CODES, 8) == 1.0
+
+
+@pytest.mark.parametrize("curator", [False, True])
+def test_a_mean_of_many_records_is_clipped_and_scaled_back(
+    curator: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15 users of 4 records: from the releases in their ledgers, by hand. The noise is smaller by C²."""
+    gaussian = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6}
+    trusted = {"name": "a", "vector": CLEAR, "reference": True, "curator": gaussian}
+    people = {"users": 15, "assignment": "dirichlet", "alpha": 100.0}
+    made = study(
+        trusted if curator else {"name": "a", "vector": PRIVUNIT}, training=WAY | {"records": 4}, population=people
+    )
+    seen: list[tuple[np.ndarray, float]] = []
+    original = way.of_users
+    monkeypatch.setattr(
+        way, "of_users", lambda mean, noise, **given: seen.append((mean, noise)) or original(mean, noise, **given)
+    )
+    assert ran(made, folder)["a"].line["delivered"] == 15
+    ((mean, noise),) = seen
+    ready = prepared(made)
+    channels = channels_of(made.setups[0], ready.public)
+    frame = pca_maps(ready.public.embeddings, dim=3, classes=CLASSES)
+    clip = way._clip(frame, ready.public.embeddings, None, channels, CODES, 4)
+    mechanism = channels.statistic(len(mean))
+    payloads = [np.frombuffer(row.payload, np.int16) for row in ledger_rows(folder, "a")]
+    vectors = mechanism.grid.decode(np.stack(payloads))
+    assert 0.5 <= clip < 0.8
+    if curator:
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        assert (lengths > clip).any() and noise == pytest.approx((clip * channels.curator.sigma / 15) ** 2)
+        kept = (vectors * np.minimum(1, clip / lengths)).mean(axis=0)
+        np.testing.assert_allclose(mean, kept, atol=6 * noise**0.5)
+    else:
+        assert noise == pytest.approx(clip**2 * (1 / mechanism.scale**2 - 1) / (15 * len(mean)))
+        np.testing.assert_allclose(mean, clip * vectors.mean(axis=0) / mechanism.scale, atol=1e-6)
+
+
 def test_nothing_that_came_is_no_model(folder: Path) -> None:
     made = study({"name": "a", "vector": PRIVUNIT}, shuffle={"minimum-users": 40}, population={"users-per-node": 30})
     nodes = make_nodes(made, folder)
