@@ -31,7 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +52,7 @@ from mechanisms.streams import SeededUniforms
 from server.training.principal import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
 from server.training.statistic_head import best_features, linear_head, mean_noise, of_users, simplex_codes
-from sottovoce.adversary.estimators.poison import imitations, points, strongest, unseen, worst_direction
+from sottovoce.adversary.estimators.poison import imitations, points, strongest, unseen
 
 SHARES = (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 #: Mechanisms by their name: local ε = 3, and the one of central ε = 1 for 20,000 users.
@@ -63,6 +63,8 @@ ARMS: dict[str, dict[str, float]] = {
 #: Users' texts by which a direction is judged, and how steeply the smooth count of wrong classes turns at the threshold
 #: (in median margins). Twice as steep finds the same; a third as steep finds half of the harm.
 TRIED, STEEP = 3000, 3.0
+#: Ascents of a direction to the worst one, and the step of a coordinate in which a gradient is measured.
+ASCENTS, STEP = 15, 0.15
 #: Probability that random liars are more than their share: see `confusable`.
 CONFUSED = 1e-3
 #: Angles and cosines at which the overlap of two caps is computed, and rows multiplied at once.
@@ -190,6 +192,36 @@ class World:
         reach = share * unseen(share, self.users, self.mechanism.dim) / self.mechanism.scale
         found = worst_direction(harm, between, self.honest, reach)
         return max([*tried, *(self.adaptive(each, count) for each in (*between, found))], key=self.wrong)
+
+
+def worst_direction(harm: Callable[[Array], float], starts: Sequence[Array], honest: Array, reach: float) -> Array:
+    """Return the unit vector (D,) along which liars do most harm, after gradient ascent from several vectors.
+
+    Shifts of the mean by `reach` standard deviations of honest reports are compared, all as visible as each other.
+
+    Args:
+        harm: Smooth function from a shift (D,) of the mean to the harm that it does.
+        starts: Vectors (D,) to begin at.
+        honest: Second moment (D, D) of honest reports.
+        reach: Length of the shift, in standard deviations of honest reports before debiasing.
+    """
+    values, vectors = np.linalg.eigh(honest)
+    root = vectors * np.sqrt(values) @ vectors.T
+    steps, best = STEP * np.eye(len(root)), (-np.inf, starts[0])
+    for start in starts:
+        at = _unit(np.linalg.solve(root, start))
+        for _ in range(ASCENTS):
+            now = harm(reach * root @ at)
+            gradient = np.array([harm(reach * root @ (at + step)) - now for step in steps])
+            if not gradient.any():
+                break
+            at = _unit(at + 4 * STEP * _unit(gradient))
+        best = max(best, (harm(reach * root @ at), root @ at), key=lambda found: found[0])
+    return _unit(best[1])
+
+
+def _unit(x: Array) -> Array:
+    return x / np.linalg.norm(x)
 
 
 def rows(world: World) -> Iterator[dict[str, Any]]:

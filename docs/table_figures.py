@@ -127,10 +127,10 @@ def bounded_successes() -> dict[str, list[tuple[float, float]]]:
     found["PrivUnit"] = [
         (numbers(cell)[-1], numbers(cell)[0]) for row in rows for cell in row[1:] if "(" in cell and "ε" in row[0]
     ]
-    columns = ((1, 5), (2, 5), (3, 5), (6, 9), (7, 9), (10, 11))
+    columns = ((1, 4), (2, 4), (5, 8), (6, 8))
     pairs = [("attack-embeddings", success, bound) for success, bound in columns]
     pairs += [("membership-releases", success, 4) for success in (1, 2, 3)]
-    pairs += [("membership-texts", success, 5) for success in (1, 2, 4)]
+    pairs += [("membership-texts", success, 4) for success in (1, 3)]
     for name, success, bound in pairs:
         for row in table(name)[1:]:
             mechanism = row[0].split(",")[0]

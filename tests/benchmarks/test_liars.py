@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.liars import CONFUSED, World, apart, confusable, constants, rows
+from benchmarks.liars import CONFUSED, World, apart, confusable, constants, rows, worst_direction
 from mechanisms.accounting.liars import moved
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import constant_share
@@ -106,3 +106,21 @@ def test_a_band_of_latitude_and_its_opposite() -> None:
     # the sample's largest difference is at most .06 off the laws' (probability 1e-3: Dvoretzky, Kiefer and Wolfowitz)
     assert largest - 0.12 <= bound <= 1.5 * largest + 0.12
     assert bound < 0.4 * apart(mechanism, x[:1], -x[:1])
+
+
+def test_the_worst_direction_is_that_of_equally_visible_ones() -> None:
+    """Of a linear harm g it is known: H·g, where H is the second moment of honest reports."""
+    rng = np.random.default_rng(3)
+    root = rng.normal(size=(12, 12)) / 4 + np.eye(12)
+    honest, gain = root @ root.T, rng.normal(size=12)
+    reached = []
+
+    def harm(shift: np.ndarray) -> float:
+        reached.append(float(shift @ np.linalg.solve(honest, shift)))
+        return float(np.tanh(gain @ shift))
+
+    expected = honest @ gain / np.linalg.norm(honest @ gain)
+    found = worst_direction(harm, (rng.normal(size=12), -gain), honest, 0.02)
+    assert found @ expected > 0.995
+    assert gain @ expected < 0.95 * np.linalg.norm(gain)  # the gradient alone is another direction
+    np.testing.assert_allclose(reached[0], 0.02**2, rtol=1e-9)

@@ -15,8 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from client.models import texts
-from mechanisms.streams import SimulationStreams
 from simulations.artifacts.text_channel import as_lines
 from simulations.corpora.corpus import Text
 from simulations.experiment import embedding_mechanism
@@ -24,8 +22,7 @@ from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import Knowledge, knowledge, prepared, values
 from sottovoce.adversary.attacks.target import Skipped, Target, each
 from sottovoce.adversary.attacks.word_pieces import Pieces
-from sottovoce.adversary.attacks.words import mechanism_of
-from sottovoce.adversary.estimators import allowed, chosen, inversion, linkage
+from sottovoce.adversary.estimators import allowed, chosen, inversion
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +32,24 @@ FloatArray = NDArray[np.float64]
 ATTACKS = {
     "inversion": "the words of a text from its embedding, by least squares for the presence of each word",
     "inversion-two-step": "the same, by a linear map to the mean of the input embeddings and the words nearest to it",
-    "inversion-pool": "the same, by the public texts whose embeddings are likeliest",
     "attribute-static": "an attribute of a text by a network of three layers that learnt on embeddings without noise",
     "attribute-adaptive": "the same, by a network that learnt on embeddings with the mechanism's noise",
     "attribute-chosen": "the same by the exact density, had the server asked by maps that serve this question best",
-    "linkage-stages": "which of two released embeddings come from one text",
-    "linkage-channels": "which sanitized text and released embedding come from one text",
 }
 #: Explanation of their table's columns.
 READING = (
     "Inversion: success is F1 of the content words guessed (word pieces of the encoder without stop words and "
     "punctuation), over all texts together; baseline: always the words that are most frequent in public text. "
     "Attributes: success is the share of right guesses; baseline: the most frequent value; chosen: by maps of the "
-    "server's choice, to which users' releases are drawn anew under the same ε. Linkage of embeddings: "
-    "success is the share of releases matched with the right one among all; baseline: chance. The theorem allows: the "
-    "largest success of any attack on one release (of linkage, two) of any mechanism with this worst pair's δ(ε). "
+    "server's choice, to which users' releases are drawn anew under the same ε. The theorem allows: the "
+    "largest success of any attack on one release of any mechanism with this worst pair's δ(ε). "
     '"No mechanism" is what the encoder gives at its full width: what a client would send without any of this.'
 )
 #: Name of embeddings without any mechanism in the table.
 UNPROTECTED = "no mechanism, full width"
-#: Draws of noise for each public text that attacks learn on, and most releases that linkage matches.
-_DRAWS, _LINKED = 8, 250
-_INVERSIONS = ("inversion", "inversion-two-step", "inversion-pool")
-_ATTRIBUTES = ("attribute-static", "attribute-adaptive", "attribute-chosen")
+#: Draws of noise for each public text that attacks learn on.
+_DRAWS = 8
+_INVERSIONS = ("inversion", "inversion-two-step")
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -67,8 +59,6 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
         UserError: The arm has released no embeddings, or an attribute does not exist. The message is one line.
     """
     rows = releases.of_arm(target, "embedding")
-    if not target.setup.protocol.in_halves:  # no user releases a text
-        names = [name for name in names if name != "linkage-channels"]
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
     log.info(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
@@ -118,10 +108,8 @@ class _Embeddings:
         """Return an attack's entries; raise Skipped if it does not apply."""
         if name in _INVERSIONS:
             found = [self._inverted(name)]
-        elif name in _ATTRIBUTES:
-            found = [self._attribute(name, attribute) for attribute in attributes.wanted(self.target)]
         else:
-            found = [self._linked(name)]
+            found = [self._attribute(name, attribute) for attribute in attributes.wanted(self.target)]
         for e in found:
             what = f"{self.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
             log.info(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
@@ -156,14 +144,12 @@ class _Embeddings:
         words = pieces.public
         if name == "inversion":
             fits = [inversion.regression(self.public, words, penalty) for penalty in inversion.PENALTIES]
-        elif name == "inversion-two-step":
+        else:
             fits = [
                 inversion.two_step(self.public, pieces.lower, pieces.table, pieces.content, penalty, sparsity)
                 for penalty in inversion.PENALTIES[::2]
                 for sparsity in inversion.SPARSITIES
             ]
-        else:
-            fits = [self._pool(words)]
         try:
             guesses = inversion.guessed(fits, self.public, words, self.seen, seed=seed)
         except ValueError as error:
@@ -183,12 +169,6 @@ class _Embeddings:
             "bound_counts": allowed.f1(self.pairs, truth.mean(axis=0)),
             "note": f"precision {found.precision:.3f}, recall {found.recall:.3f}",
         }
-
-    def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
-        try:
-            return inversion.pool(self.known.mechanism, self.known.points, words)
-        except ValueError as error:
-            raise Skipped(str(error)) from error
 
     @cached_property
     def _pieces(self) -> Pieces:
@@ -257,49 +237,6 @@ class _Embeddings:
         public = self.known.embeddings[found.auxiliary]
         return asked.guessed(released, public, found.labels, len(found.classes))
 
-    # --- linkage
-
-    def _linked(self, name: str) -> dict[str, Any]:
-        n = min(len(self.texts), _LINKED)
-        mechanism, pool = self.known.mechanism, self.known.points
-        try:
-            if name == "linkage-stages":
-                again = self.known.released(self.known.read(self.texts)[:n], "attack-again")
-                evidence = linkage.same_source(mechanism, pool, self.seen[:n], again)
-                points, what = self.pairs, "the second drawn anew, as for another stage"
-            else:
-                sent = self._sanitized(n)
-                evidence = linkage.text_and_embedding(mechanism, pool, self.known.read(sent), self.seen[:n])
-                points, what = np.zeros((0, 2)), "the text drawn by the arm's text mechanism"
-        except ValueError as error:
-            raise Skipped(str(error)) from error
-        rate, area = scores.matched(evidence), scores.area(evidence)
-        return {
-            **rate.shown,
-            "baseline": 1 / n,
-            "texts": n,
-            "bound": allowed.guess(points, np.full(n, 1 / n)),
-            "bound_counts": allowed.guess(points, np.full(n, 1 / n)),
-            "auc": area.success,
-            "auc_error": area.error,
-            "note": f"AUC {area.success:.3f} ± {area.error:.3f}; {what}",
-        }
-
-    def _sanitized(self, n: int) -> list[Text]:
-        """Return the first n texts as the arm's other half would have released them."""
-        text, language_model = mechanism_of(self.target)
-        users, records = (np.array([row.key[i] for row in self.rows[:n]], dtype=np.int64) for i in (0, 1))
-        drawn = texts.draw(
-            text,
-            self.texts[:n],
-            users,
-            records,
-            streams=SimulationStreams(self.target.seed),
-            stage="attack-linkage",
-            masked_lm=language_model,
-        )
-        return text.texts(drawn)
-
 
 @dataclass(frozen=True, eq=False)
 class _Unprotected(_Embeddings):
@@ -332,6 +269,3 @@ class _Unprotected(_Embeddings):
     @property
     def pairs(self) -> FloatArray:  # type: ignore[override]
         return self.curve
-
-    def _pool(self, words: NDArray[np.bool_]) -> inversion.Fit:
-        return inversion.nearest(self.known.embeddings, words)

@@ -60,27 +60,14 @@ class Knowledge:
         """Return the mechanism's inputs for the public texts, unit rows (p, m')."""
         return self.maps.project(self.embeddings)
 
-    def read(self, texts: Sequence[Text]) -> FloatArray:
-        """Return the mechanism's inputs for any texts, unit rows (n, m')."""
-        return self.maps.project(self.encoded(texts))
-
     def encoded(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         """Return full-width embeddings (n, m)."""
         return _encoded(self.encoder, tuple(texts))
 
     def drawn(self, count: int) -> FloatArray:
-        """Return simulated releases of the public texts, (count, p, m')."""
-        return np.stack([self.released(self.points, f"attack-{i}") for i in range(count)])
-
-    def released(self, points: FloatArray, stage: str) -> FloatArray:
-        """Return simulated releases of unit rows, on the public quantizer.
-
-        Args:
-            points: Unit rows (n, m').
-            stage: Name that separates streams of draws.
-        """
-        drawn = sanitize_public(self.mechanism, points, seed=self.seed, stage=stage)
-        grid = self.mechanism.grid
+        """Return simulated releases of the public texts on the public quantizer, (count, p, m')."""
+        rows = [sanitize_public(self.mechanism, self.points, seed=self.seed, stage=f"attack-{i}") for i in range(count)]
+        drawn, grid = np.stack(rows), self.mechanism.grid
         return drawn if grid is None else grid.decode(grid.encode(drawn))
 
 

@@ -45,8 +45,6 @@ BoolArray = NDArray[np.bool_]
 ATTACKS = {
     "membership-confidence": "how sure the model is of the record's own label",
     "membership-drops": "that of the record and of copies that lack words at random, on average (Du et al. 2023)",
-    "membership-entropy": "how sure the model is, whatever the label",
-    "membership-modified-entropy": "both of these (Song and Mittal 2021)",
     "membership-shadow": "a network of 64 hidden units, trained on what models of the server's own making say",
     "membership-lira": "the likelihood ratio of what the model says, record by record, from such models",
     "membership-releases": "whether one of the releases is the record's, by their likelihood, whatever the model says",
@@ -131,7 +129,11 @@ class _Membership:
             evidence, extra = self._by_shadows(name)
             scored = np.ones(len(self.members), dtype=bool)
         else:
-            evidence = self._by_releases() if name == "membership-releases" else self._by_outputs(name)
+            evidence = {
+                "membership-confidence": lambda: membership.confidence(self._outputs, self.model.records.labels),
+                "membership-drops": self._beside_drops,
+                "membership-releases": self._by_releases,
+            }[name]()
             scored = self._reported
             cut = membership.threshold(evidence[~scored], self.members[~scored])
         rate = scores.balanced(evidence[scored] > cut, self.members[scored])
@@ -165,7 +167,6 @@ class _Membership:
                 "auc": auc.success,
                 "auc_error": auc.error,
                 "auprc": precision,
-                "macro_precision": scores.macro_precision(evidence[scored] > cut, self.members[scored]),
                 "found_at_1_percent": found,
                 "scored": int(scored.sum()),
                 "trained": self.model.records.trained,
@@ -192,16 +193,6 @@ class _Membership:
         except ValueError as error:
             raise UserError(f'{self.target.run}: arm "{self.target.arm.name}": {error}') from error
         return found
-
-    def _by_outputs(self, name: str) -> FloatArray:
-        labels = self.model.records.labels
-        if name == "membership-confidence":
-            return membership.confidence(self._outputs, labels)
-        if name == "membership-drops":
-            return self._beside_drops()
-        if name == "membership-entropy":
-            return membership.entropy(self._outputs)
-        return membership.modified_entropy(self._outputs, labels)
 
     def _beside_drops(self) -> FloatArray:
         """Return the mean confidence of each record and its copies; the model gets all copies at once."""

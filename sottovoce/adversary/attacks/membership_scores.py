@@ -51,15 +51,6 @@ def precision(evidence: FloatArray, members: BoolArray) -> float:
     return float(average_precision_score(members, evidence))
 
 
-def macro_precision(guesses: BoolArray, members: BoolArray) -> float:
-    """Return the mean precision of "member" and "not a member"; 0 for an answer that is never given.
-
-    `balanced` is the mean of the recalls.
-    """
-    right = guesses == members
-    return float(np.mean([right[guess].mean() if guess.any() else 0.0 for guess in (guesses, ~guesses)]))
-
-
 def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:
     """Return the share of members found if at most a share `rate` of the others is taken for members."""
     outside = np.sort(evidence[~members])[::-1]

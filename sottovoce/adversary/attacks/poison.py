@@ -21,7 +21,6 @@ from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Question, TextQuestion, VectorQuestion
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
-from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.protocols.drive import Collected, Driver
 from server.protocols.protocol import Encoding, Model
@@ -41,23 +40,17 @@ IntArray = NDArray[np.int64]
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
     "poison-flip": "how many test texts a model gets wrong after a few users sent the opposite of what all others tell",
-    "poison-threshold": "the same, after they voted for one class, whatever the text",
-    "poison-imitating": "the same, after they followed the protocol with opposite data",
     "poison-adaptive": "the same, after they pushed where, and sent what, harms most in spite of the defence",
-    "poison-target": "which of some test texts, one after another, a few users turn to another class",
-    "poison-group": "which of some test texts that are alike they turn all at once",
 }
 #: Explanation of their table's columns.
 READING = (
     "Poison: success is the share of test texts that the model gets wrong, on the device, and baseline that of the "
-    "model of the honest users' releases in the ledgers; of poison-target and -group it is the share that turns. The "
+    "model of the honest users' releases in the ledgers. The "
     "share of liars is in the note. They know the honest users' mean, and send any message that the wire allows."
 )
 #: Shares of liars.
 SHARES = (0.01, 0.03, 0.1)
-_ADAPTIVE, _TARGET, _GROUP = "poison-adaptive", "poison-target", "poison-group"
-#: Test texts that liars try to turn.
-TARGETS = 10
+_ADAPTIVE = "poison-adaptive"
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -96,21 +89,12 @@ class _Attacked:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return an entry for each share of liars."""
-        vectors = self.target.arm.statistic is not None
-        if name in (_ADAPTIVE, _TARGET, _GROUP) and not vectors:
-            raise Skipped("only one vector a user has a mean to aim with; use the other attacks")
-        before, found = self._wrong(self.honest), []
-        right = np.flatnonzero(~before)
+        if name == _ADAPTIVE and self.target.arm.statistic is None:
+            raise Skipped("only one vector a user has a mean to aim with; use poison-flip")
+        baseline, found = float(self._wrong(self.honest).mean()), []
         for share in SHARES:
-            if name in (_TARGET, _GROUP):
-                aims = [(at,) for at in right[:TARGETS].tolist()] if name == _TARGET else [self._alike(right)]
-                turned = [self._trained(name, share, aim) for aim in aims]
-                hit = [self._wrong(model)[list(aim)] for (model, _), aim in zip(turned, aims, strict=True)]
-                outcome, baseline, (model, seen) = np.concatenate(hit), 0.0, turned[-1]
-            else:
-                model, seen = self._trained(name, share)
-                outcome, baseline = self._wrong(model), float(before.mean())
-            found.append(self._entry(name, share, outcome, baseline, model, seen.mechanism))
+            model, seen = self._trained(name, share)
+            found.append(self._entry(name, share, self._wrong(model), baseline, model, seen.mechanism))
         return found
 
     def _entry(
@@ -144,16 +128,9 @@ class _Attacked:
         wrong: NDArray[np.bool_] = model.classify(test.texts) != test.labels
         return wrong
 
-    def _alike(self, right: IntArray) -> tuple[int, ...]:
-        """Return those of these test texts that are most like the first one, and it."""
-        assert self.ready.public.encoder is not None
-        found = self.ready.public.encoder.embed([self.ready.held.test.texts[i] for i in right])
-        far = np.linalg.norm(found - found[0], axis=1)
-        return tuple(right[np.argsort(far, kind="stable")[:TARGETS]].tolist())
-
-    def _trained(self, name: str | None, share: float, aim: tuple[int, ...] = ()) -> tuple[Model, _Users]:
+    def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
         target, public = self.target, self.ready.public
-        users = _Users(self, name, share, aim)
+        users = _Users(self, name, share)
         training = training_of(target.training, target.encoder, target.seed)
         folder = target.run / "models" / slug(target.arm.name)
         model = Driver(users).train(protocol_of(target.setup, training, public, folder=folder))
@@ -177,11 +154,10 @@ class _Users:
         of: The attacked arm.
         name: Name of the attack; None for honest users alone.
         share: Share of liars.
-        aim: Rows of the test texts that liars aim at, if any.
     """
 
-    def __init__(self, of: _Attacked, name: str | None, share: float, aim: tuple[int, ...]) -> None:
-        self.of, self.name, self.share, self.aim = of, name, share, aim
+    def __init__(self, of: _Attacked, name: str | None, share: float) -> None:
+        self.of, self.name, self.share = of, name, share
         self.mechanism: Any = None
 
     def collect(self, request: Request) -> Collected:
@@ -217,7 +193,7 @@ class _Users:
     def _with_lies(
         self, request: Request, honest: dict[Question, NDArray[Any]], count: int
     ) -> dict[Question, NDArray[Any]]:
-        lies = _Lies(self.of, request, honest, count, str(self.name), self.aim)
+        lies = _Lies(self.of, request, honest, count, str(self.name))
         return {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
 
 
@@ -231,7 +207,6 @@ class _Lies:
         honest: Releases of all users, by question.
         count: Number of liars.
         name: Name of the attack.
-        aim: Rows of the test texts that they aim at, if any.
     """
 
     attacked: _Attacked
@@ -239,7 +214,6 @@ class _Lies:
     honest: dict[Question, NDArray[Any]]
     count: int
     name: str
-    aim: tuple[int, ...]
 
     def of(self, question: Question) -> NDArray[Any]:
         """Return the liars' payload for a question."""
@@ -258,20 +232,11 @@ class _Lies:
     def _vectors(self, question: VectorQuestion, mechanism: PrivUnit) -> NDArray[Any]:
         others, codes = self.honest[question][self.count :], question.codes
         mean = mechanism.decoded_mean(others)
+        if self.name != _ADAPTIVE:
+            return poison.points(mechanism, -mean / np.linalg.norm(mean), self.count, self._seed)
         rare = codes[int(np.argmin(codes @ mean.reshape(codes.shape[1], -1)[:, -1]))]  # of the class that fewest have
         threshold = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
-        direction = threshold if self.name == "poison-threshold" else -mean
-        if self.aim:  # the vectors of the texts with another class, instead of their own
-            test, encoder = self.attacked.ready.held.test, self.attacked.ready.public.encoder
-            assert encoder is not None
-            own = np.asarray(test.labels, np.int64)[list(self.aim)]
-            unit = question.projection.apply(encoder.embed([test.texts[i] for i in self.aim]))
-            wrong = statistic_vectors(unit, (own + 1) % len(codes), codes)
-            direction = (wrong - statistic_vectors(unit, own, codes)).sum(axis=0)
-        if self.name == _ADAPTIVE:
-            return self._adaptive(question, mechanism, (others, mean), threshold)
-        make = poison.imitations if self.name == "poison-imitating" else poison.points
-        return make(mechanism, direction / np.linalg.norm(direction), self.count, self._seed)
+        return self._adaptive(question, mechanism, (others, mean), threshold)
 
     def _adaptive(
         self,
@@ -314,7 +279,6 @@ class _Lies:
             (flip, threshold, -threshold, flip + threshold, flip - threshold),
             honest,
             reach,
-            ascents=0,
         )
         return poison.strongest(mechanism, direction, self.count, self._seed, honest=honest, users=users, harm=harm)
 
@@ -325,29 +289,25 @@ class _Lies:
 
     @cached_property
     def _wrong(self) -> IntArray:
-        """Return a wrong class for each liar's text, by the model of honest users; of the threshold's, one class."""
+        """Return a wrong class for each liar's text, by the model of honest users."""
         public, classes = self.attacked.ready.public, len(self.attacked.ready.public.classes)
-        if self.name == "poison-threshold":
-            return np.zeros(self.count, np.int64)
         shown = sorted(set(self._chosen.tolist()))
         guessed = self.attacked.honest.classify([public.texts[i] for i in shown])
         return (guessed[np.searchsorted(shown, self._chosen)] + 1) % classes
 
     def _labels(self, question: LabelQuestion) -> NDArray[Any]:
         _, kind, _ = question.payload_form
-        if self.name == "poison-imitating":
-            return self._drawn(question, self._wrong)
         return self._wrong.astype(kind)
 
     def _texts(self, question: EmbeddingQuestion | TextQuestion) -> NDArray[Any]:
-        """Return public texts: embeddings without noise, unless liars imitate; texts by the protocol."""
+        """Return public texts: embeddings without noise; texts by the protocol."""
         public = self.attacked.ready.public
         if isinstance(question, TextQuestion):
             return self._drawn(question, [public.texts[i] for i in self._chosen])
         assert public.embeddings is not None
         chosen = np.asarray(public.embeddings)[self._chosen]
         grid = question.mechanism.grid
-        if self.name == "poison-imitating" or grid is None:
+        if grid is None:
             return self._drawn(question, chosen)
         return grid.encode(question.projection.apply(chosen))
 

@@ -1,6 +1,6 @@
 """Attacks on user vectors (channel `statistic`): identification, attribute inference and membership.
 
-Each attack comes twice: on the server's actual request, and on a request that a malicious server would choose for it.
+Attributes are inferred twice: on the server's actual request, and on a request that a malicious server would choose.
 The adversary (`adversary.estimators.statistic`) gets the releases of the nodes' ledgers, public texts, the encoder, the
 maps and the mechanism. Only `adversary.attacks.scores` and `membership_scores` compare its guesses with the truth.
 Membership is the exception: it sets its threshold on one half of the records.
@@ -9,10 +9,9 @@ Membership is the exception: it sets its threshold on one half of the records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from client.draw import draw
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages import questions
-from mechanisms.projection import user_means
 from mechanisms.streams import SimulationStreams
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
@@ -34,10 +32,10 @@ from simulations.run.prepare import Prepared
 from sottovoce.adversary.attacks import attributes, membership_scores, releases, scores
 from sottovoce.adversary.attacks.knowledge import maps_sent, prepared, values
 from sottovoce.adversary.attacks.membership import FALSE_ALARMS
-from sottovoce.adversary.attacks.membership_records import arrived, members_and_others, others
+from sottovoce.adversary.attacks.membership_records import arrived, members_and_others
 from sottovoce.adversary.attacks.releases import Row
 from sottovoce.adversary.attacks.target import Skipped, Target, each
-from sottovoce.adversary.estimators import allowed, linkage, membership, statistic
+from sottovoce.adversary.estimators import allowed, membership, statistic
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
 from sottovoce.adversary.estimators.presence import embedding_evidence
 from sottovoce.adversary.estimators.statistic import Pool, VectorQuestion
@@ -50,30 +48,21 @@ IntArray = NDArray[np.int64]
 #: Description of each attack, by its name on the command line.
 ATTACKS = {
     "vector-text": "which of so many known texts and labels a user's one vector is of",
-    "vector-text-chosen": "the same, had the server asked by maps, codes and cap that serve this question best",
     "vector-attribute": "the label, or an attribute of the text, behind a user's one vector",
-    "vector-attribute-chosen": "the same, had the server asked for this question",
-    "vector-linkage": "which of two vectors, of two rounds, come from one user",
-    "vector-user": "whether a known user, all texts and labels, is among the vectors of all users",
+    "vector-attribute-chosen": "the same, had the server asked by maps, codes and cap that serve this question best",
     "vector-member": "whether a known text and label is among the vectors of all users",
-    "vector-member-chosen": "the same, had the server asked for this question",
 }
 #: Explanation of their table's columns.
 READING = (
     "One vector: guesses by the exact density, under public texts for a prior. Success is the share of vectors guessed "
     "right (text: among so many candidates; ties are broken by chance), of membership balanced accuracy; baseline: "
     "chance, the most frequent value, a coin. The theorem allows: the largest success of any attack on one release of "
-    "this mechanism; of linkage, on two. A user of several records is compared with users made of as many public "
-    "records. The attribute of a user is one in which all records agree, the label the most frequent one. A server "
-    "that departs from what it declares may choose maps, codes and cap for its question, "
-    'under the same ε: "chosen" redraws what users would then have released. A device that compares what it is asked '
-    "with what was declared answers only the honest question."
+    "this mechanism. Attributes are guessed of users of one record. A server that departs from what it declares may "
+    'choose maps, codes and cap for its question, under the same ε: "chosen" redraws what users would then have '
+    "released. A device that compares what it is asked with what was declared answers only the honest question."
 )
-_CHOSEN = "-chosen"
 #: Stage of simulated releases for another request.
 _STAGE = "attack-vector"
-#: Most users whose two vectors are linked.
-_LINKED = 250
 
 
 def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -97,27 +86,6 @@ class _People:
     labels: IntArray
     texts: list[Text]
     starts: IntArray
-
-    @property
-    def records(self) -> IntArray:
-        """Return the number (u,) of records of each user."""
-        return np.diff(self.starts)
-
-    def labelled(self) -> tuple[IntArray, IntArray]:
-        """Return the users with one most frequent label, and this label."""
-        found = [statistic.most_frequent(labels[None]) for labels in np.split(self.labels, self.starts[1:-1])]
-        clear = np.array([bool(one[0]) for _, one in found])
-        return np.flatnonzero(clear), np.array([int(top[0]) for top, _ in found])[clear]
-
-    def agreeing(self, about: Mapping[Text, str]) -> tuple[IntArray, list[Text]]:
-        """Return the users whose texts have at most one known value, and a text of each with that value."""
-        who, shown = [], []
-        for user, (start, end) in enumerate(pairwise(self.starts.tolist())):
-            known = [text for text in self.texts[start:end] if text in about]
-            if len({about[text] for text in known}) <= 1:
-                who.append(user)
-                shown.append(known[0] if known else self.texts[start])
-        return np.array(who, dtype=np.int64), shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,18 +116,13 @@ class _Vectors:
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Return an attack's entries; raise Skipped if it does not apply."""
-        chosen = name.endswith(_CHOSEN)
+        chosen = name == "vector-attribute-chosen"
         if chosen and isinstance(self.question.mechanism, Identity):
             raise Skipped("there is no noise that other maps would get round")
-        kind = name.removesuffix(_CHOSEN)
-        if kind == "vector-text":
-            found = [self._text(chosen)]
-        elif kind == "vector-linkage":
-            found = [self._linkage()]
-        elif kind == "vector-user":
-            found = [self._user()]
-        elif kind == "vector-member":
-            found = [self._member(chosen)]
+        if name == "vector-text":
+            found = [self._text()]
+        elif name == "vector-member":
+            found = [self._member()]
         else:
             found = [self._attribute(attribute, chosen) for attribute in self._attributes]
         for e in found:
@@ -170,17 +133,13 @@ class _Vectors:
 
     # --- identification
 
-    def _text(self, chosen: bool) -> dict[str, Any]:
+    def _text(self) -> dict[str, Any]:
         who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
         n = len(who)
         if n < 2:
             raise Skipped("fewer than two users' vectors were delivered")
         question = self.question
-        if chosen:
-            question = statistic.for_texts(
-                self._public, self._epsilon, classes=self._classes, among=min(n, len(self._public)), seed=self._seed
-            )
-        evidence = statistic.matching(question, self._seen(question)[who], self._means(question)[who])
+        evidence = log_likelihood_of_means(question.mechanism, self.seen[who], self._drawing(question)[1][who])
         found, auc = scores.matched(evidence), scores.area(evidence)
         return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
             **found.shown,
@@ -205,12 +164,10 @@ class _Vectors:
             question = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
         elif chosen:
             question = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
-        records = self.people.records[who]
-        guesses = statistic.guessed(question, self._seen(question)[who], pool, count, records, seed=self._seed)
+        guesses = statistic.guessed(question, self._seen(question)[who], pool, count)
         rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
         gain = rate.success - share.max()
-        held = f"; users of {records.min()} to {records.max()} records" if records.max() > 1 else ""
-        return self._about(question, f"{attribute}, {count} values; gain {gain:+.3f}{held}") | {
+        return self._about(question, f"{attribute}, {count} values; gain {gain:+.3f}") | {
             "attribute": attribute,
             **rate.shown,
             "texts": len(who),
@@ -221,96 +178,31 @@ class _Vectors:
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """Return the public records to guess by, the attacked users, their values, and the number of values."""
-        labels = self._public_labels
+        labels, who = self._public_labels, np.flatnonzero(np.diff(self.people.starts) == 1)
+        if len(who) < attributes.LEAST:
+            raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(who)}")
+        who = who[np.sort(releases.shuffled(self.target, len(who))[: self.target.limit])]
+        rows = self.people.starts[who]
         if attribute == "label":
-            who, truth = self.people.labelled()
-            chosen = self._some(attribute, who)
-            return Pool(self._public, labels), who[chosen], truth[chosen], self._classes
+            return Pool(self._public, labels), who, self.people.labels[rows], self._classes
         about = attributes.column(self.target, self.ready.held, attribute)
-        who, shown = self.people.agreeing(about)
-        chosen = self._some(attribute, who)
-        found = attributes.collected(about, list(self.ready.public.texts), [shown[user] for user in chosen])
+        found = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in rows])
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
         pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
-        return pool, who[chosen][found.attacked], found.truth, len(found.classes)
-
-    def _some(self, attribute: str, who: IntArray) -> IntArray:
-        """Return which of these users to attack."""
-        if len(who) < attributes.LEAST:
-            raise Skipped(
-                f"{attribute}: {attributes.LEAST} users whose records have one value are needed; there are {len(who)}"
-            )
-        return np.sort(releases.shuffled(self.target, len(who))[: self.target.limit])
-
-    # --- linkage
-
-    def _linkage(self) -> dict[str, Any]:
-        """Link each vector with a second one of the same user, drawn and charged as of another round."""
-        who = np.sort(releases.shuffled(self.target, len(self.seen))[: min(self.target.limit, _LINKED)])
-        if (n := len(who)) < 2:
-            raise Skipped("fewer than two users' vectors were delivered")
-        question, pool = self.question, Pool(self._public, self._public_labels)
-        sizes = np.unique(statistic.nearest_size(self.people.records))
-        means = np.concatenate([statistic.made_users(question, pool, int(r), seed=self._seed)[0] for r in sizes])
-        evidence = linkage.same_user(question.mechanism, means, self.seen[who], self._redrawn(question)[who])
-        found, auc = scores.matched(evidence), scores.area(evidence)
-        most = linkage.bound_of(question.mechanism.guarantee.worst_case(), n)
-        return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}; two releases, each charged") | {
-            **found.shown,
-            "texts": n,
-            "baseline": 1 / n,
-            "bound": most,
-            "bound_counts": most,
-            "auc": auc.success,
-            "auc_error": auc.error,
-        }
+        return pool, who[found.attacked], found.truth, len(found.classes)
 
     # --- membership
 
-    def _member(self, chosen: bool) -> dict[str, Any]:
+    def _member(self) -> dict[str, Any]:
         held = self.ready.held
         inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
         mine, rest, _ = members_and_others(self.target, held, inside)
         question = self.question
-        if chosen:
-            question = statistic.for_members(
-                self._public, self._epsilon, classes=self._classes, crowd=len(self.seen), seed=self._seed
-            )
         embeddings = self.encoder.embed([*mine.texts, *rest.texts])
         known = question.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
-        evidence = embedding_evidence(question.mechanism, self._seen(question), known, question.vectors(*pool[:2]))
-        return self._membership(question, evidence)
-
-    def _user(self) -> dict[str, Any]:
-        """Tell users who took part from others: as many texts of nobody's are dealt out to as many strangers."""
-        if self.people.records.max() == 1:
-            raise Skipped("every user holds one record, of which vector-member says it")
-        strangers = others(self.target, self.ready.held)
-        order = releases.shuffled(self.target, len(self.seen))[: self.target.limit]
-        ends = np.cumsum(self.people.records[order])
-        n = int((ends <= len(strangers)).sum())
-        if n < attributes.LEAST:
-            raise Skipped(f"needs {attributes.LEAST} users, and other texts for as many; there are texts for {n}")
-        rows = np.random.default_rng([self._seed, 18]).permutation(len(strangers))[: ends[n - 1]]
-        picked, question = strangers.take(rows), self.question
-        vectors = question.vectors(self.encoder.embed(picked.texts), picked.labels)
-        means = user_means(vectors, np.concatenate([[0], ends[:n]]))
-        pool = Pool(self._public, self._public_labels)
-        sizes = np.unique(statistic.nearest_size(self.people.records))
-        public = np.concatenate([statistic.made_users(question, pool, int(r), seed=self._seed)[0] for r in sizes])
-        evidence = embedding_evidence(
-            question.mechanism,
-            self.seen,
-            np.concatenate([self._own[order[:n]], means]),
-            public,
-            likelihood=log_likelihood_of_means,
-        )
-        return self._membership(question, evidence)
-
-    def _membership(self, question: VectorQuestion, evidence: FloatArray) -> dict[str, Any]:
-        """Return the scores of evidence (2n,) for n members and n others, in this order."""
+        evidence = embedding_evidence(question.mechanism, self.seen, known, question.vectors(*pool[:2]))
         n = len(evidence) // 2
         members = np.arange(2 * n) < n
         scored = np.arange(2 * n) % 2 == 0
@@ -369,14 +261,6 @@ class _Vectors:
             "note": note,
         }
 
-    @cached_property
-    def _own(self) -> FloatArray:
-        return self._drawing(self.question)[1]
-
-    def _means(self, question: VectorQuestion) -> FloatArray:
-        """Return the true means (u, D): candidates that the adversary knows, one of which a vector comes from."""
-        return self._own if question is self.question else self._drawing(question)[1]
-
     def _drawing(self, question: VectorQuestion) -> tuple[questions.VectorQuestion, FloatArray]:
         """Return what users are asked, and each user's mean (u, D) under it."""
         asked, people = _sent(self.encoder, question), self.people
@@ -384,10 +268,8 @@ class _Vectors:
 
     def _seen(self, question: VectorQuestion) -> FloatArray:
         """Return the releases (u, D), simulated ones for another request."""
-        return self.seen if question is self.question else self._redrawn(question)
-
-    def _redrawn(self, question: VectorQuestion) -> FloatArray:
-        """Return simulated releases (u, D), one more of each user."""
+        if question is self.question:
+            return self.seen
         asked, means = self._drawing(question)
         users, streams = self.people.users, SimulationStreams(self._seed)
         return asked.decode(draw(asked, means, users, np.zeros_like(users), stage=_STAGE, streams=streams))

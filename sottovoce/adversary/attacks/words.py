@@ -30,9 +30,8 @@ from simulations.experiment import BOTH, Arm, text_mechanism
 from simulations.progress import prefixed
 from sottovoce.adversary.attacks import releases, scores
 from sottovoce.adversary.attacks.target import Skipped, Target, each
-from sottovoce.adversary.estimators import beam, context, linkage, tokens
+from sottovoce.adversary.estimators import context, linkage, tokens
 from sottovoce.adversary.estimators.channel import Channel
-from sottovoce.adversary.estimators.ngrams import Trigrams
 from sottovoce.adversary.estimators.sequences import Table
 
 log = logging.getLogger(__name__)
@@ -45,14 +44,11 @@ ATTACKS = {
     "copy": "the released word itself",
     "mask": "what a masked language model puts in the released word's place",
     "context": "the word of largest posterior given the whole text, taken for a chain of words",
-    "context-causal": "the same, by trigrams learned on public text and a beam over the channel",
-    "context-masked": "the same, by a masked language model and Gibbs sampling over the channel",
     "strongest": "whichever of these guesses does best on one half of the texts, measured on the other",
-    "query": "the word that stands most often in a place, of ten releases of the same text",
     "linkage": "which of two releases come from one text",
 }
 #: Attacks that guess words from one release of each text.
-_ONE_RELEASE = ("bayes", "copy", "mask", "context", "context-causal", "context-masked")
+_ONE_RELEASE = ("bayes", "copy", "mask", "context")
 #: Explanation of their table's columns.
 READING = (
     "Tokens that are scored are words of the vocabulary in whose place a word was released. Baseline: always the word "
@@ -66,12 +62,8 @@ READING = (
 _UNKNOWN = 0.1
 #: Assumed share of unknown words in the chain of words, beside public text's own estimate.
 _UNSEEN = 0.01
-#: Candidates of each place, and states of a beam; sweeps of Gibbs sampling.
-_CANDIDATES, _BEAM, _SWEEPS = 96, 64, 3
 #: Most texts that linkage matches: it computes every pair, place by place.
 _LINKED = 250
-#: Releases of each text that `query` counts, with that of the run.
-_QUERIES = 10
 
 
 @dataclass(frozen=True)
@@ -182,10 +174,7 @@ class _Words:
             "copy": self._copy,
             "mask": self._mask,
             "context": self._context,
-            "context-causal": self._causal,
-            "context-masked": self._masked,
             "strongest": self._strongest,
-            "query": self._query,
             "linkage": self._linkage,
         }
         found = kinds[name]()
@@ -229,18 +218,10 @@ class _Words:
         return self._tokens(self._guesses("mask"), alone=False)
 
     def _context(self) -> dict[str, Any]:
-        chain, _, public = self._chain
-        note = f"{len(chain.states):,} words, {len(public):,} public texts"
+        chain, _, texts_read = self._chain
+        note = f"{len(chain.states):,} words, {texts_read:,} public texts"
         # it reads the words around too
         return self._tokens(self._guesses("context"), alone=False) | {"note": note}
-
-    def _causal(self) -> dict[str, Any]:
-        note = f"{_CANDIDATES} candidates, {_BEAM} states"
-        return self._tokens(self._guesses("context-causal"), alone=False) | {"note": note}
-
-    def _masked(self) -> dict[str, Any]:
-        note = f"{_CANDIDATES} candidates, {_SWEEPS} sweeps"
-        return self._tokens(self._guesses("context-masked"), alone=False) | {"note": note}
 
     def _strongest(self) -> dict[str, Any]:
         every: dict[str, IntArray] = {}
@@ -265,8 +246,6 @@ class _Words:
                 "copy": lambda: self.held.released,
                 "mask": self._mask_guesses,
                 "context": lambda: context.guessed(*self._chain[:2], self._alone),
-                "context-causal": self._causal_guesses,
-                "context-masked": self._masked_guesses,
             }
             self._made[name] = made[name]().reshape(self.held.released.shape)
         return self._made[name]
@@ -290,19 +269,6 @@ class _Words:
         with prefixed(f"{self.target.arm.name}: mask: "):
             return self._masked_lm.guesses(self._alone)
 
-    def _causal_guesses(self) -> IntArray:
-        model = Trigrams.fitted(self._chain[2], self._public_prior(_UNSEEN))
-        return self._candidates.best(beam.causal(model, self._candidates, _BEAM), self._channel.size)
-
-    def _masked_guesses(self) -> IntArray:
-        from sottovoce.adversary.estimators.masked_tokens import MaskedPrior
-
-        found, size = self._candidates, self._channel.size
-        begin = found.best(-np.arange(found.words.shape[2], dtype=np.float64) + found.words.shape[2], size)
-        prior = MaskedPrior(self._masked_lm, self._public_prior(_UNSEEN))
-        rng = np.random.default_rng([self.target.seed, 1])
-        return found.best(beam.masked(prior, found, begin, sweeps=_SWEEPS, skip=1, rng=rng), size)
-
     @cached_property
     def _masked_lm(self) -> Any:
         from sottovoce.adversary.estimators.masked_tokens import MaskAttack  # torch: seconds, for these attacks alone
@@ -316,44 +282,15 @@ class _Words:
         return MaskAttack(checkpoint, self.text.vocabulary)
 
     @cached_property
-    def _chain(self) -> tuple[context.Chain, Table, IntArray]:
-        """Return the chain of public texts, the distribution of their released words, and these texts.
+    def _chain(self) -> tuple[context.Chain, Table, int]:
+        """Return the chain of public texts, the distribution of their released words, and the number of these texts.
 
         Each side of a pair is a text: no word of one side comes before the other side.
         """
         channel = Channel(self._channel.text.side, self._channel.seed)
         public = self._sides(padded_word_ids(self.target.split().public.texts, self.text))
         chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
-        return chain, Table.of(channel, chain.states, self._alone), public
-
-    @cached_property
-    def _candidates(self) -> beam.Candidates:
-        chain, table, _ = self._chain
-        return context.candidates(chain, table, self._alone, _CANDIDATES)
-
-    def _query(self) -> dict[str, Any]:
-        if self.text.word.reads:
-            raise Skipped("each of its draws takes a language model")
-        again = [self._drawn(len(self.held.texts), f"attack-query-{i}") for i in range(1, _QUERIES)]
-        guesses = tokens.most_frequent(np.stack([self.held.released, *again]))
-        return self._tokens(guesses, alone=False) | {
-            "bound": tokens.bound(self.text, self._frequencies, releases=_QUERIES),
-            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2 * _QUERIES),
-            "note": f"{_QUERIES} releases of each text, each charged: what asking again gives away",
-        }
-
-    def _drawn(self, n: int, stage: str) -> IntArray:
-        """Return another release of the first n texts, as for another stage, from a separate stream."""
-        held = self.held
-        drawn = texts.draw(
-            self.text,
-            held.texts[:n],
-            held.users[:n],
-            held.records[:n],
-            streams=SimulationStreams(self.target.seed),
-            stage=stage,
-        )
-        return drawn.astype(np.int64)
+        return chain, Table.of(channel, chain.states, self._alone), len(public)
 
     def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:
         """Return the scores of guesses; `alone` is True if each guess reads one released word, so that bounds apply."""
@@ -442,7 +379,16 @@ class _Words:
     def _pairs(self) -> linkage.Evidence:
         """Return released texts and another draw of each, without evidence yet."""
         n = min(len(self.held.texts), _LINKED)
-        again = self._drawn(n, "attack-linkage")
+        held = self.held
+        drawn = texts.draw(
+            self.text,
+            held.texts[:n],
+            held.users[:n],
+            held.records[:n],
+            streams=SimulationStreams(self.target.seed),
+            stage="attack-linkage",
+        )
+        again = drawn.astype(np.int64)
         return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
 
     def _linkage(self) -> dict[str, Any]:

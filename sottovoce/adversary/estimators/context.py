@@ -12,7 +12,7 @@ N + t for words outside public text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from mechanisms.vocabulary import NOTHING
-from sottovoce.adversary.estimators.beam import Candidates
-from sottovoce.adversary.estimators.sequences import LEAST, Table, ends
+from sottovoce.adversary.estimators.sequences import Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -108,44 +107,14 @@ def guessed(chain: Chain, table: Table, released: IntArray) -> IntArray:
     """
     out = np.full(released.shape, NOTHING, dtype=np.int64)
     can = chain.states < table.channel.size
-    for rows, ahead, behind, _ in _read(chain, table, released):
+    for rows, ahead, behind in _read(chain, table, released):
         best = chain.states[can][(ahead * behind)[:, :, can].argmax(axis=2)]
         out[rows] = np.where(released[rows] == NOTHING, NOTHING, best)
     return out
 
 
-def candidates(chain: Chain, table: Table, released: IntArray, count: int) -> Candidates:
-    """Return the likeliest words of each place, as `guessed` ranks them, for a richer model than a chain.
-
-    Args:
-        chain: Chain of words.
-        table: Table of the chain's states and the releases.
-        released: Released words (n, L).
-        count: Number of candidates in each place.
-    """
-    count = min(count, len(chain.states))
-    shape = (*released.shape, count)
-    words, logs, rest = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    for rows, ahead, behind, seen in _read(chain, table, released):
-        posterior = ahead * behind
-        top = np.argpartition(-posterior, count - 1, axis=2)[:, :, :count]
-        top = np.take_along_axis(top, np.argsort(-np.take_along_axis(posterior, top, axis=2), axis=2), axis=2)
-        words[rows] = chain.states[top]
-        with np.errstate(divide="ignore"):
-            logs[rows] = np.log(np.stack([seen(i) for i in range(released.shape[1])], axis=1)[_own(top)])
-            rest[rows] = np.log(np.maximum(behind[_own(top)], np.exp(LEAST)))
-    return Candidates(words, np.maximum(logs, LEAST), rest, ends(released))
-
-
-def _own(top: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    n, length, _ = top.shape
-    return np.arange(n)[:, None, None], np.arange(length)[None, :, None], top
-
-
-def _read(
-    chain: Chain, table: Table, released: IntArray
-) -> Iterator[tuple[slice, FloatArray, FloatArray, Callable[[int], FloatArray]]]:
-    """Yield some rows, their forward and backward weights (n, L, s), and a function to a place's weights (n, s).
+def _read(chain: Chain, table: Table, released: IntArray) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
+    """Yield some rows, and their forward and backward weights (n, L, s).
 
     Each weight is up to a factor of the place. A place without a released word says nothing.
     """
@@ -156,19 +125,15 @@ def _read(
     size = max(1, _ENTRIES // (len(chain.states) * max(1, length)))
     for at in range(0, len(released), size):
         here = columns[at : at + size]
-
-        def seen(i: int, here: IntArray = here) -> FloatArray:
-            return likely[here[:, i]]
-
         ahead = np.empty((len(here), length, len(chain.states)))
         behind = np.ones_like(ahead)
         weights = np.tile(chain.first, (len(here), 1))
         for i in range(length):
-            ahead[:, i] = _scaled(weights * seen(i))
+            ahead[:, i] = _scaled(weights * likely[here[:, i]])
             weights = chain.forward(ahead[:, i])
         for i in reversed(range(1, length)):
-            behind[:, i - 1] = chain.backward(_scaled(behind[:, i] * seen(i)))
-        yield slice(at, at + len(here)), ahead, behind, seen
+            behind[:, i - 1] = chain.backward(_scaled(behind[:, i] * likely[here[:, i]]))
+        yield slice(at, at + len(here)), ahead, behind
 
 
 def _scaled(weights: FloatArray) -> FloatArray:

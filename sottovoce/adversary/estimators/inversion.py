@@ -12,11 +12,9 @@ it learns on all of them.
 - `two_step`: the white-box attack (the same, section 3.2.1, as Du et al. 2023, section 4.4, use it). A linear map leads
   from the vector to a lower layer, here the mean of the input embeddings of a text's tokens. Then the words that come
   nearest to it follow from min over w >= 0 of |target - Σ w_i·e_i|²/2 + λ·Σ w_i.
-- `pool`: the words of the nearest public texts. Each text counts by its posterior probability; without noise the
-  nearest text counts alone.
 
-For a vector that says nothing about a text, `regression` and `pool` rank words by frequency, and so guess like the
-baseline. `two_step` and `nearest` know no such prior, and may do worse.
+For a vector that says nothing about a text, `regression` ranks words by frequency, and so guesses like the baseline.
+`two_step` knows no such prior, and may do worse.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from sottovoce.adversary.estimators.likelihood import posterior
 
 FloatArray = NDArray[Any]
 IntArray = NDArray[np.int64]
@@ -140,44 +136,6 @@ def two_step(
         return score
 
     return fit
-
-
-def pool(mechanism: Any, candidates: FloatArray, words: BoolArray) -> Fit:
-    """Return the attack by nearest public texts.
-
-    Args:
-        mechanism: Mechanism of the releases.
-        candidates: Unit rows (p, m') of the public texts, without noise.
-        words: Words (p, V) of each public text.
-
-    Raises:
-        ValueError: `likelihood.log_likelihood` raises it.
-    """
-
-    def fit(rows: IntArray) -> Score:
-        return lambda seen: posterior(mechanism, seen, candidates[rows]) @ words[rows].astype(np.float64)
-
-    return fit
-
-
-def nearest(candidates: FloatArray, words: BoolArray) -> Fit:
-    """Return the attack of `pool` for vectors without noise: the words of the public text of largest cosine.
-
-    Args:
-        candidates: Vectors (p, k) of the public texts, of any length.
-        words: Words (p, V) of each public text.
-    """
-    unit = candidates / np.linalg.norm(candidates, axis=1, keepdims=True)
-
-    def fit(rows: IntArray) -> Score:
-        return lambda seen: words[rows][(seen @ unit[rows].T).argmax(axis=1)].astype(np.float64)
-
-    return fit
-
-
-def f1(guesses: BoolArray, words: BoolArray) -> float:
-    """Return 2·right/(guessed + true), over all texts together."""
-    return float(2 * (guesses & words).sum() / max(1, guesses.sum() + words.sum()))
 
 
 def _threshold(score: FloatArray, words: BoolArray) -> tuple[float, float]:

@@ -17,17 +17,13 @@ e^(2E) times another's (`bound`).
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
-from mechanisms.identity import Identity
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators.channel import Channel
-from sottovoce.adversary.estimators.likelihood import log_likelihood, log_likelihood_of_means, posterior
 from sottovoce.adversary.estimators.sequences import ends
 
 FloatArray = NDArray[np.float64]
@@ -110,75 +106,9 @@ class Evidence:
         return found
 
 
-def same_source(mechanism: Any, pool: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the evidence that two released embeddings come from one input, (n, k).
-
-    It is that of this module, with public texts, equally likely, in place of words. Without noise it is the inner
-    product.
-
-    Args:
-        mechanism: Mechanism of the releases.
-        pool: Unit rows (p, m') of public texts.
-        first: Releases (n, m').
-        second: Releases (k, m').
-
-    Raises:
-        ValueError: The mechanism's density is not known.
-    """
-    if isinstance(mechanism, Identity):
-        return first @ second.T
-    one, other = (posterior(mechanism, released, pool) for released in (first, second))
-    evidence: FloatArray = np.log(np.maximum(one @ other.T, _LEAST))
-    return evidence
-
-
-def same_user(mechanism: Any, means: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return the evidence that two released user vectors come from one user, (n, k).
-
-    It is that of `same_source`, with the means (p, D) of possible users in place of public texts.
-
-    Args:
-        mechanism: Mechanism of the releases.
-        means: Means (p, D) of users made of public records.
-        first: Releases (n, D).
-        second: Releases (k, D).
-    """
-    if isinstance(mechanism, Identity):
-        return -np.sqrt(np.maximum(((first[:, None] - second[None]) ** 2).sum(axis=2), 0.0))
-    logs = [log_likelihood_of_means(mechanism, released, means) for released in (first, second)]
-    one, other = (np.exp(each - logsumexp(each, axis=1, keepdims=True)) for each in logs)
-    evidence: FloatArray = np.log(np.maximum(one @ other.T, _LEAST))
-    return evidence
-
-
-def text_and_embedding(mechanism: Any, pool: FloatArray, read: FloatArray, released: FloatArray) -> FloatArray:
-    """Return the evidence that a sanitized text and a released embedding come from one input, (n, k).
-
-    The embedding of the sanitized text is taken for the input of the release, and compared with those of public texts.
-
-    Args:
-        mechanism: Mechanism of the embeddings.
-        pool: Unit rows (p, m') of public texts.
-        read: Unit rows (n, m'), by the public encoder and maps, of the sanitized texts.
-        released: Released embeddings (k, m').
-
-    Raises:
-        ValueError: The mechanism's density is not known.
-    """
-    if isinstance(mechanism, Identity):
-        return read @ released.T
-    near = log_likelihood(mechanism, released, read).T
-    evidence: FloatArray = near - logsumexp(log_likelihood(mechanism, released, pool), axis=1)[None]
-    return evidence
-
-
 def bound(text: TextMechanism, candidates: int) -> float:
     """Return the largest probability, by the theorem, of finding the one release among several candidates."""
-    return bound_of(text.guarantee.worst_case(), candidates)
-
-
-def bound_of(loss: float, candidates: int) -> float:
-    """Return the same for releases whose loss is at most `loss`."""
+    loss = text.guarantee.worst_case()
     return 1.0 if loss == math.inf else 1 / (1 + (candidates - 1) * math.exp(-2 * min(loss, 350.0)))
 
 

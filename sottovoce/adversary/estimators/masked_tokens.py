@@ -77,25 +77,6 @@ class MaskAttack:
             out[rows[found], places[found]] = self.words[logits.argmax(axis=1)]
         return out
 
-    def log_probs(self, texts: IntArray, place: int) -> tuple[IntArray, FloatArray]:
-        """Return log-probabilities of words in a masked place of texts.
-
-        Args:
-            texts: Texts (n, L), each with a word in `place`.
-            place: Place to mask.
-
-        Returns:
-            The rows (r,) in which the model can read that far, and log-probabilities (r, w) of `words` there. They are
-            given the other words of the text, and that the word is one of `words`.
-        """
-        rows = np.arange(len(texts))
-        read = list(self._masked(texts, rows, np.full(len(texts), place)))
-        if not read:
-            return np.zeros(0, dtype=np.int64), np.zeros((0, len(self.words)))
-        found, logits = np.concatenate([each for each, _ in read]), np.concatenate([each for _, each in read])
-        logs: FloatArray = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        return found, logs
-
     def _masked(self, texts: IntArray, rows: IntArray, places: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yield some of (rows, places), by number, and the logits of `words` with that place masked.
 
@@ -124,30 +105,3 @@ class MaskAttack:
         with memory_said():
             logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
             return logits[:, self._columns].double().cpu().numpy()
-
-
-class MaskedPrior:
-    """The same model as a prior over all words (`adversary.estimators.beam.Masked`).
-
-    Args:
-        model: Mask-token inference.
-        share: Frequencies (V + 1,) of words. They are the prior of words that are no single piece of the model; the
-            other words share the rest.
-    """
-
-    def __init__(self, model: MaskAttack, share: FloatArray) -> None:
-        self._model = model
-        self._column = np.full(len(share), -1)
-        self._column[model.words] = np.arange(len(model.words))
-        with np.errstate(divide="ignore"):
-            self._share = np.log(share / share.sum())
-            self._known = np.log(share[model.words].sum() / share.sum())
-
-    def log_probs(self, texts: IntArray, place: int, words: IntArray) -> FloatArray:
-        """Return log-probabilities: see `adversary.estimators.beam.Masked`."""
-        out = self._share[words]
-        rows, logs = self._model.log_probs(texts, place)
-        column = self._column[words[rows]]
-        read = np.take_along_axis(logs, np.maximum(column, 0), axis=1) + self._known
-        out[rows] = np.where(column >= 0, read, out[rows])
-        return out

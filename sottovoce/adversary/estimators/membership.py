@@ -4,8 +4,6 @@ The adversary knows a record, text and label, has the model, and queries it. All
 look trained on:
 
 - *confidence* in the record's own label (Yeom et al. 2018);
-- *entropy* of the output (Shokri et al. 2017), and *modified entropy*, which counts certainty in the wrong label
-  against membership (Song and Mittal 2021, "Systematic evaluation of privacy risks of machine learning models");
 - *confidence beside drops*: the mean confidence in the record and in copies of it without some random words. A model
   that remembers a text is sure of similar texts, and the mean reduces chance (Du et al. 2023, section 4.3, drop tokens
   at random, as Wei and Zou 2019 augment texts, without saying more);
@@ -72,25 +70,6 @@ def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text
     if not kept.any():
         kept[rng.integers(len(words))] = True
     return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
-
-
-def entropy(log_p: FloatArray) -> FloatArray:
-    """Return Σ p·log p of the output (n, K): the negative entropy."""
-    found: FloatArray = (np.exp(log_p) * log_p).sum(axis=1)
-    return found
-
-
-def modified_entropy(log_p: FloatArray, labels: IntArray) -> FloatArray:
-    """Return (1 - p_y)·log p_y + Σ_{k≠y} p_k·log(1 - p_k): the negative modified entropy of Song and Mittal."""
-    p = np.exp(log_p)
-    rows = np.arange(len(labels))
-    others = np.ones_like(p, dtype=bool)
-    others[rows, labels] = False
-    rest = np.where(others, p, 0.0)
-    # 1 - p_k is the sum of the others, which does not cancel if p_k is nearly 1
-    without = np.log(np.maximum(p.sum(axis=1, keepdims=True) - p, _LEAST))
-    found: FloatArray = rest.sum(axis=1) * log_p[rows, labels] + (rest * without).sum(axis=1)
-    return found
 
 
 def threshold(evidence: FloatArray, members: BoolArray) -> float:

@@ -18,8 +18,6 @@ FloatArray = NDArray[np.float64]
 
 #: Coordinates of a user vector, in units of honest standard deviations, at which liars are tried.
 STEPS = (1.2, 1.35, 1.5, 1.8, 2.2, 2.5, 3.0)
-#: Ascents of a direction to the worst one, and the step of a coordinate in which a gradient is measured.
-ASCENTS, STEP = 15, 0.15
 
 
 def points(mechanism: PrivUnit, direction: FloatArray, count: int, seed: int) -> NDArray[np.signedinteger]:
@@ -102,40 +100,19 @@ def strongest(
 
 
 def worst_direction(
-    harm: Callable[[FloatArray], float],
-    starts: Sequence[FloatArray],
-    honest: FloatArray,
-    reach: float,
-    *,
-    ascents: int = ASCENTS,
+    harm: Callable[[FloatArray], float], directions: Sequence[FloatArray], honest: FloatArray, reach: float
 ) -> FloatArray:
-    """Return the unit vector (D,) along which liars do most harm, of several, after gradient ascent from each.
+    """Return the unit vector (D,) along which liars do most harm, of several directions.
 
     A test of second moments sees liars by how far they move the mean in honest standard deviations. So shifts of the
     mean by `reach` of these are compared, all as visible as each other.
 
     Args:
-        harm: Function from a shift (D,) of the mean to the harm that it does; smooth if there are ascents.
-        starts: Vectors (D,) to begin at.
+        harm: Function from a shift (D,) of the mean to the harm that it does.
+        directions: Vectors (D,).
         honest: Second moment (D, D) of honest reports.
         reach: Length of the shift, in standard deviations of honest reports before debiasing.
-        ascents: Ascents from each start; each measures the harm D + 1 times.
     """
-    values, vectors = np.linalg.eigh(honest)
-    root = vectors * np.sqrt(values) @ vectors.T
-    steps, best = STEP * np.eye(len(root)), (-np.inf, starts[0])
-    for start in starts:
-        at = _unit(np.linalg.solve(root, start))
-        for _ in range(ascents):
-            now = harm(reach * root @ at)
-            gradient = np.array([harm(reach * root @ (at + step)) - now for step in steps])
-            if not gradient.any():
-                break
-            at = _unit(at + 4 * STEP * _unit(gradient))
-        best = max(best, (harm(reach * root @ at), root @ at), key=lambda found: found[0])
-    return _unit(best[1])
-
-
-def _unit(x: FloatArray) -> FloatArray:
-    unit: FloatArray = x / np.linalg.norm(x)
-    return unit
+    shifts = [x / np.sqrt(x @ np.linalg.solve(honest, x)) for x in directions]
+    worst: FloatArray = max(shifts, key=lambda shift: harm(reach * shift))
+    return worst / np.linalg.norm(worst)

@@ -17,7 +17,6 @@ largest weighted overlap of words with any release.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,9 +43,8 @@ def embedding_evidence(
     public: FloatArray,
     *,
     labels: tuple[FloatArray, IntArray, IntArray] | None = None,
-    likelihood: Callable[[Any, FloatArray, FloatArray], FloatArray] = log_likelihood,
 ) -> FloatArray:
-    """Return the evidence (C,) for records, or for users' means, among decoded releases.
+    """Return the evidence (C,) for records among decoded releases.
 
     For a mechanism that passes rows through, it is minus the least distance.
 
@@ -57,7 +55,6 @@ def embedding_evidence(
         public: Unit rows (P, m') of public records.
         labels: log Pr[y_i | label] of each release and label (n, K), the records' labels (C,) and the public ones'
             (P,). None to ignore labels.
-        likelihood: Log-density of releases; `log_likelihood_of_means` if records and public are means of users.
 
     Raises:
         ValueError: The mechanism's density is not known.
@@ -69,7 +66,7 @@ def embedding_evidence(
         if isinstance(mechanism, Identity):
             pieces.append(-_distances(z[piece], records).min(axis=0))
             continue
-        found, background = (likelihood(mechanism, z[piece], known) for known in (records, public))
+        found, background = (log_likelihood(mechanism, z[piece], known) for known in (records, public))
         if labels is not None:
             law, own, others = labels
             found, background = found + law[piece][:, own], background + law[piece][:, others]

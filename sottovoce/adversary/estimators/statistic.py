@@ -6,7 +6,7 @@ public texts, is the best guess under that prior.
 
 An honest server wants means: it uses principal components of public text, simplex codes, and the best cap for means. A
 client answers any other request under the same ε. So the adversary may choose the maps, the codes and the cap for its
-own goal (`for_texts`, `for_members`, `for_value`, `for_label`). It chooses by simulation of releases on public text.
+own goal (`for_value`, `for_label`). It chooses by simulation of releases on public text.
 For a label of two values, the choice is constant features and a cap of half the sphere. This is randomized response,
 and attains the bound of ε.
 """
@@ -21,27 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, logsumexp
 
-from mechanisms.identity import Identity
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import project, statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.training.statistic_head import simplex_codes
 from sottovoce.adversary.estimators.chosen import PENALTIES, Matrices, telling
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
-from sottovoce.adversary.estimators.presence import embedding_evidence
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-#: Numbers of features to try, and masses of the cap; a mass and ε determine the cap's probability.
-_FEATURES = (16, 64, 128)
+#: Masses of the cap to try; a mass and ε determine the cap's probability.
 _MASSES = (0.5, 0.1, 0.02, 0.004, 0.0008, 0.00016)
-#: Least public rows for each feature; records, and labels, that a request is tried on.
-_ROWS_PER_FEATURE, _TRIED, _LABELS = 4, 200, 4000
-#: Most candidates of a posterior, and candidates that are made of several records each.
-_POOL, _MADE = 24_000, 2_000
-#: Numbers of records for which candidates are made; a user of another number is compared with the nearest.
-_RECORDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
+#: Records, and labels, that a request is tried on.
+_TRIED, _LABELS = 200, 4000
+#: Most candidates of a posterior.
+_POOL = 24_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,136 +90,25 @@ class Pool:
         return embeddings[rows], of, of if self.values is None else self.values[:at_most][rows]
 
 
-def guessed(
-    question: VectorQuestion,
-    released: FloatArray,
-    pool: Pool,
-    values: int,
-    records: IntArray | None = None,
-    *,
-    seed: int = 0,
-) -> IntArray:
-    """Return the likeliest value behind each release, (n,).
+def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: int) -> IntArray:
+    """Return the likeliest value behind each release of a user of one record, (n,).
 
     Args:
         question: Request of the releases.
         released: Releases (n, D).
         pool: Public records.
         values: Number of values.
-        records: Number (n,) of records of each user; None if all have one.
-        seed: Seed of candidates with several records.
     """
-    sizes = np.ones(len(released), np.int64) if records is None else nearest_size(records)
-    guesses = np.empty(len(released), np.int64)
-    for size in np.unique(sizes):
-        mine = sizes == size
-        means, of = made_users(question, pool, int(size), seed=seed)
-        evidence = log_likelihood_of_means(question.mechanism, released[mine], means)
-        if size > 1 and isinstance(question.mechanism, Identity):  # the nearest of made users says less than several
-            evidence = -0.5 * (evidence / np.median(evidence.max(axis=1))) ** 2
-        # a release is in few caps; their shares of a value's records count
-        found = np.full((int(mine.sum()), values), -np.inf)
-        for value in np.unique(of):
-            found[:, value] = logsumexp(evidence[:, of == value], axis=1)
-        guesses[mine] = found.argmax(axis=1)
-    return guesses
-
-
-def nearest_size(records: IntArray) -> IntArray:
-    """Return the number of records, of those for which candidates are made, that is nearest to each number (n,)."""
-    found: IntArray = _RECORDS[np.abs(np.asarray(records)[:, None] - _RECORDS).argmin(axis=1)]
-    return found
-
-
-def made_users(question: VectorQuestion, pool: Pool, records: int, *, seed: int) -> tuple[FloatArray, IntArray]:
-    """Return the means (q, D) of possible users with that many public records, and their values (q,).
-
-    A user's records agree in an attribute. Labels differ within a user, whose value is the most frequent one; users
-    with two such labels are left out. A record of unknown label gets each label with equal probability.
-    """
-    if records == 1:
-        embeddings, labels, of = pool.candidates(len(question.codes))
-        return question.vectors(embeddings, labels), of
-    rng = np.random.default_rng([seed, 17, records])
-    rows = rng.integers(len(pool.embeddings), size=(_MADE, records))
-    if pool.values is not None:
-        order = np.argsort(pool.values, kind="stable")
-        ends = np.searchsorted(pool.values[order], pool.values[rows[:, 0]], side="right")
-        starts = np.searchsorted(pool.values[order], pool.values[rows[:, 0]], side="left")
-        rows = order[rng.integers(starts[:, None], ends[:, None], size=rows.shape)]
-    labels = pool.labels[rows]
-    labels = np.where(labels < 0, rng.integers(len(question.codes), size=rows.shape), labels)
-    of, clear = most_frequent(labels) if pool.values is None else (pool.values[rows[:, 0]], np.ones(_MADE, bool))
-    vectors = question.vectors(pool.embeddings[rows[clear].ravel()], labels[clear].ravel())
-    return vectors.reshape(-1, records, vectors.shape[1]).mean(axis=1), of[clear]
-
-
-def most_frequent(labels: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-    """Return the most frequent label of each row (n, r), and which rows have only one such label."""
-    counts = (labels[:, :, None] == np.arange(labels.max(initial=0) + 1)).sum(axis=1)
-    top = counts.max(axis=1, keepdims=True)
-    return counts.argmax(axis=1), (counts == top).sum(axis=1) == 1
-
-
-def matching(question: VectorQuestion, released: FloatArray, means: FloatArray) -> FloatArray:
-    """Return log-likelihoods (n, p) of releases (n, D) under known means (p, D) of a user's vectors."""
-    return log_likelihood_of_means(question.mechanism, released, means)
+    embeddings, labels, of = pool.candidates(len(question.codes))
+    evidence = log_likelihood_of_means(question.mechanism, released, question.vectors(embeddings, labels))
+    # a release is in few caps; their shares of a value's records count
+    found = np.full((len(released), values), -np.inf)
+    for value in np.unique(of):
+        found[:, value] = logsumexp(evidence[:, of == value], axis=1)
+    return found.argmax(axis=1)
 
 
 # --- requests of a malicious server
-
-
-def for_texts(embeddings: NDArray[Any], epsilon: float, *, classes: int, among: int, seed: int) -> VectorQuestion:
-    """Return the request that separates known texts and labels best.
-
-    It uses whitened public text, for which the caps of different texts overlap least.
-
-    Args:
-        embeddings: Embeddings of public texts.
-        epsilon: ε of the releases.
-        classes: K.
-        among: Number of known texts.
-        seed: Seed of all random choices.
-    """
-    rng = np.random.default_rng([seed, 12])
-    rows = rng.permutation(len(embeddings))[:among]
-    labels = rng.integers(classes, size=len(rows))
-
-    def success(question: VectorQuestion) -> float:
-        vectors = question.vectors(embeddings[rows], labels)
-        evidence = matching(question, question.drawn(vectors, seed=seed, stage="attack-choice"), vectors)
-        best = evidence == evidence.max(axis=1, keepdims=True)
-        return float((np.diagonal(best) / best.sum(axis=1)).mean())
-
-    return _best(_options(_whitened(embeddings), simplex_codes(classes), epsilon), success)
-
-
-def for_members(embeddings: NDArray[Any], epsilon: float, *, classes: int, crowd: int, seed: int) -> VectorQuestion:
-    """Return the request that reveals best whether a known record is among the vectors of a crowd.
-
-    Args:
-        embeddings: Embeddings of public texts.
-        epsilon: ε of the releases.
-        classes: K.
-        crowd: Number of vectors.
-        seed: Seed of all random choices.
-    """
-    rng = np.random.default_rng([seed, 13])
-    order = rng.permutation(len(embeddings))
-    members, others = order[: len(order) // 2], order[len(order) // 2 :]
-    labels = rng.integers(classes, size=len(embeddings))
-    present = np.resize(members, crowd)
-    members, others = members[:_TRIED], others[:_TRIED]
-
-    def success(question: VectorQuestion) -> float:
-        z = question.drawn(question.vectors(embeddings[present], labels[present]), seed=seed, stage="attack-choice")
-        known = question.vectors(embeddings[np.r_[members, others]], labels[np.r_[members, others]])
-        population = question.vectors(embeddings[others], labels[others])
-        evidence = embedding_evidence(question.mechanism, z, known, population)
-        inside, outside = evidence[: len(members), None], evidence[None, len(members) :]
-        return float((inside > outside).mean() + 0.5 * (inside == outside).mean())
-
-    return _best(_options(_whitened(embeddings), simplex_codes(classes), epsilon), success)
 
 
 def for_value(pool: Pool, values: int, epsilon: float, *, classes: int, seed: int) -> VectorQuestion:
@@ -297,15 +181,3 @@ def _options(maps: Iterable[Matrices], codes: NDArray[np.float32], epsilon: floa
 def _best(options: Iterable[VectorQuestion], success: Callable[[VectorQuestion], float]) -> VectorQuestion:
     tried: Sequence[tuple[float, VectorQuestion]] = [(success(question), question) for question in options]
     return max(tried, key=lambda one: one[0])[1]
-
-
-def _whitened(embeddings: NDArray[Any]) -> list[Matrices]:
-    h = np.asarray(embeddings, np.float64)
-    mean = h.mean(axis=0)
-    variances, directions = np.linalg.eigh(np.cov(h - mean, rowvar=False))
-    order = np.argsort(-variances)
-    most = min(h.shape[1], max(2, len(h) // _ROWS_PER_FEATURE))
-    sizes = sorted({min(d, most) for d in _FEATURES})
-    scaled = directions[:, order] / np.sqrt(np.maximum(variances[order], 1e-6 * variances.max()))
-    scaled /= np.linalg.norm(scaled, axis=0).max()
-    return [(mean.astype(np.float32), scaled[:, :d].astype(np.float32)) for d in sizes]

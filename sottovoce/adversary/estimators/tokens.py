@@ -186,18 +186,6 @@ def guessed(released: IntArray, guesses: IntArray) -> IntArray:
 # --- bounds of the theorem
 
 
-def most_frequent(draws: IntArray) -> IntArray:
-    """Return the most frequent word of each place over several releases of the same texts, (n, L).
-
-    Of several such words, it is the one that was released first; NOTHING if no release has a word.
-
-    Args:
-        draws: Releases (k, n, L) of n texts.
-    """
-    times = np.stack([np.where(one == NOTHING, 0, (draws == one).sum(axis=0)) for one in draws])
-    return np.take_along_axis(draws, times.argmax(axis=0)[None], axis=0)[0]
-
-
 def bound(text: TextMechanism, frequencies: FloatArray, *, releases: int = 1) -> float:
     """Return the largest success of any guess from one released word that the theorem allows.
 

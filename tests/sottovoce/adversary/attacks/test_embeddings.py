@@ -8,7 +8,6 @@ import json
 import math
 import shutil
 import sqlite3
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -29,9 +28,8 @@ from simulations.run.journal import UNFINISHED
 from simulations.run.run import run
 from sottovoce.adversary.attacks import attributes as attack_attributes
 from sottovoce.adversary.attacks import embeddings as attack_embeddings
-from sottovoce.adversary.attacks import run as attack
 from sottovoce.adversary.attacks import scores
-from sottovoce.adversary.estimators import allowed, attributes, chosen, inversion, likelihood, linkage, tokens
+from sottovoce.adversary.estimators import allowed, attributes, chosen, inversion, likelihood, tokens
 from sottovoce.cli.main import main
 from tests.support.studies import in_process
 
@@ -147,7 +145,6 @@ def attacks(words, table, x, mechanism=None):
     made = {
         "regression": [inversion.regression(public, words[:600], p) for p in inversion.PENALTIES],
         "two step": [inversion.two_step(public, lower, table, every, 1e-2, s) for s in inversion.SPARSITIES],
-        "nearest": [inversion.nearest(x[:600], words[:600])],
     }
     return {name: inversion.guessed(fits, public, words[:600], x[600:], seed=1) for name, fits in made.items()}
 
@@ -158,29 +155,11 @@ def test_words_are_found_in_embeddings_that_nothing_hides_and_not_in_noise(bags)
     plain = scores.words(np.tile(inversion.most_frequent(words[:600]), (300, 1)), truth, beyond)
     for name, guesses in attacks(words, table, x).items():
         found = scores.words(guesses, truth, beyond)
-        assert found.f1.success > (1.3 if name == "nearest" else 2) * plain.f1.success, name
+        assert found.f1.success > 2 * plain.f1.success, name
     noise = np.random.default_rng(3).normal(size=x.shape)
     for name, guesses in attacks(words, table, noise).items():
         found = scores.words(guesses, truth, beyond)
         assert found.f1.success <= plain.f1.success + SIGMAS * math.hypot(found.f1.error, plain.f1.error), name
-
-
-def test_nearer_noise_inverts_more_and_never_beyond_the_theorem(bags):
-    words, _, x = bags
-    points = (x @ np.random.default_rng(4).normal(size=(48, 8))) / 1.0
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    found = []
-    for epsilon in (0.2, 4.0, 40.0):
-        mechanism = Purkayastha(8, epsilon)
-        z = released(mechanism, points)
-        fits = [inversion.pool(mechanism, points[:600], words[:600])]
-        guesses = inversion.guessed(fits, z[None, :600], words[:600], z[600:], seed=1)
-        rate = scores.words(guesses, words[600:], np.zeros(300, dtype=np.int64))
-        most = allowed.f1(allowed.curve(mechanism), words[600:].mean(axis=0))
-        assert rate.f1.success <= most + SIGMAS * rate.f1.error
-        found.append(rate.f1)
-    assert all(b.success > a.success for a, b in pairwise(found))
-    assert found[2].success > found[0].success + 3 * math.hypot(found[0].error, found[2].error)
 
 
 def test_thresholds_and_scores_by_hand():
@@ -266,24 +245,6 @@ def test_a_column_of_a_file_is_an_attribute(tmp_path):
         attack_attributes.column(study, None, "kin")
 
 
-# --- linkage
-
-
-def test_a_larger_epsilon_links_more_releases_and_never_beyond_the_theorem():
-    x, pool = sphere(60, 6, 1), sphere(400, 6, 2)
-    rates = []
-    for mechanism in (Purkayastha(6, 0.0), Purkayastha(6, 6.0), Purkayastha(6, 60.0)):
-        evidence = linkage.same_source(mechanism, pool, released(mechanism, x), released(mechanism, x, stage="again"))
-        rate = scores.matched(evidence)
-        assert rate.success <= allowed.guess(allowed.curve(mechanism, 2), np.full(60, 1 / 60)) + SIGMAS * rate.error
-        rates.append(rate.success)
-    assert rates[0] < 0.1 and rates[0] < rates[1] < rates[2]
-    exact = linkage.text_and_embedding(Identity("embedding", 6), pool, x, x)
-    assert scores.matched(exact).success == 1.0
-    near = linkage.text_and_embedding(Purkayastha(6, 8.0), pool, x, released(Purkayastha(6, 8.0), x))
-    assert scores.matched(near).success > 0.1
-
-
 # --- the command, on a run folder
 
 
@@ -292,7 +253,6 @@ ARMS = {
     "purkayastha": {"embedding": {"mechanism": "purkayastha", "epsilon": 8.0, "dim": 8}},
     "laplace": {"embedding": {"mechanism": "planar-laplace", "epsilon": 0.1, "dim": 8}},
 }
-NAMES = tuple(attack_embeddings.ATTACKS)
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +313,7 @@ def options(*names):
 
 
 def test_a_run_under_attack(finished, capsys):
-    arms, names = ("no noise", "laplace"), NAMES[:-1]  # all but linkage-channels
+    arms, names = ("no noise", "laplace"), tuple(attack_embeddings.ATTACKS)
     chosen = [word for name in arms for word in ("--arm", name)]
     assert main(["attack", str(finished), "--json", *chosen, *options(*names)]) == 0
     out, err = capsys.readouterr()
@@ -362,7 +322,7 @@ def test_a_run_under_attack(finished, capsys):
     assert "80 released embeddings of stage train" in err
     entries = {(e["arm"], e["attack"]): e for e in results["entries"]}
     bare = attack_embeddings.UNPROTECTED
-    assert set(entries) == {(arm, name) for arm in arms for name in names} | {(bare, name) for name in names[:4]}
+    assert set(entries) == {(arm, name) for arm in arms for name in names} | {(bare, name) for name in names[:3]}
     for e in entries.values():
         assert 0 <= e["baseline"] <= 1 and 0 <= e["success"] <= e["bound"] + SIGMAS * e["error"]
     full, hidden = entries[bare, "inversion"], entries["laplace", "inversion"]
@@ -373,12 +333,10 @@ def test_a_run_under_attack(finished, capsys):
     assert genre["attribute"] == "genre" and set(genre["by_value"]) <= set(GENRES)
     assert genre["gain"] == pytest.approx((genre["success"] - genre["baseline"]) / (1 - genre["baseline"]))
     assert hidden["success"] <= hidden["bound"] + SIGMAS * math.sqrt(hidden["bound"] / 80) and hidden["bound"] < 0.4
-    assert entries["no noise", "linkage-stages"]["success"] == 1.0
-    assert entries["laplace", "linkage-stages"]["success"] < 0.1
     assert "| no mechanism, full width | inversion |" in (finished / "attacks.md").read_text()
     drawn = {path.name for path in finished.glob("*.png")}
-    assert {"attacks-inversion.png", "attacks-attributes.png", "attacks-linkage.png"} <= drawn
-    assert main(["attack", str(finished), "--attack", "inversion-pool", "--arm", "laplace", "--limit", "40"]) == 0
+    assert {"attacks-inversion.png", "attacks-attributes.png"} <= drawn
+    assert main(["attack", str(finished), "--attack", "inversion", "--arm", "laplace", "--limit", "40"]) == 0
     assert {path.name for path in finished.glob("attacks-*.png")} == {"attacks-inversion.png"}
 
 
@@ -386,7 +344,6 @@ def test_a_run_under_attack(finished, capsys):
     ("given", "said"),
     [
         (["--attack", "attribute-static", "--attribute", "gender"], "the built-in corpus has none of that name"),
-        (["--attack", "linkage-channels"], "--attack linkage-channels: applies to none of the arms"),
         (["--attack", "bayes"], "--attack bayes: applies to none of the arms"),
         (["--attack", "attribute-static", "--limit", "20"], "30 attacked ones of the same values, are needed"),
         (["--attack", "attribute-static", "--attribute", "author"], "are needed; there are 400 and 0"),
@@ -425,21 +382,3 @@ def test_a_run_of_another_versions_samplers_says_so(finished, tmp_path, capsys):
     assert out == "" and len(complaint) == 1 and "by a version of Sottovoce with other samplers" in complaint[0]
     ledger = next(run.glob("nodes/*/ledger-purkayastha.sqlite"))
     assert main(["budget", "ladder", "--ledger", str(ledger)]) == 0  # the charges are what they were
-
-
-@pytest.mark.slow
-def test_a_sanitized_text_and_an_embedding_are_linked_where_nothing_hides_them(shared, tmp_path):
-    """As users of text-then-embeddings would send them if one user sent both."""
-    identity = {"mechanism": "identity", "dim": 8}
-    arms = {
-        "no noise": {"text": {"mechanism": "identity", "tokens": 32, "length": "kept"}, "embedding": identity},
-        "random words": {"text": {"mechanism": "random", "tokens": 32}, "embedding": identity},
-    }
-    arms = {name: {"reference": True, **about} for name, about in arms.items()}
-    (tmp_path / "run").mkdir()
-    out = made(shared, tmp_path / "run", arms, training={"protocol": "text-then-embeddings", "epochs": 1})
-    found = attack.run(attack.Attack(out, ("linkage-channels",)))
-    clear, hidden = (next(e for e in found["entries"] if e["arm"] == name) for name in arms)
-    assert clear["success"] > 0.5 and clear["auc"] > 0.8 and clear["stage"] == "train-embedding"
-    assert hidden["success"] <= 1 / 40 + SIGMAS * math.sqrt(1 / 40 / 40)
-    assert abs(hidden["auc"] - 0.5) <= SIGMAS * hidden["auc_error"]

@@ -42,8 +42,7 @@ from tests.support.studies import experiment as made_up
 from tests.support.tiny_models import WORDS, tiny_bert
 
 MADE_UP_CLASSES = 2
-_TOLD = ("confidence", "entropy", "drops")
-THRESHOLDS = [name for name in attack_membership.ATTACKS if name.rsplit("-", 1)[1] in _TOLD]
+THRESHOLDS = ("membership-confidence", "membership-drops")
 IDENTITY = {"mechanism": "identity", "dim": 4}
 PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 2.0, "dim": 4}
 
@@ -200,8 +199,8 @@ def test_releases_under_encoders_that_a_run_has_trained(shared, tmp_path):
         ),
         tmp_path / "run",
     )
-    found = attack(Attack(folder, ("vector-text", "linkage-stages"), attributes=("label",)))["entries"]
-    assert [(e["attack"], e["stage"]) for e in found] == [("linkage-stages", "test"), ("vector-text", "train-2")]
+    found = attack(Attack(folder, ("vector-text", "attribute-adaptive"), attributes=("label",)))["entries"]
+    assert [(e["attack"], e["stage"]) for e in found] == [("attribute-adaptive", "test"), ("vector-text", "train-2")]
     vectors = found[1]
     assert vectors["texts"] == USERS // 2 and vectors["baseline"] + 3 * vectors["error"] < vectors["success"]
     assert vectors["success"] <= vectors["bound"] + 5 * 0.5 / math.sqrt(USERS / 2)

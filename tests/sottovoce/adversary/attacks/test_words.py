@@ -338,3 +338,17 @@ def test_one_text_is_one_observation():
     assert found.success == pytest.approx(3 / 5)
     assert found.error == pytest.approx(math.sqrt((1 - 6 / 5) ** 2 + (1 - 3 / 5) ** 2 + (1 - 6 / 5) ** 2) / 5)
     assert scores.frequencies(truth, where, SIZE)[[1, 2, 3, 4]].tolist() == [0.2, 0.2, 0.2, 0.4]
+
+
+def test_the_best_of_many_is_chosen_on_other_texts_than_it_is_measured_on():
+    """Forty guesses by chance, right in half of 400 words: the largest success of each forty is above 1/2 by more
+    than 5 standard errors (of the mean of 50 runs), and where they are chosen on the other half it is not."""
+    rng, truth, where = np.random.default_rng(0), np.zeros((200, 2), dtype=int), np.ones((200, 2), dtype=bool)
+    chance = [{str(i): rng.integers(2, size=(200, 2)) for i in range(40)} for _ in range(50)]
+    largest = [max((each == truth).mean() for each in guesses.values()) for guesses in chance]
+    fair = [(scores.chosen_by_the_other_half(guesses, truth, where)[0] == truth).mean() for guesses in chance]
+    error = 0.025 / np.sqrt(50)
+    assert np.mean(largest) > 0.5 + 5 * error and abs(np.mean(fair) - 0.5) < 5 * error
+    better = chance[0] | {"good": np.where(rng.random((200, 2)) < 0.8, 0, 1)}
+    guesses, chosen = scores.chosen_by_the_other_half(better, truth, where)
+    assert chosen == ("good", "good") and (guesses == better["good"]).all()
