@@ -49,7 +49,7 @@ def command(
     Exit with code 1 if a claim is violated.
     The table has a lower bound of ε beside each claimed ε.
 
-    NAME: a mechanism of the catalogue, length, text, client, client-timing or shuffler; or an external mechanism, by
+    NAME: a mechanism of the catalogue, length, text, client or shuffler; or an external mechanism, by
     its package's name for it or as package.module:Class. --verify runs the command that the file names, or --command:
     exit code 0 if new draws confirm it, 1 if they do not.
     """

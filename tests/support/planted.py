@@ -116,20 +116,6 @@ def words(padded: bool) -> Draws:
     return draws
 
 
-#: Seconds, as the clock of a test has them: what an answer takes is added.
-CLOCK = [0.0]
-
-
-def slow(faster: float) -> Draws:
-    """Randomized response at ε = 1 whose answers take a time, at the first label a share of it."""
-
-    def draws(x: str, n: int) -> list[str]:
-        CLOCK[0] += (faster if x == LABELS[0] else 1.0) * 1e-3 * float(RNG.gamma(20, 1 / 20)) * n
-        return randomized_response(1.0)(x, n)
-
-    return draws
-
-
 _LABEL = {"epsilon": 1.0, "inputs": LABELS, "releases": "category"}
 _NUMBER = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0}}
 _TWO = {"epsilon": 1.0, "inputs": {"low": 0.0, "high": 1.0, "size": 2}, "releases": "vector"}
@@ -147,7 +133,6 @@ SOUND: dict[str, tuple[Draws, dict[str, Any]]] = {
     "step": (sgd(False), {"mu": 0.5, "releases": "vector"} | _STEP),
     "shuffler": (shuffled(True), {"releases": "sequence"} | _BITS),
     "text": (words(True), {"releases": "text"} | _TEXT),
-    "time": (slow(1.0), {"time": True} | _LABEL),
 }
 FAULTS: dict[str, tuple[Draws, dict[str, Any]]] = {
     "noise at two thirds": (laplace(2 / 3), _NUMBER),
@@ -160,7 +145,6 @@ FAULTS: dict[str, tuple[Draws, dict[str, Any]]] = {
     "length": (words(False), {"releases": "text"} | _TEXT),
     "order": (shuffled(False), {"releases": "sequence"} | _BITS),
     "clipped after summing": (sgd(True), {"mu": 0.5, "releases": "vector"} | _STEP),
-    "time": (slow(0.5), {"time": True} | _LABEL),
 }
 
 

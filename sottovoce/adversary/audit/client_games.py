@@ -38,11 +38,8 @@ from server.training.statistic_head import simplex_codes
 from simulations.shuffler.shuffle import shuffle
 from sottovoce.adversary.audit import clients as audit_clients
 from sottovoce.adversary.audit import games as audit_games
-from sottovoce.adversary.audit.catalogue_games import NAME as CATALOGUE
-from sottovoce.adversary.audit.catalogue_games import catalogue_games
 from sottovoce.adversary.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from sottovoce.adversary.audit.games import Game, PairClaim, claim, streams
-from sottovoce.adversary.audit.stream_games import stream_games
 from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, learned, looked_at, part
 
 FloatArray = NDArray[np.float64]
@@ -536,8 +533,6 @@ PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client-label": client_label_games,
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
-    "client-streams": stream_games,
-    CATALOGUE: catalogue_games,
     DEVICE: device_games,
     "shuffler": lambda clients, delta: shuffler_games(delta),
 }

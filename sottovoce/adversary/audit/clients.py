@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
 from numpy.typing import NDArray
 
 from client.app import answer
@@ -106,37 +105,33 @@ def few_words() -> Vocabulary:
     return words(4)
 
 
-def request(channel: str, *, stage: str = "train", louder: float = 1.0, arm: str = ARM) -> Request:
+def request(channel: str, *, stage: str = "train", arm: str = ARM) -> Request:
     """Return the request of a channel. "embedding" includes the label, and "label" includes a text.
 
     Args:
         channel: Name of the channel.
         stage: Name of the stage.
-        louder: Factor of every ε.
         arm: Name of the arm; "" for a device.
     """
 
-    def asked(spec: dict[str, Any]) -> dict[str, Any]:
-        return spec | {"epsilon": spec["epsilon"] * louder}
-
     def text() -> Question:
         vocabulary = few_words()
-        return TextQuestion(asked(TEXT) | {"vocabulary": vocabulary.identity}, classes=MANY, vocabulary=vocabulary)
+        return TextQuestion(TEXT | {"vocabulary": vocabulary.identity}, classes=MANY, vocabulary=vocabulary)
 
     def answer() -> Question:  # the model's first class is the first axis, its second class the opposite one
         head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
         head[0][0, :2] = 1.0, -1.0
-        return AnswerQuestion(asked(ANSWER), projection=maps, head=head)
+        return AnswerQuestion(ANSWER, projection=maps, head=head)
 
     maps = Projection(ENCODER, np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32))
     makers: dict[type[Question], Callable[[], tuple[Question, ...]]] = {
         TextQuestion: lambda: (text(),),
-        LabelQuestion: lambda: (text(), LabelQuestion(asked(RARE), classes=MANY)),
-        VectorQuestion: lambda: (VectorQuestion(asked(STATISTIC), projection=maps, codes=simplex_codes(2)),),
+        LabelQuestion: lambda: (text(), LabelQuestion(RARE, classes=MANY)),
+        VectorQuestion: lambda: (VectorQuestion(STATISTIC, projection=maps, codes=simplex_codes(2)),),
         AnswerQuestion: lambda: (answer(),),
         EmbeddingQuestion: lambda: (
-            EmbeddingQuestion(asked(EMBEDDING), projection=maps, classes=CLASSES),
-            LabelQuestion(asked(LABEL), classes=CLASSES),
+            EmbeddingQuestion(EMBEDDING, projection=maps, classes=CLASSES),
+            LabelQuestion(LABEL, classes=CLASSES),
         ),
     }
     return Request(arm=arm, stage=stage, split="train", minimum_users=0, questions=makers[QUESTIONS[channel]]())
@@ -181,9 +176,9 @@ class Clients:
         """Return the arm's name; "" for a device."""
         return "" if self.deployed else ARM
 
-    def request(self, channel: str, *, stage: str = "train", louder: float = 1.0) -> Request:
+    def request(self, channel: str, *, stage: str = "train") -> Request:
         """Return the request of a channel to these nodes: see `request`."""
-        return request(channel, stage=stage, louder=louder, arm=self.arm)
+        return request(channel, stage=stage, arm=self.arm)
 
     def write(
         self,
@@ -195,9 +190,8 @@ class Clients:
         labels: IntArray | None = None,
         embeddings: NDArray[np.float32] | None = None,
         seed: int,
-        delta: float = 0.0,
     ) -> None:
-        """Write a node whose users agree to everything, at their policy's δ.
+        """Write a node whose users agree to everything.
 
         Args:
             name: Name of the node.
@@ -207,7 +201,6 @@ class Clients:
             labels: Labels (n,), if any.
             embeddings: Embeddings (n, WIDTH), if any.
             seed: Seed of a simulated node.
-            delta: δ of the policy.
         """
         folder, installed = self.folder / name, self.folder / "words"
         if not installed.exists():
@@ -215,9 +208,7 @@ class Clients:
         known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
         write_shard(folder, "train", users, records, texts, labels, **known)
         shown = tuple(f"{exposed}: what the audit measures is the rest" for exposed in EXPOSURES)
-        everything = Policy(
-            **{channel: math.inf for channel in CHANNELS}, total=_TOTAL, delta=delta, accept_unprotected=shown
-        )
+        everything = Policy(**{channel: math.inf for channel in CHANNELS}, total=_TOTAL, accept_unprotected=shown)
         if self.deployed:
             seals = {"seal": self._keys[1], "shuffler_seal": self._shuffler[1]}
             write_node(folder, vocabulary=installed.resolve(), policy=everything, **seals)
@@ -230,7 +221,11 @@ class Clients:
         Raises:
             UserError: It does not answer, or a sealed row does not open.
         """
-        record = record_from_bytes(record_to_bytes(self.answer(name, lambda: request_to_record(asked))))
+        try:
+            content = answer(request_to_record(asked), load_node(self.folder / name))
+        except Exception as error:  # of any type: nothing left the node, so there is nothing to measure
+            raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
+        record = record_from_bytes(record_to_bytes(content))
         if self.deployed:
             device, about = load_node(self.folder / name).device_key, request_identity(request_to_record(asked))
             sealed = open_envelope(sealed_from_record(record), about, self._shuffler[0], public_of(device))
@@ -242,21 +237,6 @@ class Clients:
             reply = reply_from_record(record)
         self.answered.append((name, reply))
         return reply
-
-    def answer(self, name: str, content: Callable[[], RecordDict]) -> RecordDict:
-        """Return the message of a node, as it leaves the node.
-
-        Args:
-            name: Name of the node.
-            content: Function that makes the request's content.
-
-        Raises:
-            UserError: It does not answer.
-        """
-        try:
-            return answer(content(), load_node(self.folder / name))
-        except Exception as error:  # of any type: nothing left the node, so there is nothing to measure
-            raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
 
     def charged(self) -> Charged:
         """Check the ledgers for all replies.
@@ -312,9 +292,3 @@ def values_of(reply: Reply, channel: str) -> NDArray[Any]:
     values: NDArray[Any]
     (values,) = release.payload.values()
     return values
-
-
-def rows_of(reply: Reply, channel: str, users: IntArray, records: IntArray) -> NDArray[Any]:
-    """Return the releases of users (n,) and records (n,) on a channel, (n, ...); each must be in the reply."""
-    place = {pair: i for i, pair in enumerate(zip(reply.users.tolist(), reply.records.tolist(), strict=True))}
-    return values_of(reply, channel)[[place[pair] for pair in zip(users.tolist(), records.tolist(), strict=True)]]

@@ -31,7 +31,6 @@ from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit
 from sottovoce.adversary.audit.measure import results as results_of
 from sottovoce.adversary.audit.plugin import games_of
 from sottovoce.adversary.audit.plugin import names as mechanisms
-from sottovoce.adversary.audit.timing import TIMING, Timed, pairs_of, timed
 from sottovoce.adversary.estimators import audit as adversary
 
 #: Most draws of each input: all draws of a game are in memory at once.
@@ -40,7 +39,7 @@ _MOST_DRAWS = 2_000_000
 
 def names() -> tuple[str, ...]:
     """Return the names that can be audited."""
-    return (*mechanisms(), *PARTS, TIMING)
+    return (*mechanisms(), *PARTS)
 
 
 def check(audit: Audit) -> None:
@@ -81,21 +80,16 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
     check(audit)
     games: list[Game] = []
     clients: dict[str, Clients] = {}
-    times: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="sottovoce-audit-") as folder:
         for name in dict.fromkeys(audit.mechanisms or names()):
-            if name == TIMING:
-                times = timed(Clients(Path(folder) / name, deployed=True), pairs_of(audit.draws), audit.seed)
-                continue
             if name not in PARTS:
                 games += games_of(name, audit.delta)
                 continue
             clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
             games += PARTS[name](clients[name], audit.delta)
-        figures = max(1, tests(games) + sum(each.promised for each in times))
-        findings = measure(games, audit, family=family * tests(games) / figures)
+        findings = measure(games, audit, family=family)
         ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
-    entries = [entry(finding) for finding in findings] + [each.entry(family / figures) for each in times]
+    entries = [entry(finding) for finding in findings]
     for name, charged in ledgers.items():
         entries.append(
             {
@@ -107,7 +101,7 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
                 "verdict": NOT_FOUND if charged.releases == charged.charges else VIOLATED,
             }
         )
-    return results_of(audit, entries, family=family, figures=figures)
+    return results_of(audit, entries, family=family, figures=tests(games))
 
 
 def audit(

@@ -409,43 +409,19 @@ def _looked_up(b: NDArray[np.float32], i: int, j: int, table: FloatArray) -> Flo
     return table[b[:, i].astype(np.int64), b[:, j].astype(np.int64)]
 
 
-def part(columns: slice, fit: Fit, *, whole: bool = False) -> Fit:
+def part(columns: slice, fit: Fit) -> Fit:
     """Return a score of some columns of outputs (n, k) alone.
 
     Args:
         columns: Columns to use.
         fit: Function that learns the score.
-        whole: Whether to convert the columns to whole numbers.
     """
-
-    def of(outputs: Outputs) -> Outputs:
-        return outputs[:, columns].astype(np.int64) if whole else outputs[:, columns]
 
     def fitted(first: Outputs, second: Outputs) -> Score:
-        score = fit(of(first), of(second))
-        return lambda outputs: score(of(outputs))
+        score = fit(first[:, columns], second[:, columns])
+        return lambda outputs: score(outputs[:, columns])
 
     return fitted
-
-
-def alike(step: float) -> Fit:
-    """Return a linear score (Fisher's) of the relation of two vectors.
-
-    Its features are, for each coordinate, the product, the product of magnitudes, and whether both have the same code.
-
-    Args:
-        step: Step of the quantizer.
-
-    Returns:
-        A score of outputs (n, 2k), one vector behind the other.
-    """
-
-    def features(outputs: Outputs) -> FloatArray:
-        one, other = np.split(np.asarray(outputs, dtype=np.float64), 2, axis=1)
-        same = np.rint(one / step) == np.rint(other / step)
-        return np.hstack([one * other, np.abs(one * other), same])
-
-    return lambda first, second: _fisher(first, second, features)
 
 
 #: Most outputs of each input that boosting learns on.

@@ -1,4 +1,4 @@
-"""Learned scores of draws of two inputs, beside those of `adversary.estimators.audit`: trees, neighbours, a network.
+"""Learned scores of draws of two inputs, beside those of `adversary.estimators.audit`: boosted trees, frequencies.
 
 Each is a frozen value that can be saved and read again (`stated`, `score_of`), so that a reader can check the test
 itself. A score maps rows of features (n, f) to scores (n,); a high score speaks for the first input.
@@ -6,20 +6,18 @@ itself. A score maps rows of features (n, f) to scores (n,); a high score speaks
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from sottovoce.adversary.estimators.audit import Fit, Linear, Outputs, Score, Table, as_rows, learned
 
 FloatArray = NDArray[np.float64]
 
-#: Most outputs of each input for learning trees and networks, and as reference for neighbours.
-_LEARNT, _REFERENCE = 8192, 4096
+#: Most outputs of each input for learning trees.
+_LEARNT = 8192
 #: Number of bins for a tree's feature.
 _BINS = 32
 
@@ -110,99 +108,6 @@ def _tree(
     return asked, leaf
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbours:
-    """Score by nearest neighbours: the log-ratio of both inputs' shares among a row's k nearest examples.
-
-    Args:
-        examples: Examples (m, f).
-        firsts: Number of examples of the first input, which come first.
-        scale: Scale of each feature.
-        k: Number of neighbours.
-    """
-
-    examples: FloatArray
-    firsts: int
-    scale: FloatArray
-    k: int
-
-    def __call__(self, outputs: Outputs) -> FloatArray:
-        """Return the scores (n,) of outputs."""
-        _, near = cKDTree(self.examples / self.scale).query(as_rows(outputs) / self.scale, k=self.k)
-        own = (near.reshape(len(outputs), -1) < self.firsts).sum(axis=1)
-        ratio: FloatArray = np.log((own + 0.5) / (self.k - own + 0.5))
-        return ratio
-
-
-def neighbours(k: int = 32) -> Fit:
-    """Return a score by k neighbours among at most 4,096 examples of each input."""
-
-    def fit(first: Outputs, second: Outputs) -> Score:
-        one, other = as_rows(first[:_REFERENCE]), as_rows(second[:_REFERENCE])
-        both = np.vstack([one, other])
-        return Neighbours(both, len(one), _spread(both), min(k, len(both)))
-
-    return fit
-
-
-@dataclass(frozen=True, eq=False)
-class Network:
-    """Network with a hidden layer of hyperbolic tangents.
-
-    Args:
-        shift: Subtracted from features.
-        scale: Divides features.
-        hidden: Weights (f, h).
-        offsets: Offsets (h,).
-        out: Weights (h,).
-    """
-
-    shift: FloatArray
-    scale: FloatArray
-    hidden: FloatArray
-    offsets: FloatArray
-    out: FloatArray
-
-    def __call__(self, outputs: Outputs) -> FloatArray:
-        """Return the scores (n,) of outputs."""
-        z = np.clip((as_rows(outputs) - self.shift) / self.scale, -8, 8)
-        score: FloatArray = np.tanh(z @ self.hidden + self.offsets) @ self.out
-        return score
-
-
-#: Hidden units of a network, number of its steps, and step length.
-_WIDTH, _STEPS, _LENGTH = 16, 150, 0.05
-
-
-def network() -> Fit:
-    """Return a score that learns a network on at most 8,192 outputs of each input, by Adam on all of them at once.
-
-    Source: Kingma and Ba 2015.
-    """
-
-    def fit(first: Outputs, second: Outputs) -> Score:
-        x = np.vstack([as_rows(first[:_LEARNT]), as_rows(second[:_LEARNT])])
-        truth = np.repeat([1.0, 0.0], [len(first[:_LEARNT]), len(second[:_LEARNT])])
-        shift, scale = np.median(x, axis=0), _spread(x)
-        z = np.clip((x - shift) / scale, -8, 8)
-        rng = np.random.default_rng(0)  # this start affects only how well the network learns
-        inputs = x.shape[1]
-        weights = [rng.normal(size=(inputs, _WIDTH)) / np.sqrt(inputs), rng.normal(size=_WIDTH), np.zeros(_WIDTH)]
-        first_moments, second_moments = ([np.zeros_like(w) for w in weights] for _ in range(2))
-        for step in range(1, _STEPS + 1):
-            h = np.tanh(z @ weights[0] + weights[1])
-            rest = (truth - 1 / (1 + np.exp(-h @ weights[2]))) / len(x)
-            back = rest[:, None] * weights[2] * (1 - h * h)
-            for i, gradient in enumerate((z.T @ back, back.sum(axis=0), h.T @ rest)):
-                first_moments[i] = 0.9 * first_moments[i] + 0.1 * gradient
-                second_moments[i] = 0.999 * second_moments[i] + 0.001 * gradient**2
-                slope = first_moments[i] / (1 - 0.9**step)
-                weights[i] = weights[i] + _LENGTH * slope / (np.sqrt(second_moments[i] / (1 - 0.999**step)) + 1e-12)
-        return Network(shift, scale, *weights)
-
-    return fit
-
-
 def frequencies(first: Outputs, second: Outputs) -> Score:
     """Learn a score from the frequency of each outcome; if most outcomes occur once, the score is 0."""
     if len(np.unique(first, axis=0)) > len(first) / 2:
@@ -210,17 +115,7 @@ def frequencies(first: Outputs, second: Outputs) -> Score:
     return learned(first, second)
 
 
-def _spread(x: FloatArray) -> FloatArray:
-    """Return the typical deviation of each feature, robust to outliers; 1 for a constant feature."""
-    low, high = np.quantile(x, [0.1, 0.9], axis=0)
-    spread = (high - low) / 2.5
-    wide = np.where(spread > 0, spread, x.std(axis=0))
-    return np.where(wide > 0, wide, 1.0)
-
-
 # --- saving and reading scores
-
-_KINDS: dict[str, Callable[..., Any]] = {"trees": Trees, "neighbours": Neighbours, "network": Network}
 
 
 def stated(score: Score) -> dict[str, Any]:
@@ -233,9 +128,14 @@ def stated(score: Score) -> dict[str, Any]:
         return {"kind": "table", "values": [[_listed(key), value] for key, value in score.values.items()]}
     if isinstance(score, Linear) and score.features is as_rows:
         return {"kind": "linear", "axis": score.axis.tolist()}
-    for name, kind in _KINDS.items():
-        if type(score) is kind:
-            return {"kind": name} | {key: _plain(value) for key, value in vars(score).items()}
+    if isinstance(score, Trees):
+        cuts = np.clip(score.cuts, -1.7e308, 1.7e308)
+        return {
+            "kind": "trees",
+            "columns": score.columns.tolist(),
+            "cuts": cuts.tolist(),
+            "leaves": score.leaves.tolist(),
+        }
     raise TypeError(f"{type(score).__name__} cannot be written down")
 
 
@@ -253,26 +153,11 @@ def score_of(written: dict[str, Any]) -> Score:
         return Table({tuple(key) if isinstance(key, list) else key: value for key, value in values["values"]})
     if kind == "linear":
         return Linear(np.array(values["axis"], dtype=np.float64))
-    if kind not in _KINDS:
+    if kind != "trees":
         raise ValueError(f"unknown score {kind!r}")
-    return _KINDS[kind](**{key: _array(key, value) for key, value in values.items()})  # type: ignore[no-any-return]
+    columns = np.array(values["columns"], dtype=np.int64)
+    return Trees(columns, np.array(values["cuts"], dtype=np.float64), np.array(values["leaves"], dtype=np.float64))
 
 
 def _listed(key: Any) -> Any:
     return list(key) if isinstance(key, tuple) else key
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_plain(row) for row in value] if value.ndim > 1 else [_finite(v) for v in value.tolist()]
-    return value
-
-
-def _finite(value: float) -> float:
-    return min(max(value, -1.7e308), 1.7e308)
-
-
-def _array(key: str, value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return np.array(value, dtype=np.int64 if key == "columns" else np.float64)

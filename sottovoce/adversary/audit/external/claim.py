@@ -20,7 +20,7 @@ from simulations.errors import UserError
 from sottovoce.adversary.audit.games import PairClaim
 from sottovoce.adversary.audit.games import claim as claim_of_pair
 
-METRICS = ("discrete", "euclidean", "hamming")
+METRICS = ("discrete", "euclidean")
 NEIGHBOURS = ("any", "replace", "add-remove")
 KINDS = ("number", "vector", "category", "sequence", "text")
 #: Value in place of pairs: the audit requests each pair from the program.
@@ -45,16 +45,11 @@ class Claim:
         neighbours: "any" two inputs (local privacy), or lists that differ in one record: "replace" it, or "add-remove".
         pairs: Neighbouring inputs in place of a space: a list of pairs, or a function from a number to a pair. For a
             program it is "asked": the program receives {"pair": number} and answers {"pair": [x, x']}.
-        metric: Factor of epsilon or mu: "discrete" 1, "euclidean" the distance, "hamming" the number of places that
-            differ.
+        metric: Factor of epsilon or mu: "discrete" 1, "euclidean" the distance.
         places: If `inputs` is a list, vectors of its values, which the metric then measures.
         releases: Form of a draw: a "number", a "vector" of one length, a "category" (a word or a number that names
             something), a "sequence" of categories, or a "text". None (null) in its place means that nothing was
             released.
-        time: Whether the claim also covers the time of an answer; each draw is then a separate request.
-        density: Function of an input and draws that returns the log-density of each draw, up to a constant of all
-            inputs. For a program it is true: the program receives {"input": x, "outputs": [draws]} and answers
-            {"log_density": [numbers]}. Its ratio is one more score; the audit does not trust it.
         name: Name of the mechanism.
         version: Version of the mechanism.
 
@@ -71,8 +66,6 @@ class Claim:
     metric: str = "discrete"
     places: Sequence[Sequence[float]] | None = None
     releases: str = "number"
-    time: bool = False
-    density: bool | Callable[[Any, Any], Any] = False
     name: str = "mechanism"
     version: str = ""
 
@@ -92,11 +85,9 @@ class Claim:
                 raise UserError(f"claim: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if (self.inputs is None) == (isinstance(self.pairs, Sequence) and not self.pairs):
             raise UserError("claim: states inputs or pairs, one of them")
-        for name, kind in (("time", bool), ("name", str), ("version", str)):
-            if not isinstance(getattr(self, name), kind):
-                raise UserError(f"claim: {name} must be a {kind.__name__}, got {getattr(self, name)!r}")
-        if not (isinstance(self.density, bool) or callable(self.density)):
-            raise UserError(f"claim: density must be a bool, or a function, got {self.density!r}")
+        for name in ("name", "version"):
+            if not isinstance(getattr(self, name), str):
+                raise UserError(f"claim: {name} must be a str, got {getattr(self, name)!r}")
         if isinstance(self.pairs, str) and self.pairs != ASKED:
             raise UserError(f"claim: pairs must be a list of pairs, or {ASKED!r}")
         if self.places is not None:
@@ -135,7 +126,6 @@ class Claim:
         defaults = {field.name: field.default for field in fields(self)}
         if callable(self.pairs):
             found["pairs"] = ASKED
-        found["density"] = bool(self.density)
         return {key: value for key, value in found.items() if value != defaults[key]}
 
     def distance(self, x: Any, other: Any) -> float:
@@ -146,10 +136,6 @@ class Claim:
         """
         if self.metric == "discrete":
             return float(key_of(x) != key_of(other))
-        if self.metric == "hamming":
-            if not isinstance(x, list | tuple) or not isinstance(other, list | tuple) or len(x) != len(other):
-                raise UserError("claim: the hamming metric is one of lists of one length")
-            return float(sum(key_of(a) != key_of(b) for a, b in zip(x, other, strict=True)))
         return float(np.linalg.norm(self._place(x) - self._place(other)))
 
     def _place(self, x: Any) -> Any:

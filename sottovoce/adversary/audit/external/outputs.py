@@ -4,8 +4,7 @@ A row's first number identifies the draw: 52 bits of a hash, the same for the sa
 
 - the value of a number, and the exponent of its lowest bit, by which floating-point noise may reveal an input;
 - the length of a sequence, its items and their places;
-- whether anything was released at all;
-- the time of the answer.
+- whether anything was released at all.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
-from sottovoce.adversary.estimators.audit import Fit, Linear, Outputs, Score, known, learned
-from sottovoce.adversary.estimators.classifiers import frequencies, neighbours, network, score_of, stated, trees
+from sottovoce.adversary.estimators.audit import Fit, Outputs, Score, learned
+from sottovoce.adversary.estimators.classifiers import frequencies, score_of, stated, trees
 
 FloatArray = NDArray[np.float64]
 
@@ -32,8 +31,6 @@ _BUCKETS, _PLACES = 16, 3
 _REMEMBERED = 100_000
 #: Coordinates of a vector whose lowest bits are features.
 _GRIDS = 16
-#: Most numbers of a draw for a search of neighbours.
-_NEAR = 6
 
 
 @dataclass
@@ -49,12 +46,11 @@ class Reader:
     size: int | None = None
     _names: dict[tuple[type, Any], float] = field(default_factory=dict)
 
-    def rows(self, draws: Any, times: Sequence[float] | None = None) -> FloatArray:
+    def rows(self, draws: Any) -> FloatArray:
         """Return rows (n, 1 + f) of n draws.
 
         Args:
             draws: List of draws.
-            times: Seconds of each draw, if they are tested.
 
         Raises:
             UserError: A draw does not have the claimed form.
@@ -63,14 +59,10 @@ class Reader:
             raise UserError(f"{self.claim.name}: draws must be a list, got {type(draws).__name__}")
         kind = self.claim.releases
         if kind in ("number", "vector"):
-            found = self._numbers(draws)
-        elif kind == "category":
-            found = np.array([[self._name(self._category(draw)), draw is None] for draw in draws], dtype=np.float64)
-        else:
-            found = np.array([self._sequence(draw) for draw in draws], dtype=np.float64)
-        if times is not None:
-            found = np.column_stack([found, np.log(np.maximum(times, 1e-9))])
-        return found
+            return self._numbers(draws)
+        if kind == "category":
+            return np.array([[self._name(self._category(draw)), draw is None] for draw in draws], dtype=np.float64)
+        return np.array([self._sequence(draw) for draw in draws], dtype=np.float64)
 
     def beside(self, draws: FloatArray, others: FloatArray) -> FloatArray:
         """Return rows of draws beside rows of others: both, differences, products, and whether they are equal."""
@@ -219,18 +211,10 @@ def named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool =
 
 #: Fast tests for a search over many pairs: frequencies of draws, and a linear score.
 QUICK: tuple[Fit, ...] = (named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned))
+#: Boosted trees of all features.
+TREES = named("trees", (1, None), trees())
 
 
-#: For draws with a stated density: its ratio, in the last column.
-DENSITY = named("density", (-1, None), known(Linear(np.ones(1))))
-
-
-def strong(reader: Reader) -> tuple[Fit, ...]:
+def strong(claim: Claim) -> tuple[Fit, ...]:
     """Return all tests for the pair that is tested."""
-    density = (DENSITY,) if reader.claim.density else ()
-    if reader.claim.releases == "category" and not reader.claim.time:
-        return (*QUICK, *density)
-    fits = (*QUICK, *density, named("trees", (1, None), trees()), named("network", (1, None), network()))
-    if reader.size is None or reader.size > _NEAR:
-        return fits
-    return (*fits, named("neighbours", (2, 2 + reader.size), neighbours()))
+    return QUICK if claim.releases == "category" else (*QUICK, TREES)

@@ -26,8 +26,7 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
     """Return the games of a pair: a draw, one beside a known draw at its first input, and one that is requested alone.
 
     The second game finds repeated noise. If each request has its own randomness, the known draw says nothing, and the
-    claim is the same. The third has few draws, each a request. Claims about time have the first game only, of draws
-    alone.
+    claim is the same. The third has few draws, each a request.
     """
     claim = drawer.source.claim
     made = Game(
@@ -37,11 +36,9 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
         worst=np.inf if claim.epsilon is None else claim.epsilon,
         theorem=claim.of_pair(*pair, claim.at),
         draw=_drawn(drawer, pair, DRAW),
-        fits=strong(drawer.reader),
+        fits=strong(claim),
         gaussian=claim.mu is not None,
     )
-    if claim.time:
-        return [made]
     others = ((BESIDE, 0.25), (ALONE, 0.0))
     return [made, *(replace(made, about=what, draw=_drawn(drawer, pair, what), share=share) for what, share in others)]
 
@@ -63,5 +60,5 @@ def rows_of(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, 
     found = drawer.both(*pair, n, alone=what == ALONE)
     if what != BESIDE:
         return found
-    known = drawer.both(pair[0], pair[0], n)  # their log-ratio of densities, if there is one, is 0
+    known = drawer.both(pair[0], pair[0], n)
     return drawer.reader.beside(found[0], known[0]), drawer.reader.beside(found[1], known[1])

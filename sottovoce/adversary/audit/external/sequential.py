@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.outputs import DENSITY, Part, named
+from sottovoce.adversary.audit.external.outputs import QUICK, TREES, Part, named
 from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
 from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.estimators.audit import Fit, learned
 from sottovoce.adversary.estimators.betting import Bet, Expert, together
-from sottovoce.adversary.estimators.classifiers import frequencies, trees
+from sottovoce.adversary.estimators.classifiers import frequencies
 
 log = logging.getLogger(__name__)
 
@@ -140,12 +140,11 @@ def _bets(
         wealth: Wealth that is not bet here, and wealth that is.
         process: The process, to be extended.
     """
-    claim = drawer.source.claim
-    points = points_of(claim, pair)
-    alone = [Expert(fit, points) for fit in _alone(claim)]
-    joint = [] if claim.time else [Expert(fit, points) for fit in _JOINT]
+    points = points_of(drawer.source.claim, pair)
+    alone = [Expert(fit, points) for fit in _ALONE]
+    joint = [Expert(fit, points) for fit in _JOINT]
     before = pool.kept(pair)
-    if len(before[0]) and not claim.density:  # draws of a search have no density
+    if len(before[0]):
         mixed = drawer.rng.permutation(2 * len(before[0]))
         rows, sides = np.concatenate(before)[mixed], np.repeat([0, 1], len(before[0]))[mixed]
         for expert in alone:
@@ -183,19 +182,11 @@ def beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: Fl
     return drawer.reader.beside(rows, known[place % len(known)])
 
 
-def _alone(claim: Claim) -> tuple[Fit, ...]:
-    """Return the scores of a draw by itself."""
-    return (
-        named("frequencies", (0, 1), frequencies, whole=True),
-        named("linear", (1, None), learned),
-        named("trees", (1, None), trees()),
-        *((DENSITY,) if claim.density else ()),
-    )
-
-
+#: Scores of a draw by itself.
+_ALONE: tuple[Fit, ...] = (*QUICK, TREES)
 #: Scores of a draw beside a known one.
 _JOINT: tuple[Fit, ...] = (
     named("linear", (1, None), learned),
-    named("trees", (1, None), trees()),
+    TREES,
     named("equal", (-1, None), frequencies, whole=True),
 )

@@ -4,8 +4,7 @@ A program's first line is its claim, an object of the fields of `adversary.audit
 each line that it receives with one line:
 
 - {"input": x, "draws": n, "seed": s} with {"draws": [n draws]};
-- {"pair": number}, if its claim has pairs "asked", with {"pair": [x, x']};
-- {"input": x, "outputs": [draws]}, if its claim has a density, with {"log_density": [numbers]}.
+- {"pair": number}, if its claim has pairs "asked", with {"pair": [x, x']}.
 
 The seed differs each time, for programs that use one. A program may answer {"error": "why"}. It ends when its standard
 input ends.
@@ -22,7 +21,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -44,9 +42,6 @@ class Source(Protocol):
 
     def pair(self, number: int) -> Any:
         """Return a pair of neighbouring inputs, if the claim names none."""
-
-    def log_density(self, x: Any, draws: Any) -> Any:
-        """Return the log-density of draws at an input, if the claim states that it is known."""
 
 
 class Function:
@@ -76,12 +71,6 @@ class Function:
         if not callable(self.claim.pairs):
             raise UserError(f"{self.claim.name}: of a function, pairs are a list or a function of a number")
         return self.claim.pairs(number)
-
-    def log_density(self, x: Any, draws: Any) -> Any:
-        """Return the log-density of draws at an input."""
-        if not callable(self.claim.density):
-            raise UserError(f"{self.claim.name}: of a function, density is a function of an input and draws")
-        return self.claim.density(x, draws)
 
 
 #: Longest wait for an answer, in seconds.
@@ -149,11 +138,6 @@ class Program:
     def pair(self, number: int) -> Any:
         """Return a pair of neighbouring inputs."""
         return self._ask({"pair": number}, "a pair of inputs").get("pair")
-
-    def log_density(self, x: Any, draws: Any) -> Any:
-        """Return the log-density of draws at an input."""
-        asked = {"input": x, "outputs": draws}
-        return self._ask(asked, f"the density of {len(draws):,} draws at the input {shown(x)}").get("log_density")
 
     def _ask(self, asked: dict[str, Any], what: str) -> dict[str, Any]:
         self._asked.put((key_of(asked) + "\n").encode())
@@ -228,10 +212,3 @@ def shown(x: Any, length: int = 60) -> str:
     """Return an input as text of at most `length` characters."""
     text = json.dumps(json.loads(key_of(x)), ensure_ascii=False)
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def timed(source: Source, x: Any, seed: int) -> tuple[Any, float]:
-    """Return one draw, and the seconds of its answer."""
-    began = time.perf_counter()
-    draws = source.draws(x, 1, seed)
-    return draws, time.perf_counter() - began

@@ -11,7 +11,6 @@ import pytest
 from mechanisms.privunit import PrivUnit
 from mechanisms.streams import SeededUniforms
 from mechanisms.words.santext import SanText
-from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.games import words, worst_pair
 from sottovoce.adversary.audit.run import audit
@@ -73,29 +72,3 @@ def test_a_bound_of_mu_is_close_and_below_and_of_nothing_it_is_nothing() -> None
         assert low < adversary.lower_mu(adversary.scores(first, second, adversary.learned), 1e-4) < high
     same = rng.normal(0, 1, (2, 4000, 1))
     assert adversary.lower_mu(adversary.scores(*same, adversary.learned), 1e-4) == 0
-
-
-SIGNS = np.where(np.arange(10) % 2, -1.0, 1.0)
-
-
-def sharp(x: float, n: int) -> list[list[float]]:
-    """Ten numbers with noise each, of opposite signs in turn."""
-    return np.rint((x * SIGNS + planted.RNG.laplace(0, 10.0, (n, 10))) * 2**10).tolist()
-
-
-def test_where_a_density_is_said_its_ratio_is_one_more_score_and_its_word_is_not_taken() -> None:
-    def density(x: float, draws: Any) -> Any:
-        return -np.abs(np.array(draws) / 2**10 - x * SIGNS).sum(axis=1) / 10
-
-    given = {"epsilon": 1.0, "pairs": [[0.0, 1.0]], "releases": "vector"}
-    said = audit(sharp, Claim(**given, density=density), draws=16_000)["entries"][0]
-    assert said["verdict"] == "no violation found" and 0 < said["measured"] < 1
-    lied = audit(
-        planted.FAULTS["label at two thirds"][0],
-        Claim.of(planted.FAULTS["label at two thirds"][1] | {"density": lambda x, draws: np.zeros(len(draws))}),
-        draws=40_000,
-    )
-    assert lied["violated"]
-    for bad in (True, lambda x, draws: [0.0], lambda x, draws: [float("nan")] * len(draws)):
-        with pytest.raises(UserError, match="density"):
-            audit(sharp, Claim(**given, density=bad), draws=16_000)

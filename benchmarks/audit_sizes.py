@@ -1,7 +1,7 @@
 """Table of the smallest faults that the audit finds: faults of each kind, planted in ever smaller sizes.
 
-    python -m sottovoce.adversary.audit.sizes             # default draws of `sottovoce audit`
-    python -m sottovoce.adversary.audit.sizes 2000000     # most draws of `sottovoce audit`
+    python -m benchmarks.audit_sizes             # default draws of `sottovoce audit`
+    python -m benchmarks.audit_sizes 2000000     # most draws of `sottovoce audit`
 
 A fault is planted only in the sampler, for the time of one game. A size counts as found if the game alarms at the
 confidence of each figure in a whole audit, on one seed. Near the smallest size, another seed may decide otherwise.
@@ -24,7 +24,6 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
-from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
@@ -34,7 +33,6 @@ from sottovoce.adversary.audit import run as audit
 from sottovoce.adversary.audit.clients import Clients
 from sottovoce.adversary.audit.games import Game
 from sottovoce.adversary.audit.plugin import games_of
-from sottovoce.adversary.audit.stream_games import stream_games
 
 #: Most figures of a whole audit: each has its share of the family's rate.
 FIGURES = 400
@@ -109,42 +107,6 @@ def _clear(kind: Any, where: Callable[[NDArray[Any]], NDArray[np.bool_]] | None 
     return plant
 
 
-def _shared(**ignored: Any) -> Callable[[float], Any]:
-    """Return a fault of streams that ignore the stage, the step or the record of a share of users."""
-
-    @contextmanager
-    def plant(share: float) -> Iterator[None]:
-        rows = SimulationStreams.rows
-
-        def faulty(self: Any, users: Any, records: Any, **about: Any) -> Any:
-            made = rows(self, users, records, **about)
-            struck = np.asarray(users) % 1000 < 1000 * share
-            records = np.where(struck & ("record" in ignored), 0, records)
-            one = rows(self, np.arange(0), np.arange(0), **(about | {k: v for k, v in ignored.items() if k in about}))
-            keys = made._key, one._key
-            return _Mixed(*(SimulatedUniforms(key, users, records) for key in keys), struck)
-
-        with _put(SimulationStreams, "rows", faulty):
-            yield
-
-    return plant
-
-
-@dataclass(frozen=True)
-class _Mixed:
-    """Rows of one source of randomness, and those of another for the users `struck`."""
-
-    sound: SimulatedUniforms
-    other: SimulatedUniforms
-    struck: NDArray[np.bool_]
-
-    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
-        return np.where(self.struck[:, None], self.other.uniform(rows, k), self.sound.uniform(rows, k))
-
-    def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
-        return np.where(self.struck[rows][:, None], self.other.further(rows, k), self.sound.further(rows, k))
-
-
 @contextmanager
 def _put(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = getattr(owner, name)
@@ -158,9 +120,6 @@ def _put(owner: Any, name: str, value: Any) -> Iterator[None]:
 def _behind_the_first(x: NDArray[Any]) -> NDArray[np.bool_]:
     return (np.arange(x.shape[1]) > 0) & (x != NOTHING)
 
-
-#: In the order of DIFFER: positions of the games of embedding and label for two records, stages, steps.
-_RECORDS, _STAGES, _STEPS = 1, 2, 3
 
 FAULTS = (
     Fault("noise, Purkayastha m'=16, ε=4", SCALES, _noise(Purkayastha), _of("purkayastha", 1)),
@@ -186,19 +145,6 @@ FAULTS = (
     Fault(
         "length above 4 in clear, client", SHARES, _clear(Length, lambda x: x > 4), _through(parts.client_text_games, 2)
     ),
-    Fault(
-        "streams that ignore the record, of a share of users",
-        SHARES,
-        _shared(record=True),
-        _through(stream_games, _RECORDS),
-    ),
-    Fault(
-        "streams that ignore the stage, of a share of users",
-        SHARES,
-        _shared(stage="any"),
-        _through(stream_games, _STAGES),
-    ),
-    Fault("streams that ignore the step, of a share of users", SHARES, _shared(step=0), _through(stream_games, _STEPS)),
 )
 
 
