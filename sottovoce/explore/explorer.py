@@ -23,7 +23,7 @@ from sottovoce.explore.inference import Truth
 from sottovoce.explore.protocol import Protocol, worst_cases
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
 from sottovoce.explore.world import POOL, World, kind_of
-from sottovoce.report.glossary import ENTRIES, plain
+from sottovoce.report.glossary import ENTRIES
 
 #: Draws beside a release, most draws of a histogram, and most characters of a sentence.
 OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
@@ -120,7 +120,7 @@ class Explorer:
             "name": "" if world is None else world.name,
             "study": self.study,
             "scratch": self.device.scratch,
-            "glossary": {heading: plain(heading) for heading in ENTRIES},
+            "glossary": ENTRIES,
         }
 
     def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sottovoce.report import facts
 from sottovoce.report.reading import Finished
 from sottovoce.report.studies import Study, told
 
-FORMAT = "sottovoce privacy label, version 2"
+FORMAT = "sottovoce privacy label, version 3"
 #: Users of an arm, and of PAYERS.
 _ROLES = {"training": PAYERS["ladder"], "inference": PAYERS["test_ladder"]}
 
@@ -102,7 +102,7 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
 
 
 def _registry(run: Finished, arm: ArmResult, price: Price) -> dict[str, Any]:
-    """Return the arm as an entry of OpenDP's registry of deployments; null where only the curator knows.
+    """Return the arm as an entry of OpenDP's registry of deployments, without what only the curator knows.
 
     The parameters are those of the user who pays most, and hold without trust in anybody. They are null for an ε that
     is infinite or unknown.
@@ -112,15 +112,9 @@ def _registry(run: Finished, arm: ArmResult, price: Price) -> dict[str, Any]:
     rungs = [rung for side in facts.sides(arm) if (rung := side.rung("user")) is not None]
     return {
         "status": "Draft",
-        "tier": None,
-        "registry_authors": None,
         "deployment": {
             "name": f"{run.results['name']}: {arm.name}",
-            "data_curator": None,
-            "description": None,
-            "intended_use": None,
             "data_product_type": "Machine learning model",
-            "publication_date": None,
             "dp_flavor": {
                 "name": None if not known else "Approximate DP" if price.delta else "Pure DP",
                 "data_domain": "Texts and labels of users",
@@ -135,20 +129,12 @@ def _registry(run: Finished, arm: ArmResult, price: Price) -> dict[str, Any]:
                 },
                 "privacy_parameters_description": f"of a {price.whose}: {price}" if price.whose else price.why,
             },
-            "model": {
-                "model_name": "Central" if facts.server_is_trusted(arm) else "Local",
-                "is_many_release": None,
-                "is_interactive": None,
-                "is_dynamic": None,
-            },
+            "model": {"model_name": "Central" if facts.server_is_trusted(arm) else "Local"},
             "accounting": {
                 "post_processing": "Everything after a release",
                 "composition": [rung["assumption"] for rung in rungs],
             },
-            "implementation": {
-                "mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name],
-                "justification": None,
-            },
+            "implementation": {"mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name]},
         },
     }
 

@@ -270,7 +270,7 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
     assert not label["protected"] and label["trust"]["nobody"]["training"]["epsilon"] is None
     entry = label["registry"]["deployment"]
     assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": None, "delta": None}
-    assert entry["dp_flavor"]["name"] is None and entry["data_curator"] is None
+    assert entry["dp_flavor"]["name"] is None and "data_curator" not in entry
     assert "In 1 of 3 arms" in text
     said = {"paper": "gradients depend", "trusted": "Everything, to a server", "simulated": "would spend ε = 2.7"}
     assert said[how] in text
@@ -407,8 +407,7 @@ def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) 
 
 def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
     text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
-    found = re.findall(r"\*\*(.+?)\*\*\n:   (.+?)(?=\n\n\*\*|\Z)", text, re.S)
-    assert {name: " ".join(said.split()) for name, said in found} == glossary.ENTRIES
-    assert all("](" not in glossary.plain(name) and "**" not in glossary.plain(name) for name in glossary.ENTRIES)
+    assert list(glossary.ENTRIES) == re.findall(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
+    assert all("](" not in entry and "**" not in entry for entry in glossary.ENTRIES.values())
     with pytest.raises(KeyError):
         glossary.meaning("no such word")
