@@ -3,7 +3,7 @@
 It runs in headless Chromium on the built-in reviews, for each mechanism. The time is from the slider's event to the
 changed picture, each at a new ε. *Slide* is the time of twenty events, one as soon as the last is answered. *Drag* is
 sixty events a second for a second; the time is from the last event to its answer. *Rest* is the time of five events
-until all figures of the page are there, with the shuffled ε and the theorem's curve. Other load on the machine counts,
+until all figures of the page are there. Other load on the machine counts,
 so the least time is given beside the median. --slides measures slides only.
 """
 

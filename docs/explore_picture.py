@@ -76,22 +76,11 @@ def refused(person: Person) -> None:
     person.clicks("send", "Refused: nothing left.")
 
 
-def protocol(person: Person) -> None:
-    """A protocol of two questions in three rounds, and its ladder."""
-    person.changes("s-epsilon", 2)
-    person.clicks("stack-add", "as a command")
-    person.chooses("label")
-    person.clicks("stack-add", "a class by randomized-response")
-    person.changes("rounds", "3")
-    person.browser.wait("document.getElementById('takeaway').innerText.includes('--stages 3')")
-
-
 #: By name: what is done, how wide the window is, what of the page is kept (CSS), and the theme.
 PICTURES: dict[str, tuple[Callable[[Person], None], int, str, str]] = {
     "explore": (sphere, 1280, ".three", "light"),
     "explore-words": (words, 1280, ".three", "dark"),
     "explore-refused": (refused, 360, "#leaves, #ledger", "light"),
-    "explore-protocol": (protocol, 1024, "#protocol", "light"),
 }
 
 

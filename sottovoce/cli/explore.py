@@ -14,20 +14,7 @@ def command(
     run: Annotated[
         Path | None,
         typer.Option(
-            "--run", metavar="RUN_DIR", help="Finished run whose data and model are shown.", show_default=False
-        ),
-    ] = None,
-    bundle: Annotated[
-        Path | None,
-        typer.Option("--bundle", metavar="DIR", help="Bundle of a device, instead of a run.", show_default=False),
-    ] = None,
-    node: Annotated[
-        Path | None,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            show_default=False,
-            help="Device folder whose ledger is charged; with --bundle (default: a temporary ledger).",
+            "--run", metavar="RUN_DIR", help="Finished run whose data and encoder are used.", show_default=False
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page (0: a free one).")] = 0,
@@ -35,4 +22,4 @@ def command(
     """Serve a local page: type a sentence, see what leaves a device."""
     from sottovoce.explore import serve
 
-    serve.run(run=run, bundle=bundle, node=node, port=port, say=lambda line: print(line, flush=True))
+    serve.run(run=run, port=port, say=lambda line: print(line, flush=True))

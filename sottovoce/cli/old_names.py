@@ -19,7 +19,6 @@ KEYS = ("make", "register")
 #: Options that have another name, by the command.
 OPTIONS: Mapping[tuple[str, ...], Mapping[str, str]] = {
     ("device", "install"): {"--node": "--device"},
-    ("explore",): {"--node": "--device"},
 }
 #: Options that are parameters of the mechanism now, by the command.
 _RELEASE = {"--epsilon": "epsilon", "--sigma": "sigma", "--dim": "dim"}

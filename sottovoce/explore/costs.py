@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from mechanisms.accounting.ladder import ladder_of
-from mechanisms.accounting.shuffle import amplify
 from mechanisms.channels import Domain, domain_of
 from mechanisms.guarantee import EXPOSURES, condition
 from mechanisms.mechanism import Mechanism
@@ -18,9 +14,8 @@ from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described
 from simulations.output.numbers import epsilon as shown
-from sottovoce.adversary.estimators.tokens import unigram
-from sottovoce.explore.inference import uniform_limit, word_limit
-from sottovoce.explore.settings import SLIDERS, Settings
+from sottovoce.explore.inference import uniform_limit
+from sottovoce.explore.settings import Settings
 from sottovoce.explore.world import POOL
 
 #: Inputs that the worst case compares, by channel; TIMES is the ratio of probabilities.
@@ -52,11 +47,10 @@ def rungs_of(
 def price(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the fast part of one answer's cost: {"mechanisms", "worst_case", "delta", "limit", "words"}.
+    """Return the fast part of one answer's cost: {"mechanisms", "worst_case", "delta", "words"}.
 
     It trusts nobody. `loss` computes the slow part, from the distribution of the loss. worst_case is the theorems' ε.
-    limit is the largest share of right guesses of which of POOL sentences (or which class) it was; None if it takes
-    longer. words has all of it as sentences.
+    words has all of it as sentences.
 
     Args:
         settings: Settings of the page.
@@ -69,12 +63,10 @@ def price(
     """
     made = settings.mechanisms(classes, vocabulary)
     worst = math.fsum(m.guarantee.worst_case(declared=declared) for m in made)
-    most = None if SLIDERS[settings.mechanism].slow else _limit(settings, made, classes)
     return {
         "mechanisms": [named(m) for m in made],
         "worst_case": worst,
         "delta": settings.delta,
-        "limit": most,
         "words": [_worst(settings, made[0], worst)],
     }
 
@@ -82,10 +74,10 @@ def price(
 def loss(
     settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return {"worst_case", "local", "metric", "limit", "words"} of one answer, by the distribution of its loss.
+    """Return {"worst_case", "local", "metric", "words"} of one answer, by the distribution of its loss.
 
-    local is the least proved ε at δ, trusting nobody. metric is the bound of two sentences. limit is that of a guess of
-    a word, a class, or which of POOL sentences it was.
+    local is the least proved ε at δ, trusting nobody. metric is the bound of two sentences. words has all of it as
+    sentences, with the bound of a guess which class, or which of POOL sentences, it was.
 
     Args:
         settings: Settings of the page.
@@ -100,13 +92,11 @@ def loss(
     rungs = rungs_of(settings, classes, vocabulary, declared)
     whole = next(r for r in rungs if r["rung"] == "record")
     worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
-    most = _limit(settings, made, classes)
     return {
         "worst_case": worst,
         "local": local,
         "metric": whole["statement"] + _condition(made[0]),
-        "limit": most,
-        "words": _words(settings, made[0], worst, local, most, classes),
+        "words": _words(settings, made, worst, local, classes),
     }
 
 
@@ -116,73 +106,6 @@ def named(mechanism: Any) -> str:
         word: Any = mechanism.word
         return f"{mechanism.name}, ε = {word.epsilon:g}, at most {mechanism.tokens} words"
     return described(mechanism)
-
-
-def crowd(settings: Settings, classes: int) -> dict[str, Any]:
-    """Return {"users", "epsilon", "words"} of one answer in a crowd; ε is None for a text."""
-    if domain_of(settings) is Domain.TEXT:
-        said = "What a crowd adds to a text: see the ladder of a protocol, below."
-        return {"users": settings.users, "epsilon": None, "words": said}
-    return dict(_crowd(tuple(settings.mechanisms(classes, None)), settings.users, settings.delta))
-
-
-@lru_cache(maxsize=256)
-def _crowd(released: tuple[Mechanism, ...], users: int, delta: float) -> dict[str, Any]:
-    epsilon = amplify(released, users=users, delta=delta, lower_bounded=False, bracketed=False).epsilon
-    said = (
-        f"Hidden among {users:,} users, with names and order taken off by an honest shuffler: ε = "
-        f"{shown(epsilon)} at δ = {small(delta)}. What you sent makes what the server sees at most {_times(epsilon)} "
-        "likelier."
-    )
-    return {"users": users, "epsilon": epsilon, "words": said}
-
-
-def curve(settings: Settings, classes: int, vocabulary: Vocabulary | None, *, seconds: float) -> dict[str, Any]:
-    """Return {"epsilon": [...], "limit": [...]}: the theorem's bound of any guess, as ε rises.
-
-    Each call computes at least one more point, and keeps it. Points beyond the time limit are None.
-
-    Args:
-        settings: Settings of the page.
-        classes: Number of classes.
-        vocabulary: Vocabulary of texts, if it is loaded.
-        seconds: Time limit.
-    """
-    slider = SLIDERS[settings.mechanism]
-    delta = settings.delta if slider.calibrated else Settings.delta
-    alone = replace(settings, epsilon=0.0, users=1, delta=delta, rounds=1, records=1)
-    known = _points(alone, classes, vocabulary)
-    end = time.monotonic() + seconds
-    for epsilon in slider.curve:
-        if epsilon not in known:
-            at = alone.at(epsilon)
-            known[epsilon] = _limit(at, at.mechanisms(classes, vocabulary), classes)
-            if time.monotonic() >= end:
-                break
-    return {"epsilon": list(slider.curve), "limit": [known.get(e) for e in slider.curve]}
-
-
-@lru_cache(maxsize=64)
-def _points(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> dict[float, float]:
-    """Return the known bounds, by ε."""
-    return {}
-
-
-def _limit(settings: Settings, made: list[Mechanism], classes: int) -> float:
-    """Return the bound of a guess of a word, a class, or which of POOL sentences it was."""
-    first: Any = made[0]
-    if domain_of(settings) is Domain.TEXT:
-        return word_limit(first)
-    # a label beside it may reveal the sentence too
-    beside = sum(label.guarantee.worst_case() for label in made[1:])
-    return uniform_limit(first, _candidates(settings, classes)[0], beside=beside)
-
-
-def blind(settings: Settings, classes: int, vocabulary: Vocabulary | None) -> float:
-    """Return the share of right guesses without any release."""
-    if domain_of(settings) is Domain.TEXT and vocabulary is not None:
-        return float(unigram(vocabulary).max())
-    return 1 / _candidates(settings, classes)[0]
 
 
 def _candidates(settings: Settings, classes: int) -> tuple[int, str]:
@@ -213,13 +136,11 @@ def _condition(mechanism: Mechanism) -> str:
     return condition(EXPOSURES[name] for name in mechanism.guarantee.exposes)
 
 
-def _words(
-    settings: Settings, mechanism: Mechanism, worst: float, local: float, most: float, classes: int
-) -> list[str]:
+def _words(settings: Settings, made: list[Mechanism], worst: float, local: float, classes: int) -> list[str]:
     """Return the lines below that of the worst case."""
     if math.isinf(local):
         return []
-    lines = []
+    lines, mechanism = [], made[0]
     if shown(local) != shown(worst):
         lines.append(
             f"Nearly always: ε = {shown(local)}, except with a chance of δ = {small(settings.delta)}"
@@ -229,7 +150,10 @@ def _words(
         said = f"ε = {shown(local)}{_condition(mechanism)}"
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: {said}.")
     if domain_of(settings) is not Domain.TEXT:
-        among = _candidates(settings, classes)[1]
+        count, among = _candidates(settings, classes)
+        # a label beside it may reveal the sentence too
+        beside = sum(label.guarantee.worst_case() for label in made[1:])
+        most = uniform_limit(mechanism, count, beside=beside)
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
         )

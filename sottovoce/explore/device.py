@@ -1,4 +1,4 @@
-"""Device behind the page: the client's own sanitizer, policy and ledger, in a temporary folder or a real device's."""
+"""Device behind the page: the client's own sanitizer, policy and ledger, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.device.statement import describe_account, describe_release, read_statement
-from client.node import Node, NoDevice, load_device, load_node, write_node
+from client.node import Node, load_node, write_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard
@@ -19,7 +19,6 @@ from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
-from simulations.errors import UserError
 from sottovoce.explore.settings import MECHANISMS
 
 #: Policy of a device made for the page: enough to look around, and to see refusals.
@@ -34,15 +33,14 @@ SCRATCH = Policy(
     mechanisms=tuple(sorted({name for names in MECHANISMS.values() for name in names})),
     accept_unprotected=("length: on this page a text keeps its number of words, so that one can follow them",),
 )
+#: Number of the device's user.
+_USER = 0
 #: Meaning of a refusal for the device's user.
 _WHY = {
     "channel": "one such release alone would cost more than the policy allows on its channel",
     "spent": "with this, the record, or all that this device has released, would cost more than the policy allows",
     "unprotected": "something would leave without protection: no finite ε holds for it",
     "mechanism": "the policy does not list this mechanism",
-    "question": "the policy lists the questions that may be asked, and this is none of them: a server that could "
-    "choose its question freely could choose one that tells most",
-    "minimum-users": "too few others would answer beside you: the policy wants a larger crowd",
 }
 
 
@@ -55,16 +53,12 @@ class Sent:
         reply: Reply with the release.
         repeated: Whether the same bytes left before, at no new cost, by channel.
         wire: Bytes of the whole message.
-        sealed: Whether they are sealed to a key of the training server.
-        record: Number of the record in the ledger.
     """
 
     request: Request
     reply: Reply
     repeated: dict[str, bool]
     wire: int
-    sealed: bool
-    record: int
 
     def payload(self, channel: str) -> NDArray[Any]:
         """Return the one released row of a channel."""
@@ -73,43 +67,19 @@ class Sent:
 
 
 class Device:
-    """Device of one user.
+    """Device of one user, made for the page in a new folder.
 
-    Every request opens the ledger file and locks it. Other threads, tabs or processes wait, and see its charges.
+    Every request opens the ledger file and locks it. Other threads and tabs wait, and see its charges.
 
     Args:
         folder: Folder of the device.
-        user: Number of its user.
-        scratch: Whether it was made for the page.
     """
 
-    def __init__(self, folder: Path, *, user: int = 0, scratch: bool = False) -> None:
-        self.folder, self.user, self.scratch = folder, user, scratch
+    def __init__(self, folder: Path) -> None:
+        write_node(folder, policy=SCRATCH)
+        self.folder = folder
         # one request at a time, so that the check for repeated bytes stays true until they are sent
         self._numbering, self._sending = threading.Lock(), threading.Lock()
-
-    @classmethod
-    def made(cls, folder: Path, policy: Policy) -> Device:
-        """Make a device for the page alone, in a new folder."""
-        write_node(folder, policy=policy)
-        return cls(folder, scratch=True)
-
-    @classmethod
-    def real(cls, folder: Path) -> Device:
-        """Open a real device.
-
-        Raises:
-            UserError: There is none, or it has several users. The message is one line.
-            ValueError: Its folder is invalid. The message is one line.
-        """
-        try:
-            node = load_device(folder, simulated=", which has no user in front of it")
-        except NoDevice as error:
-            raise UserError(f"--device {error}") from error
-        known = {u for split in ("train", "test") for u in np.unique(node.shard(split).users).tolist()}
-        if len(known) > 1:
-            raise UserError(f"--device {folder}: holds {len(known)} users; the page is for a device of one")
-        return cls(folder, user=known.pop() if known else 0)
 
     @property
     def node(self) -> Node:
@@ -136,9 +106,9 @@ class Device:
             QuestionRecordsError: The numbers of sentences cannot be read or written.
         """
         node = self.node
-        person = np.array([self.user], np.int64)
+        person = np.array([_USER], np.int64)
         with self._sending, node.ledger("") as ledger:
-            record = self._record(text, ledger.last_record(self.user))
+            record = self._record(text, ledger.last_record(_USER))
             kept = np.zeros(1, np.int64) if request.of_users else record
             repeated = {
                 c: bool(ledger.recall(request.stage, c, request.digest(c), person, kept).known[0])
@@ -152,21 +122,20 @@ class Device:
         from mechanisms.messages.wire import record_to_bytes, request_to_record
 
         size = len(record_to_bytes(outgoing(reply, request, request_to_record(request), node)))
-        return Sent(request, reply, repeated, size, node.seal is not None, int(kept[0]))
+        return Sent(request, reply, repeated, size)
 
     def _record(self, text: str, last: int) -> NDArray[np.int64]:
         """Return the number of a sentence as a record, the same for the same sentence."""
         with self._numbering, QuestionRecords(self.folder) as questions:
-            return questions.assign(self.user, [sentence_hash(text)], above=last)
+            return questions.assign(_USER, [sentence_hash(text)], above=last)
 
     def statement(self) -> dict[str, Any]:
         """Return past releases and the remaining budget, as `sottovoce device ledger` prints them."""
         found = read_statement(self.folder)
         policy = Policy.from_dict(found["policy"])
-        mine = next((one for one in found["users"] if one["user"] == self.user), None)
+        mine = next((one for one in found["users"] if one["user"] == _USER), None)
         names = ("time", "stage", "channel", "records", "statement", "worst_case", "delta", "public")
         return {
-            "scratch": self.scratch,
             "answers": [{name: answer[name] for name in names} for answer in found["answers"]],
             "spent": {"epsilon": mine["worst_case"] if mine else 0.0, "releases": mine["releases"] if mine else 0},
             "total": policy.total,
@@ -189,7 +158,7 @@ class Device:
             {"costs", "worst_case", "affordable", "repeats", "refusal"}. affordable is the number of such answers that
             the total allows, for one channel. repeats is True if the answer left before and would be repeated.
         """
-        policy, person = self.policy, np.array([self.user], np.int64)
+        policy, person = self.policy, np.array([_USER], np.int64)
         costs = {each.channel: policy.cost(each.mechanism.guarantee) for each in request.questions}
         said = {each.channel: describe_release(each.mechanism.guarantee, policy) for each in request.questions}
         total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
@@ -206,7 +175,7 @@ class Device:
             return answer | {"refusal": told(error)}
         with self.node.ledger("") as ledger:
             with self._numbering, QuestionRecords(self.folder) as questions:
-                record = questions.record_numbers(self.user, [sentence_hash(text)])
+                record = questions.record_numbers(_USER, [sentence_hash(text)])
             record = np.zeros(1, np.int64) if request.of_users else record
             if record[0] >= 0 and all(
                 ledger.recall(request.stage, c, request.digest(c), person, record).known[0] for c in costs

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,14 @@ from simulations.progress import lines_to
 from sottovoce.explore import costs, inference
 from sottovoce.explore.device import Device, Sent, asked_again, told
 from sottovoce.explore.inference import Truth
-from sottovoce.explore.protocol import Protocol, worst_cases
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
-from sottovoce.explore.world import POOL, World, kind_of
+from sottovoce.explore.world import CLASSES, World, kind_of
 from sottovoce.report.glossary import ENTRIES
 
-#: Draws beside a release, most draws of a histogram, and most characters of a sentence.
-OTHERS, MOST_DRAWS, CHARACTERS = 200, 1000, 100_000
+#: Draws beside a release, and most characters of a sentence.
+OTHERS, CHARACTERS = 200, 100_000
 _PLACES = 4
 _FIRST_SECONDS = 3.0
-#: Time limit for new points of a curve, in seconds.
-_CURVE_SECONDS = 0.3
 
 
 class Loading:
@@ -92,16 +89,10 @@ class Explorer:
     Args:
         device: Device of the page.
         loading: World of the page.
-        first: First values of the sliders.
-        study: Accuracies of a finished run, if there is one.
-        classes: Number of classes, before the world is loaded.
     """
 
     device: Device
     loading: Loading
-    first: Settings = field(default_factory=Settings)
-    study: Mapping[str, Any] | None = None
-    classes: int = 2
 
     def state(self) -> dict[str, Any]:
         """Return the page's constants: possible choices, and the glossary."""
@@ -110,16 +101,13 @@ class Explorer:
             "ready": world is not None,
             "line": self.loading.line,
             "failed": self.loading.failed,
-            "first": self.first.to_dict(),
+            "first": Settings().to_dict(),
             "mechanisms": MECHANISMS,
             "sliders": {name: slider_of(name) for name in SLIDERS},
             "absent": {channel: absent(channel) for channel in MECHANISMS},
             "channels": list(MECHANISMS if world is None else world.channels),
-            "pool": POOL,
             "classes": [] if world is None else list(world.classes),
             "name": "" if world is None else world.name,
-            "study": self.study,
-            "scratch": self.device.scratch,
             "glossary": ENTRIES,
         }
 
@@ -137,7 +125,6 @@ class Explorer:
         classes, words = self._sizes(world)
         found = costs.price(settings, classes, words, self.device.policy.declared)
         self.loading.begin()
-        found["blind"] = costs.blind(settings, classes, words)
         found["draws"] = found["outputs"] = None
         if world is not None and kind_of(settings) is TextQuestion:
             found["outputs"] = self._outputs(settings, world, text, drawn=False)
@@ -145,15 +132,11 @@ class Explorer:
             request, truth = self._asked(world, settings, text, label)
             question = request.named(settings.channel)
             drawn = inference.others(question, truth, OTHERS, stage=request.stage)
-            found["draws"] = self._points(world, question, drawn, truth)
+            found["draws"] = {
+                "points": _rounded(question.decode(drawn)),
+                "truth": _rounded(inference.own_point(question, truth)),
+            }
         return found
-
-    def _points(self, world: World, question: Any, drawn: Any, truth: Truth) -> dict[str, Any]:
-        return {
-            "points": _rounded(question.decode(drawn)),
-            "truth": _rounded(inference.own_point(question, truth)),
-            "right": inference.guessed_right(world, question, drawn, truth),
-        }
 
     def _outputs(self, settings: Settings, world: World, text: str, *, drawn: bool) -> dict[str, Any] | None:
         """Return each word of a text, with its likeliest outputs; None for an estimate if `drawn` is False."""
@@ -203,15 +186,6 @@ class Explorer:
             "limit": inference.word_limit(mechanism),
         }
 
-    def crowd(self, settings: Settings) -> dict[str, Any]:
-        """Return the cost in a crowd."""
-        return costs.crowd(settings, self._sizes(self._loaded)[0])
-
-    def curve(self, settings: Settings) -> dict[str, Any]:
-        """Return the known part of the theorem's curve; later calls return more."""
-        sizes = self._sizes(self._world if kind_of(settings) is TextQuestion else self._loaded)
-        return costs.curve(settings, *sizes, seconds=_CURVE_SECONDS)
-
     def send(self, settings: Settings, text: str, label: int, rounds: int) -> dict[str, Any]:
         """Release a sentence, and return the release with its inferences, or the refusal.
 
@@ -234,25 +208,8 @@ class Explorer:
             "refused": None,
             "stage": request.stage,
             "wire": sent.wire,
-            "sealed": sent.sealed,
-            "record": sent.record,
             "channels": [self._released(world, sent, channel, truth) for channel in request.channels],
         }
-
-    def histogram(self, settings: Settings, text: str, label: int, times: int) -> dict[str, Any]:
-        """Return the distribution of draws, none of which leaves.
-
-        Args:
-            settings: Settings of the page.
-            text: The sentence.
-            label: Its label.
-            times: Number of draws.
-        """
-        world = self._world
-        request, truth = self._asked(world, settings, text, label)
-        question = request.named(settings.channel)
-        drawn = inference.others(question, truth, times, stage=request.stage)
-        return {"times": times, "histograms": inference.histograms(world, question, drawn, truth)}
 
     def ledger(self, settings: Settings, text: str, rounds: int) -> dict[str, Any]:
         """Return the device's past releases, and the cost of this request now.
@@ -265,26 +222,9 @@ class Explorer:
         world = self._world
         further = None
         if settings.channel in world.channels:
-            request = asked_again(world.request(settings, self.device.policy), rounds)
+            request = asked_again(world.request(settings), rounds)
             further = self.device.further(request, text)
         return self.device.statement() | {"further": further}
-
-    def protocol(self, protocol: Protocol) -> dict[str, Any]:
-        """Return the ladder of a protocol, the command that prints it, and its experiment, or why there is none."""
-        world, declared = self._world, self.device.policy.declared
-        classes = len(world.classes)
-        made = [m for s in protocol.stack for m in s.mechanisms(classes, world.vocabulary)]
-        found = {
-            "ladder": protocol.rungs(classes, world.vocabulary, declared),
-            "command": protocol.command(classes),
-            "toml": None,
-            "why": None,
-        }
-        try:
-            found["toml"] = protocol.experiment(world.table, declared, worst_cases(made, declared, protocol.last.delta))
-        except ValueError as error:
-            found["why"] = " ".join(str(error).split())
-        return found
 
     @property
     def _world(self) -> World:
@@ -296,14 +236,14 @@ class Explorer:
         return self.loading.world() if self.loading.ready else None
 
     def _sizes(self, world: World | None) -> tuple[int, Any]:
-        return (self.classes, None) if world is None else (len(world.classes), world.vocabulary)
+        return (CLASSES, None) if world is None else (len(world.classes), world.vocabulary)
 
     def _asked(self, world: World, settings: Settings, text: str, label: int) -> tuple[Request, Truth]:
         if settings.channel not in world.channels:
             raise UserError(f"{settings.channel}: what is loaded here has no part that could release it")
         if not 0 <= label < len(world.classes):
             raise UserError(f"label: must be from 0 to {len(world.classes) - 1}")
-        request = world.request(settings, self.device.policy)
+        request = world.request(settings)
         embedding = world.embed(text) if request.encoder else None
         return request, Truth(text, label, embedding)
 

@@ -6,7 +6,6 @@ All results come from releases and public data. The truth serves only to score a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,20 +15,17 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from client.draw import draw
-from client.models.tokens import padded_word_ids
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import (
     EmbeddingQuestion,
     LabelQuestion,
     Projection,
     Question,
-    TextQuestion,
     VectorQuestion,
 )
 from mechanisms.messages.questions.question import MappedQuestion
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SecureStreams
-from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
 from sottovoce.adversary.estimators import allowed
 from sottovoce.adversary.estimators.channel import Channel
@@ -129,7 +125,7 @@ def shares(logs: FloatArray) -> FloatArray:
 
 
 def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
-    """Return the inferences from a released embedding or user vector: its sentence, its label and its topic.
+    """Return the inferences from a released embedding or user vector: its sentence and its label.
 
     Args:
         world: Public data.
@@ -162,25 +158,24 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
             world.classes, labels, np.full(per, 1 / per), limit(mechanism, np.full(per, 1 / per)), truth.label
         )
     if isinstance(question, EmbeddingQuestion):
-        found |= _properties(world, question, z)
+        found |= _class(world, question, z)
     return found
 
 
-def _properties(world: World, question: EmbeddingQuestion, z: FloatArray) -> dict[str, Any]:
-    """Return guesses of the class and the topic, from public sentences with known ones."""
+def _class(world: World, question: EmbeddingQuestion, z: FloatArray) -> dict[str, Any]:
+    """Return a guess of the class, from public sentences of known ones."""
     assert world.embeddings is not None
-    mechanism = question.mechanism
+    mechanism, count = question.mechanism, len(world.classes)
     weights = shares(log_likelihood(mechanism, z, question.projection.apply(world.embeddings)))[0]
-    found = {}
-    named = [("label", world.labels, world.classes), ("topic", world.topics, world.topic_names)]
-    for name, values, names in named:
-        if values is None:
-            continue
-        prior = np.bincount(values, minlength=len(names)) / len(values)
-        found[name] = _values(names, np.bincount(values, weights, len(names)), prior, limit(mechanism, prior), None)
+    prior = np.bincount(world.labels, minlength=count) / len(world.labels)
+    after = np.bincount(world.labels, weights, count)
     about = parameters(mechanism)
     scale = f"σ = {about['sigma']:.3g}" if "sigma" in about else f"ε = {about['epsilon']:g}"
-    return found | {"by": f"{about['mechanism']}, {scale}", "public": len(world.texts)}
+    return {
+        "label": _values(world.classes, after, prior, limit(mechanism, prior), None),
+        "by": f"{about['mechanism']}, {scale}",
+        "public": len(world.texts),
+    }
 
 
 def of_label(world: World, question: LabelQuestion, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
@@ -325,48 +320,6 @@ def others(question: Question, truth: Truth, count: int, *, stage: str) -> NDArr
     return draw(question, values, rows, np.zeros_like(rows), stage=stage, streams=SecureStreams())
 
 
-def guessed_right(world: World, question: MappedQuestion, drawn: NDArray[Any], truth: Truth) -> float:
-    """Return the share of draws (n, .) for which the likeliest of POOL sentences is the true one."""
-    z, known = question.decode(drawn), candidates(world, question, truth)
-    each = logsumexp(evidence(question, z, known).reshape(len(z), -1, _alternatives(question)), axis=2)
-    best = each >= each.max(axis=1, keepdims=True)
-    return float((best[:, 0] / best.sum(axis=1)).mean())
-
-
-def histograms(world: World, question: Question, drawn: NDArray[Any], truth: Truth) -> list[Mapping[str, Any]]:
-    """Return histograms of draws (n, .): bars, each with its meaning."""
-    if isinstance(question, LabelQuestion):
-        counts = np.bincount(drawn.astype(np.int64), minlength=question.classes)
-        bars = [
-            {"name": n, "count": int(c), "mine": i == truth.label}
-            for i, (n, c) in enumerate(zip(world.classes, counts, strict=True))
-        ]
-        return [{"title": "The class that would have left", "bars": bars}]
-    if isinstance(question, TextQuestion):
-        return [_unchanged(question.text, drawn, truth)]
-    assert isinstance(question, MappedQuestion)
-    released = question.decode(drawn)
-    z = released / np.linalg.norm(released, axis=1, keepdims=True)
-    own = own_point(question, truth)
-    angles = np.degrees(np.arccos(np.clip(z @ own, -1, 1)))
-    counts, edges = np.histogram(angles, bins=18, range=(0, 180))
-    bars = [
-        {"name": f"{a:.0f}°–{b:.0f}°", "count": int(c), "mine": False}
-        for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)
-    ]
-    logs = evidence(question, released, candidates(world, question, truth))
-    after = shares(logs).reshape(len(z), -1, _alternatives(question)).sum(axis=2)[:, 0]
-    counts, edges = np.histogram(after, bins=10, range=(0, 1))
-    belief = [
-        {"name": f"{a:.0%}–{b:.0%}", "count": int(c), "mine": False}
-        for c, a, b in zip(counts, edges[:-1], edges[1:], strict=True)
-    ]
-    return [
-        {"title": "How far what leaves points away from the truth", "bars": bars},
-        {"title": "How sure the server is of your sentence, of 100", "bars": belief},
-    ]
-
-
 def own_point(question: MappedQuestion, truth: Truth) -> FloatArray:
     """Return the true unit vector, which stays on the device."""
     assert truth.embedding is not None
@@ -375,13 +328,3 @@ def own_point(question: MappedQuestion, truth: Truth) -> FloatArray:
         point = statistic_vectors(point, np.array([truth.label]), question.codes)
     first: FloatArray = point[0]
     return first
-
-
-def _unchanged(text: TextMechanism, drawn: NDArray[Any], truth: Truth) -> Mapping[str, Any]:
-    """Return the histogram of unchanged words in draws of the text."""
-    x = padded_word_ids([truth.text], text)[0]
-    there = x != NOTHING
-    same = ((drawn == x) & there).sum(axis=1)
-    counts = np.bincount(same, minlength=int(there.sum()) + 1)
-    bars = [{"name": f"{i} of {int(there.sum())}", "count": int(c), "mine": False} for i, c in enumerate(counts)]
-    return {"title": "How many words would have left unchanged", "bars": bars}

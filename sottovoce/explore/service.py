@@ -2,8 +2,7 @@
 
     GET  /TOKEN/            the page; its modules and style beside it
     GET  /TOKEN/api/state   possible choices
-    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, crowd, curve, send, guesses,
-                            histogram, ledger, protocol
+    POST /TOKEN/api/NAME    a question as JSON, its answer as JSON: price, loss, send, guesses, ledger
 
 A client without the token gets 404 for every request. A host other than a loopback name gets 403, so that a page
 elsewhere cannot point its own name here and read the answers (DNS rebinding). An invalid question gets 400 and one
@@ -30,8 +29,7 @@ from client.store.ledger import LedgerError
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
 from simulations.transport.https import read_body
-from sottovoce.explore.explorer import CHARACTERS, MOST_DRAWS, Explorer
-from sottovoce.explore.protocol import Protocol
+from sottovoce.explore.explorer import CHARACTERS, Explorer
 from sottovoce.explore.settings import Settings
 
 #: Most bytes of a question: the longest sentence, with each character escaped.
@@ -60,13 +58,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
         "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
         "loss": lambda q: explorer.loss(_settings(q), _text(q)),
         "guesses": lambda q: explorer.guesses(_settings(q), _numbers(q)),
-        "crowd": lambda q: explorer.crowd(_settings(q)),
-        "curve": lambda q: explorer.curve(_settings(q)),
         "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _whole(q, "round", 1, 1000)),
-        "histogram": lambda q: explorer.histogram(
-            _settings(q), _text(q), _label(q), _whole(q, "times", MOST_DRAWS, MOST_DRAWS)
-        ),
-        "protocol": lambda q: explorer.protocol(Protocol.of(q.get("stack"))),
         "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _whole(q, "round", 1, 1000)),
     }
 

@@ -29,10 +29,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "epsilon": (0.0, 100.0),
     "label_epsilon": (0.0, 20.0),
     "dim": (2, 64),
-    "users": (1, 10**9),
     "delta": (1e-15, 0.1),
-    "rounds": (1, 1000),
-    "records": (1, 1000),
 }
 #: Most tokens that are read of a text, and the setting of its length.
 TOKENS, LENGTH = 16, "kept"
@@ -40,7 +37,7 @@ TOKENS, LENGTH = 16, "kept"
 
 @dataclass(frozen=True)
 class Settings:
-    """One possible request of a server, and the crowd of its answer.
+    """One possible request of a server.
 
     Args:
         channel: Channel in MECHANISMS.
@@ -50,10 +47,7 @@ class Settings:
         dim: m' of an embedding; number of features of a user vector.
         tokens: Tokens of a text, as in experiment files.
         length: Length of a text, as in experiment files.
-        users: Users in the crowd.
         delta: δ of every ε that has one.
-        rounds: Rounds of a protocol.
-        records: Records of a protocol.
         more: Values of the mechanism's sliders beside ε and dim, in their order.
     """
 
@@ -64,10 +58,7 @@ class Settings:
     dim: int = 16
     tokens: int = field(default=TOKENS)
     length: str | float = LENGTH
-    users: int = 10_000
     delta: float = 1e-6
-    rounds: int = 1
-    records: int = 1
     more: tuple[tuple[str, float], ...] = ()
 
     @classmethod
@@ -113,10 +104,6 @@ class Settings:
         values = asdict(self)
         del values["more"]
         return values | dict(self.more)
-
-    def at(self, epsilon: float) -> Settings:
-        """Return the settings with another ε."""
-        return replace(self, epsilon=epsilon)
 
     @property
     def text(self) -> dict[str, Any]:

@@ -23,14 +23,11 @@ def small_world(place: Path) -> World:
     words = ("good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", ".")
     vectors = np.random.default_rng(4).normal(size=(len(words), 5)).astype(np.float32)
     counts = np.arange(1, len(words) + 1)
-    topics = np.array([int("film" in text) for text in texts])
     return World(
         "small",
         texts,
         labels.astype(np.int64),
         ("negative", "positive"),
-        topics,
-        ("other", "film"),
         folder,
         Encoder(folder).encode(texts),
         Vocabulary(words, vectors, counts=counts),

@@ -1,8 +1,8 @@
-// Drawings: points on a circle or a sphere, coordinates side by side, and curves over ε. SVG, made element by element.
+// Drawings: points on a circle or a sphere, and coordinates side by side. SVG, made element by element.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-export function draw(name, about, ...inside) {
+function draw(name, about, ...inside) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(about)) element.setAttribute(key, value);
   element.append(...inside);
@@ -95,32 +95,4 @@ export function strips(points, truth, sent) {
   }
   if (shown > 20) parts.push(draw("text", { x: left, y: height - 6 }, `coordinates 1 to ${shown}${n > shown ? ` of ${n}` : ""}`));
   return canvas(width, height, `${shown} coordinates: what might leave, and the true values`, ...parts);
-}
-
-// Curves over ε: what the theorem allows, a guess without any release, and what was found at the slider's ε.
-export function limits({ epsilon, limit, now, allowed, blind, right, study }) {
-  const width = 560, height = 270, left = 54, bottom = 48, top = 12, right_ = 12;
-  const most = epsilon[epsilon.length - 1], short = e => String(Number(e.toPrecision(3)));
-  const x = e => left + (width - left - right_) * Math.min(1, e / most), y = v => top + (height - bottom - top) * (1 - v);
-  const parts = [];
-  for (const v of [0, 0.25, 0.5, 0.75, 1]) {
-    parts.push(draw("path", { d: `M${left} ${y(v)}H${width - right_}`, class: v ? "grid" : "axis" }),
-      draw("text", { x: left - 6, y: y(v) + 4, "text-anchor": "end" }, `${100 * v}%`));
-  }
-  for (let i = 0; i <= 4; i++) {
-    parts.push(draw("text", { x: x(most * i / 4), y: height - bottom + 18, "text-anchor": i === 4 ? "end" : "middle" }, short(most * i / 4)));
-  }
-  parts.push(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "ε of the mechanism"));
-  // points that are still on their way are left out
-  const line = epsilon.flatMap((e, i) => limit[i] === null ? [] : [`${near(x(e))} ${near(y(limit[i]))}`]).join("L");
-  parts.push(draw("path", { d: `M${left} ${y(blind)}H${width - right_}`, class: "blind" }),
-    draw("path", { d: line ? `M${line}` : "", class: "limit" }), draw("path", { d: `M${near(x(now))} ${top}V${height - bottom}`, class: "now" }));
-  for (const arm of study || []) {
-    const place = draw("circle", { cx: near(x(arm.epsilon)), cy: near(y(arm.accuracy)), r: 5, class: "study" });
-    place.append(draw("title", {}, `${arm.name}: accuracy ${arm.accuracy.toFixed(3)}`));
-    parts.push(place);
-  }
-  if (allowed !== null) parts.push(draw("circle", { cx: near(x(now)), cy: near(y(allowed)), r: 5.5, class: "dot" }));
-  if (right !== null) parts.push(draw("circle", { cx: near(x(now)), cy: near(y(right)), r: 5.5, class: "right" }));
-  return canvas(width, height, "How often a guess can be right, against ε", ...parts);
 }

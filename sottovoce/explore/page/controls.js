@@ -1,6 +1,6 @@
 // What a person chooses: the sentence, the label, the channel, and the sliders of its mechanism.
 
-import { at, count, make, put, term } from "./dom.js";
+import { at, make, put, term } from "./dom.js";
 
 const CHANNELS = {
   embedding: "A point", text: "Words", statistic: "One vector", label: "A class",
@@ -12,7 +12,6 @@ const WHAT = {
   label: "Only your label, exchanged at random for another with a known probability.",
 };
 const DIMS = [2, 3, 4, 8, 16, 32, 64];
-const USERS = [1, 10, 100, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 1000000, 10000000];
 const DELTAS = [1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9];
 
 export class Controls {
@@ -98,7 +97,6 @@ export class Controls {
         parts.push(this.range("label_epsilon", ["ε of the label"], 0, 8, 0.25, s.label_epsilon, v => v, v => String(v)));
       }
     }
-    parts.push(this.steps("users", ["Users in the ", term("shuffler, crowd", "crowd")], USERS, count));
     parts.push(make("details", {}, make("summary", {}, "More"),
       this.steps("delta", ["Chance that ε may fail, ", term("δ (delta)", "δ")], DELTAS, v => v.toExponential(0).replace("e-", "·10⁻").replace("1·", ""))));
     put(at("sliders"), parts);

@@ -66,9 +66,8 @@ export function inferred(sent) {
     if (found.label) {
       parts.push(...values(channel.channel === "embedding" ? "Its class, by public sentences of known ones" : "Your label", found.label));
     }
-    if (found.topic) parts.push(...values("What nobody asked for: its topic", found.topic));
     if (found.by) {
-      parts.push(make("p", { class: "soft" }, `Both guesses weigh ${count(found.public)} public sentences by how likely each would have sent what left: by the density of ${found.by}. Nothing is trained. Another attack may do better, and none better than the limits.`));
+      parts.push(make("p", { class: "soft" }, `This guess weighs ${count(found.public)} public sentences by how likely each would have sent what left: by the density of ${found.by}. Nothing is trained. Another attack may do better, and none better than the limit.`));
     }
   }
   put(at("inferred"), parts);

@@ -1,6 +1,6 @@
-// The middle: what might leave, what has left, byte by byte, and a thousand draws of which none leaves.
+// The middle: what might leave, and what has left, byte by byte.
 
-import { circle, draw, sphere, strips } from "./charts.js";
+import { circle, sphere, strips } from "./charts.js";
 import { at, bars, count, make, percent, put, term } from "./dom.js";
 
 // How far the sphere is turned, in degrees; until somebody does, so that the truth lies in front.
@@ -103,28 +103,6 @@ export function sent(found, points) {
     parts.push(...bytes(channel), make("p", { class: "soft" }, `Drawn by ${channel.guarantee}.`));
   }
   parts.push(make("p", { class: "soft" }, `The whole message, with its `, term("release", "guarantee"),
-    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`,
-    found.sealed ? " They leave sealed to the training server's key: whoever carries them reads none of this." : ""));
+    ` and the names of its fields: ${count(found.wire)} bytes. Your name and your sentence are not in it.`));
   put(at("out"), parts);
-}
-
-export function histograms(found) {
-  const parts = [make("h3", {}, `${count(found.times)} draws, of which none has left`)];
-  for (const one of found.histograms) parts.push(make("p", { class: "name" }, one.title), columns(one.bars, one.title));
-  put(at("histograms"), parts);
-}
-
-function columns(rows, title) {
-  const width = 520, height = 150, step = (width - 10) / rows.length, most = Math.max(1, ...rows.map(row => row.count));
-  const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `${title}: ${rows.filter(row => row.count).map(row => `${row.name}: ${row.count}`).join(", ")}` });
-  rows.forEach((row, i) => {
-    const tall = (height - 40) * row.count / most, x = 5 + i * step;
-    const bar = draw("rect", { x: x + 1, y: height - 22 - tall, width: Math.max(1, step - 2), height: tall, class: row.mine ? "right" : "dot" });
-    bar.append(draw("title", {}, `${row.name}: ${row.count}`));
-    svg.append(bar);
-    const every = Math.ceil(rows.length / 7);
-    if (i % every === 0) svg.append(draw("text", { x: x + step / 2, y: height - 6, "text-anchor": i ? "middle" : "start" }, row.name.split("–")[0]));
-  });
-  return svg;
 }

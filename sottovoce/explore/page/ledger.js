@@ -3,8 +3,7 @@
 import { at, count, epsilon, make, put, term } from "./dom.js";
 
 export function ledger(found) {
-  const parts = [make("p", { class: "soft" }, found.scratch
-    ? "This ledger was made for the page, and is thrown away with it." : "This is the device's own ledger: what you send here is charged to it.")];
+  const parts = [make("p", { class: "soft" }, "This ledger was made for the page, and is thrown away with it.")];
   const total = found.total === "inf" ? null : found.total;
   if (total !== null) {
     const inner = make("i");

@@ -6,11 +6,10 @@ import { Cost } from "./cost.js";
 import { at, current, learn, old } from "./dom.js";
 import { guessed, inferred, nothing } from "./infers.js";
 import { ledger } from "./ledger.js";
-import { alternatives, histograms, possible, refused, sent } from "./leaves.js";
-import { Protocol } from "./protocol.js";
+import { alternatives, possible, refused, sent } from "./leaves.js";
 
 const PAUSE = 250;
-let controls, cost, protocol, points = null, shown = false, ready = false, timer = 0, changes = 0;
+let controls, cost, points = null, shown = false, ready = false, timer = 0, changes = 0;
 
 const say = line => { at("status").textContent = line; };
 const fail = error => say(`${error.message}.`.replace(/\.\.$/, "."));
@@ -22,7 +21,7 @@ const slide = new Latest("price", (found, { question, since, current: now }) => 
   const all = shown || possible(found, question.settings);
   if (!now) return;
   points = found.draws;
-  current("chart", "words");
+  current("words");
   if (all) current("out");
   // once it is seen
   requestAnimationFrame(() => setTimeout(() => performance.measure("slide", { start: since, end: performance.now() })));
@@ -33,11 +32,6 @@ const loss = new Latest("loss", (found, { question }) => {
   alternatives(found.outputs);
   current("out");
 }, fail, version);
-const curve = new Latest("curve", (found, { question }) => cost.curved(found, question.settings), fail, version);
-const crowd = new Latest("crowd", found => {
-  cost.crowded(found);
-  current("crowd");
-}, fail, version);
 const account = new Latest("ledger", found => {
   ledger(found);
   current("account");
@@ -46,28 +40,24 @@ const account = new Latest("ledger", found => {
 // One after the other, the quick ones first, and no further than until a person changes something.
 async function rest() {
   const of = changes;
-  for (const one of [account, loss, crowd]) {
+  for (const one of [account, loss]) {
     if (one !== account || ready) await one.ask(controls.question({ round: controls.round }));
     if (of !== changes) return;
   }
-  if (ready) await protocol.show();
-  while (of === changes && !cost.drawn(controls.settings)) await curve.ask(controls.question());
-  if (of === changes) performance.mark("whole");
+  performance.mark("whole");
 }
 
 function changed() {
   changes += 1;
   points = null;
-  at("histograms").replaceChildren();
-  old("chart", "words", "crowd", "out", "account");
-  protocol.old();
+  old("words", "out", "account");
   if (shown) {
     shown = false;
     nothing();
     say("");
   }
   const typed = controls.text.trim() !== "";
-  for (const id of ["send", "again", "thousand"]) at(id).disabled = !ready || !typed;
+  for (const id of ["send", "again"]) at(id).disabled = !ready || !typed;
   slide.ask(controls.question());
   clearTimeout(timer);
   timer = setTimeout(rest, PAUSE);
@@ -103,18 +93,6 @@ async function send() {
   account.ask(controls.question({ round: controls.round }));
 }
 
-async function thousand() {
-  const of = changes;
-  try {
-    const found = await ask("histogram", controls.question({ times: 1000 }));
-    if (of !== changes) return;
-    histograms(found);
-    say("1,000 draws; none of them has left.");
-  } catch (error) {
-    fail(error);
-  }
-}
-
 async function load() {
   for (;;) {
     const told = await state();
@@ -136,17 +114,15 @@ async function load() {
 async function start() {
   const told = await state();
   learn(told.glossary);
-  cost = new Cost(told);
+  cost = new Cost();
   controls = new Controls(told, changed);
-  protocol = new Protocol(controls, say);
   nothing();
   at("form").addEventListener("submit", event => { event.preventDefault(); send(); });
   at("sentence").addEventListener("keydown", event => {
     if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); send(); }
   });
   at("again").addEventListener("click", () => { controls.round += 1; rounds(); send(); });
-  at("thousand").addEventListener("click", thousand);
-  // another tab, or a server, may have been answered meanwhile
+  // another tab may have been answered meanwhile
   addEventListener("focus", () => { if (ready) account.ask(controls.question({ round: controls.round })); });
   changed();
   performance.mark("first");

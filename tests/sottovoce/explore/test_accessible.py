@@ -50,8 +50,6 @@ def test_what_might_leave_and_what_has_left(channel: str, person: Person) -> Non
     person.slides("epsilon", 2)
     if channel == "embedding":
         person.slides("dim", 1)  # the sphere, which can be turned
-    person.clicks("stack-add", "as a command")
-    person.clicks("thousand", "none of them has left.")
     assert seen(person) == {}
     person.clicks("send", "Sent: ")
     assert seen(person) == {}
@@ -68,8 +66,7 @@ def test_what_is_marked_as_old(person: Person) -> None:
     person.types(TEXT)
     person.settles()
     person.does(
-        "for (const id of ['out', 'chart', 'words', 'crowd', 'account']) "
-        "document.getElementById(id).setAttribute('aria-busy', 'true')"
+        "for (const id of ['out', 'words', 'account']) document.getElementById(id).setAttribute('aria-busy', 'true')"
     )
     for theme, pixels in VIEWS:
         person.browser.theme(theme)
