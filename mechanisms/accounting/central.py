@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from mechanisms.accounting.clone_pair import LEAST_DELTA
+from mechanisms.accounting.generic import LEAST_DELTA
 from mechanisms.accounting.rounds import rounds_epsilon
 from mechanisms.accounting.shuffle import Amplification, amplify, joint_blanket
 from mechanisms.accounting.with_sampler_error import with_sampler_error

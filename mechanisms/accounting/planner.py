@@ -12,8 +12,8 @@ from scipy.optimize import minimize_scalar
 from mechanisms import checks
 from mechanisms.accounting.blanket import SLACK, blanket_delta
 from mechanisms.accounting.central import central_epsilon, group_factor
-from mechanisms.accounting.clone_pair import LEAST_DELTA
 from mechanisms.accounting.compose import compose
+from mechanisms.accounting.generic import LEAST_DELTA
 from mechanisms.accounting.shuffle import generic_epsilon, joint_blanket
 from mechanisms.accounting.truncated import fits_truncated
 from mechanisms.accounting.with_sampler_error import price

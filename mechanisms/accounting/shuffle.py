@@ -1,16 +1,13 @@
-"""Amplification by shuffling: every bound that holds, and the least of them.
+"""Amplification by shuffling: three bounds, and the least of them.
 
 Each of n users sends one linked release (all its channels together, one message). A trusted shuffler permutes the n
 messages. Two data sets are neighbours if one user's inputs differ. The bounds, by their published names:
 
 blanket               the blanket divergence of the mechanisms themselves, by FFT (`accounting.blanket`)
 blanket_truncated     the same with a far larger blanket, at a price in δ (`accounting.truncated`)
-variation_ratio       from ε0 and the total variation β of the worst pair (`accounting.variation_ratio`)
-stronger_clone        from ε0 alone, numerical (`accounting.stronger_clone`); _renyi: through Rényi divergences
-clones_2021           from ε0 alone, numerical (`accounting.clones`); _closed: their Theorem 3.1
-erlingsson_2019       from ε0 alone, closed (`accounting.erlingsson`)
+variation_ratio       from ε0 and the total variation β of the worst pair (`accounting.generic`)
 
-ε0 is the sum of the channels' worst cases. A bound that needs a finite ε0 does not apply to Gaussian noise.
+ε0 is the sum of the channels' worst cases. The last bound needs a finite ε0, so it does not apply to Gaussian noise.
 
 All bounds require that the n users have one randomizer. Users who differ in what leaves in clear beside the release
 have none: whatever their inputs are, their messages cannot be equal. So n is the crowd, the users who agree in it; the
@@ -33,13 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import blanket_epsilon
-from mechanisms.accounting.clone_pair import LEAST_DELTA, check_arguments
-from mechanisms.accounting.clones import clones_2021, clones_2021_closed
-from mechanisms.accounting.erlingsson import erlingsson_2019
+from mechanisms.accounting.generic import LEAST_DELTA, check_arguments, variation_ratio
 from mechanisms.accounting.lower import lower_bounds
-from mechanisms.accounting.stronger_clone import stronger_clone, stronger_clone_renyi
 from mechanisms.accounting.truncated import truncated_epsilon
-from mechanisms.accounting.variation_ratio import variation_ratio
 from mechanisms.accounting.with_sampler_error import with_sampler_error
 from mechanisms.channels import Domain, domain_of
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -48,16 +41,7 @@ from mechanisms.mechanism import Mechanism
 
 FloatArray = NDArray[np.float64]
 
-NAMES = (
-    "blanket",
-    "blanket_truncated",
-    "stronger_clone",
-    "clones_2021",
-    "clones_2021_closed",
-    "erlingsson_2019",
-    "variation_ratio",
-    "stronger_clone_renyi",
-)
+NAMES = ("blanket", "blanket_truncated", "variation_ratio")
 #: Most cells of a joint release from whose distribution anything is computed.
 _MOST_CELLS = 4_000_000
 _LARGEST = 600.0
@@ -171,9 +155,9 @@ def amplify(
     optimistic, lower = None, {}
     exact: list[Callable[[], float | None]] = []  # the bounds for exact samplers
     if math.isfinite(worst) and _one_randomizer(mechanisms):
-        clones = _clone_bounds(worst, beta, users)
-        bounds |= {name: with_sampler_error(bound, delta, lost) for name, bound in clones.items()}
-        exact += [partial(bound, delta) for bound in clones.values()]
+        generic = partial(variation_ratio, worst, beta, users)
+        bounds["variation_ratio"] = with_sampler_error(generic, delta, lost)
+        exact.append(partial(generic, delta))
     # no other user sends a message that hides a single user's
     # above e^600 float64 has no e^ε, and a blanket of so little mass amplifies for no number of users
     cells = None if unprotected or users == 1 or local == 0 or local > _LARGEST else joint_blanket(mechanisms)
@@ -223,7 +207,7 @@ def samplers_reason(lost: float, delta: float) -> str:
 
 
 def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> float | None:
-    """Return the least ε of the bounds from ε0 and the worst pair's total variation alone, as in `amplify`, or None."""
+    """Return ε of the bound from ε0 and the worst pair's total variation alone, as in `amplify`, or None."""
     guarantees = [mechanism.guarantee for mechanism in mechanisms]
     worst = math.fsum(g.worst_case() for g in guarantees)
     numeric = math.fsum(g.numeric_epsilon for g in guarantees)
@@ -231,8 +215,7 @@ def generic_epsilon(mechanisms: Sequence[Mechanism], *, users: int, delta: float
         return None
     _, beta = _local(mechanisms, worst, numeric, delta * math.exp(-numeric))
     lost = users * math.fsum(g.numeric_delta for g in guarantees)
-    found = (with_sampler_error(bound, delta, lost) for bound in _clone_bounds(worst, beta, users).values())
-    return min((epsilon for epsilon in found if epsilon is not None), default=None)
+    return with_sampler_error(partial(variation_ratio, worst, beta, users), delta, lost)
 
 
 def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta: float) -> tuple[float, float]:
@@ -241,18 +224,6 @@ def _local(mechanisms: Sequence[Mechanism], worst: float, numeric: float, delta:
     if loss is None:
         return min(worst, _composed(mechanisms, delta) + numeric), 1.0
     return min(worst, loss.epsilon(delta) + numeric), min(1.0, loss.delta(0.0) + math.expm1(numeric))
-
-
-def _clone_bounds(worst: float, beta: float, users: int) -> dict[str, Callable[[float], float | None]]:
-    """Return the bounds from ε0 = `worst`, and from the total variation β of the worst pair: each δ -> ε."""
-    return {
-        "stronger_clone": partial(stronger_clone, worst, users),
-        "stronger_clone_renyi": partial(stronger_clone_renyi, worst, users),
-        "clones_2021": partial(clones_2021, worst, users),
-        "clones_2021_closed": partial(clones_2021_closed, worst, users),
-        "erlingsson_2019": partial(erlingsson_2019, worst, users),
-        "variation_ratio": partial(variation_ratio, worst, beta, users),
-    }
 
 
 def _one_randomizer(mechanisms: Sequence[Mechanism]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -17,27 +16,6 @@ FloatArray = NDArray[np.float64]
 
 #: Cells within `_REACH` standard deviations, and the reach of all but the two outermost cells.
 _CELLS, _REACH, _FAR = 4096, 12.0, 37.0
-
-
-@dataclass(frozen=True, eq=False)
-class GaussianLoss(LossCells):
-    """Cells of a Gaussian loss, whose Rényi divergence is known in closed form.
-
-    Attributes:
-        ratio: r = distance/σ.
-    """
-
-    ratio: float = 0.0
-
-    def renyi(self, order: float) -> float:
-        """Return D_α = α·r²/2 (Mironov 2017, Proposition 7); inf at α = inf.
-
-        Raises:
-            ValueError: The order is not above 1.
-        """
-        if not order > 1:
-            raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
-        return order * self.ratio**2 / 2
 
 
 @lru_cache(maxsize=64)
@@ -58,12 +36,11 @@ def gaussian_loss(ratio: float) -> LossCells:
     far = np.linspace(ratio / 2 - _FAR, ratio / 2 + _FAR, 256)
     grid = mirrored_edges(np.concatenate([near, far]), ratio / 2 + _FAR)
     edges = np.concatenate([[-np.inf], grid, [np.inf]])
-    return GaussianLoss(
+    return LossCells(
         low=ratio * edges[:-1],
         high=ratio * edges[1:],
         log_p=log_masses(edges - ratio / 2),
         log_q=log_masses(edges + ratio / 2),
-        ratio=ratio,
     )
 
 

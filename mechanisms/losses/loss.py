@@ -1,13 +1,12 @@
 """Privacy loss of one pair of inputs, in cells: bounds of the loss, and its mass under either input.
 
-**Why cells (proved).** Write the outputs' loss as L = log p/q for densities p under x and q under x'. Every quantity of
-a pair is E_q φ(e^L) for convex φ: the hockey-stick divergence δ(ε) is φ(t) = (t - e^ε)_+, the Rényi divergence
-φ(t) = t^α. In a cell with masses P and Q, e^L has mean P/Q under q and lies in [e^low, e^high]. Among all such laws the
-two-point law on the ends is the largest in convex order, the point mass at the mean the least (Jensen). So moving every
-cell to its ends, both masses kept, only raises every δ(ε) and every Rényi divergence. This holds alone and in any
-composition (a convex function of a product of independent e^L is convex in each). Collapsing a cell to its mean ratio,
-a merging of outputs, only lowers them. This is the "connect the dots" of Doroshenko et al. 2022 (arXiv 2207.04380),
-cell by cell.
+**Why cells (proved).** Write the outputs' loss as L = log p/q for densities p under x and q under x'. The hockey-stick
+divergence is δ(ε) = E_q φ(e^L) with the convex φ(t) = (t - e^ε)_+. In a cell with masses P and Q, e^L has mean P/Q
+under q and lies in [e^low, e^high]. Among all such laws the two-point law on the ends is the largest in convex order,
+the point mass at the mean the least (Jensen). So moving every cell to its ends, both masses kept, only raises every
+δ(ε). This holds alone and in any composition (a convex function of a product of independent e^L is convex in each).
+Collapsing a cell to its mean ratio, a merging of outputs, only lowers them. This is the "connect the dots" of
+Doroshenko et al. 2022 (arXiv 2207.04380), cell by cell.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ FloatArray = NDArray[np.float64]
 
 #: Rounding of the log of a mass by float64, as a share of it.
 _ROUNDED = 2.0**-50
-#: Rényi divergences below this, in nats, are computed without a logarithm of a number near 1.
-_NEARLY_NONE = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +86,9 @@ class LossCells:
     def epsilon(self, delta: float) -> float:
         """Return the least ε >= 0 whose pessimistic δ(ε) is at most delta in [0, 1), or inf."""
         if delta == 0:  # not even a mass too small for float64 may have a larger loss
-            return max(0.0, self.renyi(math.inf))
+            if self.infinite + self.left_out > 0:
+                return math.inf
+            return float(self._atoms[0].max(initial=0.0))
         losses, masses = self.pessimistic
         return _least_epsilon(losses, masses, self.infinite + self.left_out, delta)
 
@@ -97,46 +96,6 @@ class LossCells:
         """Return the least ε >= 0 whose optimistic δ(ε) is at most delta in [0, 1): no true ε is below it."""
         losses, masses = self.optimistic
         return _least_epsilon(losses, masses, self.infinite, delta)
-
-    def renyi(self, order: float) -> float:
-        """Return the Rényi divergence D_α(x‖x') in nats, from above; at order inf the largest loss.
-
-        It is inf if some mass has no bounded loss.
-
-        Raises:
-            ValueError: The order α is not above 1.
-        """
-        if not order > 1:
-            raise ValueError(f"Rényi divergence: order must be above 1, got {order}")
-        losses, log_masses = self._atoms
-        if self.infinite + self.left_out > 0 or np.isposinf(losses).any():
-            return math.inf
-        largest = float(losses.max(initial=0.0))
-        if math.isinf(order):
-            return largest
-        finite = np.isfinite(losses)
-        terms = log_masses[finite] + (order - 1) * losses[finite]
-        found = float(logsumexp(terms)) / (order - 1)
-        if found < _NEARLY_NONE:
-            found = self._renyi_of_little(order)
-        # at a large order rounding could pass the largest loss, the divergence of order infinity
-        return max(0.0, min(found, largest))
-
-    def _renyi_of_little(self, order: float) -> float:
-        """Return `renyi` if the logarithm of a sum near 1 would be all rounding.
-
-        With a = α - 1, E_x e^(aL) - 1 = E_x h(L), h(l) = (e^(al) - 1) + a(e^-l - 1) >= 0, since E_x e^-L = 1. In a cell
-        h is at most its value at one of the ends: it falls up to 0 and then rises.
-        """
-        a = order - 1
-
-        def h(losses: FloatArray) -> FloatArray:
-            with np.errstate(over="ignore", invalid="ignore"):
-                whole = np.expm1(a * losses) + a * np.expm1(-losses)
-            series = a * order / 2 * losses**2 * (1 + (a - 1) * losses / 3) * (1 + 1e-8)
-            return np.where(np.abs(order * losses) < 1e-4, series, whole)
-
-        return math.log1p(float(np.exp(self.log_p) @ np.maximum(h(self.low), h(self.high)))) / a
 
     @cached_property
     def pessimistic(self) -> tuple[FloatArray, FloatArray]:

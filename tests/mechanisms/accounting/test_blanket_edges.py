@@ -9,7 +9,7 @@ import pytest
 
 from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
-from mechanisms.accounting.clone_pair import LEAST_DELTA
+from mechanisms.accounting.generic import LEAST_DELTA
 from mechanisms.accounting.lower import few_cells_delta, lower_bounds
 from mechanisms.accounting.shuffle import amplify, joint_blanket
 from mechanisms.accounting.truncated import fits_truncated, truncated_epsilon

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from mechanisms.accounting import pld
-from mechanisms.accounting.advanced import advanced_epsilon
 from mechanisms.accounting.compose import compose
-from mechanisms.accounting.renyi import ORDERS, compose_renyi, renyi_to_epsilon
+from mechanisms.accounting.privacy_filter import ORDERS, renyi_to_epsilon
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.categorical import pure_loss, randomized_response_loss
@@ -59,14 +58,11 @@ def test_randomized_responses_are_the_binomial_at_any_delta(epsilon, times, delt
         (Purkayastha(16, 1.0), 1000, 1e-12, 246.5),
     ],
 )
-def test_what_fell_back_to_the_sum_is_less_than_every_other_bound(mechanism, times, delta, most):
+def test_what_fell_back_to_the_sum_is_within_two_percent(mechanism, times, delta, most):
     start = time.perf_counter()
     budget = compose([(mechanism, times)], delta=delta)
     assert time.perf_counter() - start < 20  # a second or less, on a machine with other work
     assert budget.epsilon <= most
-    others = [compose([(mechanism, times)], delta=delta, method=method).epsilon for method in ("advanced", "renyi")]
-    assert budget.epsilon <= min(others)
-    assert others[0] <= advanced_epsilon(mechanism.guarantee.worst_case(), times, delta) * (1 + 1e-9)
     below = pld.compose([(mechanism.privacy_loss(), times)], pessimistic=False).epsilon(delta)
     assert below <= budget.epsilon <= 1.02 * below
     assert "worst cases added" not in budget.assumptions
@@ -129,27 +125,12 @@ def test_the_rounding_bound_holds_the_rounding():
 def test_so_many_releases_that_nothing_is_transformed_still_have_the_renyi_bound():
     times = 2**41
     epsilon = 1e-7
-    cells = randomized_response_loss(epsilon, 2)
-    found = pld.compose([(cells, times)]).epsilon(1e-9)
-    best = compose_renyi([(cells, times)], 1e-9)[0]
+    found = pld.compose([(randomized_response_loss(epsilon, 2), times)]).epsilon(1e-9)
+    best = min(renyi_to_epsilon(order, times * order * epsilon**2 / 2, 1e-9) for order in ORDERS)
     assert best * 0.98 < found <= best * 1.001 < times * epsilon
 
 
-def test_the_best_order_is_found_without_all_of_them():
-    for losses in ([(pure_loss(0.1), 100)], [(Purkayastha(16, 4.0).privacy_loss(), 3), (gaussian_loss(0.5), 2)]):
-        for delta in (0.5, 1e-6, 1e-100):
-            every = min(
-                (renyi_to_epsilon(order, math.fsum(n * cells.renyi(order) for cells, n in losses), delta), order)
-                for order in ORDERS
-            )
-            assert compose_renyi(losses, delta) == every
-
-
 def test_the_assumptions_say_what_gave_the_epsilon():
-    said = {
-        method: compose([(Purkayastha(16, 0.1), 100)], delta=1e-6, method=method).assumptions[-1]
-        for method in ("least", "pld", "advanced", "renyi", "basic")
-    }
-    assert said["least"] == said["pld"] != said["renyi"] and "Rényi" in said["renyi"]
-    assert said["basic"] != said["advanced"]
-    assert compose([(Gaussian(4, 1.0), 1)], delta=0.0).assumptions[-1] == said["basic"]
+    exact = compose([(Purkayastha(16, 0.1), 100)], delta=1e-6).assumptions[-1]
+    basic = compose([(Gaussian(4, 1.0), 1)], delta=0.0).assumptions[-1]
+    assert "exact composition" in exact and "worst cases added" in basic
