@@ -93,9 +93,6 @@ class Rewriter:
         self._model = model
         if self.text.word.reads and model is None:
             raise ValueError(f"{self.text.name}: reads the whole text with a language model; give the model's folder")
-        if "states" in self.text.word.reads:
-            assert model is not None
-            language_models.check(self.text.word, language_models.load(model, language_models.kind_of(self.text)))
         #: Recommended number of texts for one call, by memory.
         self.batch_size = batch_size(self.text)
 
@@ -112,8 +109,8 @@ class Rewriter:
                 value for a text says how long it is: keep it on the device.
         """
         whole = self.guarantee
-        bound = whole.worst_case(delta_of(self.text.word), declared=whole.exposes)
-        if text is None or "length" not in whole.exposes or self.text.whole:
+        bound = whole.worst_case(declared=whole.exposes)
+        if text is None or "length" not in whole.exposes:
             return bound
         read = int((tokens.padded_word_ids([text], self.text) != NOTHING).sum())
         return min(bound, read * cost_of(self.text.word))
@@ -193,8 +190,7 @@ class Rewriter:
         rows += [(None, vocabulary.unknown, int(y), "filled") for y in drawn[at:] if y != NOTHING]
         if language_models.kind_of(self.text) != language_models.MASKED_LM:
             rows = [(token, word_id, NOTHING, "read") for token, word_id, _, _ in rows if token is not None]
-            note = "drawn at once" if self.text.whole else "drawn"
-            rows += [(None, vocabulary.unknown, int(y), note) for y in drawn if y != NOTHING]
+            rows += [(None, vocabulary.unknown, int(y), "drawn") for y in drawn if y != NOTHING]
 
         cost = cost_of(self.text.word)
         chances = self._probabilities([(x, y) for _, x, y, _ in rows])
@@ -266,10 +262,6 @@ def texts_of(texts: Any) -> list[Any]:
 def describe_cost(text: TextMechanism) -> str:
     """Return the cost of one text for people: its worst case, the reason, and its exposures."""
     word, whole = text.word.guarantee, text.guarantee
-    if whole.sigma is not None:
-        delta = delta_of(text.word)
-        draws = "one draw of the whole text" if text.sides == 1 else f"one draw of each of {text.sides} sides"
-        return f"ε = {_number(whole.worst_case(delta))} at δ = {delta:g}, for any two texts ({draws}); none at δ = 0"
     bound = _public(whole)
     if bound == math.inf:
         return "no protection: ε = ∞ for any two texts that differ"
@@ -283,15 +275,9 @@ def describe_cost(text: TextMechanism) -> str:
     return f"exposed: {shown}; texts that agree in that: ε = {_number(bound)} at worst ({each}); any others: ε = ∞"
 
 
-def delta_of(word: Any) -> float:
-    """Return the δ at which a word mechanism states its ε; 0 if it states ε for all δ."""
-    return float(word.delta) if word.guarantee.sigma is not None and hasattr(word, "delta") else 0.0
-
-
 def cost_of(word: Any) -> float:
-    """Return the worst case of one draw, at the δ that the mechanism states, with its exposures taken as public."""
-    bound: Guarantee = word.guarantee
-    return bound.worst_case(delta_of(word), declared=bound.exposes)
+    """Return the worst case of one draw, with its exposures taken as public."""
+    return _public(word.guarantee)
 
 
 def _public(guarantee: Guarantee) -> float:

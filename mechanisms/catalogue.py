@@ -23,7 +23,6 @@ from mechanisms.randomized_response import RandomizedResponse, RandomizedRespons
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
-from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.madlib import Madlib
@@ -60,7 +59,6 @@ CATALOGUE: dict[str, type[Any]] = {
         DpMlmResized,
         DpPrompt,
         DpParaphrase,
-        DpBart,
     )
 }
 

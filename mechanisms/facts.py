@@ -42,8 +42,6 @@ class Pair(Enum):
     IMPORTANCE = auto()
     #: Texts for which a language model's logits are opposite.
     LOGITS = auto()
-    #: Texts for which an encoder's states are opposite.
-    STATES = auto()
 
 
 class AboutWords(Enum):

@@ -43,7 +43,6 @@ from mechanisms.vocabulary import Vocabulary as Vocabulary
 from mechanisms.words.custext import CusText as CusText
 from mechanisms.words.custext import CusTextImportance as CusTextImportance
 from mechanisms.words.custext import CusTextPlus as CusTextPlus
-from mechanisms.words.dp_bart import DpBart as DpBart
 from mechanisms.words.dp_mlm import DpMlm as DpMlm
 from mechanisms.words.dp_mlm import DpMlmResized as DpMlmResized
 from mechanisms.words.dp_prompt import DpParaphrase as DpParaphrase

@@ -17,7 +17,6 @@ from client.models.pieces import Pieces, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.pieces import encoded, read_as_text
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.dp_bart import Writer
 from mechanisms.words.language_model import Scores
 
 FILES = ("model.onnx", "tokenizer.json", "generator.json")
@@ -116,20 +115,6 @@ class Generator:
         return "" if end is None else str(self._tokenizer.id_to_token(end))
 
     @cached_property
-    def width(self) -> int:
-        """Return the width of a state of a model in two parts; 0 for a causal model, which has no states."""
-        return 0 if self._encoder is None else int(self._encoder.get_outputs()[0].shape[-1])
-
-    def reads(self, window: int) -> str:
-        """Return the reason why the model cannot make `window` states of every text; "" if it can."""
-        around = len(self._about["before"]) + len(self._about["after"])
-        if self._encoder is None:
-            return "the model is causal, and one that reads apart from writing is needed, of two parts (BART, T5)"
-        if not around < window <= self._about["max_length"]:
-            return f"window must be from {around + 1}, behind the prompt, to {self._about['max_length']}, got {window}"
-        return ""
-
-    @cached_property
     def vocabulary(self) -> Vocabulary:
         """Return the model's own tokens, mostly pieces of words, without special tokens except the end.
 
@@ -171,62 +156,6 @@ class Generator:
             return table
 
         return ask
-
-    def states(self, texts: Sequence[str], window: int) -> NDArray[np.float32]:
-        """Return the states (n, window·width) of each private text in its prompt, for `DpBart.sample`.
-
-        The first part of the model makes them. A text is cut or padded to `window` tokens with its prompt, so that
-        every pass has the same size. The states of padding are included.
-
-        Raises:
-            ValueError: The model cannot make them: see `reads`.
-        """
-        if why := self.reads(window):
-            raise ValueError(f"generator: {why}")
-        assert self._encoder is not None
-        before, after = self._about["before"], self._about["after"]
-        room = window - len(before) - len(after)
-        made = np.empty((len(texts), window * self.width), np.float32)
-        for start in range(0, len(texts), _BATCH):
-            part = slice(start, start + _BATCH)
-            feeds = self._masked([[*before, *self._plain(text)[:room], *after] for text in texts[part]], window)
-            made[part] = self._encoder.run(["states"], feeds)[0].reshape(-1, made.shape[1])
-        return made
-
-    def writer(self, vocabulary: Vocabulary, window: int) -> Writer:
-        """Return the function that writes from states alone (`mechanisms.words.dp_bart.Writer`).
-
-        It is the second part of the model. At each place it writes the likeliest of the vocabulary's words, up to the
-        model's own end. It reads all states, those of padding too. A word that is no single piece of this model is
-        never written.
-
-        Raises:
-            ValueError: As in `states` and `scores`.
-        """
-        if why := self.reads(window):
-            raise ValueError(f"generator: {why}")
-        single, end = self._pieces(vocabulary).single, self._about["end"]
-        words = np.array([i for i in np.flatnonzero(single >= 0) if single[i] != end], dtype=np.int64)
-        pieces = np.append(single[words], [] if end is None else [end]).astype(np.int64)
-        numbers = np.append(words, [] if end is None else [NOTHING]).astype(np.int64)
-
-        def write(states: NDArray[np.float64], tokens: int) -> NDArray[np.int64]:
-            shown = [(row, window) for row in states.reshape(-1, window, self.width).astype(np.float32)]
-            written: list[list[int]] = [[self._about["start"]] for _ in shown]
-            out = np.full((len(shown), tokens), NOTHING, dtype=np.int64)
-            open_ = np.arange(len(shown))
-            for position in range(tokens):
-                behind = [[*written[row][:1], *written[row][1:][-self._about["history"] :]] for row in open_]
-                best = np.zeros(len(open_), dtype=np.int64)
-                for batch, logits in self._in_two_parts([shown[row] for row in open_], behind):
-                    best[batch] = logits[:, pieces].argmax(axis=1)
-                for row, choice in zip(open_, best, strict=True):
-                    out[row, position] = numbers[choice]
-                    written[row].append(int(pieces[choice]))
-                open_ = open_[numbers[best] != NOTHING]
-            return out
-
-        return write
 
     def _plain(self, text: str) -> list[int]:
         read = encoded(self._tokenizer, [str(clean_text(text))], self._special, around=False) if text else []

@@ -55,42 +55,16 @@ def load(folder: Path | str, kind: str, threads: int | None = None) -> MaskedLM 
 
 
 def known(folder: Path | str | None, mechanism: Any, name: str) -> bool:
-    """Return whether the folder has the model that a text mechanism reads, with the identity `name`, and it fits."""
+    """Return whether the folder has the model that a text mechanism reads, with the identity `name`."""
     try:
         if folder is None:
             return False
-        model = load(folder, kind_of(mechanism))
-        check(mechanism.word, model)
-        return model.identity == name
-    except ValueError:  # it holds another kind, or none that fits
+        return load(folder, kind_of(mechanism)).identity == name
+    except ValueError:  # it holds another kind
         return False
 
 
 def said(kind: Any, model: MaskedLM | Generator) -> dict[str, Any]:
-    """Return the properties of the model that a class of word mechanisms takes as public parameters.
-
-    These are the bounds of its logits and the width of its states.
-
-    Raises:
-        ValueError: The class reads states and the model has none. The message is one line.
-    """
+    """Return the bounds of the model's logits, if a class of word mechanisms takes them as public parameters."""
     takes = {f.name for f in fields(kind)}
-    if "states" in kind.reads and not (isinstance(model, Generator) and model.width):
-        raise ValueError(f"{kind.name}: the model has no states; it is one of two parts that is needed (BART, T5)")
-    every = {"low": model.low, "high": model.high, "width": getattr(model, "width", 0)}
-    return {name: value for name, value in every.items() if name in takes}
-
-
-def check(word: Any, model: MaskedLM | Generator) -> None:
-    """Check that the model has the states that a word mechanism reads.
-
-    Raises:
-        ValueError: It does not. The message is one line.
-    """
-    if "states" not in word.reads:
-        return
-    assert isinstance(model, Generator)
-    if why := model.reads(word.window):
-        raise ValueError(f"{word.name}: {why}")
-    if model.width != word.width:
-        raise ValueError(f"{word.name}: width is {word.width}, and the model's states are {model.width} wide")
+    return {name: value for name, value in (("low", model.low), ("high", model.high)) if name in takes}

@@ -1,4 +1,4 @@
-"""Private inputs of a text mechanism besides the words of a text: logits in context, importance, states."""
+"""Private inputs of a text mechanism besides the words of a text: logits in context, importance."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def private_arguments(
         raise ValueError(f"text: {len(texts)} texts, but word ids of {len(x)}")
     reads, kind = mechanism.word.reads, language_models.kind_of(mechanism)
     masked = kind == language_models.MASKED_LM
-    unknown = sorted(set(reads) - ({"scores", "importance"} if masked else {"scores", "states", "writer"}))
+    unknown = sorted(set(reads) - ({"scores", "importance"} if masked else {"scores"}))
     if unknown:
         raise ValueError(f"{mechanism.name}: reads {', '.join(unknown)}, which no part of a client gives")
     if not reads:
@@ -53,20 +53,13 @@ def private_arguments(
     if folder is None:
         raise ValueError(f"{mechanism.name}: needs a {language_models.SAID.get(kind, kind)}; name its folder")
     model, vocabulary = language_models.load(folder, kind, threads), mechanism.vocabulary
-    word: Any = mechanism.word
-    language_models.check(word, model)
     given: dict[str, Any] = {}
     for name in reads:
         sides: list[Any]
         if isinstance(model, Generator):
             none: list[tuple[str, ...]] = [()] * mechanism.sides
             written = list(zip(*(sides_of(text, mechanism.sides) for text in texts), strict=True)) or none
-            if name == "writer":  # which knows nothing of the texts
-                sides = [model.writer(vocabulary, word.window) for _ in written]
-            elif name == "states":
-                sides = [model.states(side, word.window) for side in written]
-            else:
-                sides = [model.scores(side, vocabulary) for side in written]
+            sides = [model.scores(side, vocabulary) for side in written]
         else:
             made: Any = {"scores": model.scores, "importance": model.importance}[name]
             sides = [made(x[:, side], vocabulary) for side in mechanism.slices]

@@ -23,10 +23,9 @@ _TEXTS, _READ, _UNIFORMS = 2**14, 2**10, 2**23
 
 def batch_size(mechanism: TextMechanism) -> int:
     """Return the number of texts to draw in one call, for bounded memory."""
-    if mechanism.word.reads and not mechanism.whole:
+    if mechanism.word.reads:
         return _READ
-    most, uniforms = (_READ, _UNIFORMS // 4) if mechanism.whole else (_TEXTS, _UNIFORMS)  # states lie beside them
-    return min(most, max(1, uniforms // max(1, mechanism.uniforms)))
+    return min(_TEXTS, max(1, _UNIFORMS // max(1, mechanism.uniforms)))
 
 
 def draw(

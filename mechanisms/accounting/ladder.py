@@ -361,8 +361,8 @@ def _token(text: _Declared | None, delta: float, public: Mapping[str, str]) -> R
         return Rung("token", None, delta, "token", nothing, "no token leaves the device")
     word = _Declared(text.mechanism.word, text.public)
     if word.guarantee.protects != "token":
-        does = "draws the whole text at once" if text.mechanism.whole else "reads the whole text for each token"
-        why = f"{word.mechanism.name} {does}: it protects the {word.guarantee.protects}"
+        protects = word.guarantee.protects
+        why = f"{word.mechanism.name} reads the whole text for each token: it protects the {protects}"
         return Rung("token", None, delta, "token", nothing, why)
     in_clear = ["token"] if _is_unprotected(word, delta) else []
     notes = [f"inputs: {word.guarantee.inputs}", *_exposures(word, public)]
@@ -394,9 +394,7 @@ def _channel(
     notes = [f"{mechanism.name}, " + ("drawn once and remembered" if count == 1 else f"{count} fresh draws")]
     if isinstance(mechanism, _Declared):
         text = mechanism.mechanism
-        whole = "one draw of the whole text" if text.sides == 1 else "one draw of each side"
-        many = whole if text.whole else f"{text.positions} positions"
-        notes = [f"{text.name}, {many}, drawn once and remembered"]
+        notes = [f"{text.name}, {text.positions} positions, drawn once and remembered"]
         notes += _exposures(mechanism, public)
     if channel.domain is Domain.SPHERE:
         notes.append("the metric bound is about mapped, normalized embeddings, the worst case about any two texts")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,16 +13,12 @@ from mechanisms import checks
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
-from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, checked_distance, unbounded_loss
-from mechanisms.losses.radial_blanket import line
 from mechanisms.mechanism import Uniforms, WordMechanism
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import MAX_TOKENS, Length
 
 KEPT = "kept"
-#: Default ε for each token of a text's length.
-_LENGTH = 1.0
 #: Log of a blanket's weight below which not even all people hide anybody, and cells of a text's blanket.
 _LEAST_LOG_GAMMA, _CELLS = -30.0, 20_000
 #: Exposures of a word that filled positions do not have. An observer of them at every place sees the end of the text.
@@ -46,10 +41,8 @@ class TextMechanism:
         loss <= ε·Σ_i d(x_i, x'_i) + L·offset + ε_length·|len(x) - len(x')|,
 
     and at worst L times the word's worst case plus ε_length·L. A word mechanism that reads the whole text for each draw
-    (it protects the "sequence") costs its ε at every position, however few words differ. One that makes a whole text by
-    one draw (it is `whole`) costs that draw, its length included: there is no other draw, and no treatment of words.
-    The sides of a pair are drawn independently, so their losses add: for any two pairs at most twice that of any two
-    texts. Gaussian noises on the two sides are one on both together, whose inputs are √2 times as far apart.
+    (it protects the "sequence") costs its ε at every position, however few words differ. The sides of a pair are drawn
+    independently, so their losses add: for any two pairs at most twice that of any two texts.
 
     Attributes:
         word: Mechanism of one word.
@@ -69,7 +62,7 @@ class TextMechanism:
 
     word: WordMechanism
     tokens: int = 64
-    length: float | str = _LENGTH
+    length: float | str = 1.0
     unknown: str = "substitute"
     stop_words: str = "substitute"
     punctuation: str = "substitute"
@@ -86,33 +79,12 @@ class TextMechanism:
             if isinstance(self.length, str):
                 raise ValueError(f'text: length must be an ε from 0 to 1000, or "{KEPT}", got {self.length!r}')
             object.__setattr__(self, "length", checks.epsilon("text", self.length, name="length"))
-        if self.whole:
-            self._check_whole()
         for name in ("unknown", "stop_words", "punctuation", "numbers"):
             allowed = TREATMENTS[:2] if name == "unknown" else TREATMENTS
             if getattr(self, name) not in allowed:
                 raise ValueError(f"text: {name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
             if getattr(self, name) == "keep" and getattr(self.word, "moves", False):
                 raise ValueError(f"{self.word.name}: its words do not stand where the text's do, so none can be kept")
-
-    def _check_whole(self) -> None:
-        """Check a mechanism that makes a whole text by one draw: nothing else is drawn of the text or done to it."""
-        if self.length not in (0.0, _LENGTH):
-            raise ValueError(f"{self.name}: one draw makes the whole text, its length too; leave length out")
-        object.__setattr__(self, "length", 0.0)
-        for name in ("unknown", "stop_words", "punctuation", "numbers"):
-            if getattr(self, name) != "substitute":
-                raise ValueError(f"{self.name}: reads the text as written, no word by itself; leave {name} out")
-
-    @property
-    def whole(self) -> bool:
-        """Return True if one draw makes a whole text, of each side."""
-        return bool(getattr(self.word, "whole", False))
-
-    @property
-    def draws(self) -> int:
-        """Return the number of draws of `word` for one text."""
-        return self.sides if self.whole else self.positions
 
     @property
     def name(self) -> str:
@@ -141,8 +113,8 @@ class TextMechanism:
 
     @cached_property
     def lengths(self) -> Length | None:
-        """Return the mechanism of the length, of each side; None if it is kept, or made with the words by one draw."""
-        return None if self.whole or isinstance(self.length, str) else Length(self.length, self.tokens)
+        """Return the mechanism of the length, of each side; None if it is kept."""
+        return None if isinstance(self.length, str) else Length(self.length, self.tokens)
 
     @cached_property
     def kept(self) -> NDArray[np.bool_]:
@@ -166,16 +138,13 @@ class TextMechanism:
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the theorem of the text."""
-        token, n = self.word.guarantee, self.draws
+        token, n = self.word.guarantee, self.positions
         lengths = [] if self.lengths is None else [self.lengths.guarantee] * self.sides
         passes = [name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if self._keeps(name)]
         drawn_in_vain = self.lengths is not None and not _SHOWS_THE_END.isdisjoint(token.exposes)
         passes += ["length"] if self.length == KEPT or drawn_in_vain else []
         shown = set(token.exposes) - ({"unknown-words"} if self.unknown == "drop" else set())
         together = token.protects == "sequence"
-        if self.whole and token.sigma is not None:
-            delta = min(1.0, token.numeric_delta * n)
-            return replace(token, diameter=token.diameter * math.sqrt(n), numeric_delta=delta)
         return Guarantee(
             epsilon=token.epsilon * n if together else token.epsilon,
             metric=token.metric,
@@ -194,20 +163,17 @@ class TextMechanism:
     def parts(self) -> tuple[tuple[Any, int], ...]:
         """Return the mechanisms that draw a text, each with its number of draws: for composition."""
         length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, self.sides),)
-        return ((self.word, self.draws), *length)
+        return ((self.word, self.positions), *length)
 
     @cached_property
     def _blanket(self) -> BlanketCells | None:
-        whole = self.guarantee
-        if whole.sigma is not None:  # all sides together are one vector, of half the diameter's length
-            return line(whole.diameter / 2 / whole.sigma)
         word: BlanketCells | None = self.word.blanket() if hasattr(self.word, "blanket") else None
         length = None if self.lengths is None else self.lengths.blanket()
         if word is None or (self.lengths is not None and length is None):
             return None
-        if self.draws * word.log_gamma < _LEAST_LOG_GAMMA:
+        if self.positions * word.log_gamma < _LEAST_LOG_GAMMA:
             return None
-        found = word.power(self.draws)
+        found = word.power(self.positions)
         for _ in range(0 if length is None else self.sides):
             assert length is not None
             found = found.product(length.merged()).merged(_CELLS)
@@ -229,8 +195,6 @@ class TextMechanism:
         separately, the distance is theirs, place by place: texts at distance 0 may still differ in length.
         """
         apart = checked_distance(self.name, distance, self.guarantee.diameter)
-        if self.guarantee.sigma is not None:
-            return gaussian_loss(apart / self.guarantee.sigma)
         bound = self.guarantee.loss(apart)
         if self.lengths is not None and self.word.guarantee.protects == "token":
             bound = max(bound, self.sides * self.lengths.guarantee.worst_case())
@@ -267,8 +231,6 @@ class TextMechanism:
         return tuple(slice(side * self.tokens, (side + 1) * self.tokens) for side in range(self.sides))
 
     def _drawn(self, x: NDArray[np.int64], rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
-        if self.whole:
-            return self.word.sample(x, rng=rng, **private).astype(np.int32)
         if hasattr(self.word, "settled"):
             private = self.word.settled(x, **private)
         there = x != NOTHING
@@ -287,9 +249,6 @@ class TextMechanism:
     @cached_property
     def uniforms(self) -> int:
         """Return the number of uniforms of one text, whatever it holds."""
-        word: Any = self.word
-        if self.whole:
-            return int(self.sides * word.uniforms)
         counting = _Counting()
         nothing = np.full((1, self.tokens), NOTHING)
         private = {"importance": np.zeros((1, self.tokens)), "scores": None}  # no scores are requested without words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -52,29 +52,22 @@ class Texts:
         """
         return Policy(accept_unprotected=tuple(self.accept_unprotected or ())).declared
 
-    def by_epsilon(self, spec: Mapping[str, Any], *, delta: float) -> tuple[Callable[[float], TextMechanism], str]:
+    def by_epsilon(self, spec: Mapping[str, Any]) -> tuple[Callable[[float], TextMechanism], str]:
         """Return a text as a function of the ε of its word mechanism, and its vocabulary in words.
 
         The price of a draw depends on the size of the vocabulary.
 
         Args:
             spec: Name and parameters of the mechanism and of the text. Others are the catalogue's defaults.
-            delta: δ of the ε, if the mechanism needs one.
 
         Raises:
             UserError: An option does not fit the mechanism.
         """
         mechanism = spec["mechanism"]
         kind: Any = catalogue.admit(mechanism)
-        if "delta" in (field.name for field in fields(kind)):
-            spec = {"delta": delta} | dict(spec)
         generates = bool(getattr(kind, "reads", ())) and language_models.kind_of(kind) != language_models.MASKED_LM
         if self.generator is not None and not generates:
             raise UserError(f"--generator: goes with a mechanism that generates, as dp-prompt; {mechanism} reads none")
-        if getattr(kind, "whole", False):  # the price of its noise does not depend on the model
-            if self.words is not None or self.generator is not None:
-                raise UserError(f"--generator and --words: what {mechanism} costs depends on neither; leave them out")
-            return partial(_of_any_vocabulary, spec), f"at once, by one draw of the whole text at δ = {delta:g}"
         model: Any = ANY_MODEL
         if not generates or self.words is not None:
             source = self.words or "minilm"
@@ -132,7 +125,7 @@ def mechanism_of(
     if is_text(name):
         if "epsilon" not in spec:
             raise UserError(f"{name}: missing parameter epsilon")
-        return (texts or Texts()).by_epsilon(spec, delta=delta)[0](spec["epsilon"])
+        return (texts or Texts()).by_epsilon(spec)[0](spec["epsilon"])
     if name == "gaussian" and "epsilon" in spec and "sigma" not in spec:
         spec = {"delta": delta} | spec
     return catalogue.build(spec, channel=catalogue.admit(name).channel, dim=dim, classes=classes)

@@ -35,7 +35,7 @@ _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
 CENTRAL = "central_epsilon"
 #: Description of a language model for pricing a mechanism without drawing from it. The price depends neither on the
 #: clipping bounds of logits nor on the width of states.
-ANY_MODEL = {"low": 0.0, "high": 1.0, "width": 1}
+ANY_MODEL = {"low": 0.0, "high": 1.0}
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _over(policy: Policy, record: Account) -> str:
 def _unprotected(arm: Arm, channel: str) -> str:
     spec = getattr(arm, channel)
     mend = f"name a {key(channel)} mechanism" if spec is None else "choose another mechanism"
-    if spec is not None and spec["mechanism"] in ("gaussian", "dp-bart"):
+    if spec is not None and spec["mechanism"] == "gaussian":
         mend = "set policy.delta above 0"
     return (
         f'arm "{arm.name}": its {key(channel)}s are sent unprotected (worst-case ε = ∞); {mend}, '

@@ -429,8 +429,7 @@ class TextChannel(Section):
         generator: Checkpoint of `dp-prompt`, causal or encoder-decoder: "none", a folder, or a hub name.
         prompt: Text around the private text, which it names {text}. Where it is not given: the request for a paraphrase
             of Utpala et al. 2023.
-        paraphraser: Checkpoint of `dp-paraphrase` or, encoder-decoder only, of `dp-bart`: "none", a folder, or a hub
-            name.
+        paraphraser: Checkpoint of `dp-paraphrase`: "none", a folder, or a hub name.
         paraphraser-prompt: Text around the private text, which it names {text}. Where it is not given: nothing.
         pretrain: True if the checkpoint first learns to restore the words of sanitized *public* text.
         pretrain-steps: Number of batches of this pretraining.

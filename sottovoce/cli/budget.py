@@ -287,7 +287,7 @@ def _plan_of(terms: Terms, spec: dict[str, Any], texts: Texts, out: Path | None)
             raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
         show_progress()
         with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
-            build, among = texts.by_epsilon(spec, delta=terms.delta)
+            build, among = texts.by_epsilon(spec)
         return plan.plan_text(terms, build, public=texts.public, crowd=texts.crowd) | {"among": among}
     if given := _given(texts):
         raise UserError(f"--{given[0]}: is about texts, and {name} sanitizes none; leave it out")

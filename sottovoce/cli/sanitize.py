@@ -51,7 +51,7 @@ Generator = Annotated[
     typer.Option(
         "--generator",
         show_default=False,
-        help="Generating model for dp-prompt, dp-paraphrase and dp-bart: a folder, or a hub name.",
+        help="Generating model for dp-prompt and dp-paraphrase: a folder, or a hub name.",
     ),
 ]
 Prompt = Annotated[
@@ -221,7 +221,7 @@ def _rewriter(
     else:
         _say(f"{name}: {len(own):,} words of {own.vectors.shape[1]} dimensions from {words or MINILM}")
     said = parameters(rewriter.text)
-    return spec | {key: said[key] for key in ("low", "high", "width") if reads and key in said}, rewriter
+    return spec | {key: said[key] for key in ("low", "high") if reads and key in said}, rewriter
 
 
 def _check_models(name: str, generates: bool, models: _Models) -> None:

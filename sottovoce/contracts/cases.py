@@ -104,22 +104,9 @@ def made_up_scores(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
     return scores
 
 
-def made_up_writer(mechanism: Any, n: int, seed: int) -> Callable[..., Array]:
-    """Return a toy decoder: a word for each place's state, up to the first occurrence of word 0."""
-
-    def write(states: Array, tokens: int) -> Array:
-        found = np.floor(np.abs(states) * 1e3).astype(np.int64) % len(mechanism.vocabulary)
-        words = np.resize(found.T, (tokens, len(states))).T if len(states) else np.zeros((0, tokens), np.int64)
-        return np.where(np.logical_and.accumulate(words != 0, axis=1), words, NOTHING)
-
-    return write
-
-
 READ: dict[str, Callable[[Any, int, int], Any]] = {
     "importance": lambda mechanism, n, seed: np.random.default_rng(seed).random((n, TOKENS)),
     "scores": made_up_scores,
-    "states": lambda mechanism, n, seed: np.random.default_rng(seed).normal(size=(n, mechanism.size)),
-    "writer": made_up_writer,
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from mechanisms.facts import Pair
 from mechanisms.guarantee import Guarantee
@@ -23,7 +22,6 @@ from mechanisms.streams import SimulatedUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusTextImportance
 from mechanisms.words.distances import metric_distances
-from mechanisms.words.dp_bart import DpBart
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from mechanisms.words.text import TextMechanism
@@ -409,31 +407,6 @@ def model_game(mechanism: Any, delta: float) -> Game:
     )
 
 
-def states_game(mechanism: DpBart, delta: float) -> Game:
-    """Return the game of states far beyond opposite corners of the clipping range.
-
-    The decoder writes the interval of the noisy states' mean. So it shows all that distinguishes the two, up to the
-    width of an interval.
-    """
-    corner, scale = np.full(mechanism.size, 10 * mechanism.clip), mechanism.noise.sigma
-    edges = np.array([-np.inf, *np.linspace(-4.0, 4.0, len(mechanism.vocabulary) - 1), np.inf])
-    one, other = (np.log(np.diff(ndtr(edges - side / scale))) for side in (1, -1))
-
-    def stretch(states: FloatArray, tokens: int) -> NDArray[np.int64]:
-        return np.searchsorted(edges[1:-1], states.mean(axis=1) / mechanism.clip / scale)[:, None]
-
-    return finite_game(
-        mechanism,
-        (np.array([1]), np.array([1])),
-        delta,
-        shown="opposite states",
-        log_probs=(one, other),
-        outcomes=np.arange(len(one))[:, None],
-        states=(corner, -corner),
-        writer=(stretch, stretch),
-    )
-
-
 def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
     """Return the game of the worst two texts of two tokens of one group; another token may matter in each."""
     members = mechanism.mapping.members[0]
@@ -547,7 +520,6 @@ DECLARED: dict[Pair, Callable[[Any, float], Game]] = {
     Pair.WORDS: word_game,
     Pair.IMPORTANCE: importance_game,
     Pair.LOGITS: model_game,
-    Pair.STATES: states_game,
 }
 #: Games of the parts of a text release beside its words.
 TEXT_PARTS: dict[str, Callable[[float], list[Game]]] = {

@@ -5,7 +5,6 @@ post-processing of unit vectors in any dimension (the coordinate along the axis)
 """
 
 import math
-from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -14,15 +13,12 @@ from scipy.special import ndtr
 
 from mechanisms import Gaussian, RandomizedResponse
 from mechanisms.accounting.blanket import blanket_delta
-from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.lower import few_cells_delta, mixture
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.accounting.truncated import best_truncation, fits_truncated, truncated
-from mechanisms.catalogue import build
 from mechanisms.guarantee import gaussian_delta
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.radial_blanket import line
-from mechanisms.vocabulary import Vocabulary
 from tests.support.small_worlds import World, circle, largest_delta
 
 EPSILONS = (0.0, 0.3, 1.0)
@@ -112,18 +108,3 @@ def test_any_dimension_has_one_bound_and_a_lone_user_the_local_one() -> None:
     ):
         assert alone.epsilon == alone.local_epsilon
     assert best_truncation(line(0.5), 1, 1e-6) is None
-
-
-def test_the_shuffled_rung_of_whole_texts() -> None:
-    """dp-bart: all sides of a text are one vector, so its bound is that of noise on a sphere of radius √sides."""
-    words = Vocabulary(("a", "b"), np.eye(2, dtype=np.float32))
-    spec = {"mechanism": "dp-bart", "epsilon": 4.0, "delta": 1e-6, "width": 8, "window": 4, "tokens": 4}
-    for sides in (1, 2):
-        text = replace(build(spec, channel="text", vocabulary=words), sides=sides)
-        rungs = {r.name: r for r in ladder(None, None, text=text, users=20_000, delta=1e-6)}
-        noise = Gaussian(40, text.word.noise.sigma / math.sqrt(sides))
-        alike = amplify([noise], users=20_000, delta=1e-6, lower_bounded=False)
-        assert rungs["shuffled"].epsilon == pytest.approx(alike.epsilon, rel=1e-3)
-        assert rungs["shuffled"].epsilon < 0.1 * rungs["user"].epsilon
-        lone = {r.name: r for r in ladder(None, None, text=text, users=1, delta=1e-6)}
-        assert lone["shuffled"].epsilon is None

@@ -34,7 +34,6 @@ from tests.support.text_laws import (
 
 #: Kinds that are not enumerated, and why.
 LEFT_OUT = {
-    "dp-bart": "one Gaussian draw of a whole text, which exposes nothing and reads no word: tests/.../test_dp_bart.py",
     "identity": "its ε is infinite whatever is declared public: there is nothing to hold",
 }
 #: Where this vocabulary, or an exact law, needs other values than those that a mechanism declares.

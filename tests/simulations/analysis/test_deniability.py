@@ -270,7 +270,6 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
         (["--mechanism", "madlib", "--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
         (["--mechanism", "purkayastha"], "purkayastha"),
         (["--mechanism", "dp-mlm"], "dp-mlm: a language model reads the whole text for each draw"),
-        (["--mechanism", "dp-bart:epsilon=8,delta=1e-6"], "so a word alone has no deniability; compare texts"),
     ],
 )
 def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys):

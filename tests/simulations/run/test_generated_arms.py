@@ -21,19 +21,17 @@ __all__ = ["folder", "shared"]  # fixtures
 
 
 def test_a_study_reads_a_language_model_of_each_kind(folder: Path, shared: Path, monkeypatch) -> None:
-    """Each arm by its own; what is charged is every draw and the length, of DP-BART one draw at the policy's δ; a node
-    without the model refuses."""
-    names = {"dp-mlm": "masked-lm", "dp-prompt": "generator", "dp-paraphrase": "paraphraser", "dp-bart": "paraphraser"}
+    """Each arm by its own; what is charged is every draw and the length; a node without the model refuses."""
+    names = {"dp-mlm": "masked-lm", "dp-prompt": "generator", "dp-paraphrase": "paraphraser"}
     arms: list[dict[str, Any]] = [
         {"name": name, "text": {"mechanism": name, "epsilon": 40.0, "tokens": TOKENS}} for name in names
     ]
-    arms[-1]["text"] |= {"delta": 1e-6}
     words = ("<pad>", "</s>", "<unk>", *WORDS.words[:40])
     checkpoints = {
         "generator": str(tiny_generator(shared / "causal", "causal", words)),
         "paraphraser": str(tiny_generator(shared / "t5", "t5", words)),
     }
-    study = text_study(shared, *arms, training={"epochs": 1}, text=checkpoints, policy={"delta": 1e-6})
+    study = text_study(shared, *arms, training={"epochs": 1}, text=checkpoints)
     with own_cache(shared / "cache"):
         use_folder(folder, monkeypatch)
         ready = text_prepared(study, shared)
@@ -43,16 +41,14 @@ def test_a_study_reads_a_language_model_of_each_kind(folder: Path, shared: Path,
         assert len({rewriter.identity(text) for text in made} - {""}) == 3
         for text in made:
             model = language_models.load(rewriter.masked_lm, names[text.name])
-            said = {"width": 16} if text.whole else {"low": model.low, "high": model.high}
-            assert {key: getattr(text.word, key) for key in said} == said
+            assert (text.word.low, text.word.high) == (model.low, model.high)
         outcomes, _ = run(study, folder, shared)
         for name in names:
             line = outcomes[name].line
             assert line["delivered"] == USERS and line["errors"] == line["dropped"] == {}
             costs = {r.epsilon for r in ledger_rows(folder, name) if r.channel == "text"}
             (worst,) = costs
-            assert worst == line["budget"]["worst_case_epsilon"]
-            assert worst == (pytest.approx(40.0) if name == "dp-bart" else TOKENS * 40.0 + TOKENS)
+            assert worst == line["budget"]["worst_case_epsilon"] == TOKENS * 40.0 + TOKENS
         for path in folder.glob("*/node.json"):  # one that has the masked model alone
             alone = str(language_models.part(rewriter.masked_lm, "masked-lm"))
             path.write_text(json.dumps(json.loads(path.read_text()) | {"masked_lm": alone}))
@@ -63,16 +59,8 @@ def test_a_study_reads_a_language_model_of_each_kind(folder: Path, shared: Path,
 
 
 def test_a_generating_arm_without_its_checkpoint_is_refused(shared: Path) -> None:
-    bart = {"mechanism": "dp-bart", "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(UserError, match=r"texts are sent unprotected .*; set policy\.delta above 0"):
-        text_study(shared, {"name": "a", "text": bart})  # which has no ε at δ = 0
-    for name, kind, more in (
-        ("dp-prompt", "generator", {}),
-        ("dp-paraphrase", "paraphraser", {}),
-        ("dp-bart", "paraphraser", bart),
-    ):
-        arm_ = {"name": "a", "text": {"mechanism": name, "epsilon": 1.0} | more}
-        study = text_study(shared, arm_, policy={"delta": 1e-6})
+    for name, kind in (("dp-prompt", "generator"), ("dp-paraphrase", "paraphraser")):
+        study = text_study(shared, {"name": "a", "text": {"mechanism": name, "epsilon": 1.0}})
         with pytest.raises(UserError, match=rf"text\.{kind} = the folder of a checkpoint that generates text$"):
             prepare_rewriter(
                 study.setups, study.text, ["the film was good"], model=study.encoder.model, seed=study.seed

@@ -13,8 +13,6 @@ import pytest
 from client.models import vocabulary
 from mechanisms import RandomizedResponse
 from mechanisms.accounting.ladder import ladder
-from mechanisms.gaussian import Gaussian
-from mechanisms.guarantee import gaussian_epsilon
 from mechanisms.vocabulary import Vocabulary
 from simulations.analysis import plan
 from simulations.experiment import load, text_mechanism
@@ -216,22 +214,6 @@ def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixt
         == 2
     )
     assert "no local parameters fit" in capsys.readouterr().err and not Path("q.toml").exists()
-
-
-def test_one_gaussian_draw_of_a_whole_text_is_planned_with_its_delta(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of Gaussians exactly: as many draws as records and stages are one of a deviation smaller by their root. Beside a
-    label, at least what is left of ε, and never more than all of it."""
-    asked = ("plan", "--mechanism", "dp-bart", "--epsilon", "8", "--delta", "1e-6", "--label-epsilon")
-    (beside,) = answer(capsys, *asked, "2")["splits"]
-    assert 6 < beside["text_epsilon"] < 6.1 and beside["central_epsilon"] <= 8
-    four = answer(capsys, *asked, "0.001", "--records", "2", "--stages", "2")
-    epsilon = four["splits"][0]["text_epsilon"]
-    apart = 2 / Gaussian.calibrated(epsilon, 1e-6, 2).sigma
-    assert gaussian_epsilon(2 * apart, 1e-6) == pytest.approx(8, abs=0.02)
-    assert four["among"] == "at once, by one draw of the whole text at δ = 1e-06"
-    for option in ("--words", "--generator"):
-        assert cli.main(["budget", *asked, "2", option, "x"]) == 2
-        assert "depends on neither" in capsys.readouterr().err
 
 
 GENERATED = ("--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")

@@ -21,7 +21,7 @@ from tests.support.tiny_generators import TOKENS, tiny_generator
 __all__ = ["place"]  # a fixture
 
 
-@pytest.mark.parametrize("kind", ["causal", "bart"])
+@pytest.mark.parametrize("kind", ["causal", "t5"])
 def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What the command writes is what Python draws with the same seed, and what it prints is what that costs: each of
     the tokens, and their number. Nothing that a row may hold makes it fail."""
@@ -60,43 +60,6 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "with a prompt of its own" in complaint(capsys, *given[2:], "--prompt", "{text} :")
 
 
-def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
-    """As above, of DP-BART: the line says its δ, and so does the card; of a pair it is that of two draws."""
-    source = str(tiny_generator(Path("model"), "bart"))
-    Path("public.txt").write_text("the film was good\na bad book\n")
-    Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
-    asked = ("--mechanism", "dp-bart:epsilon=8", "--generator", source, "--public", "public.txt")
-    bounds = ("--delta", "1e-6", "--set", "clip=2", "--set", "window=6")
-    given = ["text", "sanitize", *asked, *bounds, "--seed", "7", "--tokens", "6", "--in", "in.txt"]
-    said = "Each text: ε = 8 at δ = 1e-06, for any two texts (one draw of the whole text); none at δ = 0"
-    assert cli.main(given) == 0
-    captured = capsys.readouterr()
-    assert captured.err.splitlines()[-1].endswith(said)
-    folder = generator_folder(source, ["the film was good", "a bad book"], kind="paraphraser", seed=0)
-    spec = {"mechanism": "dp-bart", "epsilon": 8.0, "delta": 1e-6, "clip": 2, "window": 6, "tokens": 6}
-    rows = np.arange(len(TEXTS))
-    rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
-    assert captured.out.split("\n")[:-1] == Rewriter(spec, model=folder).rewrite(TEXTS, rng=rng)
-    assert cli.main([*given, "--mode", "paper"]) == 0  # which is the one there is
-    assert capsys.readouterr().out == captured.out
-    assert cli.main([*given, "--out", "hf:made"]) == 0
-    card = Path("made/README.md").read_text()
-    assert "ε = 8 at δ = 1e-06" in card and "width" in card
-    capsys.readouterr()
-    Path("pairs.tsv").write_text("a\tb\nthe film\ta book\n")
-    assert cli.main(["text", "sanitize", *asked, *bounds, "--in", "pairs.tsv", "--column", "a", "--column", "b"]) == 0
-    assert "ε = 12.114 at δ = 1e-06, for any two texts (one draw of each of 2 sides)" in capsys.readouterr().err
-    common = (*asked, "--in", "in.txt")
-    assert "missing parameter delta" in complaint(capsys, *common)
-    for more, why in (
-        (("--length", "kept"), "leave length out"),
-        (("--set", "stop_words=keep"), "leave stop_words out"),
-        (("--set", "window=65"), "window must be from 2, behind the prompt, to 64, got 65"),
-        (("--set", "width=3"), "width is 3, and the model's states are 16 wide"),
-    ):
-        assert why in complaint(capsys, *common, "--delta", "1e-6", *more)
-
-
 @pytest.mark.parametrize("kind", ["causal", "t5"])
 def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
     """Whatever stands on one side, the other's draws are the same, and what is charged is that of two texts. The side
@@ -121,7 +84,7 @@ def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
 
 def test_a_missing_generating_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--epsilon", "1", "--in", "w.txt"]
-    for name in ("dp-prompt", "dp-paraphrase", "dp-bart"):
+    for name in ("dp-prompt", "dp-paraphrase"):
         asked = ("--mechanism", name, *common)
         missing = f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER"
         assert complaint(capsys, *asked).endswith(missing)
