@@ -30,7 +30,7 @@ from server.maps import Maps
 
 if TYPE_CHECKING:
     from server.protocols.public_maps import PublicMaps
-    from server.training.descent import Descent
+    from server.training.descent import DPSGD
 
 Text = str | tuple[str, str]
 
@@ -152,7 +152,7 @@ class Channels:
     answer: Mechanism | None = None
     features: int | None = None
     users: int = 0
-    curator: Gaussian | Descent | None = None
+    curator: Gaussian | DPSGD | None = None
     teaching: bool = True
     asking: bool = True
     minimum_users: int = 0

@@ -36,7 +36,7 @@ from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Public, Publish, Training
 from server.protocols.public_maps import dim_of
 from server.training.class_names import name_probabilities
-from server.training.descent import Descent
+from server.training.descent import DPSGD
 from server.training.principal import pca_maps
 from server.training.rescale import factored, rescaled
 from server.training.robust_mean import MAX_TESTED, BatchTest, honest_moment, robust_mean
@@ -454,7 +454,7 @@ def _taught(
     if release is not None:
         assert channels.statistic is not None
         mechanism = channels.statistic(codes.shape[1] * (frame.dim + 1))
-        if isinstance(channels.curator, Descent):
+        if isinstance(channels.curator, DPSGD):
             records = records_of(decoded_statistics(mechanism, release), codes)
             return _descended(frame, embeddings, believed, records, channels.curator, seed)
         if channels.curator is None:
@@ -485,7 +485,7 @@ def _descended(
     embeddings: NDArray[Any],
     believed: Belief | None,
     records: tuple[NDArray[np.float64], NDArray[np.int64]],
-    curator: Descent,
+    curator: DPSGD,
     seed: list[int],
 ) -> Maps:
     """Return the head after a curator's steps on users' records, starting from the head of public labels."""
@@ -506,7 +506,7 @@ def _noise(channels: Channels, users: int, size: int, clip: float) -> float:
     releases by: both to C.
     """
     curator = channels.curator
-    if isinstance(curator, Descent):
+    if isinstance(curator, DPSGD):
         return curator.noise_of_mean(size, users)
     if curator is not None:
         return (clip * curator.sigma / users) ** 2

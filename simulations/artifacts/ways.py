@@ -72,7 +72,7 @@ def channels_of(setup: ArmSetup, public: Public) -> Channels:
         taught=taught,
         statistic=setup.statistic,
         answer=answer_of(arm, len(public.classes)),
-        curator=curator_of(arm, users=setup.answering),
+        curator=curator_of(arm),
         features=arm.features,
         users=setup.answering,
         teaching=not arm.public_only,

@@ -20,7 +20,7 @@ from mechanisms.words.verbatim import Verbatim
 from server.protocols import PROTOCOLS
 from server.protocols.declaration import TrainingProtocol
 from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
-from server.training.descent import DESCENTS, Descent, LocalDPSGD
+from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import either, key, slug
@@ -31,6 +31,8 @@ BOTH = "both"
 #: Default m' of an arm: the paper's choice for all its main results (Du et al. 2023, section 4.2).
 DEFAULT_DIM = 16
 _TABLES = ("text", "embedding", "statistic", "label", "answer", "curator")
+#: Noise of a trusted server that an arm may name.
+CURATORS = (DPSGD.name, Gaussian.name)
 #: Key of an arm's vector: the shuffled ε of a user.
 CENTRAL = "central_epsilon"
 #: Description of a language model for pricing a mechanism without drawing from it. The price depends neither on the
@@ -53,8 +55,7 @@ class Arm(Section):
         vector: Mechanism of user vectors. `dim` is d, the number of features, which is chosen where it is not given.
         answer: Mechanism of the class that a device finds itself. Test users release it in place of an embedding.
         curator: Noise of a trusted server in a reference arm, with epsilon and delta: on the sum of the users' vectors
-            in clear ("gaussian"), or in training on them ("dp-sgd", "dp-fedavg"). "local-dp-sgd" simulates users who
-            send gradients with noise, which clients do not compute.
+            in clear ("gaussian"), or in training on them ("dp-sgd").
         perturb: Users whose texts are sanitized: training users ("train"), test users ("test"), or both. The texts of
             the others are sent in clear, so such an arm is a reference.
         reference: True for an arm without privacy, whose users accept anything.
@@ -268,15 +269,10 @@ def statistic_of(arm: Arm, *, users: int | None, delta: float) -> Callable[[int]
     return built
 
 
-def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
+def curator_of(arm: Arm) -> Gaussian | DPSGD | None:
     """Return the noise that a trusted curator adds to the sum of an arm's vectors, or its training of a head on them.
 
-    Args:
-        arm: The arm.
-        users: Number of users who are expected to answer together.
-
-    Returns:
-        None if the arm has no curator.
+    It is None if the arm has no curator.
 
     Raises:
         UserError: The arm's curator table is not valid.
@@ -286,23 +282,21 @@ def curator_of(arm: Arm, *, users: int) -> Gaussian | Descent | None:
     where = f'arm "{arm.name}": curator'
     if not arm.reference or (arm.statistic or {}).get("mechanism") != "identity":
         raise UserError(f'{where}: stands with reference = true and vector = {{ mechanism = "identity" }}')
-    known = {"gaussian", *DESCENTS}
-    if arm.curator["mechanism"] not in known or not {"epsilon", "delta"} <= arm.curator.keys():
+    if arm.curator["mechanism"] not in CURATORS or not {"epsilon", "delta"} <= arm.curator.keys():
         raise UserError(
-            f"{where}: must be one of {either(sorted(known))} with epsilon and delta, as "
+            f"{where}: must be one of {either(CURATORS)} with epsilon and delta, as "
             '{ mechanism = "gaussian", epsilon = 1.0, delta = 1e-6 }'
         )
     spec = dict(arm.curator)
-    kind = DESCENTS.get(spec["mechanism"])
-    names = ["epsilon", "delta"] if kind is None else [f.name for f in fields(kind) if f.name != "users"]
+    trains = spec["mechanism"] == DPSGD.name
+    names = [f.name for f in fields(DPSGD)] if trains else ["epsilon", "delta"]
     try:
         if unknown := spec.keys() - {"mechanism", *names}:
             raise ValueError(f"{spec['mechanism']}: unknown parameter {min(unknown)}; known are {', '.join(names)}")
-        if kind is None:
-            noise: Gaussian = catalogue.build(spec, channel=EMBEDDING.name, dim=1)
-            return noise
-        crowd = {"users": users} if kind is LocalDPSGD else {}
-        return kind(**{name: value for name, value in spec.items() if name != "mechanism"}, **crowd)
+        if trains:
+            return DPSGD(**{name: value for name, value in spec.items() if name != "mechanism"})
+        noise: Gaussian = catalogue.build(spec, channel=EMBEDDING.name, dim=1)
+        return noise
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
 

@@ -14,7 +14,7 @@ from mechanisms.channels import CHANNELS, LABEL, TEXT
 from server.protocols import PROTOCOLS
 from server.protocols.declaration import Alone, TrainingProtocol
 from server.protocols.statistics import SAME
-from server.training.descent import Descent
+from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
@@ -180,8 +180,8 @@ class Experiment:
                     "give one number here"
                 )
             setup = self.setup(arm)
-            curator = curator_of(arm, users=setup.answering)
-            if isinstance(curator, Descent) and self.population.assignment != "record":
+            curator = curator_of(arm)
+            if isinstance(curator, DPSGD) and self.population.assignment != "record":
                 raise UserError(
                     f'arm "{arm.name}": curator: {curator.name} trains on users of one record each; set '
                     'population.assignment = "record"'

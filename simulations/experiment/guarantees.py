@@ -17,7 +17,7 @@ from mechanisms.messages.questions import VectorQuestion
 from mechanisms.words.text import TextMechanism
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
-from server.training.descent import Descent, LocalDPSGD
+from server.training.descent import DPSGD
 from simulations.experiment.arm import Arm
 from simulations.experiment.ladder import Spent
 from simulations.experiment.setup import ArmSetup
@@ -39,7 +39,6 @@ class Promise:
         central_epsilon: ε of the model for a user who trusts the server with everything; None if the arm's server is
             not trusted.
         central_delta: δ of central_epsilon.
-        simulated_epsilon: Worst-case ε of a user's release, if the arm simulates users who trust nobody.
         public_label: True if labels are sent in clear, declared public.
         public: Exposures of the released texts that are declared public, in words. Every finite ε is between texts that
             agree in them; between others it is infinite.
@@ -54,7 +53,6 @@ class Promise:
     asking_epsilon: float | None = None
     central_epsilon: float | None = None
     central_delta: float | None = None
-    simulated_epsilon: float | None = None
     public_label: bool = False
     public: Sequence[str] = ()
 
@@ -70,7 +68,6 @@ class Curator:
     told: str
     epsilon: float
     delta: float
-    local: float | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +183,7 @@ def _of_statistic(policy: Policy, what: Released) -> Promise:
     if what.embedding is not None:
         asks = _promise(policy, what.embedding, what)
         statement, asking = f"{statement}; whoever asks: {asks.statement}", asks.worst_case_epsilon
-    central = () if what.curator is None else (what.curator.epsilon, what.curator.delta, what.curator.local)
+    central = () if what.curator is None else (what.curator.epsilon, what.curator.delta)
     return Promise(guarantee.epsilon, guarantee.metric, statement, worst, None, 0.0, asking, *central)
 
 
@@ -194,11 +191,8 @@ def _curator(arm: Arm, channels: Channels) -> Curator | None:
     if arm.curator is None:
         return None
     epsilon, delta, curator = arm.curator["epsilon"], arm.curator["delta"], channels.curator
-    if isinstance(curator, LocalDPSGD):
-        told = f"the simulation, where users' own draws are made of records in clear ({curator.told()})"
-        return Curator(told, epsilon, delta, curator.planned.epsilon)
     trusted = "the server, which is trusted and adds noise to the sum"
-    if isinstance(curator, Descent):
+    if isinstance(curator, DPSGD):
         return Curator(f"{trusted} of each step ({curator.told()})", epsilon, delta)
     return Curator(f"{trusted} ({', '.join(f'{name} {v}' for name, v in arm.curator.items())})", epsilon, delta)
 

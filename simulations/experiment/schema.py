@@ -14,8 +14,7 @@ from mechanisms.catalogue import CATALOGUE, OWN_KINDS
 from mechanisms.channels import CHANNELS
 from mechanisms.identity import Identity
 from mechanisms.plugin import installed
-from server.training.descent import DESCENTS
-from simulations.experiment.arm import Arm
+from simulations.experiment.arm import CURATORS, Arm
 from simulations.experiment.names import key
 from simulations.experiment.sections import SECTIONS, Public, Section
 from simulations.experiment.values import MOST_SEED
@@ -120,7 +119,7 @@ def _value(section: type[Section], name: str) -> dict[str, Any]:
 def _mechanisms(channel: str) -> list[str]:
     """Return the names that a table of the arm may give to "mechanism"."""
     if channel == "curator":
-        return ["gaussian", *DESCENTS]
+        return [*CURATORS]
     own = {name for name, where in OWN_KINDS if where == channel}
     return sorted(own | {Identity.name} | {n for n, kind in CATALOGUE.items() if _sanitizes(kind, channel)})
 

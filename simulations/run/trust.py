@@ -167,16 +167,12 @@ def _paid(arm: ArmResult, whose: str) -> Price | None:
 
 
 def _local(arm: ArmResult) -> float | None:
-    if arm.budget.simulated_epsilon is not None:
-        return arm.budget.simulated_epsilon
     price = None if arm.reference else _paid(arm, PAYERS["ladder"])
     return None if price is None or not is_finite(price.epsilon) else price.epsilon
 
 
 def _central(arm: ArmResult) -> tuple[float | None, str]:
     budget = arm.budget
-    if budget.simulated_epsilon is not None:
-        return budget.central_epsilon, "the shuffler"
     if budget.central_epsilon is not None or arm.reference:
         return budget.central_epsilon, "the server"
     shuffled = next((rung for rung in arm.ladder or [] if rung["rung"] == "shuffled"), None)

@@ -86,7 +86,7 @@ def server_is_trusted(arm: ArmResult) -> bool:
     """Return True if an arm's users send all of their data to the server, protected at most in what it publishes."""
     if arm.way == CENTRALISED.name:
         return True
-    return arm.budget.central_epsilon is not None and arm.budget.simulated_epsilon is None
+    return arm.budget.central_epsilon is not None
 
 
 def kept(arm: ArmResult) -> list[str]:
@@ -115,9 +115,7 @@ def paid(arm: ArmResult, whose: str) -> Price | None:
     """
     if whose == PAYERS["ladder"]:
         why = ""
-        if (spent := arm.budget.simulated_epsilon) is not None:
-            why = f"none: simulated in clear; devices that did it would spend ε = {spent:.4g}"
-        elif server_is_trusted(arm):
+        if server_is_trusted(arm):
             why = "none: the server has to be trusted with everything"
         elif unprotected(arm):
             why = "none: something leaves without protection"

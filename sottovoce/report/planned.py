@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from server.training.descent import LocalDPSGD
 from simulations.analysis.budget import ladders_of_experiment
 from simulations.experiment import ArmSetup, load
-from simulations.experiment.arm import curator_of
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult
 from simulations.run.journal import versions
@@ -49,12 +47,7 @@ def _line(setup: ArmSetup, told: dict[str, Any]) -> ArmResult:
     spec = arm.statistic or arm.embedding or arm.text or arm.answer or {}
     budget = Promise()
     if arm.curator is not None:
-        curator = curator_of(arm, users=setup.answering)
-        budget = Promise(
-            central_epsilon=arm.curator["epsilon"],
-            central_delta=arm.curator["delta"],
-            simulated_epsilon=curator.planned.epsilon if isinstance(curator, LocalDPSGD) else None,
-        )
+        budget = Promise(central_epsilon=arm.curator["epsilon"], central_delta=arm.curator["delta"])
     return ArmResult(
         name=arm.name,
         way=told["way"],

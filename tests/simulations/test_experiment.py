@@ -77,7 +77,7 @@ def test_defaults_are_filled_in(tmp_path: Path) -> None:
     assert (files.data.public.fraction, files.data.public.split) == (0.05, "random")
 
 
-@pytest.mark.parametrize(  # the frontier plans a PrivUnit for each of 34 arms, twice
+@pytest.mark.parametrize(  # the frontier plans a PrivUnit for each of its arms, twice
     "name", [pytest.param(n, marks=[pytest.mark.slow, pytest.mark.soak] if n == "frontier" else []) for n in bundled()]
 )
 def test_bundled_experiments_load_and_read_back_the_same(name: str, tmp_path: Path) -> None:

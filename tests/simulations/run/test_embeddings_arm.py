@@ -74,7 +74,6 @@ BUDGET = {
     "asking_epsilon",
     "central_epsilon",
     "central_delta",
-    "simulated_epsilon",
     "public_label",
     "public",
 }

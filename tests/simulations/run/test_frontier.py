@@ -49,7 +49,6 @@ def run(seed: int, more: float = 0.0) -> dict[str, Any]:
             arm("one vector, ε = 1", 0.8 + more, shuffled=1.0, worst_case_epsilon=6.0),
             arm("one vector, ε = 4", 0.85 + more, shuffled=4.0, worst_case_epsilon=10.0),
             arm("DP-SGD, ε = 1", 0.87 + more, reference=True, central_epsilon=1.0),
-            arm("gradients, ε = 1", 0.7 + more, reference=True, central_epsilon=1.0, simulated_epsilon=5.0),
             arm("as published: Laplace, ε = 10, label ε = 1", 0.6 + more, worst_case_epsilon=20.0, label_epsilon=1.0),
         ],
     }
@@ -68,15 +67,14 @@ def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
     figure = frontier_figure({"": [run(1, -0.01), run(2, 0.01)]})
     central, local = map(drawn, figure.axes)
     assert central["one vector"] == [near(1.0, 0.8), near(4.0, 0.85)]
-    assert central["DP-SGD"] == [near(1.0, 0.87)] and central["gradients"] == [near(1.0, 0.7)]
-    assert set(central) == {"one vector", "DP-SGD", "gradients"}
-    assert [x for x, _ in local["one vector"]] == [6.0, 10.0] and local["gradients"][0][0] == 5.0
+    assert central["DP-SGD"] == [near(1.0, 0.87)]
+    assert set(central) == {"one vector", "DP-SGD"}
+    assert [x for x, _ in local["one vector"]] == [6.0, 10.0]
     assert local["as published: Laplace"] == [(21.0, pytest.approx(0.6))] and "DP-SGD" not in local
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     assert told == [
         "one vector (central ε: trusting the shuffler)",
         "DP-SGD (central ε: trusting the server)",
-        "gradients (central ε: trusting the shuffler)",
         "as published: Laplace (no central ε)",
         "no noise (not private)",
         "next to no noise (not private)",
@@ -120,7 +118,7 @@ def price(arm: dict[str, object]) -> float | None:
 
 
 def test_a_price_is_of_those_who_trust_nobody() -> None:
-    assert [trust.local(each) for each in arms_of(run(1))] == [None, None, 6.0, 10.0, None, 5.0, 21.0]
+    assert [trust.local(each) for each in arms_of(run(1))] == [None, None, 6.0, 10.0, None, 21.0]
 
 
 def test_a_price_is_of_all_records_of_a_user() -> None:

@@ -255,7 +255,7 @@ def test_a_public_arm_is_of_those_who_send_requests_alone() -> None:
     assert dearest(arm | {"test_ladder": None}) == Price(None, why="nothing is released")
 
 
-@pytest.mark.parametrize("how", ["paper", "trusted", "simulated"])
+@pytest.mark.parametrize("how", ["paper", "trusted"])
 def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, tmp_path: Path) -> None:
     content = results()
     arm = content["arms"][1]
@@ -263,7 +263,6 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
         arm["way"] = "paper"
     else:
         arm["budget"] |= {"worst_case_epsilon": math.inf, "central_epsilon": 0.25, "central_delta": 1e-6}
-        arm["budget"] |= {"simulated_epsilon": 2.7} if how == "simulated" else {}
         arm["ladder"] = [rung("statistic", math.inf), rung("user", math.inf)]
     text, _, told = made(folder(tmp_path / "run", content))
     label = told["runs"][0]["arms"][1]
@@ -272,7 +271,7 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
     assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": None, "delta": None}
     assert entry["dp_flavor"]["name"] is None and "data_curator" not in entry
     assert "In 1 of 3 arms" in text
-    said = {"paper": "gradients depend", "trusted": "Everything, to a server", "simulated": "would spend ε = 2.7"}
+    said = {"paper": "gradients depend", "trusted": "Everything, to a server"}
     assert said[how] in text
 
 
