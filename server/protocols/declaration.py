@@ -115,16 +115,6 @@ class TrainingProtocol:
         """Return True if training users release sanitized embeddings."""
         return EMBEDDING.name in self.trains_on
 
-    @property
-    def only_texts(self) -> bool:
-        """Return True if training users release texts and no embedding."""
-        return self.releases_text and not self.releases_embedding
-
-    @property
-    def in_halves(self) -> bool:
-        """Return True if one half of the users releases texts and the other half embeddings."""
-        return self.releases_text and self.releases_embedding
-
     def goes_beside(self, other: TrainingProtocol) -> bool:
         """Return True if an arm of this protocol may stand in an experiment of the other one."""
         if self.borrows:

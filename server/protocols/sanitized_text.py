@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from mechanisms.channels import LABEL, TEXT
 from mechanisms.identity import Identity
-from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from server.protocols.declaration import Alone, Option, TrainingProtocol
@@ -46,14 +45,14 @@ def sanitized_text(public: Public, channels: Channels, training: Training, *, fo
     del folder
     assert public.rewriter is not None
     dim, batch = BOTTLENECK.of(training.options), None
-    checkpoint = start_of(public, channels, training, dim=dim, name="training.bottleneck")
+    checkpoint = _start_of(public, channels, training, dim=dim)
     if channels.teaching:
         batch = yield channels.texts(public.rewriter, stage="train", split="train", label=True)
-    pipeline = trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim)
+    pipeline = _trained_on(batch, public, channels, training, checkpoint=checkpoint, dim=dim)
     return None if pipeline is None else TextModel(channels, public.rewriter, pipeline)
 
 
-def start_of(public: Public, channels: Channels, training: Training, *, dim: int | None, name: str) -> str | Path:
+def _start_of(public: Public, channels: Channels, training: Training, *, dim: int | None) -> str | Path:
     """Return the checkpoint that training starts from, after a check.
 
     The check comes before any request: users would spend budget in vain on a training that cannot run.
@@ -63,7 +62,6 @@ def start_of(public: Public, channels: Channels, training: Training, *, dim: int
         channels: Releases of the arm's users.
         training: Settings of the training.
         dim: As in `end_to_end.check`.
-        name: As in `end_to_end.check`.
 
     Returns:
         A checkpoint; "" if there will be nothing to train on.
@@ -74,11 +72,11 @@ def start_of(public: Public, channels: Channels, training: Training, *, dim: int
 
     assert public.rewriter is not None
     checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts)
-    check(checkpoint, dim=dim, name=name, max_length=training.max_length)
+    check(checkpoint, dim=dim, name="training.bottleneck", max_length=training.max_length)
     return checkpoint
 
 
-def trained_on(
+def _trained_on(
     batch: Batch | None,
     public: Public,
     channels: Channels,
@@ -86,7 +84,6 @@ def trained_on(
     *,
     checkpoint: str | Path,
     dim: int | None,
-    mechanism: Mechanism | None = None,
 ) -> Pipeline | None:
     """Return a pipeline trained on labelled public text and released texts with labels.
 
@@ -98,10 +95,8 @@ def trained_on(
         public: Public data.
         channels: Releases of the arm's users.
         training: Settings of the training.
-        checkpoint: Result of `start_of`.
+        checkpoint: Result of `_start_of`.
         dim: m'.
-        mechanism: Mechanism of embeddings of m' = dim that users will release under the encoder. Training then includes
-            its noise.
 
     Returns:
         A pipeline; None if there are neither labelled public texts nor releases.
@@ -123,7 +118,6 @@ def trained_on(
         classes=channels.classes,
         dim=dim,
         label_transition=likelihood,
-        mechanism=mechanism,
         epochs=training.epochs,
         batch_size=training.batch_size,
         seed=training.seed,

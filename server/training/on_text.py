@@ -14,7 +14,6 @@ from server.model import Pipeline
 from server.text_batches import Text, checked
 from server.training.end_to_end import fit, started
 from server.training.head import log_likelihood
-from server.training.noise import Noise
 
 
 def train_on_text(
@@ -25,7 +24,6 @@ def train_on_text(
     classes: int,
     dim: int | None,
     label_transition: NDArray[np.float64] | None = None,
-    mechanism: Any = None,
     epochs: int = 3,
     batch_size: int = 32,
     encoder_lr: float = 5e-5,
@@ -53,8 +51,6 @@ def train_on_text(
         dim: m', the coordinates between the encoder and the head; None for no bottleneck.
         label_transition: (n, K), for row i and class k the probability of the released labels[i] if k is the true
             class. None if the labels are true.
-        mechanism: Mechanism of embeddings that users will release under this encoder and M1. Training then includes its
-            noise.
         epochs: Number of epochs.
         batch_size: Texts of a batch.
         encoder_lr: Learning rate of the encoder.
@@ -94,6 +90,5 @@ def train_on_text(
         weight_decay=weight_decay,
         seed=seed,
         rng=rng,
-        noise=None if mechanism is None else Noise(mechanism, seed=seed, stage="sanitized-text"),
         said="training on sanitized text",
     )

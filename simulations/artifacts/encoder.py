@@ -19,7 +19,7 @@ from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import DEFAULT_DIM, Arm
+from simulations.experiment import Arm
 from simulations.experiment import Encoder as EncoderSettings
 from simulations.experiment.sections import AUTO, Training
 
@@ -156,8 +156,6 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
     protocol = training.protocol
     texts = protocol.releases_text or any(arm.protocol is not None and arm.protocol.releases_text for arm in arms)
     asked = {"training.bottleneck": training.bottleneck} if texts else {}
-    if protocol.in_halves:
-        asked = {f'arm "{arm.name}": embedding.dim': (arm.dims or (DEFAULT_DIM,))[0] for arm in arms}
     for where, dim in asked.items():
         if isinstance(width, int) and isinstance(dim, int) and dim > width:
             raise UserError(f"{where}: {dim} is above the encoder's width {width}; choose at most {width}")

@@ -89,11 +89,8 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
         ValueError: m' is above the encoder's width.
     """
     arm, protocol = setup.arm, setup.protocol
-    if protocol.only_texts:
+    if protocol.releases_text:
         return ()
-    if protocol.in_halves:
-        assert arm.embedding is not None
-        return (embedding_mechanism(arm.embedding, arm.dims[0] if arm.dims else DEFAULT_DIM),)
     assert public.embeddings is not None
     width = public.embeddings.shape[1]
     dims = arm.dims or (min(DEFAULT_DIM, width),)

@@ -120,7 +120,7 @@ def released(setup: ArmSetup, channels: Channels, model: Model | None, driver: D
 def promise(policy: Policy, what: Released) -> Promise:
     """Return the guarantee of a user who releases all of it, at the price of the policy.
 
-    If users release a text or an embedding, it is the weaker of the two. A user whose inference releases an answer has
+    A user whose inference releases an answer has
     the guarantee of that answer, which nobody else releases.
     """
     if what.answer is not None:
@@ -141,19 +141,7 @@ def promise(policy: Policy, what: Released) -> Promise:
         )
     if what.statistics:
         return _of_statistic(policy, what)
-    if what.text is None or what.embedding is None:
-        return _promise(policy, what.text or what.embedding, what)
-    texts, embeddings = (_promise(policy, each, what) for each in (what.text, what.embedding))
-    return Promise(
-        embeddings.metric_epsilon,
-        embeddings.metric,
-        f"one half: {texts.statement}; the other: {embeddings.statement}",
-        max(embeddings.worst_case_epsilon or 0.0, texts.worst_case_epsilon or 0.0),
-        embeddings.label_epsilon,
-        embeddings.delta,
-        public_label=what.public_label,
-        public=texts.public,
-    )
+    return _promise(policy, what.text or what.embedding, what)
 
 
 def spent(what: Released, channels: Channels, driver: Driver) -> Spent:

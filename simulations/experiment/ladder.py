@@ -11,7 +11,6 @@ from typing import Any
 
 from mechanisms.accounting import liars
 from mechanisms.accounting.ladder import Rung, ladder, widest
-from mechanisms.channels import EMBEDDING, TEXT
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
@@ -231,8 +230,7 @@ def _train(
         label, public = None, {"label": reason} | public
     elif label is None:
         label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
-    price = _halves if setup.protocol.in_halves else _widest
-    return price(
+    return _widest(
         embeddings,
         notes,
         label=label,
@@ -273,7 +271,6 @@ def _test(
         return _widest(
             [None], notes, label=None, answer=answer, records=records, users=users, delta=setup.shuffle.delta
         )
-    text = None if setup.protocol.in_halves else text  # test users release embeddings there
     public = _exposed(setup, text)
     return _widest(
         embeddings,
@@ -292,23 +289,6 @@ def _exposed(setup: ArmSetup, text: TextMechanism | None) -> dict[str, str]:
     """Return the exposures of the text that the policy declares public, with the reasons."""
     passed = () if text is None else text.guarantee.exposes
     return {name: why for name, why in setup.declared.items() if name in passed}
-
-
-def _halves(
-    embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], text: TextMechanism | None, **arguments: Any
-) -> tuple[Rung, ...]:
-    """Return the ladder of users who release a text or an embedding.
-
-    Each channel has its own rung; the rungs above are those of the more expensive half.
-    """
-    either = "a user releases a text or an embedding, not both; this is the dearer of the two"
-    first = _widest([None], notes, text=text, **arguments)
-    second = _widest(embeddings, notes, text=None, **arguments)
-    rungs = []
-    for one, other in zip(first, second, strict=True):
-        own = one if one.name in ("token", TEXT.name) else other if one.name == EMBEDDING.name else None
-        rungs.append(own or widest([(one,), (other,)], either)[0])
-    return tuple(rungs)
 
 
 def _widest(embeddings: Sequence[Mechanism | None], notes: Mapping[str, str], **arguments: Any) -> tuple[Rung, ...]:

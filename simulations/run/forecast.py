@@ -323,8 +323,6 @@ def _encoded(experiment: Experiment, parts: Parts) -> float:
 
     public, train, test = passes(experiment.encoder)
     total = 0.0 if training.protocol.releases_text else public + train + test
-    if training.protocol.in_halves:
-        total += len(experiment.arms) * (public + train + test)
     if training.self_training:  # the next group runs each round's encoder, and test users run the last
         public, train, test = passes(student_of(experiment.encoder, training))
         total += _self_taught(experiment) * (training.rounds * public + train * (1 - 1 / training.rounds) + test)
@@ -364,9 +362,8 @@ def _trained(experiment: Experiment, parts: Parts, model: Transformer) -> float:
         total += experiment.encoder.fine_tune_epochs * public
     for setup in experiment.setups:
         if not setup.protocol.encoder:
-            share = 0.5 if setup.protocol.in_halves else 1.0
             beside = public if experiment.data.public.any_labels and setup.protocol.private else 0.0
-            total += training.epochs * (beside + (0.0 if setup.arm.public_only else share * train))
+            total += training.epochs * (beside + (0.0 if setup.arm.public_only else train))
     if training.self_training:
         student = Transformer.of(student_of(experiment.encoder, training).model)
         public = float(student.operations(parts.public).sum())

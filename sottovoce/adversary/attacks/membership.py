@@ -101,10 +101,6 @@ class _Membership:
             raise Skipped("no user takes part in it")
         if arm.centralised:
             raise Skipped("nothing is released: its server has every text")
-        if target.setup.protocol.in_halves:
-            raise Skipped(
-                f'of the way "{target.setup.protocol}" only a half of the users trains each model; attack others'
-            )
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)

@@ -292,7 +292,7 @@ def model_of(target: Target, public: Public, records: AttackedRecords) -> _OnRel
     """
     setup, folder = target.setup, target.run / "models" / slug(target.arm.name)
     training = training_of(target.training, target.encoder, target.seed)
-    if setup.protocol.only_texts:
+    if setup.protocol.releases_text:
         return _OnTexts(setup, training, public, records, folder=folder)
     if not setup.protocol.private:
         return _AsPublished(setup, training, public, records, model=target.encoder.model, folder=folder)

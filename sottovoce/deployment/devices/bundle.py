@@ -13,7 +13,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from client.device.bundle import NO_KEYS, Bundle, Keys, Parts, write_bundle
-from client.models.encoder import Encoder
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from mechanisms.messages.request import Request
 from server.maps import Maps
@@ -72,8 +71,8 @@ def bundle_of_run(
     records = records or _most_records(experiment, setup)
     arm, settings = setup.arm, experiment.encoder
     model = run / "models" / slug(arm.name)
-    _check_precision(experiment, precision, known=model / ENCODER)
-    if experiment.training.protocol.only_texts:
+    _check_precision(experiment, precision)
+    if experiment.training.protocol.releases_text:
         public = prepare_public(experiment, _public(experiment))
         assert public.rewriter is not None
         _same(run, "vocabulary", (results.get("vocabulary") or {}).get("sha256"), public.rewriter.vocabulary.identity)
@@ -160,11 +159,6 @@ def bundle_of_experiment(
     """
     setup = chosen(experiment, arm_name)
     records, arm = records or _most_records(experiment, setup), setup.arm
-    if experiment.training.protocol.in_halves:
-        raise UserError(
-            f'training.protocol: "{experiment.training.way}" trains the encoder of its second half; run it first, and '
-            "give --run RUN_DIR"
-        )
     _check_precision(experiment, precision)
     study = _at(experiment, precision)
     if public is None:
@@ -272,11 +266,11 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
     fit = [
         setup
         for setup in experiment.setups
-        if not setup.arm.reference and _released(setup) and setup.protocol.only_texts == own.only_texts
+        if not setup.arm.reference and _released(setup) and setup.protocol.releases_text == own.releases_text
     ]
     names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
     found = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
-    if found and found[0].protocol.only_texts != own.only_texts:
+    if found and found[0].protocol.releases_text != own.releases_text:
         raise UserError(
             f'--arm "{name}": texts beside training.protocol = "{own}" are for simulations; to deploy them, write an '
             'experiment with training.protocol = "sanitized-text"'
@@ -307,15 +301,13 @@ def _at(experiment: Experiment, precision: str | None) -> Experiment:
     return replace(experiment, encoder=replace(experiment.encoder, precision=precision))
 
 
-def _check_precision(experiment: Experiment, precision: str | None, known: Path | None = None) -> None:
-    """Check the precision; `known` is the encoder that a run has trained, if it has."""
+def _check_precision(experiment: Experiment, precision: str | None) -> None:
+    """Check the precision."""
     if precision is None:
         return
-    if experiment.training.protocol.only_texts:
+    if experiment.training.protocol.releases_text:
         raise UserError("--precision: is the encoder's, and users of this study release texts, which need none")
     _at(experiment, precision)  # raises an error for an unknown precision
-    if experiment.training.protocol.in_halves and known is not None and Encoder(known).precision != precision:
-        raise UserError(f"--precision {precision}: this run has trained and exported its encoder itself; leave it out")
 
 
 def _public(experiment: Experiment) -> Corpus:

@@ -14,17 +14,14 @@ from simulations.artifacts.ways import protocol_of
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from sottovoce.deployment.devices.bundle import _first_request
-from tests.support.studies import PURKAYASTHA, trained
+from tests.support.studies import trained
 from tests.support.texts import SANTEXT, text_prepared, text_study
 
 TEXT = {"name": "a", "text": SANTEXT}
-BOTH = TEXT | {"embedding": PURKAYASTHA | {"dim": 33}}
-HALVES = {"protocol": "text-then-embeddings"}
 CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (TEXT, {"training": {"bottleneck": 33}}, "training.bottleneck"),
     (TEXT, {"training": {"bottleneck": 100_000}}, "training.bottleneck"),
     (TEXT, {"encoder": {"max-length": 65}}, "encoder.max-length"),
-    (BOTH, {"training": HALVES}, "embedding.dim"),
 ]
 
 
@@ -85,9 +82,8 @@ def test_a_bundle_does_not_wait_for_pretraining(shared: Path, monkeypatch: pytes
 
 
 def test_settings_that_no_training_on_texts_reads_are_refused(shared: Path) -> None:
-    for way, arm in (("sanitized-text", TEXT), ("text-then-embeddings", TEXT | {"embedding": PURKAYASTHA})):
-        with pytest.raises(UserError, match=r"^encoder.layers: does not go with training.protocol"):
-            text_study(shared, arm, training={"protocol": way}, encoder={"layers": [1, 2]})
+    with pytest.raises(UserError, match=r"^encoder.layers: does not go with training.protocol"):
+        text_study(shared, TEXT, training={"protocol": "sanitized-text"}, encoder={"layers": [1, 2]})
 
 
 def test_pretraining_by_what_reads_a_language_model_is_refused(shared: Path) -> None:

@@ -60,7 +60,7 @@ def test_without_a_bottleneck_maps_change_nothing_at_first(bert: Path) -> None:
         ({"bottleneck": "wide"}, "must be .none. or a whole number"),
         ({"bottleneck": True}, "must be .none."),
         (
-            {"protocol": "text-then-embeddings", "bottleneck": 8},
+            {"protocol": "statistics", "bottleneck": 8},
             "training.bottleneck: goes with protocol = .sanitized-text.",
         ),
     ],

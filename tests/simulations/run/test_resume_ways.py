@@ -29,10 +29,6 @@ from tests.support.texts import RANDOM, SANTEXT, text_prepared, text_study
 
 ARMS = {
     "sanitized-text": [{"name": "one", "text": SANTEXT}, {"name": "two", "text": RANDOM, "label": RANDOMIZED}],
-    "text-then-embeddings": [
-        {"name": "one", "text": SANTEXT, "embedding": PURKAYASTHA},
-        {"name": "two", "text": RANDOM, "embedding": LAPLACE, "label": RANDOMIZED},
-    ],
     "paper": [{"name": "one", "embedding": PURKAYASTHA}, {"name": "two", "embedding": LAPLACE, "label": RANDOMIZED}],
 }
 WAYS, NODES = list(ARMS), 3
@@ -169,9 +165,6 @@ MOMENTS = [
     ("sanitized-text", "tests.support.studies.release", NODES + 3, ()),  # mid-stage: some have answered
     ("sanitized-text", "server.training.on_text.fit", 2, soak),
     ("sanitized-text", "simulations.run.run.write_answers", 1, soak),
-    ("text-then-embeddings", "server.export.export_encoder", 1, slow),  # half of a model
-    ("text-then-embeddings", "tests.support.studies.release", 2 * NODES - 1, soak),
-    ("text-then-embeddings", "simulations.run.journal.Journal.finish", 2, soak),
     ("paper", "server.training.paper.fit", 2, ()),  # the first arm is finished
     ("paper", "simulations.run.run.write_answers", 1, soak),
     ("paper", "simulations.run.run.results", 1, soak),
@@ -199,7 +192,6 @@ def full(limit: int) -> None:
 
 FULL = [
     ("paper", "simulations.run.run.save_model", 2, 3000, ()),  # in the middle of the weights
-    *(("text-then-embeddings", "server.export.export_encoder", n, at, soak) for n in (1, 2) for at in (0, 3000)),
     *(
         (way, where, 2, at, soak)
         for way in WAYS

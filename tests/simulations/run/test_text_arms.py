@@ -28,17 +28,14 @@ from mechanisms.vocabulary import Vocabulary
 from server.model import Pipeline
 from server.training.on_text import train_on_text
 from server.validation import validate
-from simulations.analysis.budget import texts_to_price
 from simulations.artifacts.text_channel import StudyRewriter
 from simulations.errors import UserError
-from simulations.experiment import Experiment, from_table, stand_in, text_mechanism
-from simulations.experiment.ladder import of_experiment
+from simulations.experiment import Experiment, stand_in, text_mechanism
 from simulations.run.report import markdown
 from sottovoce.deployment.devices.bundle import chosen
 from tests.simulations.run.test_embeddings_arm import BUDGET, FIELDS, charged, sent
 from tests.support.requests import made
 from tests.support.studies import (
-    PURKAYASTHA,
     RANDOMIZED,
     TEST,
     USERS,
@@ -156,31 +153,6 @@ def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
     study = text_study(shared, whole, population={"users": 240, "users-per-node": 120}, training={"epochs": 8})
     outcomes, _ = run(study, folder, shared)
     assert outcomes["no noise"].line["accuracy"] > 0.75  # chance is a half
-
-
-def test_half_of_the_users_train_the_encoder_of_the_others(folder: Path, shared: Path) -> None:
-    both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
-    study = text_study(shared, both, training={"protocol": "text-then-embeddings"})
-    outcomes, grid = run(study, folder, shared)
-    line, rows = outcomes["both"].line, ledger_rows(folder, "both")
-    assert set(line) == FIELDS and line["dropped"] == line["errors"] == {} and line["delivered"] == USERS
-    assert charged(folder, "both") == sent(grid)
-    users = {(r.stage, r.channel): {x.user for x in rows if (x.stage, x.channel) == (r.stage, r.channel)} for r in rows}
-    even, odd = set(range(0, USERS, 2)), set(range(1, USERS, 2))
-    assert users == {
-        ("train-text", "text"): even,
-        ("train-text", "label"): even,
-        ("train-embedding", "embedding"): odd,
-        ("train-embedding", "label"): odd,
-        ("test", "embedding"): set(range(USERS, USERS + TEST)),
-    }
-    costs = {r.channel: r.epsilon for r in rows}
-    assert line["budget"]["worst_case_epsilon"] == max(costs["text"], costs["embedding"])
-    assert 0 <= line["accuracy"] <= 1 and 0 <= line["accuracy_clean_test"] <= 1
-    rungs = {r["rung"]: r for r in line["ladder"]}
-    dearer = max(rungs["text"]["worst_case"], rungs["embedding"]["worst_case"])
-    assert rungs["user"]["worst_case"] == pytest.approx(dearer + costs["label"])
-    assert {r["rung"]: r for r in line["test_ladder"]}["user"]["worst_case"] == pytest.approx(costs["embedding"])
 
 
 def test_a_mechanism_that_reads_a_masked_language_model(folder: Path, shared: Path, monkeypatch) -> None:
@@ -535,26 +507,3 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
         said = markdown(finished.results)
         assert "| token | text |" in said
         assert any("6·Σ" in (rung["statement"] or "") for rung in finished.lines()[1]["ladder"])
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_both_halves_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
-    both = {"name": "both", "text": SANTEXT, "embedding": PURKAYASTHA, "label": RANDOMIZED}
-    with own_cache(shared / "cache"):
-        study = table(
-            text_study(shared, arm("random")).encoder.model,
-            arm=[both],
-            training={"protocol": "text-then-embeddings", "label-stages": 1, "epochs": 1},
-            policy={"text": 1e4},
-        )
-        finished = finish(tmp_path / "out", study)
-        line = finished.arm("both")
-        assert line["delivered"] == 24 and line["dropped"] == line["errors"] == {}
-        rows = ledger_rows(finished.out / "nodes", "both")
-        first = {r.user for r in rows if r.stage == "train-text"}
-        assert len(first) == 12 and not first & {r.user for r in rows if r.channel == "embedding"}
-        experiment = from_table(study)
-        (arm_ladders,) = of_experiment(experiment, texts=texts_to_price(experiment))
-        rungs = {r["rung"]: r for r in arm_ladders["ladder"]}
-        assert rungs["text"]["worst_case"] > 0 and rungs["embedding"]["worst_case"] > 0
