@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from client.device.footprint import processor
+from benchmarks.run import processor
 from sottovoce.explore.serve import explorer, serving
 from sottovoce.explore.settings import MECHANISMS
 from tests.support.browser import CHROMIUM, Browser, chromium

@@ -22,7 +22,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from client.device.footprint import processor
 from mechanisms.catalogue import nearest
 from simulations.errors import UserError
 from simulations.progress import progress_lines
@@ -46,6 +45,13 @@ _REPEATS = 3
 
 #: Runs in the peer's environment.
 PFL = Path(__file__).with_name("pfl_peer.py")
+
+
+def processor() -> str:
+    """Return the processor's name, as the system reports it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""Commands `sottovoce device`: a device's bundle, its footprint, and its ledger."""
+"""Commands `sottovoce device`: a device's bundle and its ledger."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,20 +21,6 @@ app = typer.Typer(help="Make, install and run the client of a device.", no_args_
 
 #: Signals that end a serving command.
 _ENDS = (signal.SIGINT, signal.SIGTERM)
-#: Sentences of the built-in corpus to profile by default.
-SENTENCES = 200
-_STEPS = {
-    "read": "read the record",
-    "tokenize": "tokenize",
-    "encode": "encode",
-    "sanitize": "sanitize",
-    "ledger": "ledger, to the disk",
-    "wire": "wire",
-    "all": "all",
-    "seal": "seal (not in all)",
-}
-
-
 Records = Annotated[
     int | None,
     typer.Option(
@@ -150,34 +136,6 @@ def bundle_(
     for whom, key in (("training server", made.seal), ("shuffler", made.shuffler_seal), ("model", made.model_seal)):
         print(f"sealed to {key_id(key)}, the {whom}'s" if key else f"in clear within TLS to the {whom}")
     print(f"identity {made.identity}")
-
-
-@app.command("profile")
-def profile(
-    bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="Bundle, made by `device bundle`.")],
-    texts: Annotated[
-        Path | None,
-        typer.Option(
-            "--texts",
-            metavar="FILE",
-            help="File with a sentence a line (default: made-up sentences).",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure time, memory, bytes and energy of one sentence on one core."""
-    from client.device import footprint
-    from client.device.bundle import open_bundle
-
-    opened = open_bundle(bundle)
-    sentences = _sentences(texts)
-    with_warm_up = [*(sentences[i % len(sentences)] for i in range(footprint.WARM_UP)), *sentences]
-    found = footprint.in_fresh_process(bundle, with_warm_up) | footprint.environment()
-    found |= {"bundle": opened.size, "identity": opened.identity, "encoder": opened.manifest["encoder"]}
-    if as_json:
-        return print_json(found)
-    print(_profile(found))
 
 
 @app.command("ledger")
@@ -355,51 +313,6 @@ def ask(
     if as_json:
         return print_json(found)
     print(device_ask.in_lines(found))
-
-
-def _sentences(path: Path | None) -> list[str]:
-    if path is None:
-        from simulations.corpora.builtin import builtin
-
-        return list(builtin(task="sentiment", public=1, train=SENTENCES, test=1, seed=0).train.texts)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise UserError(f"--texts {path}: is not UTF-8; give one sentence a line") from None
-    found = [line for line in lines if line.strip()]
-    if not found:
-        raise UserError(f"--texts {path}: has no sentence; give one a line")
-    return found
-
-
-def _profile(found: dict[str, Any]) -> str:
-    times = found["milliseconds"]
-    heads = list(times["all"])
-    lines = [
-        f"{found['sentences']:,} sentences, one at a time, on one core of {found['processor']}",
-        f"{'milliseconds':<22}" + "".join(f"{head:>9}" for head in heads),
-    ]
-    lines += [f"  {said:<20}" + _row(times[name].values()) for name, said in _STEPS.items()]
-    joules = found["joules"]
-    energy = "not told by this platform"
-    if joules is not None:
-        energy = f"{1000 * joules:.1f} mJ a sentence, of the whole processor"
-    wire = found["wire"]
-    return "\n".join(
-        [
-            *lines,
-            f"first answer            {found['first_seconds']:.2f} s, loading the models",
-            f"memory, at most         {_mega(found['memory'])}",
-            f"on the disk             bundle {_mega(found['bundle'])}, Python environment {_mega(found['installed'])}",
-            f"on the wire             question {wire['question']:,} bytes, answer {wire['answer']:,} bytes, "
-            f"sealed {wire['sealed']:,} bytes",
-            f"energy                  {energy}",
-        ]
-    )
-
-
-def _row(values: Sequence[float]) -> str:
-    return "".join(f"{value:>9.2f}" for value in values)
 
 
 def _mega(size: int) -> str:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from client.app import answer
-from client.device import footprint
 from client.device.bundle import Bundle
 from client.device.statement import describe_release, format_statement
 from client.node import load_node, write_node
 from client.policy import Policy
 from mechanisms.guarantee import Guarantee
 from mechanisms.messages.request import Request
-from mechanisms.messages.sealed import generate_keys, sealed_bytes
+from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import request_to_record
 from sottovoce.cli import main as cli
 from tests.support.clients import make_node, request
-from tests.support.devices import PUBLISHER, SENTENCES, make_bundle, make_text_bundle, on_a_device
+from tests.support.devices import PUBLISHER, make_bundle, on_a_device
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_bundle(tmp_path_factory.mktemp("device"))
 
 
-def texts(folder: Path, sentences: list[str]) -> Path:
-    path = folder / "texts.txt"
-    path.write_text("\n".join(sentences) + "\n\n")
-    return path
-
-
 def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_path: Path) -> None:
-    done = on_a_device("device", "profile", "--bundle", made.folder, "--texts", texts(tmp_path, SENTENCES), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["sentences"] == len(SENTENCES)
     node = tmp_path / "node"
     made.install(node, PUBLISHER)
     done = on_a_device("device", "ledger", node)
@@ -47,91 +35,6 @@ def test_the_commands_run_where_a_device_alone_is_installed(made: Bundle, tmp_pa
     done = on_a_device("device", "bundle", *arm, "--out", tmp_path / "b")
     assert done.returncode == 2 and "pip install 'sottovoce[simulation]'" in done.stderr
     assert not (tmp_path / "b").exists()
-
-
-# -- profile ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_profile_adds_up(made: Bundle, tmp_path: Path) -> None:
-    found = footprint.measure(made, SENTENCES * 4, tmp_path)
-    times = found["milliseconds"]
-    assert set(times) == {*footprint.STEPS, "all", "seal"} and times["seal"]["p50"] > 0
-    for step in times.values():
-        assert 0 <= step["p50"] <= step["p90"] <= step["p99"]
-    assert sum(times[step]["p50"] for step in footprint.STEPS) < 3 * times["all"]["p50"]
-    assert all(times[step]["p50"] > 0 for step in footprint.STEPS)
-    assert found["sentences"] == 4 * len(SENTENCES) - footprint.WARM_UP
-    assert found["first_seconds"] > 0 and found["memory"] > 10_000_000
-    payload = 2 * made.request.projection.dim + 2 + 16  # coordinates, label, user and record
-    assert found["wire"]["answer"] > payload and found["wire"]["question"] > made.request.projection.m1.nbytes
-    assert found["wire"]["sealed"] > sealed_bytes(made.request) + 16
-
-
-def test_sealing_is_beside_the_rest(made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(*_: object) -> tuple[np.ndarray, int]:
-        return np.full(len(SENTENCES) - footprint.WARM_UP, 1000.0), 7
-
-    monkeypatch.setattr(footprint, "_sealing", slow)
-    found = footprint.measure(made, SENTENCES, tmp_path)
-    assert found["milliseconds"]["seal"]["p99"] == 1e6 > found["milliseconds"]["all"]["p99"]
-    assert found["wire"]["sealed"] == 7
-
-
-def test_what_is_profiled_is_charged_like_anything_else(
-    made: Bundle, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(footprint, "_SECONDS_BETWEEN_LINES", -1.0)
-    footprint.measure(made, SENTENCES, tmp_path)
-    count = len(SENTENCES)
-    assert lines == [f"{n} of {count} sentences" for n in range(1, count + 1)]
-    from client.store.ledger import Ledger
-
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert len(ledger.rows()) == 2 * len(SENTENCES)
-
-
-def test_texts_are_profiled_too(tmp_path: Path) -> None:
-    found = footprint.measure(make_text_bundle(tmp_path), SENTENCES, tmp_path / "run")
-    assert found["milliseconds"]["encode"]["p99"] == 0 and found["milliseconds"]["sanitize"]["p50"] > 0
-
-
-def test_energy_where_the_platform_tells(made: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "_POWERCAP", tmp_path / "powercap")
-    assert footprint.measure(made, SENTENCES, tmp_path / "none")["joules"] is None
-    for package in ("intel-rapl:0", "intel-rapl:1", "intel-rapl:0:0"):
-        (tmp_path / "powercap" / package).mkdir(parents=True)
-        (tmp_path / "powercap" / package / "energy_uj").write_text("5000000\n")
-    assert footprint._energy() == 10.0  # the part of a package is in it already
-    assert footprint.measure(made, SENTENCES, tmp_path / "same")["joules"] == 0.0
-
-
-def test_the_table_for_people(made: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["device", "profile", "--bundle", str(made.folder), "--texts", str(texts(tmp_path, ["good"]))]) == 0
-    said = capsys.readouterr().out
-    for words in ("one at a time, on one core", "p50", "p99", "tokenize", "ledger, to the disk", "memory"):
-        assert words in said
-    assert re.search(r"  seal \(not in all\) +\d", said)
-    assert re.search(r"on the wire +question [\d,]+ bytes, answer [\d,]+ bytes, sealed [\d,]+ bytes\n", said)
-
-
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [("", "has no sentence"), ("\n \n", "has no sentence"), (b"\xff\xfe", "is not UTF-8"), (None, "No such file")],
-)
-def test_texts_that_cannot_be_profiled(
-    made: Bundle, file: str | bytes | None, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "t"
-    if file is not None:
-        path.write_bytes(file if isinstance(file, bytes) else file.encode())
-    assert cli.main(["device", "profile", "--bundle", str(made.folder), "--texts", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1 and line in said
-
-
-def test_a_bundle_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["device", "profile", "--bundle", str(tmp_path)]) == 2
-    assert "holds no bundle" in capsys.readouterr().err
 
 
 # -- ledger -----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Measurement of the cost of one sentence on a device: time by step, memory, bytes and energy.
+"""Cost of one sentence on a device: time by step, memory, and bytes on the wire.
 
-The measured code is the code that answers servers.
+    python -m benchmarks.device BUNDLE [FILE]
 
-`measure` counts the memory of its own process. So people should use `in_fresh_process`: a new process, on one core,
-that opens the bundle, answers one sentence after another as a device does, and ends.
+The measured code is the code that answers servers. A device with the bundle answers one sentence after another, on one
+core. FILE has a sentence a line; without it they are made up. The result is JSON.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.run import processor
 from client.device.bundle import Bundle, open_bundle
 from client.models import encoder as encoders
 from client.models.tokens import padded_word_ids
@@ -42,40 +40,19 @@ from mechanisms.messages.wire import (
     request_to_record,
     sealed_to_record,
 )
+from simulations.corpora.builtin import builtin
 
 STEPS = ("read", "tokenize", "encode", "sanitize", "ledger", "wire")
 PERCENTILES = (50, 90, 99)
+#: Made-up sentences.
+SENTENCES = 200
 #: Sentences whose times do not count: the first ones load the model and fill caches.
 WARM_UP = 5
 
 _LEDGER = ("commit", "recall", "spent", "spent_on")
-_POWERCAP = Path("/sys/class/powercap")
 _SECONDS_BETWEEN_LINES = 5.0
 
 log = logging.getLogger(__name__)
-
-
-def in_fresh_process(bundle: Path | str, sentences: Sequence[str]) -> dict[str, Any]:
-    """Run `measure` in a new process on one core, which logs progress on stderr.
-
-    Raises:
-        ValueError: The measurement failed.
-    """
-    one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM")}
-    done = subprocess.run(
-        [sys.executable, "-m", "client.device.footprint", str(bundle)],
-        input=json.dumps(list(sentences)),
-        text=True,
-        stdout=subprocess.PIPE,
-        env=os.environ | one_thread,
-        check=False,
-    )
-    if done.returncode:
-        raise ValueError("profile: the process that measures has died")
-    measured: dict[str, Any] = json.loads(done.stdout)
-    if "error" in measured:
-        raise ValueError(measured["error"])
-    return measured
 
 
 def measure(bundle: Bundle, sentences: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -93,8 +70,6 @@ def measure(bundle: Bundle, sentences: Sequence[str], folder: Path) -> dict[str,
         "first_seconds": seconds of the first answer, including the loading of the model.
         "memory": peak of this process, in bytes.
         "wire": median bytes of a request, an answer, and a sealed answer, with their framing.
-        "joules": energy of the processor's package for each sentence, including other work at the same time; None if
-            the platform does not report it.
 
     Raises:
         ValueError: There are too few sentences.
@@ -106,20 +81,17 @@ def measure(bundle: Bundle, sentences: Sequence[str], folder: Path) -> dict[str,
     request = request_to_record(bundle.request)
     ledger_file = folder / "ledger.sqlite"
     answers: list[tuple[Reply, int]] = []
-    joules = None
     start, first, said = time.perf_counter(), 0.0, time.monotonic()
     with _timed_encoder(bundle, clock):
         for user, node in enumerate(nodes):
             if user == WARM_UP:
                 clock.forget()
                 answers.clear()
-                joules = _energy()
             answers.append(_answer(node, request, ledger_file, clock))
             if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
                 said = time.monotonic()
                 log.info(f"{user + 1:,} of {len(nodes):,} sentences")
             first = first or time.perf_counter() - start
-    spent = None if joules is None or (now := _energy()) is None or now < joules else now - joules
     tokenizing = _tokenizing(bundle, sentences[WARM_UP:])
     holder = "encode" if bundle.encoder is not None else "sanitize"
     times = {name: np.array(clock.steps[name]) for name in STEPS if name != "tokenize"}
@@ -136,26 +108,7 @@ def measure(bundle: Bundle, sentences: Sequence[str], folder: Path) -> dict[str,
         "first_seconds": first,
         "memory": _peak_memory(),
         "wire": {"question": _size(request), "answer": int(np.median([size for _, size in answers])), "sealed": sealed},
-        "joules": None if spent is None else spent / len(answers),
     }
-
-
-def processor() -> str:
-    """Return the processor's name, as the system reports it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
-def environment() -> dict[str, Any]:
-    """Return the processor's name, and the bytes of the Python environment that runs this."""
-    places = {Path(place).resolve() for place in sys.path if Path(place).name in ("site-packages", "dist-packages")}
-    files = (p for place in places if place.is_dir() for p in place.rglob("*"))
-    installed = sum(p.stat().st_size for p in files if p.is_file() and not p.is_symlink())
-    return {"processor": processor(), "python": platform.python_version(), "installed": installed}
 
 
 class _Clock:
@@ -277,46 +230,23 @@ def _size(record: Any) -> int:
 
 
 def _peak_memory() -> int:
-    """Return bytes. `ru_maxrss` is not used where /proc exists: Linux inherits it from the parent process."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Return bytes. `ru_maxrss` is not used: Linux inherits it from the parent process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
-def _energy() -> float | None:
-    """Return joules that the processor's packages have used since a past time; None if they are not reported."""
-    try:
-        packages = [p for p in _POWERCAP.glob("intel-rapl:*") if p.name.count(":") == 1]
-        values = [int((p / "energy_uj").read_text()) for p in packages]
-    except (OSError, ValueError):
-        return None
-    return sum(values) / 1e6 if values else None
-
-
-def _cores() -> set[int]:
-    """Return the cores that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-
-
-def main() -> int:
-    """Read a JSON list of sentences from stdin; print the measurements as JSON, or {"error": one line}."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(_cores())})
-    sentences = json.load(sys.stdin)
-    logging.basicConfig(format="%(message)s")
-    log.setLevel(logging.INFO)
-    try:
-        bundle = open_bundle(sys.argv[1])
-        with tempfile.TemporaryDirectory() as folder:
-            measured = measure(bundle, sentences, Path(folder))
-    except (ValueError, OSError) as error:
-        measured = {"error": " ".join(str(error).split())}
-    print(json.dumps(measured))
-    return 0
+def main() -> None:
+    """Print the measurements as JSON."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    sentences = builtin(task="sentiment", public=1, train=SENTENCES, test=1, seed=0).train.texts
+    if len(sys.argv) > 2:
+        sentences = [line for line in Path(sys.argv[2]).read_text(encoding="utf-8").splitlines() if line.strip()]
+    bundle = open_bundle(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(bundle, [*sentences[:WARM_UP], *sentences], Path(folder))
+    print(json.dumps(measured | {"bundle": bundle.size, "processor": processor()}, indent=2))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
