@@ -19,7 +19,7 @@ from mechanisms.decimals import normal_quantile
 from mechanisms.facts import DIMS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.gaussian import gaussian_loss, line
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
@@ -34,8 +34,6 @@ MAX_DIM = 2**17
 #: settled separately: the doubt of each grows as d, so at d = 15,000 one row in hundreds has a coordinate to settle,
 #: and a whole row of that length in decimals takes seconds.
 _TOGETHER = 1024
-#: Coordinates up to which the least density of all inputs is the better blanket (measured at ε = 2 to 8, δ = 1e-6).
-_BLANKET_DIM = 32
 #: Coordinates processed at once stay in a core's cache.
 _AT_ONCE = 2**16
 
@@ -165,12 +163,8 @@ class Gaussian:
         return [value / size + sigma * normal_quantile(u) for value, u in zip(here, fine, strict=True)]
 
     def blanket(self) -> BlanketCells:
-        """Return a blanket and the antipodal pair, in cells: see mechanisms.losses.radial_blanket."""
-        from mechanisms.losses import radial_blanket
-
-        if self.dim > _BLANKET_DIM:
-            return radial_blanket.line(1 / self.sigma)
-        return radial_blanket.gaussian(self.dim, self.sigma)
+        """Return a blanket and the antipodal pair, in cells: see mechanisms.losses.gaussian."""
+        return line(1 / self.sigma)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density at y given x, rows (n, dim) -> (n,)."""

@@ -262,16 +262,11 @@ class PlanarLaplace:
         reach = sum((v * v for v in drawn), Decimal(0)).sqrt()
         return [v / reach for v in drawn]
 
-    def blanket(self) -> BlanketCells:
-        """Return the blanket and the antipodal pair, in cells.
+    def blanket(self) -> BlanketCells | None:
+        """Return the blanket and the antipodal pair, in cells (mechanisms.losses.sphere_blanket); None in raw form."""
+        from mechanisms.losses import sphere_blanket
 
-        See mechanisms.losses.sphere_blanket (normalized) and mechanisms.losses.radial_blanket (raw, for unit inputs).
-        """
-        from mechanisms.losses import radial_blanket, sphere_blanket
-
-        if self.normalize:
-            return sphere_blanket.planar_laplace(self.dim, self.epsilon)
-        return radial_blanket.planar_laplace(self.dim, self.epsilon)
+        return sphere_blanket.planar_laplace(self.dim, self.epsilon) if self.normalize else None
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density of the raw form at y given x, rows (n, dim) -> (n,). The normalized form has none."""

@@ -16,7 +16,6 @@ from mechanisms.accounting.shuffle import json_ready
 from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR, Domain
 from mechanisms.composition import Budget, metric_statement
 from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism
@@ -281,13 +280,6 @@ class _Declared:
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         loss: LossCells = self.mechanism.privacy_loss(distance)
         return loss
-
-    def blanket(self) -> BlanketCells | None:
-        """Return the blanket of a crowd that agrees in what is declared public, or None."""
-        if self.guarantee.exposes or not hasattr(self.mechanism, "blanket"):
-            return None
-        cells: BlanketCells | None = self.mechanism.blanket()
-        return cells
 
     def parts(self) -> list[tuple[Mechanism, int]]:
         """Return the mechanisms that draw a text. Exposures are in no part."""

@@ -7,7 +7,7 @@ U = p_x(W)/ω(W) and V = p_x'(W)/ω(W), both at least γ and of mean 1 (if p_x, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -92,54 +92,6 @@ class BlanketCells:
             log_v_high=outer("log_v_high"),
             tail=min(1.0, self.tail + other.tail),
             numeric=self.numeric + other.numeric,
-        )
-
-    def power(self, times: int) -> BlanketCells:
-        """Return `times` independent releases, gathered on the way (`merged`)."""
-        whole, square = None, self.merged()
-        while times:
-            if times % 2:
-                whole = square if whole is None else whole.product(square).merged()
-            times //= 2
-            square = square.product(square).merged() if times else square
-        assert whole is not None
-        return whole
-
-    def merged(self, most: int = 1500) -> BlanketCells:
-        """Return at most `most` cells: those close in (log U, log V) become one, whose bounds hold for both."""
-        if len(self.log_w) <= most:
-            return self
-        log_u, log_v = self.log_p - self.log_w, self.log_q - self.log_w
-        width = (float(np.ptp(log_u)) + float(np.ptp(log_v)) + 1e-12) / most
-        while True:
-            u, v = (np.floor((part - part.min()) / width).astype(np.int64) for part in (log_u, log_v))
-            key = u * (int(v.max()) + 1) + v  # at most (most + 1)² keys: a table of them is faster than a sort
-            found = np.zeros(int(key.max()) + 1, bool)
-            found[key] = True
-            size = int(found.sum())
-            if size <= most:
-                break
-            width *= 1.5
-        place = (np.cumsum(found) - 1)[key]
-
-        def masses(logs: FloatArray) -> FloatArray:
-            total: FloatArray = np.log(np.bincount(place, weights=np.exp(logs), minlength=size))
-            return total
-
-        def ends(logs: FloatArray, of: np.ufunc, start: float) -> FloatArray:
-            found = np.full(size, start)
-            of.at(found, place, logs)
-            return found
-
-        return replace(
-            self,
-            log_w=masses(self.log_w),
-            log_p=masses(self.log_p),
-            log_q=masses(self.log_q),
-            log_u_low=ends(self.log_u_low, np.minimum, np.inf),
-            log_u_high=ends(self.log_u_high, np.maximum, -np.inf),
-            log_v_low=ends(self.log_v_low, np.minimum, np.inf),
-            log_v_high=ends(self.log_v_high, np.maximum, -np.inf),
         )
 
     def loss(self) -> LossCells:

@@ -1,4 +1,10 @@
-"""Loss of Gaussian noise: itself Gaussian, N(r²/2, r²) with r = distance/σ (Balle and Wang 2018, Lemma 3)."""
+"""Loss of Gaussian noise: itself Gaussian, N(r²/2, r²) with r = distance/σ (Balle and Wang 2018, Lemma 3).
+
+**Blanket.** For inputs x of one length and any dimension m take ω = N(0, σ²I). With t = <w, x>/(σ|x|) and r = |x|/σ,
+log U = r·t - r²/2, where t ~ N(0, 1) under ω, N(r, 1) under x and N(-r, 1) under -x. U has one law for every x and
+rises in t, so the antipodal pair dominates (`mechanisms.losses.sphere_blanket`). U has no positive lower bound, so γ =
+0, and only `accounting.truncated` makes a bound of these cells.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.losses.quadrature import log_difference, mirrored_edges
 
@@ -16,6 +23,8 @@ FloatArray = NDArray[np.float64]
 
 #: Cells within `_REACH` standard deviations, and the reach of all but the two outermost cells.
 _CELLS, _REACH, _FAR = 4096, 12.0, 37.0
+#: Cells along a line, which reach `_REACH` standard deviations beyond either input.
+_LINE = 1536
 
 
 @lru_cache(maxsize=64)
@@ -41,6 +50,28 @@ def gaussian_loss(ratio: float) -> LossCells:
         high=ratio * edges[1:],
         log_p=log_masses(edges - ratio / 2),
         log_q=log_masses(edges + ratio / 2),
+    )
+
+
+@lru_cache(maxsize=8)
+def line(ratio: float) -> BlanketCells:
+    """Return blanket cells, with γ = 0, of the antipodal pair of N(x, σ²I) over N(0, σ²I), in any dimension.
+
+    ratio > 0 is |x|/σ, with one |x| for all inputs. The two outermost cells have no end.
+    """
+    half = np.linspace(0.0, ratio + _REACH, _LINE // 2)
+    edges = np.concatenate([[-np.inf], -half[:0:-1], half, [np.inf]])
+    log_u = ratio * edges - ratio**2 / 2
+    log_v = log_u[::-1]
+    return BlanketCells(
+        log_gamma=-math.inf,
+        log_w=log_masses(edges),
+        log_p=log_masses(edges - ratio),
+        log_q=log_masses(edges + ratio),
+        log_u_low=log_u[:-1],
+        log_u_high=log_u[1:],
+        log_v_low=log_v[1:],
+        log_v_high=log_v[:-1],
     )
 
 

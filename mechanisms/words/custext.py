@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from mechanisms import categorical, checks
 from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider, spaced
 from mechanisms.guarantee import Guarantee, exposed
-from mechanisms.losses import categorical_blanket
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
@@ -160,11 +158,6 @@ class CusText(_Grouped):
         row, column = np.nonzero(members != NOTHING)
         out[row, members[row, column]] = self.log_prob(members[row, column], x[row])
         return out
-
-    def blanket(self) -> BlanketCells:
-        """Return cells above every two words of one group, for a crowd that agrees in it and in all exposures."""
-        weights = categorical.log_normalize(self.mapping.scores * (max(self.epsilon, 1e-300) / 2))
-        return categorical_blanket.grouped(weights, self.mapping.group, self.epsilon)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words of one group: that of binary randomized response.
@@ -373,11 +366,6 @@ class CusTextImportance(_Grouped):
             each = np.where(repeated, np.where(out == out[first], 0.0, -np.inf), each)
         total: FloatArray = each.reshape(len(x), -1).sum(axis=1)
         return total
-
-    def blanket(self) -> BlanketCells:
-        """Return cells above every two draws in one group, at any parameters: choices by weights in [1, e^(ε/2)]."""
-        largest, sizes = self.guarantee.epsilon / 2, np.unique((self.mapping.members != NOTHING).sum(axis=1))
-        return categorical_blanket.together([categorical_blanket.choice(largest, int(size)) for size in sizes])
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates one token's, at any parameter, inside its group; exposures declared public."""

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from mechanisms import categorical, checks
 from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses import categorical_blanket
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.streams import Points
@@ -104,10 +102,6 @@ class FromLogits:
             numeric_delta=categorical.exact_delta(len(self.vocabulary)),
             exposes=self.exposes,
         )
-
-    def blanket(self) -> BlanketCells | None:
-        """Return cells above every two contexts, a choice by weights in [1, e^(ε/2)], or None with exposures."""
-        return None if self.exposes else categorical_blanket.choice(self.epsilon / 2, len(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates one draw of any two contexts (exposures declared public).

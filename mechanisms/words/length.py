@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses import categorical_blanket
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
@@ -73,11 +71,6 @@ class Length:
         table = categorical.log_normalize(self._weights(np.asarray(x)))
         chosen: FloatArray = table[np.arange(len(table)), np.asarray(y)]
         return chosen
-
-    def blanket(self) -> BlanketCells | None:
-        """Return cells above every two lengths."""
-        rows = categorical.log_normalize(self._weights(np.arange(self.tokens + 1)))
-        return categorical_blanket.table(lambda: [rows], self.epsilon * self.tokens)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two lengths at most `distance` apart (None: any): pure ε·distance-LDP."""

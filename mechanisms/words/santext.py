@@ -15,7 +15,6 @@ from mechanisms import checks
 from mechanisms.decimals import precise
 from mechanisms.facts import EPSILONS, WORD_CURVE, AboutWords, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
@@ -91,10 +90,6 @@ class SanText:
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
-
-    def blanket(self) -> BlanketCells | None:
-        """Return cells above every two words, the unknown one among them."""
-        return tables.blanket(self, None, self.epsilon * diameter(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words at most `distance` apart (None: any): pure LDP at the bound.
@@ -233,13 +228,6 @@ class SanTextPlus:
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
-
-    def blanket(self) -> BlanketCells | None:
-        """Return cells above every two words if none is kept, else None: a kept word is an output of no other word."""
-        if self.keeps:
-            return None
-        outputs = _outputs(self.vocabulary, self.w)
-        return tables.blanket(self, outputs, self.epsilon * diameter(self.vocabulary))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words at most `distance` apart: pure LDP at ε·distance + ln(1/p).

@@ -1,17 +1,14 @@
-"""Shared functions of mechanisms with a table of probabilities: draws, entries, and the blanket of all rows."""
+"""Shared functions of mechanisms with a table of probabilities: draws and entries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
-from mechanisms.losses import categorical_blanket
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING
@@ -21,8 +18,6 @@ IntArray = NDArray[np.int64]
 
 #: Rows of probabilities held at once.
 _ROWS = 64
-#: Pairs of words above which a blanket is not made of them all.
-_LARGEST_TABLE = 10**7
 
 
 def drawn(
@@ -56,22 +51,3 @@ def picked(mechanism: Any, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         table, part = mechanism.log_probs(distinct_ids[at : at + _ROWS]), order[start:stop]
         out[part] = table[back[part] - at, y[part]]
     return out
-
-
-@lru_cache(maxsize=16)
-def blanket(mechanism: Any, outputs: bytes | None, most: float) -> BlanketCells | None:
-    """Return cells above every two words of an exponential mechanism with weights in [e^(-most/2), 1].
-
-    The outputs are all words, or the ids `outputs` (the bytes of int64). The cells come from the table of all of them,
-    or, if that is too large, from that range alone.
-    """
-    size = len(mechanism.vocabulary)
-    chosen = np.arange(size) if outputs is None else np.frombuffer(outputs, dtype=np.int64)
-    if (size + 1) * size > _LARGEST_TABLE:
-        return categorical_blanket.choice(most / 2, len(chosen))
-
-    def blocks() -> Iterator[FloatArray]:
-        for at in range(0, size + 1, _ROWS):
-            yield mechanism.log_probs(np.arange(at, min(at + _ROWS, size + 1)))[:, chosen]
-
-    return categorical_blanket.table(blocks, most)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
@@ -125,10 +124,6 @@ class Tem:
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         return tables.picked(self, y, x)
-
-    def blanket(self) -> BlanketCells | None:
-        """Return cells above every two words, the unknown one among them."""
-        return tables.blanket(self, None, self.epsilon * self.guarantee.diameter)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words at most `distance` apart (None: any): pure LDP at ε·d_γ.

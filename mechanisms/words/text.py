@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.guarantee import Guarantee, exposed
-from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, unbounded_loss
 from mechanisms.mechanism import Uniforms, WordMechanism
@@ -19,8 +18,6 @@ from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import MAX_TOKENS, Length
 
 KEPT = "kept"
-#: Log of a blanket's weight below which not even all people hide anybody, and cells of a text's blanket.
-_LEAST_LOG_GAMMA, _CELLS = -30.0, 20_000
 #: Exposures of a word that filled positions do not have. An observer of them at every place sees the end of the text.
 _SHOWS_THE_END = frozenset({"unknown-words", "group", "tag", "choice"})
 #: Treatments of the words of a kind: sanitize them as any other, leave them out first, or pass them through.
@@ -164,29 +161,6 @@ class TextMechanism:
         """Return the mechanisms that draw a text, each with its number of draws: for composition."""
         length: tuple[tuple[Any, int], ...] = () if self.lengths is None else ((self.lengths, self.sides),)
         return ((self.word, self.positions), *length)
-
-    @cached_property
-    def _blanket(self) -> BlanketCells | None:
-        word: BlanketCells | None = self.word.blanket() if hasattr(self.word, "blanket") else None
-        length = None if self.lengths is None else self.lengths.blanket()
-        if word is None or (self.lengths is not None and length is None):
-            return None
-        if self.positions * word.log_gamma < _LEAST_LOG_GAMMA:
-            return None
-        found = word.power(self.positions)
-        for _ in range(0 if length is None else self.sides):
-            assert length is not None
-            found = found.product(length.merged()).merged(_CELLS)
-        return found
-
-    def blanket(self) -> BlanketCells | None:
-        """Return cells above every two texts that agree in the exposures.
-
-        They are those of the words at each position, and of the length. The release is a function of a length and of
-        draws at all L positions, those behind the end of the unknown word, of each side. It is None if the word
-        mechanism has none, or no number of users suffices.
-        """
-        return self._blanket
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return the loss of its parts, by their theorems alone, at `distance` (None: at worst).

@@ -75,7 +75,7 @@ def test_amplify_uses_only_what_a_mechanism_has():
     noise = amplify([Gaussian(4, 2.0)], users=1000, delta=1e-6, lower_bounded=False)
     assert noise.local_worst_case == math.inf and math.isfinite(noise.local_epsilon)
     assert all(value is None for name, value in noise.bounds.items() if not name.startswith("blanket"))
-    assert noise.epsilon <= noise.bounds["blanket"] < noise.local_epsilon
+    assert noise.epsilon == noise.bounds["blanket_truncated"] < noise.local_epsilon
     one = amplify([Purkayastha(16, 10.0)], users=1, delta=1e-6)
     assert one.bounds["blanket"] is None and one.epsilon == pytest.approx(one.local_epsilon)
 

@@ -11,13 +11,13 @@ import mpmath
 import numpy as np
 import pytest
 
-from mechanisms import Gaussian, PlanarLaplace, Purkayastha, RandomizedResponse
+from mechanisms import PlanarLaplace, Purkayastha, RandomizedResponse
 from mechanisms.accounting import lower
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.lower import apart, few_cells_delta, lower_bounds
 from mechanisms.accounting.shuffle import joint_blanket
 from mechanisms.accounting.truncated import truncated, truncated_epsilon
-from mechanisms.losses import categorical_blanket, radial_blanket, sphere_blanket
+from mechanisms.losses import sphere_blanket
 from mechanisms.privunit import PrivUnit
 from tests.support.rings import compositions, hockey_stick, reduced_pair, ring, ring_cells, shuffled
 from tests.support.small_worlds import discrete, largest_delta
@@ -31,10 +31,6 @@ MECHANISMS = [
     Purkayastha(16, 2.0),
     Purkayastha(768, 4.0),
     PlanarLaplace(16, 4.0),
-    PlanarLaplace(16, 4.0, normalize=False),
-    PlanarLaplace(2, 1.0, normalize=False),
-    Gaussian(16, 2.0),
-    Gaussian(1, 2.0),
     RandomizedResponse(2.0, 2),
     RandomizedResponse(4.0, 10),
 ]
@@ -229,18 +225,10 @@ def test_weight_of_the_blanket_by_quadrature():
             flat = mpmath.quad(lambda t, m=dim: mpmath.sin(t) ** (m - 2), [0, mpmath.pi])
             expected = float(mpmath.log(mpmath.exp(-kappa * mpmath.pi) * flat / total))
             assert Purkayastha(dim, kappa).blanket().log_gamma == pytest.approx(expected, rel=1e-12)
-        m, sigma = 16, 2.0
-        surface = 2 * mpmath.pi ** (mpmath.mpf(m) / 2) / mpmath.gamma(mpmath.mpf(m) / 2)
-        gamma = (
-            surface
-            * mpmath.quad(lambda r: r ** (m - 1) * mpmath.exp(-((r + 1) ** 2) / (2 * sigma**2)), [0, 5, 10, 20, 60])
-            / (2 * mpmath.pi * sigma**2) ** (mpmath.mpf(m) / 2)
-        )
-        assert Gaussian(m, sigma).blanket().log_gamma == pytest.approx(float(mpmath.log(gamma)), rel=1e-10)
         # the normalized planar Laplace at the pole opposite to the input: its density there is e^-ε of the uniform's
         radial = mpmath.quad(lambda r: r**15 * mpmath.exp(-4 * (r + 1)), [0, 2, 5, 10, 40]) * 4**16 / mpmath.gamma(16)
         assert PlanarLaplace(16, 4.0).blanket().log_gamma == pytest.approx(float(mpmath.log(radial)), rel=1e-10)
-    assert PlanarLaplace(16, 4.0, normalize=False).blanket().log_gamma == -4.0
+    assert PlanarLaplace(16, 4.0, normalize=False).blanket() is None
     assert math.exp(RandomizedResponse(2.0, 5).blanket().log_gamma) == pytest.approx(5 / (math.exp(2) + 4), rel=1e-14)
 
 
@@ -331,67 +319,6 @@ def test_monte_carlo_of_the_data_sets(shares):
     assert not blanket_delta(law, n, epsilon / 1.3, pessimistic=False) <= mean + Z * error
 
 
-@pytest.mark.parametrize(("dim", "epsilon"), [(16, 100.0), (6, 20.0), (3, 8.0), (2, 50.0)])
-def test_cells_in_space_are_as_exact_as_they_say(dim, epsilon):
-    """The mass under x on the far side of the origin, Pr[noise along x < -1], by one integral over the noise's radius.
-
-    It was off by 6e-9 and more, and what was known to be missing (m = 2) exceeded the δ of 1e-6.
-    """
-    cells = PlanarLaplace(dim, epsilon, normalize=False).blanket()
-    assert cells.tail < 1e-13
-    columns = np.exp(cells.log_p).reshape(160, -1)
-    far = columns[:, columns.shape[1] // 2 :].sum()
-    a = mpmath.mpf(dim - 1) / 2
-
-    def beyond(r):  # Pr[cos ψ < -1/r] = Pr[Beta(a, a) < (1 - 1/r)/2], of a gamma law of r
-        share = mpmath.betainc(a, a, 0, (1 - 1 / r) / 2, regularized=True)
-        return share * (epsilon * r) ** dim / r * mpmath.exp(-epsilon * r) / mpmath.gamma(dim)
-
-    with mpmath.workdps(25):
-        exact = mpmath.quad(beyond, [1, 1 + 1 / epsilon, 1 + 4 / epsilon, 2, 2 + 10 / epsilon, 2 + 80 / epsilon])
-    assert far == pytest.approx(float(exact), rel=1e-11)
-
-
-def test_cells_with_a_corner():
-    """Four quarters of e^-|w| about 0, whose integrals have no closed form: each against a finer rule in polar form."""
-    edges = np.array([-1.0, 0.0, 0.5, 2.0])
-    found = np.exp(radial_blanket.cell_masses(lambda r, a: -np.hypot(r, a) * 7, edges, edges))
-
-    def exact(x, y):  # of [0, x] x [0, y], in polar coordinates
-        def wedge(side, angle):
-            def inner(phi):
-                reach = 7 * side / mpmath.cos(phi)
-                return (1 - mpmath.exp(-reach) * (1 + reach)) / 49
-
-            return mpmath.quad(inner, [0, angle])
-
-        return wedge(x, mpmath.atan(mpmath.mpf(y) / x)) + wedge(y, mpmath.atan(mpmath.mpf(x) / y))
-
-    one, half, both = exact(1, 1), exact(0.5, 0.5), exact(0.5, 2)
-    assert found[0, 0] == pytest.approx(float(one), rel=1e-12)
-    assert found[1, 1] == pytest.approx(float(half), rel=1e-12)
-    assert found[1, 2] == pytest.approx(float(both - half), rel=1e-11)
-
-
-def test_monte_carlo_in_space():
-    """Raw planar Laplace in R^8: blanket samples drawn as noise around the origin."""
-    rng = np.random.default_rng(3)
-    cells, n, epsilon, scale = PlanarLaplace(8, 3.0, normalize=False).blanket(), 100, 0.6, 3.0
-    runs = 200_000
-    values, counts = np.zeros(runs), rng.binomial(n, math.exp(-scale), runs)
-    for at in range(counts.max()):
-        live = counts > at
-        r, t = rng.gamma(8, 1 / scale, live.sum()), 2 * rng.beta(3.5, 3.5, live.sum()) - 1
-        u = np.exp(-scale * (np.sqrt(r * r - 2 * r * t + 1) - r))
-        v = np.exp(-scale * (np.sqrt(r * r + 2 * r * t + 1) - r))
-        values[live] += u - math.exp(epsilon) * v
-    parts = np.maximum(values, 0) / (math.exp(-scale) * n)
-    mean, error = parts.mean(), parts.std() / math.sqrt(runs)
-    assert blanket_delta(cells, n, epsilon, pessimistic=False) <= mean + Z * error
-    assert blanket_delta(cells, n, epsilon) >= mean - Z * error
-    assert not blanket_delta(cells, n, epsilon * 1.1) >= mean - Z * error
-
-
 @pytest.mark.parametrize(
     ("users", "kappa", "prototype"),
     [
@@ -476,64 +403,6 @@ def test_bad_delta(bad):
         blanket_epsilon(RandomizedResponse(1.0, 2).blanket(), 10, bad)
     with pytest.raises(ValueError, match="delta"):
         lower_bounds([RandomizedResponse(1.0, 2)], 10, bad)
-
-
-# ---------------------------------------------------------------- categories
-
-
-def test_the_pair_above_a_table_is_above_every_pair_of_it():
-    """Random tables: stop-losses of u·U - v·V of any two inputs, at the cells' means."""
-    rng = np.random.default_rng(4)
-    for _ in range(20):
-        rows = np.log(rng.dirichlet(np.full(5, 0.7), size=6) + 0.01)
-        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
-        cells = categorical_blanket.table(lambda rows=rows: [rows[:3], rows[3:]], float(np.ptp(rows)))
-        least = rows.min(axis=0)
-        assert cells.log_gamma == pytest.approx(math.log(np.exp(least).sum()))
-        omega = np.exp(least - cells.log_gamma)
-        w, u, v = np.exp(cells.log_w), np.exp(cells.log_p - cells.log_w), np.exp(cells.log_q - cells.log_w)
-        assert w.sum() == pytest.approx(1) and w @ u == pytest.approx(1) and u.min() >= math.exp(cells.log_gamma) - 1e-6
-        tight = math.inf
-        for one, other in itertools.permutations(np.exp(rows) / omega, 2):
-            for a, b, t in itertools.product((0.5, 1.0), (0.7, 1.0, 2.0), (-1.0, -0.3, 0.0, 0.4, 1.0)):
-                above = w @ np.maximum(a * u - b * v - t, 0)
-                found = omega @ np.maximum(a * one - b * other - t, 0)
-                assert found <= above * (1 + 1e-9) + 1e-12
-                tight = min(tight, above - found)
-        assert tight < 0.2
-    assert categorical_blanket.table(lambda: [np.array([[-1.0, -0.5], [0.0, -np.inf]])], 1.0) is None
-
-
-@pytest.mark.parametrize("outputs", [2, 5, 40])
-def test_a_choice_by_weights_is_below_its_cells(outputs):
-    """Weights at random in [1, e^c]: stop-losses, and the least probability that there is."""
-    rng, c = np.random.default_rng(6), 1.2
-    cells = categorical_blanket.choice(c, outputs)
-    w, u = np.exp(cells.log_w), np.exp(cells.log_p - cells.log_w)
-    for _ in range(300):
-        weights = np.exp(c * (rng.random(outputs) < rng.random() if rng.random() < 0.7 else rng.random(outputs)))
-        p = weights / weights.sum()
-        assert p.min() >= math.exp(cells.log_gamma) / outputs * (1 - 1e-12)
-        for t in (0.4, 0.8, 1.0, 1.5, 2.5):
-            assert np.maximum(p * outputs - t, 0).mean() <= w @ np.maximum(u - t, 0) * (1 + 1e-9) + 1e-12
-    wider = categorical_blanket.choice(0.9 * c, outputs)
-    one_high = np.exp(c * (np.arange(outputs) == 0))
-    high = one_high / one_high.sum() * outputs
-    top, less = 0.999 * high.max(), np.exp(wider.log_p - wider.log_w)
-    assert np.maximum(high - top, 0).mean() > np.exp(wider.log_w) @ np.maximum(less - top, 0)
-
-
-def test_powers_and_merged_cells_are_on_the_safe_side():
-    one = categorical_blanket.choice(0.4, 30).merged(60)
-    exact = one.product(one).product(one)
-    assert len(exact.log_w) > 10_000
-    power, coarse = one.power(3), exact.merged(200)
-    assert len(coarse.log_w) <= 200
-    truth = blanket_epsilon(exact, 5000, DELTA)
-    for cells in (power, coarse):
-        assert np.exp(cells.log_p).sum() == pytest.approx(1.0) and cells.log_gamma == pytest.approx(exact.log_gamma)
-        assert truth * (1 - 1e-3) <= blanket_epsilon(cells, 5000, DELTA) <= truth * 1.1
-    assert blanket_epsilon(one.power(2), 5000, DELTA) < truth * 0.9
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from mechanisms.accounting.shuffle import amplify
 from mechanisms.accounting.truncated import best_truncation, fits_truncated, truncated
 from mechanisms.guarantee import gaussian_delta
 from mechanisms.losses.blanket_cells import BlanketCells
-from mechanisms.losses.radial_blanket import line
+from mechanisms.losses.gaussian import line
 from tests.support.small_worlds import World, circle, largest_delta
 
 EPSILONS = (0.0, 0.3, 1.0)
@@ -100,7 +100,7 @@ def test_many_users_are_between_a_data_set_and_the_local_loss(users: int, epsilo
 
 
 def test_any_dimension_has_one_bound_and_a_lone_user_the_local_one() -> None:
-    several = [amplify([Gaussian(d, 2.0)], users=5000, delta=1e-6, lower_bounded=False) for d in (33, 15_361)]
+    several = [amplify([Gaussian(d, 2.0)], users=5000, delta=1e-6, lower_bounded=False) for d in (2, 15_361)]
     assert several[0].epsilon == pytest.approx(several[1].epsilon, rel=1e-6)
     for alone in (
         amplify([Gaussian(768, 2.0)], users=1, delta=1e-6),
