@@ -194,16 +194,6 @@ class PrivUnit:
         """Return the blanket and the antipodal pair, in three cells: see mechanisms.losses.cap."""
         return cap_blanket(self.epsilon, self.log_mass)
 
-    @property
-    def apart_share(self) -> float:
-        """Return the least share of each of two caps outside the other and outside a third: `accounting.lower.apart`.
-
-        The three inputs are at angles of 120°. It is 0 or less if this says nothing.
-        """
-        half, twice = (self.dim - 1) / 2, 2 * self.threshold
-        overlap = float(betainc(half, half, max(0.0, (1 - twice) / 2)))
-        return 1 - 2 * overlap * (1 + 1e-9) / math.exp(self.log_mass) - 1e-9
-
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density at y given x, rows (n, D) -> (n,), relative to the uniform law on the sphere."""
         c = math.exp(self.log_mass)

@@ -90,11 +90,6 @@ class RandomizedResponse:
 
         return response_blanket.randomized_response(self.epsilon, self.classes)
 
-    @property
-    def apart_share(self) -> float:
-        """Return 1 if there is a third label, else 0: see mechanisms.accounting.lower."""
-        return float(self.classes > 2)
-
     def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         gain = np.where(np.asarray(y) == np.asarray(x), 0.0, -self.epsilon)
@@ -177,12 +172,6 @@ class RandomizedResponsePrior:
         from mechanisms.losses import response_blanket
 
         return response_blanket.with_prior(self.epsilon, self.classes)
-
-    def attained(self) -> BlanketCells:
-        """Return the pair that a prior of two labels attains; `blanket` is above what any prior attains."""
-        from mechanisms.losses import response_blanket
-
-        return response_blanket.randomized_response(self.epsilon, 2)
 
     def kept(self, prior: FloatArray) -> NDArray[np.bool_]:
         """Return a mask of the labels that can come out, priors (n, K) -> (n, K).

@@ -6,16 +6,13 @@ under W ~ ω (mechanisms.losses.blanket_cells),
     δ(ε) <= E[(Σ_{i<=M} L_i)_+]/(γ·n),  M ~ Bin(n, γ).
 
 Equality holds for the reduced pair, in which the others send blanket samples or nothing. As (Σ L_i)_+ <= Σ (L_i)_+, the
-bound is never above the local δ(ε). With γ = 1 and ω = h, a law that the others draw from, it is the exact δ(ε)
-(mechanisms.accounting.lower).
+bound is never above the local δ(ε). With γ = 1 and ω = h, a law that the others draw from, it is the exact δ(ε).
 
 **Approximations and their directions.** In a cell, L has a known mean and lies in a known interval. In the convex
-order, any law on an interval is below the two-point law on its ends with the same mean, and above its mean. A value
-between two grid points is below the mean-preserving law on the two. Runs of values whose mean is a grid point are above
-it. Sums of independent copies keep the order. So the pessimistic law gives an upper bound of E[(Σ L_i)_+], and the
-optimistic one a lower bound. Outputs in no cell count as L = 0. As (a + b)_+ <= a_+ + b_+, this costs at most their
-mass under x upwards, and e^ε times their mass under x' downwards. Outputs with log ω below -600, or log U or log V
-above 300, are left out in this way.
+order, any law on an interval is below the two-point law on its ends with the same mean, and a value between two grid
+points is below the mean-preserving law on the two. Sums of independent copies keep the order. So the law on the grid
+gives an upper bound of E[(Σ L_i)_+]. Outputs in no cell count as L = 0. As (a + b)_+ <= a_+ + b_+, this costs at most
+their mass under x. Outputs with log ω below -600, or log U or log V above 300, are left out in this way.
 
 **The sum.** S = Σ B_i·L_i with B_i ~ Bern(γ). Tilt it by e^(θS), with θ at the saddle point. Then S has mean near 0 and
 E[S_+] = M(θ)^n·E_θ[S_+·e^(-θS)]. The function in the expectation decays, so errors of the tilted distribution are
@@ -34,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from mechanisms.accounting.convex_order import gathered_near, gathered_on_grid, spread_on_grid, thinned
+from mechanisms.accounting.convex_order import spread_on_grid, thinned
 from mechanisms.accounting.solve_epsilon import solve_epsilon
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -65,22 +62,19 @@ _ARITHMETIC = 1e-10
 _MASSES = 1e-12
 #: Outputs with a smaller log ω, or a larger log U or log V, are left out: their squares would overflow or underflow.
 _RAREST, _LARGEST = -600.0, 300.0
-#: Fewer expected blanket samples than this hide nobody: the local bound is returned, and 0 as the optimistic twin.
+#: Result of `_log_positive_part` on overflow: no bound.
+_NOTHING = math.inf, -math.inf
+#: Fewer expected blanket samples than this hide nobody: the local bound is returned.
 _FEWEST_SAMPLES = 1e-2
 
 
-def blanket_delta(
-    cells: BlanketCells, n: int, epsilon: float, *, pessimistic: bool = True, slack: float = 1e-18
-) -> float:
-    """Return δ(ε) of the blanket bound for n users: an upper bound, or with pessimistic=False a lower bound.
-
-    The optimistic twin brackets the blanket bound itself, not the δ of the shuffled mechanism.
+def blanket_delta(cells: BlanketCells, n: int, epsilon: float, *, slack: float = 1e-18) -> float:
+    """Return an upper bound of δ(ε) of the blanket bound for n users.
 
     Args:
         cells: Cells of the local loss and of the blanket.
         n: Users, the target included.
         epsilon: ε in nats, in [0, 700].
-        pessimistic: Direction of the bound.
         slack: Mass under x of the outputs with the largest U that may be left out. It is added to δ.
 
     Raises:
@@ -89,28 +83,25 @@ def blanket_delta(
     n = _users(n)
     if not 0 <= epsilon <= 700:
         raise ValueError(f"blanket: epsilon must be from 0 to 700, got {epsilon}")
-    values, masses, outside = _atoms(cells, epsilon, pessimistic, slack)
+    values, masses, outside = _atoms(cells, epsilon, slack)
     local = min(1.0, float(np.dot(masses, np.maximum(values, 0.0))) * (1 + _ARITHMETIC) + outside)
     gamma = math.exp(min(0.0, cells.log_gamma))
     if n * gamma < _FEWEST_SAMPLES:
-        return local if pessimistic else 0.0  # no transform distinguishes a sum of so few from none
+        return local  # no transform distinguishes a sum of so few from none
     if gamma == 0.0 or not (values > 0).any():
-        return outside if pessimistic else 0.0
+        return outside
     if len(values) > _MANY:
-        values, masses = thinned(values, masses, pessimistic, _NARROW)
-    log_sum, log_error = _log_positive_part(values, masses, gamma, n, pessimistic)
+        values, masses = thinned(values, masses, _NARROW)
+    log_sum, log_error = _log_positive_part(values, masses, gamma, n)
     log_users = math.log(n) + math.log(gamma)
-    if pessimistic:
-        total = math.exp(min(0.0, np.logaddexp(log_sum, log_error) - log_users))
-        return min(local, total * (1 + _ARITHMETIC) + outside)
-    total = math.exp(min(0.0, log_sum - log_users)) - math.exp(min(0.0, log_error - log_users))
-    return max(0.0, total * (1 - _ARITHMETIC) - math.exp(epsilon) * outside)
+    total = math.exp(min(0.0, np.logaddexp(log_sum, log_error) - log_users))
+    return min(local, total * (1 + _ARITHMETIC) + outside)
 
 
-def blanket_epsilon(cells: BlanketCells, n: int, delta: float, *, pessimistic: bool = True) -> float | None:
+def blanket_epsilon(cells: BlanketCells, n: int, delta: float) -> float | None:
     """Return the least ε of the blanket bound for n users at δ, or None if it is not below the local ε.
 
-    The pessimistic ε is within 1e-4 of itself on the safe side, the optimistic one within 5e-4 below.
+    ε is within 1e-4 of itself on the safe side.
 
     Raises:
         ValueError: n < 1, or δ is not in (0, 1).
@@ -118,7 +109,7 @@ def blanket_epsilon(cells: BlanketCells, n: int, delta: float, *, pessimistic: b
     n = _users(n)
     if not 0 < delta < 1:
         raise ValueError(f"blanket: delta must be above 0 and below 1, got {delta}")
-    return least_epsilon(cells, n, delta, cells.loss().epsilon(delta), pessimistic=pessimistic)
+    return least_epsilon(cells, n, delta, cells.loss().epsilon(delta))
 
 
 def least_epsilon(
@@ -127,9 +118,8 @@ def least_epsilon(
     delta: float,
     local: float,
     *,
-    pessimistic: bool = True,
     near: float | None = None,
-    tolerance: float | None = None,
+    tolerance: float = 1e-4,
 ) -> float | None:
     """Return `blanket_epsilon` if the local ε is already known. The search stays below it.
 
@@ -138,7 +128,6 @@ def least_epsilon(
         n: Users, the target included.
         delta: δ in (0, 1).
         local: Local ε at δ.
-        pessimistic: Direction of the bound.
         near: First guess of ε, above 0 and below local. By default the Gaussian limit gives it.
         tolerance: Relative tolerance of ε. The result is on the safe side with any tolerance.
     """
@@ -148,21 +137,18 @@ def least_epsilon(
     slack = delta * SLACK
 
     def excess(epsilon: float) -> float:
-        value = blanket_delta(cells, n, epsilon, pessimistic=pessimistic, slack=slack)
-        if math.isnan(value):  # `solve_epsilon` takes NaN for too much, which is safe for an upper bound only
-            return math.nan if pessimistic else -math.inf
+        value = blanket_delta(cells, n, epsilon, slack=slack)
+        if math.isnan(value):  # `solve_epsilon` takes NaN for too much
+            return math.nan
         return math.log(max(value, 1e-300)) - math.log(delta)
 
     top = min(local, 600.0)
     ratio = _gaussian_ratio(cells, n)
     guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top) if near is None else min(near, top)
-    tolerance = tolerance or (1e-4 if pessimistic else 5e-4)
     found = solve_epsilon(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
     if found is None:
         return None
-    low, high = found
-    if not pessimistic:
-        return low
+    _, high = found
     # closer to the local ε the crowd adds nothing of interest
     return high if high < top * (1 - tolerance) else None
 
@@ -191,20 +177,16 @@ def _held(cells: BlanketCells) -> NDArray[np.bool_]:
     return (cells.log_w > _RAREST) & (np.maximum(cells.log_u_high, cells.log_v_high) < _LARGEST)
 
 
-def _atoms(
-    cells: BlanketCells, epsilon: float, pessimistic: bool, slack: float
-) -> tuple[FloatArray, FloatArray, float]:
-    """Return the values of L, their masses under ω, and the mass outside them under x (under x' if optimistic)."""
+def _atoms(cells: BlanketCells, epsilon: float, slack: float) -> tuple[FloatArray, FloatArray, float]:
+    """Return the values of L, their masses under ω, and the mass outside them under x."""
     keep = _held(cells)
     order, by_v = cells.orders
-    mass = np.exp(cells.log_p if pessimistic else np.logaddexp(cells.log_p, cells.log_q))
+    mass = np.exp(cells.log_p)
     keep[order[np.cumsum(mass[order]) <= slack]] = False
-    outside = cells.tail + float(np.exp((cells.log_p if pessimistic else cells.log_q)[~keep]).sum())
+    outside = cells.tail + float(mass[~keep].sum())
     w = np.exp(cells.log_w[keep])
     u, v = np.exp(cells.log_p[keep] - cells.log_w[keep]), np.exp(cells.log_q[keep] - cells.log_w[keep] + epsilon)
     rounding = _MASSES * (u + v)
-    if not pessimistic:
-        return u - v - rounding, w, outside
     low, high = cells.log_u_low[keep], cells.log_u_high[keep]
     low = np.exp(low) * (1 - _MASSES) - np.exp(cells.log_v_high[keep] + epsilon) * (1 + _MASSES)
     high = np.exp(high) * (1 + _MASSES) - np.exp(cells.log_v_low[keep] + epsilon) * (1 - _MASSES)
@@ -234,17 +216,14 @@ class _Window:
 
 @dataclass(frozen=True, eq=False)
 class _Gridded:
-    """Law of L on a grid: masses (K,) at index·step + offset, index (K,)."""
+    """Law of L on a grid: masses (K,) at index·step, index (K,)."""
 
     index: IntArray
     mass: FloatArray
     step: float
-    offset: float
 
 
-def _log_positive_part(
-    values: FloatArray, masses: FloatArray, gamma: float, n: int, pessimistic: bool
-) -> tuple[float, float]:
+def _log_positive_part(values: FloatArray, masses: FloatArray, gamma: float, n: int) -> tuple[float, float]:
     """Return log E[S_+] of the discretised S, and log of a bound on what it misses."""
     largest = float(values.max())
     # one value of -n·largest outweighs all others: values below it change no positive part
@@ -252,25 +231,23 @@ def _log_positive_part(
     theta, window = _placed(values, masses, gamma, n, largest)
     above, below = window.above, window.below
     if not math.isfinite(above):
-        return _nothing(pessimistic)
+        return _NOTHING
     if not math.isfinite(below):  # mass that wraps in from below only adds, and the tilt makes it negligible
-        if not pessimistic:
-            return _nothing(pessimistic)
         below = max(above, window.spread)
-    grid = _gridded(values, masses, gamma, n, replace(window, below=below), pessimistic)
+    grid = _gridded(values, masses, replace(window, below=below))
 
     # from here on: the tilted law on the grid
-    step, offset = grid.step, grid.offset
-    point: FloatArray = np.multiply(grid.index, step, dtype=np.float64) + offset
+    step = grid.step
+    point: FloatArray = np.multiply(grid.index, step, dtype=np.float64)
     if theta * float(point.max()) > _EXPONENT:
-        return _nothing(pessimistic)
+        return _NOTHING
     tilted = grid.mass * np.exp(theta * point)
     grown = gamma * grid.mass * np.expm1(theta * point)
     rounded = _SUMMED * float(np.abs(grown).sum())
-    # adds to the mass at 0, or takes from it, the rounding of the sum: a law above the one on the grid, or below it
-    excess = float(grown.sum()) + (rounded if pessimistic else -rounded)
+    # adds the rounding of the sum to the mass at 0: a law above the one on the grid
+    excess = float(grown.sum()) + rounded
     if excess <= -1:
-        return _nothing(pessimistic)
+        return _NOTHING
     log_growth = math.log1p(excess)
     size = int(next_fast_len(math.ceil((above + below) / step) + 64, real=True))
     dense = np.bincount(_wrapped(grid.index, size), weights=tilted, minlength=size)
@@ -280,25 +257,20 @@ def _log_positive_part(
     logs, power = _power(factor, n)
     law = irfft(power, size)
 
-    bottom = -math.floor((below + n * offset) / step) - 16
+    bottom = -math.floor(below / step) - 16
     slots = np.arange(bottom, bottom + size)
-    reached = slots * step + n * offset
+    reached = slots * step
     first = int(np.searchsorted(reached, 0.0, side="right"))
     reached = reached[first:]
     weight = reached * np.exp(-theta * reached)
     chances = np.roll(law, -bottom)[first:]
-    answer = float((np.maximum(chances, 0.0) if pessimistic else chances) @ weight)
+    answer = float(np.maximum(chances, 0.0) @ weight)
 
-    def escapes(sign: float, edge: float) -> float:  # Chernoff: log probability that S is beyond the edge
-        shifts = ((t, _growth(grid.mass, point, gamma, theta + sign * t) - log_growth) for t in window.tilts)
-        return min(0.0, *(n * growth - sign * t * edge for t, growth in shifts))
-
-    top = (bottom + size - 1) * step + n * offset
-    beyond = escapes(1.0, top)
-    if pessimistic:
-        missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
-    else:  # mass that wrapped in from either side is bounded by its probability times the largest weight
-        missed = (math.exp(beyond) + math.exp(escapes(-1.0, bottom * step + n * offset))) * math.exp(-1) / theta
+    top = (bottom + size - 1) * step
+    # Chernoff: log probability that S is beyond the top of the window
+    growths = ((shift, _growth(grid.mass, point, gamma, theta + shift) - log_growth) for shift in window.tilts)
+    beyond = min(0.0, *(n * growth - shift * top for shift, growth in growths))
+    missed = top * math.exp(-theta * top + beyond) if top * theta > 1 else math.exp(beyond - 1) / theta
     error = _rounding(factor, logs, power, scale, total, n, size) * float(weight.sum())
     error += missed
     base = n * log_growth
@@ -312,14 +284,9 @@ def _wrapped(index: IntArray, size: int) -> IntArray:
     return np.where(index < 0, index + size, index)
 
 
-def _nothing(pessimistic: bool) -> tuple[float, float]:
-    """Return the result of `_log_positive_part` on overflow: no bound, above or below."""
-    return math.inf if pessimistic else -math.inf, -math.inf
-
-
 def _placed(values: FloatArray, masses: FloatArray, gamma: float, n: int, largest: float) -> tuple[float, _Window]:
     """Return θ and the window, from a law of fewer atoms if that is as good."""
-    rough = thinned(values, masses, True, _WIDE) if len(values) > _SOME else (values, masses)
+    rough = thinned(values, masses, _WIDE) if len(values) > _SOME else (values, masses)
     if float(rough[0].max()) > 2 * largest:  # values far below 0 make the bins around `largest` wider than it is
         rough = values, masses
     theta = _tilt(*rough, gamma, n, largest)
@@ -371,30 +338,10 @@ def _window(values: FloatArray, masses: FloatArray, gamma: float, n: int, theta:
     return _Window(max(reach(1.0), 0.0), max(reach(-1.0), 0.0), spread, deviation, tilts)
 
 
-def _gridded(
-    values: FloatArray, masses: FloatArray, gamma: float, n: int, window: _Window, pessimistic: bool
-) -> _Gridded:
-    """Return a law on a grid above that of L in the convex order, or below it (optimistic)."""
-    step = window.spread / _RESOLUTION
-    # a handful of atoms gains little from a very fine grid
-    finest = (window.above + window.below) / (_MAX_POINTS // (1 if pessimistic or len(values) > 8 else 4) - 64)
-    step = max(step, finest)
-    if pessimistic:
-        return _Gridded(*spread_on_grid(values, masses, step), step, 0.0)
-    offset = 0.0
-    if gamma == 1.0 and len(values) > 8:  # with exactly n terms the grid may start anywhere: S moves by n·offset
-        rest = max(0.0, 1.0 - float(masses.sum()))
-        values, masses = np.append(values, 0.0), np.append(masses, rest)
-        for _ in range(8):  # until the last run's mean is a grid point
-            index, mass, lost = gathered_on_grid(values - offset, masses, step)
-            if n * lost <= 2e-4 * window.deviation:
-                break
-            offset += lost / float(mass[-1])
-    step, (index, mass, lost) = gathered_near(values - offset, masses, step)
-    # refines the grid until the loss of the last run no longer moves the sum
-    while n * gamma * lost > 2e-3 * window.deviation and step > 1.25 * finest:
-        step, (index, mass, lost) = gathered_near(values - offset, masses, max(step / 4, finest))
-    return _Gridded(index, mass, step, offset)
+def _gridded(values: FloatArray, masses: FloatArray, window: _Window) -> _Gridded:
+    """Return a law on a grid above that of L in the convex order."""
+    step = max(window.spread / _RESOLUTION, (window.above + window.below) / (_MAX_POINTS - 64))
+    return _Gridded(*spread_on_grid(values, masses, step), step)
 
 
 def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:

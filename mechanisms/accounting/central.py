@@ -25,7 +25,6 @@ def central_epsilon(
     delta: float,
     records: int = 1,
     stages: int = 1,
-    bracketed: bool = True,
 ) -> tuple[float | None, Mapping[str, Any]]:
     """Return (ε, details) at δ of one user of k records in r shuffled stages; ε is None without amplification.
 
@@ -40,14 +39,13 @@ def central_epsilon(
         delta: δ of all stages.
         records: k, the records of the user.
         stages: r, the stages.
-        bracketed: Passed to `shuffle.amplify`, for callers that read the details.
     """
     step = delta / stages
     share = step / records
     for _ in range(_LOOKS):
         if share < LEAST_DELTA:
             break
-        answer: Amplification = amplify(mechanisms, users=users, delta=share, lower_bounded=False, bracketed=bracketed)
+        answer: Amplification = amplify(mechanisms, users=users, delta=share)
         if not answer.epsilon < answer.local_epsilon:
             return None, answer.to_dict()
         growth = group_factor(answer.epsilon, records)

@@ -125,7 +125,6 @@ def _amplified(mechanisms: tuple[Mechanism, ...], target: Target) -> bool:
         delta=target.delta,
         records=target.records,
         stages=target.stages,
-        bracketed=False,
     )
     return shuffled is not None and shuffled <= target.epsilon
 

@@ -23,10 +23,10 @@ separately.
 *Window.* N points are a window of all sums. Sums outside appear inside at another place, which only adds to the entries
 of the window. So with P'(L above the window) <= t under q, the sums above it have a probability of Π
 M_i(θ)^k_i·e^(-θ·top)·t at most, which counts as unbounded loss. The result is an upper bound of δ(ε) for every ε in the
-window. A lower bound is less by twice t times the largest weight. t is Chernoff's bound.
+window. t is Chernoff's bound.
 
 *Rényi.* e^(-θ·x)·(1 - e^-x) is at most θ^θ/(1 + θ)^(1 + θ). So δ(ε) is at most that number times Π M_i(θ)^k_i·e^(-θ·ε):
-the conversion of Canonne, Kamath and Steinke 2020 at order 1 + θ. Every upper bound is the smaller of the two.
+the conversion of Canonne, Kamath and Steinke 2020 at order 1 + θ. The result is the smaller of the two.
 """
 
 from __future__ import annotations
@@ -167,7 +167,6 @@ class ComposedLoss:
         interval: Nats between atoms.
         base: A sum of atoms at place j is a loss of (base + step·j)·interval.
         step: As for base.
-        pessimistic: Whether results are upper bounds (else lower ones).
         infinite: Mass of unbounded loss.
     """
 
@@ -175,7 +174,6 @@ class ComposedLoss:
     interval: float
     base: int
     step: int
-    pessimistic: bool
     infinite: float
     _made: list[_Tilted | None] = field(default_factory=list)
 
@@ -189,7 +187,7 @@ class ComposedLoss:
             raise ValueError("epsilon is not a number")
         # places are whole numbers, and a loss is off by two roundings
         margin = 4 * _UNIT * self.interval * (abs(self.base) + self.step * self._top)
-        epsilon = epsilon - margin if self.pessimistic else epsilon + margin
+        epsilon -= margin
         if not self.parts or epsilon >= self._loss(self._top):
             return min(1.0, self.infinite)
         for tilted in self._made:
@@ -200,15 +198,13 @@ class ComposedLoss:
         theta = self._theta(epsilon)
         tilted = self._tilt(theta)
         self._made.append(tilted)
-        renyi = self._renyi(theta, epsilon) if self.pessimistic else 0.0
+        renyi = self._renyi(theta, epsilon)
         if tilted is None or (theta > 0 and epsilon < self._loss(tilted.first)):
             return min(1.0, self.infinite + renyi)
-        bound = self._safe(*self._sum(tilted, epsilon))
-        return min(bound, self.infinite + renyi) if self.pessimistic else bound
+        return min(self._safe(*self._sum(tilted, epsilon)), self.infinite + renyi)
 
     def _safe(self, found: float, error: float) -> float:
-        signed = error if self.pessimistic else -error
-        return min(1.0, max(0.0, self.infinite + max(0.0, found + signed)))
+        return min(1.0, self.infinite + found + error)
 
     def epsilon(self, delta: float) -> float:
         """Return the least ε >= 0 with δ(ε) <= delta, within 1e-9 relatively on the safe side, or inf."""
@@ -234,7 +230,7 @@ class ComposedLoss:
                 bracket = bracket[1], 2 * bracket[1]
                 if bracket[1] > 1e12:
                     return math.inf
-        return bracket[1] if self.pessimistic else bracket[0]
+        return bracket[1]
 
     @property
     def _top(self) -> int:
@@ -366,12 +362,10 @@ class ComposedLoss:
         gains = np.maximum(-np.expm1(epsilon - (self.base + self.step * places) * self.interval), 0.0)
         weights = gains * np.exp(exponents)
         found, error = float(weights @ q), float(np.linalg.norm(weights)) * tilted.error
-        if tilted.outside and self.pessimistic:
+        if tilted.outside:
             last = tilted.first + len(tilted.q) - 1
             error += tilted.outside * math.exp(min(700.0, tilted.log_scale + tilted.theta * (self._top - last)))
             error += tilted.outside if tilted.theta == 0 else 0.0  # below the window, which may contain ε
-        elif tilted.outside and len(weights):
-            error += 2 * tilted.outside * float(weights.max())
         return found, error + math.expm1(min(700.0, tilted.factor)) * (found + error)
 
 
@@ -379,20 +373,17 @@ def compose(
     losses: Sequence[tuple[LossCells, int]],
     *,
     interval: float | None = None,
-    pessimistic: bool = True,
     tail: float = 1e-15,
 ) -> ComposedLoss:
     """Return the loss of independent releases about the same two inputs (or records made of such).
 
-    Pessimistic: atoms move to the two multiples of the interval around them, both masses kept. `losses.loss` proves
-    that this only raises every result of every composition. Mass above the last atom counts as unbounded, and mass
-    below the first moves up to it. Optimistic: each atom moves down to a multiple, which lowers every loss. n at once
-    and n one by one are the same distribution, up to `tail` and rounding.
+    Atoms move to the two multiples of the interval around them, both masses kept. `losses.loss` proves that this only
+    raises every result of every composition. Mass above the last atom counts as unbounded, and mass below the first
+    moves up to it. n at once and n one by one are the same distribution, up to `tail` and rounding.
 
     Args:
         losses: Loss of each kind of release with its number of releases.
         interval: Nats between atoms. None: as fine as 2^18 points of the widest distribution.
-        pessimistic: Upper bounds, else lower ones.
         tail: Mass that a composition may cut off, to the safe side.
 
     Raises:
@@ -409,24 +400,24 @@ def compose(
     if interval is not None and not 0 < interval < math.inf:
         raise ValueError(f"loss distribution: interval must be a number above 0, got {interval}")
     cut = min(_CUT, tail / (4 * sum(grouped.values())))
-    trimmed = [(_trimmed(cells, pessimistic, cut), times) for cells, times in grouped.items()]
+    trimmed = [(_trimmed(cells, cut), times) for cells, times in grouped.items()]
     finite = [(losses, masses, times) for (losses, masses, _), times in trimmed if len(losses)]
     bounded = math.fsum(times * math.log1p(-min(infinite, 1 - 1e-16)) for (_, _, infinite), times in trimmed)
     infinite = 1.0 if len(finite) < len(trimmed) else -math.expm1(bounded)
     if infinite == 1.0:  # a value passes through unprotected, and with it the whole: there is nothing to convolve
-        return ComposedLoss((), interval or 1.0, 0, 1, pessimistic, 1.0)
+        return ComposedLoss((), interval or 1.0, 0, 1, 1.0)
     width = _interval(finite, tail) if interval is None else interval
-    placed = [(*_placed(losses, masses, width, pessimistic), times) for losses, masses, times in finite]
+    placed = [(*_placed(losses, masses, width), times) for losses, masses, times in finite]
     step = math.gcd(*(int(np.gcd.reduce(place - place[0])) for place, _, _ in placed)) or 1
     parts = tuple(_Atoms((place - place[0]) // step, np.log(mass), times) for place, mass, times in placed)
     base = sum(times * int(place[0]) for place, _, times in placed)
-    return ComposedLoss(parts, width, base, step, pessimistic, infinite)
+    return ComposedLoss(parts, width, base, step, infinite)
 
 
-def _trimmed(cells: LossCells, pessimistic: bool, cut: float) -> tuple[FloatArray, FloatArray, float]:
+def _trimmed(cells: LossCells, cut: float) -> tuple[FloatArray, FloatArray, float]:
     """Return atoms without their far ends, and the mass of unbounded loss."""
-    losses, masses = cells.pessimistic if pessimistic else cells.optimistic
-    infinite = cells.infinite + (cells.left_out if pessimistic else 0.0)
+    losses, masses = cells.pessimistic
+    infinite = cells.infinite + cells.left_out
     bounded = np.isfinite(losses)
     infinite += float(masses[np.isposinf(losses)].sum())
     bottom = float(masses[np.isneginf(losses)].sum())
@@ -438,24 +429,20 @@ def _trimmed(cells: LossCells, pessimistic: bool, cut: float) -> tuple[FloatArra
     first = min(first, last - 1)
     below, above = float(masses[:first].sum()) + bottom, float(masses[last:].sum())
     losses, masses = losses[first:last], masses[first:last]
-    if pessimistic:
-        masses[0] += below
-        return losses, masses, infinite + above
-    masses[-1] += above
-    return losses, masses, infinite
+    masses[0] += below
+    return losses, masses, infinite + above
 
 
-def _placed(losses: FloatArray, masses: FloatArray, interval: float, pessimistic: bool) -> tuple[IntArray, FloatArray]:
+def _placed(losses: FloatArray, masses: FloatArray, interval: float) -> tuple[IntArray, FloatArray]:
     """Return whole multiples of the interval, rising, and their masses, all above 0."""
     # rounding of loss/interval could move an atom by a whole step, so atoms within 1e-12 of a place stay there
     steps = losses / interval
     near = np.round(steps)
     steps = np.where(np.abs(steps - near) <= 1e-12 * np.maximum(1.0, np.abs(steps)), near, steps)
-    place = floor = np.floor(steps)
-    if pessimistic:
-        share = -np.expm1((floor - steps) * interval) / -math.expm1(-interval)
-        place = np.concatenate([floor, floor + 1])
-        masses = np.concatenate([masses * (1.0 - share), masses * share])
+    floor = np.floor(steps)
+    share = -np.expm1((floor - steps) * interval) / -math.expm1(-interval)
+    place = np.concatenate([floor, floor + 1])
+    masses = np.concatenate([masses * (1.0 - share), masses * share])
     lowest = int(place.min())
     weights = np.bincount((place - lowest).astype(np.int64), weights=masses).astype(np.float64)
     atoms = np.flatnonzero(weights).astype(np.int64)

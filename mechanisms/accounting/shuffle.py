@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import blanket_epsilon
 from mechanisms.accounting.generic import LEAST_DELTA, check_arguments, variation_ratio
-from mechanisms.accounting.lower import lower_bounds
 from mechanisms.accounting.truncated import truncated_epsilon
 from mechanisms.accounting.with_sampler_error import with_sampler_error
 from mechanisms.channels import Domain, domain_of
@@ -58,10 +57,6 @@ class Amplification:
         local_epsilon: Exact local ε at `delta`, before the shuffler; inf if a channel is unprotected.
         bounds: ε by each name of `NAMES`. None is no amplification: the bound's condition fails, it is not below ε0
             (blankets: not below local_epsilon), or there is no such bound for these mechanisms.
-        blanket_optimistic: Lower bound of the same blanket bound. `bounds["blanket"]` minus this is its discretization
-            error.
-        lower_bounds: ε that no analysis can go below, by data set.
-        lower_bound: Largest of them, or None if unknown.
         epsilon: Least of local_epsilon and the bounds.
         total_variation: β of the worst pair.
         sampler_delta: Users times the samplers' numeric δ, the probability that any output is not the theorem's. The δ
@@ -74,26 +69,10 @@ class Amplification:
     local_worst_case: float
     local_epsilon: float
     bounds: dict[str, float | None]
-    blanket_optimistic: float | None
-    lower_bounds: dict[str, float]
-    lower_bound: float | None
     epsilon: float
     total_variation: float
     sampler_delta: float
     reason: str
-
-    @property
-    def discretisation_error(self) -> float | None:
-        """Return the largest relative excess of the blanket bound over its exact value, or None without a bound."""
-        upper = self.bounds["blanket"]
-        if upper is None or not self.blanket_optimistic:
-            return None
-        return upper / self.blanket_optimistic - 1
-
-    @property
-    def ratio(self) -> float | None:
-        """Return `epsilon` over `lower_bound`, the most that the best bound gives away, or None."""
-        return self.epsilon / self.lower_bound if self.lower_bound else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form. Infinity is "inf", and no amplification is None."""
@@ -103,11 +82,7 @@ class Amplification:
             "local_worst_case": self.local_worst_case,
             "local_epsilon": self.local_epsilon,
             "bounds": self.bounds,
-            "lower_bounds": self.lower_bounds,
-            "lower_bound": self.lower_bound,
             "epsilon": self.epsilon,
-            "ratio": self.ratio,
-            "discretisation_error": self.discretisation_error,
             "total_variation": self.total_variation,
             "sampler_delta": self.sampler_delta,
             "reason": self.reason or None,
@@ -115,9 +90,7 @@ class Amplification:
         return {name: json_ready(value) for name, value in fields.items()}
 
 
-def amplify(
-    mechanisms: Sequence[Mechanism], *, users: int, delta: float, lower_bounded: bool = True, bracketed: bool = True
-) -> Amplification:
+def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amplification:
     """Return the central ε at `delta` of ONE linked release of all the mechanisms by each of `users` users, shuffled.
 
     Args:
@@ -125,8 +98,6 @@ def amplify(
         users: The crowd, at least 1: users who were delivered, validated, honest, and equal to the target in all that
             leaves in clear, the target included. Invited users do not count.
         delta: From 1e-290 to 1.
-        lower_bounded: Whether to find the lower bounds. They take most of the time and change no other result.
-        bracketed: Whether to find `blanket_optimistic`. It takes a quarter of the rest and changes no other result.
 
     Raises:
         ValueError: An argument is out of range, there is no mechanism, or one has no loss distribution.
@@ -152,7 +123,6 @@ def amplify(
 
     lost = users * math.fsum(g.numeric_delta for g in guarantees)
     bounds: dict[str, float | None] = dict.fromkeys(NAMES)
-    optimistic, lower = None, {}
     exact: list[Callable[[], float | None]] = []  # the bounds for exact samplers
     if math.isfinite(worst) and _one_randomizer(mechanisms):
         generic = partial(variation_ratio, worst, beta, users)
@@ -167,9 +137,6 @@ def amplify(
             epsilon = with_sampler_error(partial(bound, cells, users), share, lost * math.exp(2 * numeric))
             if epsilon is not None and epsilon + numeric < local:
                 bounds[name] = epsilon + numeric
-        if bracketed and bounds["blanket"] is not None:
-            optimistic = blanket_epsilon(cells, users, delta, pessimistic=False)
-        lower = lower_bounds(mechanisms, users, delta) if lower_bounded else {}
     reason = ""
     if all(value is None or value >= local for value in bounds.values()):
         if users == 1:
@@ -188,9 +155,6 @@ def amplify(
         local_worst_case=worst,
         local_epsilon=local,
         bounds=bounds,
-        blanket_optimistic=optimistic,
-        lower_bounds=lower,
-        lower_bound=max(lower.values()) if lower else None,
         epsilon=min([local, *(value for value in bounds.values() if value is not None)]),
         total_variation=beta,
         sampler_delta=min(1.0, lost),

@@ -485,7 +485,7 @@ def _amplified_game(delta: float) -> Game:
     The adversary sees the first row and all counts.
     """
     mechanism = RandomizedResponse(_LOCAL, 2)
-    found = [(amplify([mechanism], users=_CROWD, delta=d, lower_bounded=False).epsilon, d) for d in _deltas(delta)]
+    found = [(amplify([mechanism], users=_CROWD, delta=d).epsilon, d) for d in _deltas(delta)]
     at_delta = next(e for e, d in found if d == delta)
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:

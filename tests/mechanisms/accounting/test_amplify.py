@@ -14,22 +14,21 @@ from mechanisms.identity import Identity
 from mechanisms.losses import response_blanket
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import Purkayastha
+from tests.support.lower import lower_bounds
 
 
 def test_amplify_reports_every_bound_and_takes_the_least():
     answer = amplify([Purkayastha(16, 2.0)], users=10_000, delta=1e-6)
     told = answer.to_dict()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert {"local_worst_case", "local_epsilon", "bounds", "lower_bound", "epsilon"} <= told.keys()
+    assert {"local_worst_case", "local_epsilon", "bounds", "epsilon"} <= told.keys()
     assert tuple(told["bounds"]) == NAMES
     assert answer.local_worst_case == pytest.approx(2 * math.pi, rel=1e-6)
     assert answer.local_epsilon == pytest.approx(4.37, abs=0.01)
     assert answer.bounds["blanket"] == pytest.approx(0.203, rel=0.05)
     assert answer.epsilon == answer.bounds["blanket_truncated"] == pytest.approx(0.145, rel=0.05)
     assert answer.bounds["blanket"] < answer.bounds["variation_ratio"] < 1.92  # the stronger clone has no less
-    assert answer.lower_bound == max(answer.lower_bounds.values()) < answer.epsilon
-    assert 0 <= answer.discretisation_error < 0.01
-    assert answer.ratio == answer.epsilon / answer.lower_bound
+    assert max(lower_bounds([Purkayastha(16, 2.0)], 10_000, 1e-6).values()) < answer.epsilon
     numeric = Purkayastha(16, 2.0).guarantee.numeric_delta
     assert answer.sampler_delta == pytest.approx(10_000 * numeric)
     assert answer.total_variation == pytest.approx(Purkayastha(16, 2.0).privacy_loss().delta(0.0), abs=1e-6)
@@ -40,26 +39,17 @@ def test_no_generic_bound_falls_below_what_data_sets_show_where_floats_end(kappa
     # beyond ε = 36.7 the two sides of a clone pair's divergence agree in float64: their δ of 0 is rounding
     answer = amplify([Purkayastha(16, kappa)], users=1000, delta=1e-6)
     assert answer.epsilon == answer.local_epsilon and set(answer.bounds.values()) == {None}
-    assert answer.lower_bound <= answer.epsilon
-
-
-def test_amplify_without_lower_bounds_changes_no_other_figure():
-    sphere = Purkayastha(8, 1.0)
-    full, quick = (amplify([sphere], users=500, delta=1e-5, lower_bounded=b) for b in (True, False))
-    assert full.bounds == quick.bounds and full.epsilon == quick.epsilon
-    assert quick.lower_bound is None and quick.lower_bounds == {}
+    assert max(lower_bounds([Purkayastha(16, kappa)], 1000, 1e-6).values()) <= answer.epsilon
 
 
 def test_amplify_of_a_linked_release_is_that_of_the_joint_randomizer():
     parts = (Purkayastha(4, 0.7), RandomizedResponse(1.0, 2))
-    joint = amplify(parts, users=5000, delta=1e-6, lower_bounded=False)
-    alone = [amplify([part], users=5000, delta=1e-6, lower_bounded=False) for part in parts]
+    joint = amplify(parts, users=5000, delta=1e-6)
+    alone = [amplify([part], users=5000, delta=1e-6) for part in parts]
     assert joint.local_worst_case == pytest.approx(sum(a.local_worst_case for a in alone))
     assert max(a.local_epsilon for a in alone) < joint.local_epsilon <= sum(a.local_epsilon for a in alone)
     assert joint.epsilon > max(a.epsilon for a in alone)
-    assert joint.epsilon == pytest.approx(
-        amplify(parts[::-1], users=5000, delta=1e-6, lower_bounded=False).epsilon, rel=1e-3
-    )
+    assert joint.epsilon == pytest.approx(amplify(parts[::-1], users=5000, delta=1e-6).epsilon, rel=1e-3)
     # β of the two together, by enumeration of the cells of each
     assert max(a.total_variation for a in alone) < joint.total_variation < sum(a.total_variation for a in alone)
 
@@ -71,8 +61,7 @@ def test_amplify_uses_only_what_a_mechanism_has():
     prior = amplify([Purkayastha(4, 0.5), RandomizedResponsePrior(1.0, 4)], users=1000, delta=1e-6)
     response = amplify([Purkayastha(4, 0.5), RandomizedResponse(1.0, 2)], users=1000, delta=1e-6)
     assert response.epsilon < prior.epsilon == prior.bounds["blanket"] < prior.bounds["variation_ratio"]
-    assert prior.lower_bound == response.lower_bound < prior.epsilon  # a prior of two labels
-    noise = amplify([Gaussian(4, 2.0)], users=1000, delta=1e-6, lower_bounded=False)
+    noise = amplify([Gaussian(4, 2.0)], users=1000, delta=1e-6)
     assert noise.local_worst_case == math.inf and math.isfinite(noise.local_epsilon)
     assert all(value is None for name, value in noise.bounds.items() if not name.startswith("blanket"))
     assert noise.epsilon == noise.bounds["blanket_truncated"] < noise.local_epsilon
@@ -84,7 +73,7 @@ def test_amplify_uses_only_what_a_mechanism_has():
 def test_a_prior_over_two_labels_costs_what_randomized_response_costs(embedding, label, before, now):
     """Of which it is a function, message by message: what the generic bounds say of it stood here before."""
     prior, response = (
-        amplify([Purkayastha(16, embedding), kind(label, 2)], users=67_349, delta=1e-6, lower_bounded=False)
+        amplify([Purkayastha(16, embedding), kind(label, 2)], users=67_349, delta=1e-6)
         for kind in (RandomizedResponsePrior, RandomizedResponse)
     )
     assert prior.epsilon == pytest.approx(response.epsilon, rel=1e-12)
@@ -119,7 +108,7 @@ def test_the_pair_of_a_prior_is_above_that_of_every_number_of_labels(classes):
 
 def test_amplify_of_an_unprotected_channel_is_infinite():
     answer = amplify([RandomizedResponse(1.0, 2), Identity("embedding", 4)], users=1000, delta=1e-6)
-    assert answer.epsilon == answer.local_epsilon == math.inf and answer.lower_bound is None
+    assert answer.epsilon == answer.local_epsilon == math.inf
     assert set(answer.bounds.values()) == {None}
     assert answer.to_dict()["epsilon"] == "inf"
     json.dumps(answer.to_dict(), allow_nan=False)
@@ -128,9 +117,9 @@ def test_amplify_of_an_unprotected_channel_is_infinite():
 def test_amplify_composes_where_cells_would_be_too_many(monkeypatch):
     pytest.importorskip("dp_accounting")
     parts = [Purkayastha(4, 0.3), RandomizedResponsePrior(0.7, 3)]
-    exact = amplify(parts, users=2000, delta=1e-6, lower_bounded=False)
+    exact = amplify(parts, users=2000, delta=1e-6)
     monkeypatch.setattr(shuffle, "_MOST_CELLS", 1)
-    rough = amplify(parts, users=2000, delta=1e-6, lower_bounded=False)
+    rough = amplify(parts, users=2000, delta=1e-6)
     assert rough.local_epsilon == pytest.approx(exact.local_epsilon, rel=1e-3)
     assert rough.bounds["blanket"] is None and rough.epsilon == rough.bounds["variation_ratio"] >= exact.epsilon
 

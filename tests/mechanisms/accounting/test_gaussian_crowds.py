@@ -13,12 +13,12 @@ from scipy.special import ndtr
 
 from mechanisms import Gaussian, RandomizedResponse
 from mechanisms.accounting.blanket import blanket_delta
-from mechanisms.accounting.lower import few_cells_delta, mixture
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.accounting.truncated import best_truncation, fits_truncated, truncated
 from mechanisms.guarantee import gaussian_delta
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import line
+from tests.support.lower import few_cells_delta, mixture
 from tests.support.small_worlds import World, circle, largest_delta
 
 EPSILONS = (0.0, 0.3, 1.0)
@@ -88,7 +88,7 @@ def test_what_a_truncation_moves_is_that_of_the_normal_law(ratio: float) -> None
 def test_many_users_are_between_a_data_set_and_the_local_loss(users: int, epsilon: float) -> None:
     """The sign along the axis is randomized response of two labels: pure, its δ known in closed form."""
     noise = Gaussian.calibrated(epsilon, 1e-6, 768)
-    answer = amplify([noise], users=users, delta=1e-6, lower_bounded=False)
+    answer = amplify([noise], users=users, delta=1e-6)
     assert answer.epsilon < 0.3 * answer.local_epsilon
     high = float(ndtr(1 / noise.sigma))
     pair = RandomizedResponse(math.log(high / (1 - high)), 2).blanket()
@@ -100,7 +100,7 @@ def test_many_users_are_between_a_data_set_and_the_local_loss(users: int, epsilo
 
 
 def test_any_dimension_has_one_bound_and_a_lone_user_the_local_one() -> None:
-    several = [amplify([Gaussian(d, 2.0)], users=5000, delta=1e-6, lower_bounded=False) for d in (2, 15_361)]
+    several = [amplify([Gaussian(d, 2.0)], users=5000, delta=1e-6) for d in (2, 15_361)]
     assert several[0].epsilon == pytest.approx(several[1].epsilon, rel=1e-6)
     for alone in (
         amplify([Gaussian(768, 2.0)], users=1, delta=1e-6),

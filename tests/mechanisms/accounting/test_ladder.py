@@ -33,7 +33,7 @@ def rungs(*arguments: Any, **options: Any) -> dict[str, Rung]:
 
 
 def shuffled(*mechanisms: Any, users: int, delta: float = DELTA) -> Amplification:
-    return amplify(mechanisms, users=users, delta=delta, lower_bounded=False)
+    return amplify(mechanisms, users=users, delta=delta)
 
 
 def test_rung_by_rung() -> None:

@@ -139,7 +139,7 @@ def test_a_prior_hides_only_beside_what_it_is_made_from() -> None:
 @pytest.mark.parametrize("mechanism", [Purkayastha(4, 2.0), Gaussian(4, 0.8), RandomizedResponse(4.0, 2)])
 def test_what_fits_is_what_amplification_says(mechanism) -> None:
     """A δ at the target's ε and the search for an ε at δ are the same bounds, and part by little."""
-    cost = amplify([mechanism], users=3000, delta=DELTA, lower_bounded=False).epsilon
+    cost = amplify([mechanism], users=3000, delta=DELTA).epsilon
     assert fits([mechanism], Target(cost * 1.001, DELTA, 3000))
     assert not fits([mechanism], Target(cost * 0.98, DELTA, 3000))
 

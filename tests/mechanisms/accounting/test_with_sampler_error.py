@@ -76,7 +76,7 @@ def test_a_poor_sampler_is_counted_wherever_shuffling_is() -> None:
     worse = printed(Poor(1.0, 2, lost=1.5e-10))
     assert good is not None and worse is not None and worse > good * 1.001
     assert printed(Poor(1.0, 2, lost=1e-9)) is None
-    found = amplify([Poor(1.0, 2, lost=1e-9)], users=1000, delta=1e-6, lower_bounded=False)
+    found = amplify([Poor(1.0, 2, lost=1e-9)], users=1000, delta=1e-6)
     assert set(found.bounds.values()) == {None} and found.sampler_delta == pytest.approx(1e-6)
     target = Target(good * 1.0005, 1e-6, 1000)
     assert fits([Poor(1.0, 2, lost=1e-17)], target) and not fits([Poor(1.0, 2, lost=1e-9)], target)
@@ -84,7 +84,7 @@ def test_a_poor_sampler_is_counted_wherever_shuffling_is() -> None:
 
 def test_the_samplers_of_a_whole_study_are_in_its_delta() -> None:
     """They were a hundred times the printed δ."""
-    found = amplify([Purkayastha(16, 2.0)], users=67_349, delta=1e-6, lower_bounded=False)
+    found = amplify([Purkayastha(16, 2.0)], users=67_349, delta=1e-6)
     assert found.epsilon == pytest.approx(0.0543, rel=2e-3) and price(found.epsilon, found.sampler_delta) < 1e-12
     rung = ladder(Purkayastha(16, 2.0), RandomizedResponse(1.0, 2), users=10**6, delta=1e-8)[-1]
     assert rung.epsilon is not None and "δ holds all users' samplers" in rung.assumption
@@ -92,7 +92,7 @@ def test_the_samplers_of_a_whole_study_are_in_its_delta() -> None:
 
 def test_a_hundred_million_users_are_hidden_at_a_small_delta() -> None:
     """Their tails, which the table of angles cut off, were as much as δ."""
-    found = amplify([Purkayastha(16, 2.0)], users=10**8, delta=1e-10, lower_bounded=False, bracketed=False)
+    found = amplify([Purkayastha(16, 2.0)], users=10**8, delta=1e-10)
     assert found.reason == "" and 0.002 < found.epsilon < 0.0024 and found.sampler_delta < 1e-14
-    raw = amplify([PlanarLaplace(16, 2.0, normalize=False)], users=10**8, delta=1e-10, lower_bounded=False)
+    raw = amplify([PlanarLaplace(16, 2.0, normalize=False)], users=10**8, delta=1e-10)
     assert raw.epsilon == raw.local_epsilon and raw.reason.startswith("the samplers of all users may be 1.0e+00")

@@ -255,7 +255,7 @@ def test_shuffled_at_the_least_epsilon(users: int) -> None:
             low, high = (middle, high) if 2 * irwin_hall_gain(users, middle) / users > share else (low, middle)
         least = float(2 * low)
     for epsilon in (1e-90, 1e-9, 1e-6):
-        answer = amplify([PlanarLaplace(3, epsilon)], users=users, delta=1e-2 * epsilon, lower_bounded=False)
+        answer = amplify([PlanarLaplace(3, epsilon)], users=users, delta=1e-2 * epsilon)
         assert least * (1 - 2 * epsilon) <= answer.epsilon / epsilon <= (2.0 if epsilon < 1e-6 else least * 1.02)
 
 

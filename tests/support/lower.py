@@ -1,4 +1,4 @@
-"""Lower bounds of the shuffled ε from explicit data sets. No analysis can go below them.
+"""The referee of every shuffled ε: lower bounds from explicit data sets, which no analysis can go below.
 
 Let the other n - 1 users' outputs be independent draws from h, a mixture of the densities p_z of inputs z. Shuffled
 outputs determine the multiset only. Given it, every user is equally likely to have sent each. So
@@ -6,8 +6,8 @@ outputs determine the multiset only. Given it, every user is equally likely to h
     δ(ε) = E_{Y ~ h^n}[(Σ_i (p_x - e^ε·p_x')(Y_i)/h(Y_i))_+]/n
 
 exactly. A mixture h stands for random inputs. By joint convexity the average over them is at most the δ of one fixed
-data set, so the figure is a lower bound for the worst data set too. It has the form of the blanket bound with γ = 1 and
-ω = h. The optimistic twin of the blanket bound computes it: a lower bound with all rounding errors subtracted.
+data set, so the figure is a lower bound for the worst data set too. Outputs are gathered in three cells first, by their
+loss: a function of the outputs, which only lowers δ.
 
 **Others far from both.** Let x and x' be likely in one cell each, and all others hold one third input that is unlikely
 in both (`apart`). Their outputs there have density γ·ω, as the blanket's own samples. With n the δ of this data set
@@ -34,10 +34,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc
+from scipy.stats import binom
 
-from mechanisms.accounting.blanket import least_epsilon
-from mechanisms.channels import Domain, domain_of
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.loss import LossCells
+from mechanisms.privunit import PrivUnit
+from mechanisms.randomized_response import RandomizedResponse
 
 FloatArray = NDArray[np.float64]
 
@@ -47,46 +50,51 @@ _FEW = 3
 _REACH = 9.0
 #: Relative error of binomial probabilities and of their cancellation.
 _ARITHMETIC = 1e-6
-
-#: Shares of the other users at (x, x'). With "spread" they are spread evenly over all inputs.
+#: Shares of the other users at (x, x').
 _SHARES = {"all_at_x": (1.0, 0.0), "all_at_x_prime": (0.0, 1.0), "half_half": (0.5, 0.5)}
 
 
+def least(cells: LossCells) -> LossCells:
+    """Each cell at its mean ratio: a merging of outputs, whose δ and whose compositions are no larger."""
+    ratio = np.clip(cells.log_p - cells.log_q, cells.low, cells.high)
+    return LossCells(ratio, ratio, cells.log_p, cells.log_q, cells.infinite, cells.symmetric)
+
+
 def lower_bounds(mechanisms: Sequence[Any], n: int, delta: float) -> dict[str, float]:
-    """Return, by data set, an ε that no (ε, δ) of n shuffled joint releases of `mechanisms` can be below.
+    """By data set, an ε that no (ε, δ) of n shuffled joint releases of `mechanisms` can be below.
 
-    In "all_at_x", "all_at_x_prime" and "half_half" the other users hold the target's inputs. In "spread" they are
-    spread evenly over all inputs; this is for mechanisms whose average output is then the blanket's law (sphere and
-    k-RR). In "all_apart" they hold a third input, for mechanisms with an `apart_share` above 0 (k-RR and PrivUnit). If
-    no pair of inputs attains the pair of a mechanism's blanket, the pair of `attained` is used. Texts have none, and no
-    lower bound.
-
-    Raises:
-        ValueError: A mechanism has no blanket, n < 1, or δ is not in (0, 1).
+    In "all_apart" the others hold a third input, for mechanisms with an `apart_share` above 0.
     """
-    if not 0 < delta < 1:
-        raise ValueError(f"lower bounds: delta must be above 0 and below 1, got {delta}")
-    if any(domain_of(mechanism) is Domain.TEXT for mechanism in mechanisms):
-        return {}
-    parts = [getattr(mechanism, "attained", mechanism.blanket)() for mechanism in mechanisms]
-    if not parts:
-        raise ValueError("lower bounds: no mechanism given")
+    parts = [mechanism.blanket() for mechanism in mechanisms]
     cells = reduce(BlanketCells.product, parts)
     local = cells.loss().epsilon(delta)
-    laws = {name: mixture(cells, *shares) for name, shares in _SHARES.items()}
-    if all(_spread_is_blanket(mechanism) for mechanism in mechanisms):
-        laws["spread"] = others(cells, cells.log_w)
-    shares = [float(getattr(mechanism, "apart_share", 0.0)) for mechanism in mechanisms]
+    laws = {name: mixture(gathered(cells), *shares) for name, shares in _SHARES.items()}
+    shares = [apart_share(mechanism) for mechanism in mechanisms]
     if min(shares) > 0:
-        laws["all_apart"] = reduce(BlanketCells.product, map(apart, parts, shares))
+        laws["all_apart"] = gathered(reduce(BlanketCells.product, map(apart, parts, shares)))
     return {name: _largest(law, n, delta, local) for name, law in laws.items()}
 
 
+def gathered(cells: BlanketCells) -> BlanketCells:
+    """The outputs in three cells at most: of a loss above a third of the largest, below minus that, and others."""
+    if len(cells.log_w) <= _FEW and not cells.tail:
+        return cells
+    loss = cells.log_p - cells.log_q
+    edge = float(np.abs(loss[np.exp(cells.log_p) > 1e-6]).max()) / 3
+
+    def masses(logs: FloatArray) -> FloatArray:
+        ends = np.array([np.exp(logs[loss > edge]).sum(), np.exp(logs[loss < -edge]).sum()])
+        return np.log(np.append(ends, max(1.0 - ends.sum(), 1e-300)))
+
+    log_w, log_p, log_q = map(masses, (cells.log_w, cells.log_p, cells.log_q))
+    u, v = log_p - log_w, log_q - log_w
+    return replace(
+        cells, log_w=log_w, log_p=log_p, log_q=log_q, log_u_low=u, log_u_high=u, log_v_low=v, log_v_high=v, tail=0.0
+    )
+
+
 def _largest(law: BlanketCells, n: int, delta: float, local: float) -> float:
-    """Return the largest ε whose δ(ε) against these others exceeds δ, within 5e-4 of itself from below, or 0."""
-    if len(law.log_w) > _FEW or law.tail:
-        epsilon = least_epsilon(law, n, delta, local, pessimistic=False)
-        return 0.0 if epsilon is None else epsilon
+    """The largest ε whose δ(ε) against these others exceeds δ, within 5e-4 of itself from below, or 0."""
     low, high = 0.0, local
     while high - low > 5e-4 * high and high > 1e-9:
         middle = (low + high) / 2 if low else high / 2
@@ -94,10 +102,22 @@ def _largest(law: BlanketCells, n: int, delta: float, local: float) -> float:
     return low
 
 
+def apart_share(mechanism: Any) -> float:
+    """The least share of each of two likely cells outside the other and outside a third: see `apart`; 0 if none.
+
+    k-RR has a third label from k = 3 on. The three inputs of PrivUnit are at angles of 120°.
+    """
+    if isinstance(mechanism, RandomizedResponse):
+        return float(mechanism.classes > 2)
+    if not isinstance(mechanism, PrivUnit):
+        return 0.0
+    half, twice = (mechanism.dim - 1) / 2, 2 * mechanism.threshold
+    overlap = float(betainc(half, half, max(0.0, (1 - twice) / 2)))
+    return 1 - 2 * overlap * (1 + 1e-9) / math.exp(mechanism.log_mass) - 1e-9
+
+
 def few_cells_delta(law: BlanketCells, n: int, epsilon: float) -> float:
     """Return δ(ε) of n users against others whose law is ω, of one, two or three cells without a tail; from below."""
-    from scipy.stats import binom  # takes half a second, so only callers that need it load it
-
     mass = np.exp(law.log_w)
     mass = mass / mass.sum()
     value = np.exp(law.log_p - law.log_w) - np.exp(epsilon + law.log_q - law.log_w)
@@ -159,9 +179,3 @@ def apart(cells: BlanketCells, share: float) -> BlanketCells:
     log_share = math.log(share)
     likely = replace(cells, log_p=cut(cells.log_p, log_share), log_q=cut(cells.log_q, log_share))
     return others(likely, cut(cells.log_w, log_share + cells.log_gamma))
-
-
-def _spread_is_blanket(mechanism: Any) -> bool:
-    if domain_of(mechanism) in (Domain.BALL, Domain.CLASSES):
-        return True
-    return bool(getattr(mechanism, "normalize", mechanism.name == "purkayastha"))
