@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -15,12 +15,11 @@ from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
-from mechanisms.mechanism import Uniforms
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words import exponential, tables
 from mechanisms.words.diameter import diameter
 from mechanisms.words.distances import distances
 from mechanisms.words.exponential import Exponential, Geometry
+from mechanisms.words.santext import SanText
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -29,7 +28,7 @@ MAX_GAMMA = 1e9
 
 
 @dataclass(frozen=True)
-class Tem:
+class Tem(SanText):
     r"""A word within γ of x by the exponential mechanism, or ⊥: then one of all words beyond γ, uniformly.
 
     Carvalho, Vasiloglou, Wang and Flury 2021, their algorithm. Scores are -d(x, y) of the words L_x with d <= γ, and
@@ -37,7 +36,7 @@ class Tem:
 
     **Law.** The largest of scores with Gumbel noise is y with probability proportional to exp(ε·score/2): e^(-ε·d/2) in
     L_x, and |W \ L_x|·e^(-ε·γ/2) for ⊥, that is e^(-ε·γ/2) for each word beyond γ. So Pr[y | x] is proportional to
-    exp(-ε·d_γ(x, y)/2), d_γ = min(d, γ): one draw of `mechanisms.words.exponential`, without Gumbel noise.
+    exp(-ε·d_γ(x, y)/2), d_γ = min(d, γ): SanText under another metric, drawn in the same way, without Gumbel noise.
 
     **Theorem** ε·d_γ(x, x'), for all inputs and outputs, nothing exposed. Proof: d_γ is a pseudometric, as d is (the
     smaller of a distance and a constant keeps the triangle inequality). So the weights of y differ by at most
@@ -57,14 +56,10 @@ class Tem:
         beta: β, 1e-9..0.5.
     """
 
-    epsilon: float
-    vocabulary: Vocabulary
     gamma: float | None = None
     beta: float = 0.001
 
     name: ClassVar[str] = "tem"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         label="TEM: near words, far ones alike",
         tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)},
@@ -80,11 +75,6 @@ class Tem:
             object.__setattr__(self, "gamma", checks.real(self.name, "gamma", self.gamma, 0, MAX_GAMMA))
 
     @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
-
-    @property
     def radius(self) -> float:
         """Return γ, given or chosen."""
         if self.gamma is not None:
@@ -95,14 +85,7 @@ class Tem:
     @property
     def guarantee(self) -> Guarantee:
         """Return the theorem."""
-        return Guarantee(
-            epsilon=self.epsilon,
-            metric="euclidean",
-            diameter=min(diameter(self.vocabulary), self.radius),
-            protects="token",
-            numeric_epsilon=self._draws.numeric_epsilon,
-            numeric_delta=self._draws.numeric_delta,
-        )
+        return replace(super().guarantee, diameter=min(diameter(self.vocabulary), self.radius))
 
     @property
     def _draws(self) -> Exponential:
@@ -112,18 +95,6 @@ class Tem:
         """Return d_γ of the guarantee, word ids (n,) and (k,) -> (n, k)."""
         apart: FloatArray = np.minimum(distances(self.vocabulary, x, y), self.radius)
         return apart
-
-    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
-        """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
-        return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
-
-    def log_probs(self, x: NDArray[Any]) -> FloatArray:
-        """Return the log probability of every word, (n,) -> (n, V)."""
-        return self._draws.log_probs(checks.word_id_row(self.name, x, self.vocabulary))
-
-    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Return the log probability of y given x, (n,) -> (n,)."""
-        return tables.picked(self, y, x)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words at most `distance` apart (None: any): pure LDP at ε·d_γ.
