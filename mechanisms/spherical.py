@@ -42,6 +42,7 @@ from mechanisms.facts import DIMS, EPSILONS, Facts, Pair, Slider, spaced
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.angle_table import angle_table, log_normalizer
 from mechanisms.losses.blanket_cells import BlanketCells
+from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, tighter
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
@@ -135,9 +136,13 @@ class Purkayastha:
         return log_normalizer(self.dim, self.epsilon) - self.epsilon * angular(x, y)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
-        """Return the loss that dominates all pairs within the angle `distance` (None: all pairs, the antipodal one)."""
+        """Return the loss that dominates all pairs within the angle `distance` (None: all pairs, the antipodal one).
+
+        At a distance it is that of pure LDP at ε·distance, unless the antipodal one is smaller even so.
+        """
         angle = checked_distance(self.name, distance, SPHERE_DIAMETER["angular"])
-        return purkayastha_loss(self.dim, self.epsilon, angle)
+        worst = purkayastha_loss(self.dim, self.epsilon)
+        return worst if angle == SPHERE_DIAMETER["angular"] else tighter(pure_loss(self.epsilon * angle), worst)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,6 @@ from mechanisms.losses.loss import LossCells, no_loss
 
 FloatArray = NDArray[np.float64]
 
-#: Most atoms that the envelope over pairs keeps. More are merged upwards.
-_ATOMS = 2048
-#: Further points of the envelope.
-_GRID = 1024
-
 
 def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
     """Return the loss of one pair, from its log probabilities (outputs,) each: exact atoms, direction x to x' only."""
@@ -56,33 +51,6 @@ def pure_loss(epsilon: float) -> LossCells:
     return randomized_response_loss(epsilon, 2)
 
 
-def categorical_loss(log_probs: FloatArray) -> LossCells:
-    """Return a loss that dominates all pairs of rows of log_probs (inputs, outputs); rows are normalized.
-
-    The largest δ(ε) over all ordered pairs is convex in e^ε, falls, and starts at 1, so it is the profile of a pair of
-    distributions (Zhu, Dong and Wang 2022, Proposition 9). It is taken at the atoms of all pairs (2,048 of them at
-    most) and, for more than two inputs, on a grid of 1,024 points. Chords join these points and lie above the profile.
-    It bounds every composition, and both directions at once. Work grows as inputs²·outputs.
-
-    Raises:
-        ValueError: log_probs is not a table of at least two rows, each with a finite entry.
-    """
-    table = np.asarray(log_probs, dtype=np.float64)
-    if table.ndim != 2 or len(table) < 2:
-        raise ValueError(f"categorical loss: expected log probabilities (inputs, outputs), got shape {table.shape}")
-    table = _normalized(table)
-    pairs = [pair_loss(p, q) for i, p in enumerate(table) for j, q in enumerate(table) if i != j]
-    atoms = np.unique(np.concatenate([np.abs(pair.low) for pair in pairs] + [np.zeros(1)]))
-    if len(atoms) > _ATOMS:
-        picks = np.linspace(0, len(atoms) - 1, _ATOMS).round().astype(int)
-        atoms = atoms[np.unique(picks)]
-    if len(table) > 2:  # where the worst pair changes, the profile bends between atoms
-        atoms = np.unique(np.concatenate([atoms, np.linspace(0.0, atoms[-1], _GRID)]))
-        atoms = atoms[np.concatenate([[True], np.diff(atoms) > 1e-9])]
-    profile = np.max([_profile(pair, atoms) for pair in pairs], axis=0)
-    return from_profile(atoms, profile)
-
-
 def from_profile(epsilons: FloatArray, deltas: FloatArray) -> LossCells:
     """Return atoms whose δ(ε) passes through the given points and lies above the profile between them.
 
@@ -116,12 +84,6 @@ def from_profile(epsilons: FloatArray, deltas: FloatArray) -> LossCells:
     all_q = np.concatenate([low_q[::-1], [log_rest], log_q])
     kept = np.isfinite(all_p)
     return LossCells(low=losses[kept], high=losses[kept], log_p=all_p[kept], log_q=all_q[kept], infinite=infinite)
-
-
-def _profile(pair: LossCells, epsilons: FloatArray) -> FloatArray:
-    gains = np.maximum(-np.expm1(np.minimum(epsilons[:, None] - pair.low, 0.0)), 0.0)
-    deltas: FloatArray = gains @ np.exp(pair.log_p) + pair.infinite
-    return deltas
 
 
 def _with_infinite(mass: float) -> LossCells:

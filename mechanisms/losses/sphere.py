@@ -9,18 +9,6 @@ hockey-stick divergence. QED.
 
 Its loss l(θ) = log f(θ) - log f(π - θ) falls with θ, so cells of angles are cells of losses. The reflection θ -> π - θ
 exchanges the inputs.
-
-**Purkayastha at an angle α.** Its hockey-stick divergence grows with the angle. Slice by circles about the plane
-span(x, x'). Superlevel sets of the loss on a half circle are arcs symmetric about its middle, and the derivative with
-respect to the angle is a difference g(b - α) - g(a - α) >= 0. So the pair at α dominates all within α. Given
-θ = angle(x, Y) and the azimuth ψ of Y about x, with (1 - cos ψ)/2 ~ Beta(a, a), a = (m - 2)/2, the loss is κ(θ' - θ),
-cos θ' = cos α cos θ + sin α sin θ cos ψ. It is at most l = κs iff cos θ' >= cos(θ + s). With θ- = (α - s)/2 and
-θ+ = π - (α + s)/2 this is: never for θ < θ-, always for θ > θ+, and between them iff
-
-    (1 - cos ψ)/2 <= sin((α + s)/2)·sin(θ - θ-)/(sin α sin θ),
-
-whose complement to 1 is sin((α - s)/2)·sin(θ+ - θ)/(sin α sin θ): products, no cancellation. For m = 2, ψ is 0 or π,
-and the loss has atoms at -κα and κα.
 """
 
 from __future__ import annotations
@@ -32,10 +20,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.losses.angle_table import log_angle_integral
 from mechanisms.losses.loss import LossCells, no_loss
-from mechanisms.losses.mirrored import mirrored_cells
-from mechanisms.losses.quadrature import beta_tails, gauss_legendre, log_panel_masses, mirrored_edges
+from mechanisms.losses.quadrature import gauss_legendre, log_panel_masses, mirrored_edges
 
 FloatArray = NDArray[np.float64]
 LogDensity = Callable[[FloatArray], FloatArray]
@@ -51,13 +37,11 @@ RADIAL_ERROR = 5e-13
 
 
 @lru_cache(maxsize=64)
-def purkayastha_loss(dim: int, kappa: float, angle: float = math.pi) -> LossCells:
-    """Return the loss of two inputs at `angle` (0..π) under C·e^(-κ·angle) on S^(m-1), m = dim >= 2, κ >= 0."""
-    if angle == 0 or kappa == 0:
+def purkayastha_loss(dim: int, kappa: float) -> LossCells:
+    """Return the loss of the antipodal pair under C·e^(-κ·angle) on S^(m-1), m = dim >= 2, κ >= 0."""
+    if kappa == 0:
         return no_loss()
-    if angle == math.pi:
-        return antipodal_cells(dim, lambda theta: -kappa * theta, kappa * math.pi)
-    return mirrored_cells(_PurkayasthaTails(dim, kappa, angle), kappa * angle)
+    return antipodal_cells(dim, lambda theta: -kappa * theta, kappa * math.pi)
 
 
 @lru_cache(maxsize=64)
@@ -195,63 +179,3 @@ def _log_peak_area(k: int) -> float:
         return math.lgamma(k + 1) + k - (k + 1) * math.log(k)
     series = 1 / (12 * k) - 1 / (360 * k**3) + 1 / (1260 * k**5) - 1 / (1680 * k**7)
     return math.log(2 * math.pi / k) / 2 + series
-
-
-class _PurkayasthaTails:
-    """Pr[L <= l] and Pr[L > l] under x, for a pair at an angle below π (see the module's formulas)."""
-
-    _PANELS, _NODES = 16, 16
-
-    def __init__(self, dim: int, kappa: float, angle: float) -> None:
-        self._dim, self._kappa, self._angle = dim, kappa, angle
-        self._log_total = log_angle_integral(dim - 2, kappa)
-        edges = angle_edges(self._log_angle_density)
-        masses = np.exp(log_panel_masses(self._log_angle_density, edges))
-        self._edges = edges
-        self._below = np.concatenate([[0.0], np.cumsum(masses)])
-        self._above = np.concatenate([np.cumsum(masses[::-1])[::-1], [0.0]])
-
-    def _log_angle_density(self, theta: FloatArray) -> FloatArray:
-        value: FloatArray = -self._kappa * theta - self._log_total
-        if self._dim == 2:
-            return value
-        with np.errstate(divide="ignore"):
-            value += (self._dim - 2) * np.log(np.sin(theta))
-        return value
-
-    def _part(self, theta: FloatArray, upper: bool) -> FloatArray:
-        """Return Pr[angle > theta] (upper) or Pr[angle < theta]: whole cells, and the rest of the one it lies in."""
-        cell = np.clip(np.searchsorted(self._edges, theta, side="right") - 1, 0, len(self._edges) - 2)
-        end = self._edges[cell + 1] if upper else self._edges[cell]
-        x, w = gauss_legendre(8)
-        points = theta[:, None] + (end - theta)[:, None] * x
-        density = np.exp(self._log_angle_density(points.ravel())).reshape(points.shape)
-        whole = self._above[cell + 1] if upper else self._below[cell]
-        part: FloatArray = whole + np.abs(end - theta) * (density @ w)
-        return part
-
-    def __call__(self, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
-        alpha = self._angle
-        s = np.clip(losses / self._kappa, -alpha, alpha)
-        start, stop = (alpha - s) / 2, math.pi - (alpha + s) / 2
-        below, above = self._part(stop, upper=True), self._part(start, upper=False)
-        # θ = start + (stop - start)·sin²(t/2): powers of half integers at the ends become smooth in t
-        x, w = gauss_legendre(self._NODES)
-        t = (math.pi * (np.arange(self._PANELS)[:, None] + x) / self._PANELS).ravel()
-        weight = np.tile(w, self._PANELS) * math.pi / self._PANELS * np.sin(t) / 2
-        share, rest = np.sin(t / 2) ** 2, np.cos(t / 2) ** 2
-        for row in range(0, len(s), 256):
-            part = slice(row, row + 256)
-            width = (stop - start)[part, None]
-            theta = start[part, None] + width * share
-            density = np.exp(self._log_angle_density(theta.ravel())).reshape(theta.shape) * weight * width
-            scale = math.sin(alpha) * np.sin(theta)
-            lower = np.sin((alpha + s[part]) / 2)[:, None] * np.sin(width * share) / scale
-            upper = np.sin((alpha - s[part]) / 2)[:, None] * np.sin(width * rest) / scale
-            if self._dim == 2:
-                inside_below = inside_above = np.full_like(theta, 0.5)
-            else:
-                inside_below, inside_above = beta_tails((self._dim - 2) / 2, lower, upper)
-            below[part] += np.sum(density * inside_below, axis=1)
-            above[part] += np.sum(density * inside_above, axis=1)
-        return below, above

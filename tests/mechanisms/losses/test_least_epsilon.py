@@ -158,22 +158,6 @@ def test_planar_laplace_as_epsilon_vanishes(m: int, epsilon: float, normalize: b
     assert near.delta(0.0) >= float(tilted(m, epsilon, 0.0)) * 0.5 * epsilon * (1 - 2 * epsilon)
 
 
-def test_purkayastha_at_an_angle_as_epsilon_vanishes() -> None:
-    """E(θ' - θ)₊ over the uniform law on the sphere, by a fine grid of S²; κ = 1e-4 agrees to its own order."""
-    alpha = 1.0
-    z = np.cos((np.arange(2000) + 0.5) * math.pi / 2000)
-    psi = (np.arange(2000) + 0.5) * math.pi / 2000
-    theta = np.arccos(z)
-    other = np.arccos(
-        np.clip(math.cos(alpha) * z[:, None] + math.sin(alpha) * np.sin(theta)[:, None] * np.cos(psi), -1, 1)
-    )
-    for place in (0.0, 0.5 * alpha):
-        gain = np.maximum(other - theta[:, None] - place, 0).mean(axis=1) @ np.sin(theta) / np.sin(theta).sum()
-        for kappa in (LEAST_EPSILON, 1e-15, 1e-12, 1e-9, 1e-4):
-            found = Purkayastha(3, kappa).privacy_loss(alpha).delta(kappa * place) / kappa
-            assert gain * (1 - 2 * kappa - 1e-6) <= found <= gain * (1 + 5e-3)
-
-
 def test_gaussian_noise_at_the_largest_sigma() -> None:
     with mp.workdps(60):
         for sigma in (1e6, 1e4, 1.0):
