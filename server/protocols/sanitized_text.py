@@ -72,7 +72,7 @@ def _start_of(public: Public, channels: Channels, training: Training, *, dim: in
 
     assert public.rewriter is not None
     checkpoint = public.rewriter.checkpoint(channels.text_of("train"), public.texts)
-    check(checkpoint, dim=dim, name="training.bottleneck", max_length=training.max_length)
+    check(checkpoint, dim=dim, max_length=training.max_length)
     return checkpoint
 
 

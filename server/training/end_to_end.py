@@ -24,13 +24,12 @@ CENTRE = 512
 Loss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
 
 
-def check(checkpoint: str | Path, *, dim: int | None, name: str, max_length: int) -> None:
+def check(checkpoint: str | Path, *, dim: int | None, max_length: int) -> None:
     """Check a checkpoint before users receive a request to train on.
 
     Args:
         checkpoint: Checkpoint that training starts from.
         dim: m'; None for the whole width.
-        name: Setting that dim comes from, for the error message.
         max_length: Tokens of a text, at most.
 
     Raises:
@@ -40,7 +39,7 @@ def check(checkpoint: str | Path, *, dim: int | None, name: str, max_length: int
     encoder, _ = load(checkpoint)
     width, longest = int(encoder.config.hidden_size), positions(encoder) or max_length
     if dim is not None and not 2 <= dim <= width:
-        raise ValueError(f"{name}: must be from 2 to the encoder's width {width}, got {dim}")
+        raise ValueError(f"training.bottleneck: must be from 2 to the encoder's width {width}, got {dim}")
     if not 3 <= max_length <= longest:
         raise ValueError(f"encoder.max-length: must be from 3 to the encoder's {longest} places, got {max_length}")
 
