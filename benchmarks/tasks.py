@@ -86,7 +86,7 @@ TASKS = {
         ),
     ),
     "CR": Task("cr", _of("0: negative review; bad | 1: positive review; good")),
-    "Subj": Task("subj", _of("0: plot of a film; objective fact | 1: opinion of a film; subjective review")),
+    "Subj": Task("subj", _of("0: opinion of a film; subjective review | 1: plot of a film; objective fact")),
     "AG News": Task("agnews", {}),
     "SST-2": Task("sst2", _of("0: bad film; negative | 1: good film; positive")),
     "banking77, 77 classes": Task("banking77", {}),
@@ -280,7 +280,9 @@ def cells(name: str, data: Path, seed: int, encoder: CachedEncoder) -> Iterator[
     yield cell("names", chance if world.names is None else world.accuracy(world.model(0, 1, None, 1)))
     yield cell("all labels", world.centrally())
     for size in ((TEACHERS, 33),) if len(world.owners) else SIZES:
-        arms = {f"ε = {e:g}": (partial(PrivUnit, epsilon=e), size[1]) for e in EPSILONS} | {"no noise": (in_clear, 1)}
+        arms = {f"ε = {e:g}": (partial(PrivUnit, epsilon=e), size[1]) for e in EPSILONS} | {
+            "no noise": (in_clear, size[1])
+        }
         if size[1] > 1:
             arms |= {f"ε = {e:g}, unclipped": (partial(PrivUnit, epsilon=e), 1) for e in EPSILONS}
         for arm, (mechanism, assumed) in arms.items():

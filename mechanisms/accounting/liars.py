@@ -46,17 +46,18 @@ def amplification(mechanism: Mechanism) -> float | None:
     return None
 
 
-def moved(mechanism: Mechanism, share: float) -> float | None:
+def moved(mechanism: Mechanism, share: float, clip: float = 1.0) -> float | None:
     """Return the largest distance by which a share a of liars moves the expected plain estimate, whatever they send.
 
-    For a mean, let m be that of the honest users' vectors, |m| <= 1, and ȳ that of the liars' messages, |ȳ| <= 1. The
-    estimate has the expectation (1 - a)·m + a·ȳ/scale, at most a·(1/scale + |m|) away from m. For the share of a class
-    it is a·((1 - q)/(p - q) - share) <= a·(1 - q)/(p - q) upwards. Both are attained. Rounding to the wire's grid adds
-    at most √D/2 steps of the grid to |ȳ|.
+    For a mean, let m be that of the honest users' vectors, clipped at C, |m| <= C, and ȳ that of the liars' messages,
+    |ȳ| <= 1. The estimate has the expectation (1 - a)·m + a·C·ȳ/scale, at most a·(C/scale + |m|) away from m. For the
+    share of a class it is a·((1 - q)/(p - q) - share) <= a·(1 - q)/(p - q) upwards. Both are attained. Rounding to the
+    wire's grid adds at most √D/2 steps of the grid to |ȳ|.
 
     Args:
         mechanism: PrivUnit, randomized response, or a release in clear.
         share: a, 0 to 1: liars among the delivered users.
+        clip: C, at which users' means are clipped (`mechanisms.projection.signed_directions`).
 
     Returns:
         Distance of means (Euclidean), or change of a class's share. None as for `amplification`.
@@ -66,14 +67,15 @@ def moved(mechanism: Mechanism, share: float) -> float | None:
     if each is None or share == 0:
         return None if each is None else 0.0
     honest = 0.0 if isinstance(mechanism, RandomizedResponse) else 1.0
-    return share * (each + honest)
+    return share * clip * (each + honest)
 
 
-def told(mechanism: Mechanism) -> str:
+def told(mechanism: Mechanism, clip: float = 1.0) -> str:
     """Return in one sentence, without a full stop, how far liars move the plain estimate; "" if no bound is known.
 
     Args:
         mechanism: Mechanism of a training user's release.
+        clip: C, at which users' means are clipped; 1 is an upper bound where it is not known.
     """
     if (each := amplification(mechanism)) is None:
         return ""
@@ -82,10 +84,10 @@ def told(mechanism: Mechanism) -> str:
     what, estimate, rest = "the sum of vectors", "the plain mean", "; no such bound of the robust mean is known"
     if isinstance(mechanism, RandomizedResponse):
         what, estimate, rest = "a class's count", "its share", ""
-    far = ", ".join(_above(moved(mechanism, share) or 0.0) for share in SHARES)
+    far = ", ".join(_above(moved(mechanism, share, clip) or 0.0) for share in SHARES)
     return (
-        f"liars: one adds up to {_above(each)} to {what}, an honest user 1 at most; 1, 3 and 10 % of all users move "
-        f"{estimate} by at most {far}, beside noise{rest}"
+        f"liars: one adds up to {_above(clip * each)} to {what}, an honest user {_above(clip)} at most; "
+        f"1, 3 and 10 % of all users move {estimate} by at most {far}, beside noise{rest}"
     )
 
 

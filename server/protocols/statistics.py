@@ -211,7 +211,9 @@ def statistics(public: Public, channels: Channels, training: Training, *, folder
         clip = _clip(frame, embeddings, believed, channels, codes, records)
         release = yield from _asked(frame, clip, encoder, channels, codes, (number, rounds))
         asked = frame if channels.teaching else None
-        maps = _taught(frame, clip, embeddings, believed, release, channels, codes, [training.seed, number], batches)
+        maps = _taught(
+            frame, clip, records, embeddings, believed, release, channels, codes, [training.seed, number], batches
+        )
         if maps is None:
             return None
         if not self_training:
@@ -333,7 +335,7 @@ def _frame(
             embeddings,
             own,
             lambda size: _noise(channels, max(answers, 1), size // own.shape[1] * codes.shape[1], clip) / said,
-            users=max(answers, 1),
+            users=max(answers, 1) * (records if channels.teaching else 1),
             length=codes.shape[1],
             least=covering_features(embeddings, believed.values, own) if believed is not None and by_names else 0,
         )
@@ -402,7 +404,7 @@ def gain_beyond_names(
     noise = _noise(channels, max(channels.users, 1), codes.shape[1] * (frame.dim + 1), clip)
     if codes.shape[1] > own.shape[1]:
         noise /= 1 - SHARED
-    return expected_gain(frame.project(embeddings), believed.values, own, noise, users=max(channels.users, 1))
+    return expected_gain(frame.project(embeddings), believed.values, own, noise, users=max(channels.users, 1) * records)
 
 
 def not_worth(gain: float, least: float, users: int) -> str:
@@ -429,6 +431,7 @@ def _asked(
 def _taught(
     frame: Maps,
     clip: float,
+    records: int,
     embeddings: NDArray[Any],
     believed: Belief | None,
     release: Release | None,
@@ -442,6 +445,7 @@ def _taught(
     Args:
         frame: Maps that users received.
         clip: C, at which their means were clipped.
+        records: Number of records that a user is assumed to hold: of so many the mean of users is a sample.
         embeddings: Public embeddings.
         believed: Labels of public text. If they are those of names, the frame may be widened.
         release: Users' vectors; None if nobody was asked.
@@ -467,7 +471,7 @@ def _taught(
             noise = _noise(channels, len(release), vectors.shape[1], clip)
             mean = vectors.mean(axis=0)
             mean = mean + np.random.default_rng(seed).normal(scale=noise**0.5, size=len(mean))
-        users = None if np.isinf(noise) else of_users(mean, noise, users=len(release), codes=codes)
+        users = None if np.isinf(noise) else of_users(mean, noise, users=len(release) * records, codes=codes)
         if users is not None and believed is not None and believed.by_names:
             batches.compare(frame.project(embeddings), believed.values, users)
     if users is None and believed is None:

@@ -23,7 +23,7 @@ from mechanisms.mechanism_text import read_mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described, is_text, mechanism_of
-from simulations.corpora.builtin import LIMIT
+from simulations.corpora.builtin import LIMIT, TASKS
 from simulations.errors import UserError
 from simulations.experiment import from_table, to_toml
 
@@ -274,9 +274,9 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
     most = LIMIT - PUBLIC - TEST
     if planned["users"] > most:
         raise UserError(f"--out: the built-in corpus has reviews for {most:,} users, no more; plan for fewer")
-    task = {2: "sentiment", 12: "genre"}.get(planned["classes"])
+    task = next((name for name, classes in TASKS.items() if len(classes) == planned["classes"]), None)
     if task is None:
-        raise UserError(f"--out: the built-in corpus has 2 or 12 classes, not {planned['classes']}")
+        raise UserError(f"--out: the built-in corpus has 2, 4 or 12 classes, not {planned['classes']}")
     spec = {"mechanism": planned["mechanism"], "dim": planned["dim"]}
     spec |= {"delta": planned["delta"]} if planned["mechanism"] == "gaussian" else {}
     table = {

@@ -18,7 +18,7 @@ from simulations.experiment.names import key
 WAYS = tuple(name for name, protocol in PROTOCOLS.items() if protocol.whole)
 CHECKPOINT, NONE, BUNDLED_LM, AUTO = "checkpoint", "none", "bundled", "auto"
 #: Tasks of the built-in corpus, with their numbers of classes.
-CLASSES = {"sentiment": 2, "genre": 12}
+CLASSES = {"sentiment": 2, "genre": 12, "desk": 4}
 #: Public parts that are no part of the users' data.
 ELSEWHERE = ("built-in", "file", "hub")
 #: Measures beside accuracy (`simulations.run.measures`).

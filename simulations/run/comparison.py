@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
+from server.card import PAYERS
 from simulations.experiment import Arm
 from simulations.experiment.result import SPLITS, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run.accuracy import difference
 from simulations.run.evaluation import Answers
+from simulations.run.trust import cell, paid, unprotected
 
 Results = Mapping[str, Any]
 Cell = Callable[[str, str, str], str]
 
+_TRAINING = PAYERS["ladder"]
 _HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the device"}
 
 
@@ -75,6 +79,35 @@ def shown(pair: Mapping[str, float] | None) -> str:
     if pair is None:
         return "–"
     return f"{pair['difference']:+.3f}" + (f" ± {pair['error']:.3f}" if is_finite(pair["error"]) else "")
+
+
+def conclusion(results: Results) -> str:
+    """Return in one sentence what training users added to the best guess without them; "" where no arm has such users.
+
+    The best guess without users is the commonest class or a public-only arm, whichever is right more often. Accuracies
+    are those on the device. The error is that of the test texts, paired where the best guess is an arm's.
+    """
+    arms = [arm for arm in arms_of(results) if arm.accuracy_clean_test is not None]
+    alone = [arm for arm in arms if paid(_TRAINING, arm) is None and not arm.reference and not arm.delivered]
+    best = max(alone, key=lambda arm: arm.accuracy_clean_test or 0.0, default=None)
+    chance = results.get("chance")
+    if best is None or (is_finite(chance) and chance > (best.accuracy_clean_test or 0.0)):
+        best, least, what = None, chance, "the commonest class"
+    else:
+        least, what = best.accuracy_clean_test, f'"{best.name}"'
+    taught = [(arm, paid(_TRAINING, arm)) for arm in arms if arm.delivered and not unprotected(arm)]
+    if not is_finite(least) or not taught or results.get("label_range"):
+        return ""
+    said = []
+    for arm, price in sorted(taught, key=lambda pair: math.inf if pair[1] is None else pair[1].epsilon or math.inf):
+        more: Mapping[str, Any] | None = {
+            "difference": arm.accuracy_clean_test - least,
+            "error": arm.accuracy_clean_test_se,
+        }
+        if best is not None:
+            more = gap(results, arm.name, best.name, "on_device") or more
+        said.append(f"{shown(more)} at ε = {cell(price)}")
+    return f"Users added to the best guess without them, {least:.3f} ({what}): {', '.join(said)}."
 
 
 def matrices(results: Results, *, most: int, cell: Cell | None = None) -> list[tuple[str, list[list[str]]]]:

@@ -21,6 +21,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from server.protocols.centralised import PROTOCOL as CENTRALISED
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora.classes import described
 from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
@@ -231,9 +232,12 @@ def _experiment(
     """Return a demo's arms and policy, with a centralised arm, on the rows in `data.path`, which becomes `out`."""
     demo, part = _for_lengths(load(KINDS[kind]), lengths), data.path
     known = [arm for arm in demo.arms if named or not arm.public_only]  # numbers for classes say nothing
+    if named and not any(arm.public_only for arm in known):
+        known.insert(0, Arm(name="class names alone, no users", way=PUBLIC_ONLY.name))
     arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
     experiment = replace(
         demo,
+        training=replace(demo.training, records=1),
         name=slug(out.name),
         seed=seed,
         data=data,

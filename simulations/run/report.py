@@ -29,7 +29,7 @@ from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
 from simulations.output.numbers import count, epsilon, plain, share
 from simulations.run import trust
-from simulations.run.comparison import added, matrices
+from simulations.run.comparison import added, conclusion, matrices
 from simulations.run.comparison import shown as difference
 from simulations.run.figures import REFERENCE_MARK, accuracy_said, on_text, spent_figure, texts_beside, title
 from simulations.run.frontier import frontier_figure
@@ -90,6 +90,8 @@ def print_table(results: Results, console: Console) -> None:
             _print_rows(console, _BESIDE, names, found, [""] * len(found))
     for note in notes(results):
         console.print(Text(note))
+    if said := conclusion(results):
+        console.print(Text(said, style="bold"))
 
 
 def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row], styles: Iterable[str]) -> None:
@@ -255,6 +257,8 @@ def markdown(results: Results) -> str:
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    if said := conclusion(results):
+        lines += ["", f"**{said}**"]
     for heading, (names, *others) in beside([results]):
         lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
     lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(arms)]

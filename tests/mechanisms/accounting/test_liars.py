@@ -73,6 +73,10 @@ def test_no_liars_move_a_mean_or_a_count_beyond_the_bound() -> None:
         rounded = math.sqrt(dim) * STEP / mechanism.scale
         assert distance <= most + rounded
         assert moved(mechanism, share) == pytest.approx(share * (1 / mechanism.scale + 1))
+        clip = float(rng.uniform(0.05, 1))  # the server multiplies the estimate by C, and liars' part of it
+        below = honest * min(1.0, 1 / float(np.linalg.norm(honest)))
+        far = float(np.linalg.norm(clip * ((1 - share) * below + sent.sum(axis=0) / n) - clip * below))
+        assert far <= moved(mechanism, share, clip) + clip * rounded
         nearest = max(nearest, distance / most)
 
         labels = RandomizedResponse(epsilon, int(rng.integers(2, 6)))

@@ -75,6 +75,9 @@ def test_the_same_seed_gives_the_same_reviews_whatever_the_task():
     assert one.train.classes == SENTIMENTS and genre.train.classes == GENRES
     assert [GENRES[label] for label in genre.test.labels] == one.test.extra["genre"]
     assert [SENTIMENTS[label] for label in one.test.labels] == genre.test.extra["sentiment"]
+    desk = builtin(task="desk", seed=3, **sizes)
+    assert desk.train.texts == one.train.texts and desk.test.classes == ("A", "B", "C", "D")
+    assert desk.test.labels.tolist() == [GENRES.index(name) % 4 for name in one.test.extra["genre"]]
 
 
 def test_authors_write_in_train_and_test_but_never_in_public():

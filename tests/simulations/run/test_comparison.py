@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from simulations.run.accuracy import Counts
-from simulations.run.comparison import added, baseline, differences, gap, matrices
+from simulations.run.comparison import added, baseline, conclusion, differences, gap, matrices
 from simulations.run.evaluation import Answers
 from simulations.run.report import markdown, print_table
 from tests.support.results import demo
@@ -95,3 +95,18 @@ def test_tables_show_what_users_added_and_every_gap_with_its_error() -> None:
 def test_a_study_of_many_arms_or_without_pairs_has_no_matrix() -> None:
     assert matrices(demo(), most=12) == [] and matrices(compared(), most=5) == []
     assert "Difference" not in markdown(demo()) and "users added" not in markdown(demo())
+
+
+def test_the_conclusion_is_what_users_added_to_the_best_guess_without_them() -> None:
+    """The commonest class, or a public-only arm if it is right more often: then the error is that of the pair."""
+    results = compared()
+    said = conclusion(results)
+    alone = next(arm for arm in results["arms"] if arm["name"] == "public-only")
+    assert said.startswith(
+        f'Users added to the best guess without them, {alone["accuracy_clean_test"]:.3f} ("{alone["name"]}"): '
+    )
+    assert said in markdown(results) and "-0.002 at ε =" in said and said.count(" at ε = ") == 4
+    results["chance"] = 0.99
+    assert "0.990 (the commonest class)" in conclusion(results)
+    results["arms"] = [alone]
+    assert conclusion(results) == "" and "Users added to the best" not in markdown(results)
