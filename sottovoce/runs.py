@@ -25,7 +25,7 @@ class Run(dict[str, Any]):
     """Results of one run: the contents of results.json, with a table, a figure and a report.
 
     Attributes:
-        out: Folder or URL of the run.
+        out: Folder of the run.
     """
 
     def __init__(self, results: Mapping[str, Any], out: Path | str) -> None:
@@ -126,7 +126,7 @@ def simulate(
 
     Args:
         experiment: A TOML file, a bundled name, or the result of `load`.
-        out: Run folder, new or empty, or a URL; None makes runs/NAME-DATE-TIME.
+        out: Run folder, new or empty; None makes runs/NAME-DATE-TIME.
         seed: Seed, in place of the experiment's.
         overrides: Texts "section.key=value" that change a file.
         how: Further arguments of `simulations.run.simulate.simulate`, as actors or ray_address.
@@ -145,7 +145,7 @@ def resume(out: Path | str, **how: Any) -> Run:
     """Run the rest of a stopped run into `out`. Users repeat what they have released, at no cost.
 
     Args:
-        out: Run folder, or its URL.
+        out: Run folder.
         how: Further arguments of `simulations.run.simulate.resume`.
 
     Raises:
@@ -166,11 +166,12 @@ def sweep(file: Path | str, out: Path | str | None = None, *, overrides: Iterabl
     Raises:
         UserError: The sweep cannot be used, or a run fails.
     """
+    from simulations.output.atomic import local_path
     from simulations.sweep.definition import load_study
     from simulations.sweep.run import run_study
 
     study = load_study(file, tuple(overrides))
-    folder = Path("studies") / slug(study.name) if out is None else Path(out)
+    folder = Path("studies") / slug(study.name) if out is None else local_path(out)
     run_study(study, folder, **how)
     return Sweep(folder)
 

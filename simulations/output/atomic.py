@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -51,6 +52,17 @@ def staged(out: Path, *, private: bool = False) -> Iterator[Path]:
             if not any(parent.iterdir()):
                 parent.rmdir()
         raise
+
+
+def local_path(out: Path | str) -> Path:
+    """Return the path of a folder.
+
+    Raises:
+        UserError: It is a URL.
+    """
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(out)):
+        raise UserError(f"{out}: is a URL; name a folder, and copy it with a tool such as: aws s3 sync FOLDER URL")
+    return Path(out)
 
 
 def followed(out: Path) -> Path:

@@ -15,7 +15,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -59,14 +59,10 @@ def trained_on(encoder: Encoder, training: Training) -> str | None:
 
 
 class Journal:
-    """Progress of a run, in the run's folder, which need not exist yet.
+    """Progress of a run, in the run's folder, which need not exist yet."""
 
-    `publish` copies the folder to the place where it is kept as well (`simulations.run.published`).
-    """
-
-    def __init__(self, run: Path, publish: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, run: Path) -> None:
         self.folder = run / UNFINISHED
-        self._publish = publish
 
     def check_code(self, trained_on: str | None = None) -> None:
         """Record code, packages, working folder and training device of a new run, or compare those of a resumed run.
@@ -107,7 +103,6 @@ class Journal:
         known = _read(self.folder / "data.json")
         if known is None:
             _write(self.folder / "data.json", now)
-            self._publish()
             return
         for name, old in known.items():
             if old != now[name]:
@@ -144,7 +139,6 @@ class Journal:
                 "request than the one that users have answered, and asking again would charge them twice; resume "
                 "where the run was started, or run the experiment anew into another folder"
             )
-        self._publish()
 
     def finished(self, arm: str) -> dict[str, Any] | None:
         """Return the line of a finished arm, by its slug; None if it is not finished."""
@@ -153,7 +147,6 @@ class Journal:
     def finish(self, arm: str, line: Mapping[str, Any]) -> dict[str, Any]:
         """Record that an arm is finished, and return its line as `finished` does."""
         _write(self.folder / "arms" / f"{arm}.json", line)
-        self._publish()
         known = self.finished(arm)
         assert known is not None
         return known
@@ -166,7 +159,7 @@ class Journal:
 
 
 @contextmanager
-def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | None = None) -> Iterator[Path]:
+def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[Path]:
     """Yield the folder of a new run, which is renamed to `out` if the block succeeds.
 
     If the block fails before there is anything worth keeping, the folder is removed. Otherwise it stays, and the error
@@ -176,7 +169,6 @@ def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | N
         out: Folder of the finished run.
         experiment: Text of the experiment's file.
         in_place: True to work in `out` itself, for nodes that know it by name.
-        hint: Advice how to continue, if it is not by this name.
 
     Raises:
         UserError: `out` exists and is not empty, or another run into it is active or unfinished.
@@ -195,7 +187,7 @@ def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | N
         raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
         with _at_work(part, out):
-            with _saying_how_to_go_on(part, out, hint or _continue(out)):
+            with _saying_how_to_go_on(part, out, _continue(out)):
                 (part / "experiment.toml").write_text(experiment, encoding="utf-8")
                 yield part
             _whole(part, out)
@@ -209,7 +201,7 @@ def started(out: Path, experiment: str, *, in_place: bool = False, hint: str | N
 
 
 @contextmanager
-def resumed(out: Path, *, hint: str | None = None) -> Iterator[Path]:
+def resumed(out: Path) -> Iterator[Path]:
     """Yield the folder of an unfinished run into `out`, as `started` does.
 
     The block runs in the working folder of the command that started the run, so that the data's relative paths are
@@ -231,7 +223,7 @@ def resumed(out: Path, *, hint: str | None = None) -> Iterator[Path]:
     known = _read(part / UNFINISHED / "code.json")
     if known is None or not (part / "experiment.toml").is_file():
         raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
-    hint = hint or _continue(out)  # relative to the user's folder
+    hint = _continue(out)  # relative to the user's folder
     try:
         where = chdir(known["cwd"])
         where.__enter__()

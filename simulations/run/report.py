@@ -23,7 +23,6 @@ from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
 from server.protocols.statistics import SAME
 from simulations.corpora.classes import listed
-from simulations.errors import masked
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
@@ -60,13 +59,13 @@ def say(results: Results, out: Path | str, holds: str, *, as_json: bool) -> None
     """
     if as_json:
         print_json(results)
-        print(masked(f"results: {out}"), file=sys.stderr)
+        print(f"results: {out}", file=sys.stderr)
         return
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=120)
     print_table(results, console)
-    console.print(masked(f"{holds}: {out}"), markup=False, soft_wrap=True)
+    console.print(f"{holds}: {out}", markup=False, soft_wrap=True)
 
 
 # --- the table

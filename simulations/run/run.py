@@ -38,21 +38,19 @@ SIMULATED = "simulation: Philox4x32-10 streams from the root seed, one for each 
 Line = Mapping[str, Any]
 
 
-def run(
-    experiment: Experiment, out: Path, *, engine: Engine = run_on_flower, publish: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+def run(experiment: Experiment, out: Path, *, engine: Engine = run_on_flower) -> dict[str, Any]:
     """Run every arm, write its files into the existing folder `out`, and return the results.
 
     The files are nodes/, models/, answers/ and experiment.toml. A run that was killed goes on in the same folder:
     finished arms are not run again, and users repeat their releases. The results are those of the report and of
     `--json`. `engine`(job, nodes=, folder=) runs job(grid) on Flower; another engine serves apps that Flower has
-    started. `publish` is as in `Journal`.
+    started.
 
     Raises:
         ValueError: The experiment or its data cannot be used.
     """
     start = time.perf_counter()
-    journal = Journal(out, publish)
+    journal = Journal(out)
     processor = trained_on(experiment.encoder, experiment.training)
     journal.check_code(processor)
     (out / "experiment.toml").write_text(to_toml(experiment), encoding="utf-8")

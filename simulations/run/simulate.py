@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from simulations.experiment import Experiment, load, to_toml
-from simulations.output.remote import is_url
+from simulations.output.atomic import local_path
 from simulations.run.journal import begun, resumed, started
-from simulations.run.published import resumed_at, started_at, unfinished_at, url_of
 from simulations.transport.engine import check_address, run_on_flower
 
 # `run` is imported where it is called: it loads torch, and an error in an experiment must be reported at once.
@@ -28,9 +27,9 @@ def simulate(
     """Run every arm of an experiment on Flower and Ray, and write results.json, table, figures, models and ledgers.
 
     `experiment` is the result of `load`, a TOML file or a bundled name. `overrides` change it, such as
-    "population.users=500". `out` is the run folder, new or empty, or a URL of fsspec. `ray_address` is host:port of a
-    Ray cluster to join. `actors` is the number of processes that run nodes, by default one for each core. `share` is
-    the number of runs that share the cluster. A run that was stopped goes on with `resume`.
+    "population.users=500". `out` is the run folder, new or empty. `ray_address` is host:port of a Ray cluster to join.
+    `actors` is the number of processes that run nodes, by default one for each core. `share` is the number of runs that
+    share the cluster. A run that was stopped goes on with `resume`.
 
     Returns:
         The contents of results.json, with infinities as floats.
@@ -42,10 +41,7 @@ def simulate(
         check_address(ray_address)
     engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
-    if is_url(out):
-        with started_at(str(out), to_toml(study)) as (part, publish):
-            return _results(study, part, engine, publish)
-    with started(Path(out), to_toml(study)) as part:
+    with started(local_path(out), to_toml(study)) as part:
         return _results(study, part, engine)
 
 
@@ -62,26 +58,21 @@ def resume(
     if ray_address is not None:
         check_address(ray_address)
     engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
-    if (url := url_of(out)) is not None:
-        with resumed_at(url) as (part, publish):
-            return _results(load(part / "experiment.toml"), part, engine, publish)
-    with resumed(Path(out)) as part:
+    with resumed(local_path(out)) as part:
         return _results(load(part / "experiment.toml"), part, engine)
 
 
 def gone_on(experiment: Experiment | Path | str, out: Path | str, **how: Any) -> dict[str, Any]:
     """Return the results of `resume` if a run into `out` was stopped, and of `simulate` otherwise."""
-    if unfinished_at(str(out)) if is_url(out) else begun(Path(out)):
+    if begun(Path(out)):
         return resume(out, **how)
     return simulate(experiment, out, **how)
 
 
-def _results(
-    study: Experiment, part: Path, engine: Callable[..., Any], publish: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
+def _results(study: Experiment, part: Path, engine: Callable[..., Any]) -> dict[str, Any]:
     from simulations.run import report
     from simulations.run.run import run
 
-    results = run(study, part, engine=engine, publish=publish)
+    results = run(study, part, engine=engine)
     report.write(results, part)
     return results

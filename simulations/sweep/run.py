@@ -6,7 +6,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from server.checkpoint_files import fingerprint
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import load, to_toml
 from simulations.output.atomic import whole
-from simulations.output.remote import Remote
 from simulations.sweep import tables, worker
 from simulations.sweep.definition import Study
 
@@ -44,14 +42,12 @@ class Job(NamedTuple):
         name: Name of the run.
         file: File of its experiment.
         out: Folder of its results.
-        url: URL that receives the results in place of the folder, if the sweep has one.
         ray_address: Ray cluster that it joins.
     """
 
     name: str
     file: Path
     out: Path
-    url: str | None = None
     ray_address: str | None = None
 
 
@@ -66,7 +62,6 @@ def run_study(
     *,
     jobs: int | None = None,
     workers: Workers | None = None,
-    url: str | None = None,
     ray_address: str | None = None,
 ) -> list[Path]:
     """Complete a sweep in the folder `out`, and write its tables and figures there.
@@ -78,7 +73,6 @@ def run_study(
         out: Folder of the sweep.
         jobs: Number of simultaneous runs. None takes as many as cores and memory allow.
         workers: Function that does the jobs; the default starts processes.
-        url: Destination of runs, tables and figures. Then `out` holds the tables, and copies of the results.
         ray_address: Address host:port of a Ray cluster for the runs: one at a time, unless `jobs` says more.
 
     Returns:
@@ -92,11 +86,8 @@ def run_study(
     if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: is there already and holds no study; name another folder")
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    remote = None if url is None else Remote(url)
     with _alone(out):
-        if remote is not None:
-            _fetch(study, out, remote)
-        left = [job._replace(ray_address=ray_address) for job in _left(study, out, url)]
+        left = [job._replace(ray_address=ray_address) for job in _left(study, out)]
         if done := len(study.runs) - len(left):
             log.info(f"{study.name}: {done} of {len(study.runs)} runs are done")
         _check_models(study, {job.name for job in left})
@@ -105,33 +96,10 @@ def run_study(
             log.info(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
         for number, name in enumerate((workers or processes)(left, at_once), 1):
-            if remote is not None:
-                remote.download(f"runs/{name}/results.json", out / "runs" / name / "results.json")
             more = (len(left) - number) * (time.monotonic() - start) / number
             then = f"; about {more / 60:.0f} min to go" if more >= 60 else f"; about {more:.0f} s to go" if more else ""
             log.info(f"{done + number} of {len(study.runs)} runs are done: {name}{then}")
-        paths = tables.write(study, out)
-        for path in (*paths, out / tables.ABOUT) if remote is not None else ():
-            remote.upload(path.name, path)
-        return paths
-
-
-def _fetch(study: Study, out: Path, remote: Remote) -> None:
-    """Copy the sweep's experiments and results from the URL to the folder `out`.
-
-    Runs that the URL does not have are removed from the folder.
-    """
-    there = set(remote.files())
-    if there and not any(name.startswith("runs/") for name in there):
-        raise UserError(f"--out {remote.url}: is there already and holds no study; name another one")
-    for run in study.runs:
-        place = out / "runs" / run.name
-        shutil.rmtree(place, ignore_errors=True)
-        if f"runs/{run.name}/experiment.toml" in there:
-            place.mkdir()
-            remote.download(f"runs/{run.name}/experiment.toml", place.with_name(f"{run.name}.toml"))
-        if f"runs/{run.name}/results.json" in there:
-            remote.download(f"runs/{run.name}/results.json", place / "results.json")
+        return tables.write(study, out)
 
 
 def _check_models(study: Study, names: Collection[str]) -> None:
@@ -157,12 +125,12 @@ def _alone(out: Path) -> Iterator[None]:
         yield
 
 
-def _left(study: Study, out: Path, url: str | None) -> list[Job]:
+def _left(study: Study, out: Path) -> list[Job]:
     """Return the unfinished runs. Raise UserError if a folder belongs to another experiment."""
     left = []
     for run in study.runs:
         folder = out / "runs" / run.name
-        job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder, url and f"{url}/runs/{run.name}")
+        job = Job(run.name, folder.with_name(f"{run.name}.toml"), folder)
         text = to_toml(run.experiment)
         if job.file.is_file() and load(job.file) != run.experiment and _anything(job.out):
             raise UserError(
@@ -233,7 +201,7 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
 
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "simulations.sweep.worker", str(job.file), job.url or str(job.out), str(actors)]
+    program = [sys.executable, "-m", "simulations.sweep.worker", str(job.file), str(job.out), str(actors)]
     program += [str(os.getpid()), *([] if job.ray_address is None else [job.ray_address])]
     with open(_log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))

@@ -14,7 +14,7 @@ from sottovoce.cli.options import print_json, show_progress
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its URL.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Its folder.")],
     attack: Annotated[
         list[str] | None,
         typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
@@ -56,23 +56,18 @@ def command(
     Write attacks.json and attacks.md into its folder. If a named attack has no result, the others are kept, and the
     exit code is 2.
     """
-    from simulations.output.remote import Remote, is_url
-    from simulations.run.published import finished
     from sottovoce.adversary.attacks import run as attacks
 
     show_progress()
-    with finished(run) as folder:
-        results = attacks.attack(
-            folder,
-            *(attack or ()),
-            arms=arm or (),
-            limit=limit,
-            masked_lm=masked_lm,
-            attributes=attribute or (),
-            shadows=shadows,
-        )
-        for path in folder.glob("attacks*") if is_url(run) else ():
-            Remote(run).upload(path.name, path)
+    results = attacks.attack(
+        run,
+        *(attack or ()),
+        arms=arm or (),
+        limit=limit,
+        masked_lm=masked_lm,
+        attributes=attribute or (),
+        shadows=shadows,
+    )
     if as_json:
         print_json(results)
     else:

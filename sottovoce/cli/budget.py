@@ -79,8 +79,8 @@ def ladder_(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override, as for simulate.")
     ] = None,
     ledger: Annotated[
-        str | None,
-        typer.Option("--ledger", help="A client's ledger, a file or its URL: what was charged.", show_default=False),
+        Path | None,
+        typer.Option("--ledger", help="A client's ledger: what was charged.", show_default=False),
     ] = None,
     user: Annotated[
         int | None,
@@ -169,16 +169,12 @@ def _ladder_of_release(mechanisms: Sequence[str], texts: Texts, options: dict[st
     _print([*names, *table(rungs), "", "What this rests on:", *assumptions(rungs), *LEGEND])
 
 
-def _ladder_of_ledger(place: str, user: int | None, delta: float, as_json: bool) -> None:
+def _ladder_of_ledger(place: Path, user: int | None, delta: float, as_json: bool) -> None:
     from client.device.statement import describe_account
-    from client.node import NODE
     from client.policy import Policy
     from simulations.analysis.ledger import of_ledger
-    from simulations.output.remote import here, is_url
 
-    folder, _, name = place.rpartition("/") if is_url(place) else ("", "", place)
-    with here(folder or ".", lambda held: held in (name, NODE)) as beside:
-        answer = of_ledger(beside / name, user=user, delta=delta)
+    answer = of_ledger(place, user=user, delta=delta)
     if as_json:
         return print_json(answer)
     account = []

@@ -11,7 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -86,9 +86,9 @@ Out = Annotated[
     str | None,
     typer.Option(
         "--out",
-        metavar="FOLDER_OR_URL",
+        metavar="FOLDER",
         show_default=False,
-        help="Results folder, new or empty, or a URL as s3://BUCKET/NAME (default: runs/NAME-DATE-TIME).",
+        help="Results folder, new or empty (default: runs/NAME-DATE-TIME).",
     ),
 ]
 
@@ -141,7 +141,7 @@ app.command("study", hidden=True)(sweep_command.command)
 
 @app.command(rich_help_panel=EXPERIMENTS)
 def summarize(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders or URLs of runs.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     figure: Annotated[
         Path | None,
         typer.Option("--figure", metavar="FILE", help="Figure to draw: .pdf, .svg or .png.", show_default=False),
@@ -150,15 +150,13 @@ def summarize(
     """Print means and standard errors over runs with different seeds."""
     from simulations.output.figures import check_figure, save
     from simulations.run import summary
-    from simulations.run.published import finished
 
     if figure is not None:
         check_figure(figure)
-    with ExitStack() as copies:
-        folders = [copies.enter_context(finished(run, lambda name: "/" not in name)) for run in runs]
-        table = summary.summarize(folders)
-        if figure is not None:
-            save(summary.figure(folders), figure)
+    folders = list(map(Path, runs))
+    table = summary.summarize(folders)
+    if figure is not None:
+        save(summary.figure(folders), figure)
     print(table)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ def command(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...|FILE.toml", help="Folders or URLs of runs and sweeps; or one experiment, before it runs."
+            metavar="RUN...|FILE.toml", help="Folders of runs and sweeps; or one experiment, before it runs."
         ),
     ],
     set_: Set = None,
@@ -32,7 +31,6 @@ def command(
     The report is about finished runs and sweeps, or about an experiment's cost before it runs.
     """
     from simulations.errors import UserError
-    from simulations.run.published import finished
     from sottovoce.report.write import report, report_of_plan
 
     if _is_experiment(runs):
@@ -40,10 +38,7 @@ def command(
         return
     if set_:
         raise UserError("report: --set goes with FILE.toml; a run is as it was")
-    with ExitStack() as copies:
-        folders = [copies.enter_context(finished(run, lambda name: "models/" not in name)) for run in runs]
-        paths = report(folders, out)
-    print("\n".join(str(path) for path in paths))
+    print("\n".join(str(path) for path in report(list(map(Path, runs)), out)))
 
 
 def _is_experiment(named: Sequence[str]) -> bool:

@@ -20,9 +20,9 @@ def command(
         str | None,
         typer.Option(
             "--out",
-            metavar="FOLDER_OR_URL",
+            metavar="FOLDER",
             show_default=False,
-            help="Results folder, new or of the same sweep, or a URL as s3://BUCKET/NAME (default: studies/NAME).",
+            help="Results folder, new or of the same sweep (default: studies/NAME).",
         ),
     ] = None,
     data: Data = None,
@@ -41,31 +41,27 @@ def command(
 
     Write tables and figures. A second call resumes the sweep.
     """
-    from simulations.errors import masked
     from simulations.experiment import slug
-    from simulations.output.remote import is_url
+    from simulations.output.atomic import local_path
     from simulations.run import track as tracking
-    from simulations.run.published import working_folder
     from simulations.sweep.definition import load_study
     from simulations.sweep.run import run_study
     from simulations.sweep.tables import read
 
     trackers = [tracking.tracker(where) for where in track or ()]  # reports errors of a tracker before any run
     study = load_study(file, overrides(set_, data))
-    url = out.rstrip("/") if out is not None and is_url(out) else None
-    folder = working_folder(url, "studies") if url else Path(out or Path("studies") / slug(study.name))
+    folder = local_path(out or Path("studies") / slug(study.name))
     if ray_address is not None:
         from simulations.transport.engine import check_address
 
         check_address(ray_address)
     show_progress()
-    paths = run_study(study, folder, jobs=jobs, url=url, ray_address=ray_address)
+    paths = run_study(study, folder, jobs=jobs, ray_address=ray_address)
     for point in read(folder).points if trackers else ():
         for results in point.results:
             tracking.track(trackers, results)
-    place = masked(url or str(folder))
     if as_json:
         files = [str(path) for path in paths]
-        return print_json({"name": study.name, "runs": len(study.runs), "out": place, "files": files})
+        return print_json({"name": study.name, "runs": len(study.runs), "out": str(folder), "files": files})
     print((folder / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
-    print(f"\nTables, figures and runs: {place}")
+    print(f"\nTables, figures and runs: {folder}")

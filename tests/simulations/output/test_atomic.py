@@ -12,8 +12,7 @@ import pytest
 
 from simulations.errors import UserError
 from simulations.experiment import to_toml
-from simulations.output.atomic import check_writable, staged, whole
-from simulations.output.remote import Remote
+from simulations.output.atomic import check_writable, local_path, staged, whole
 from simulations.run.journal import started
 from tests.support.modes import nothing_narrowed, wider
 from tests.support.studies import PURKAYASTHA, experiment
@@ -168,23 +167,21 @@ def test_a_file_that_is_there_keeps_its_mode_and_its_owner(tmp_path: Path, mode:
 
 
 def test_what_is_private_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "file").write_bytes(b"a user's")
     with nothing_narrowed(monkeypatch):
-        with staged(tmp_path / "private", private=True) as part:
-            with whole(part / "file", private=True) as file:
-                file.write(b"a user's")
-            Remote((tmp_path / "there").as_uri()).download("file", part / "nodes" / "file")
-        put = Remote((tmp_path / "url").as_uri())
-        put.write("results.json", b"{}")
-        put.write("nodes/0/texts", b"a user's", private=True)
-        put.upload("answers/arm.tsv", tmp_path / "private" / "file", private=True)
+        with staged(tmp_path / "private", private=True) as part, whole(part / "file", private=True) as file:
+            file.write(b"a user's")
         with staged(tmp_path / "public"):
             pass
     assert wider(tmp_path / "private") == {}
-    assert wider(tmp_path / "url") == {".": "0o777", "results.json": "0o666"}
     assert wider(tmp_path / "public") == {".": "0o777"}, "the umask is 0 here, and decides"
     (tmp_path / "file").write_bytes(b"")
     with whole(tmp_path / "file", private=True):
         pass
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600, "wider before"
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/run", "file:///tmp/run", "memory://run", Path("gs://bucket")])
+def test_a_url_is_no_folder(place: Path | str) -> None:
+    with pytest.raises(UserError, match=r"^\S+: is a URL; name a folder, .* aws s3 sync FOLDER URL$"):
+        local_path(place)
+    assert local_path("runs/a:b") == Path("runs/a:b")

@@ -58,7 +58,7 @@ def replace_run(monkeypatch: pytest.MonkeyPatch, run: Run) -> list[Experiment]:
     """`simulations.run.run.run` becomes `run`; the experiments it was given are in the list."""
     seen: list[Experiment] = []
 
-    def wrapped(experiment: Experiment, out: Path, *, engine: Any, publish: Callable[[], None]) -> dict[str, Any]:
+    def wrapped(experiment: Experiment, out: Path, *, engine: Any) -> dict[str, Any]:
         seen.append(experiment)
         (out / "nodes").mkdir(exist_ok=True)
         logging.getLogger("simulations.run").info("at work")
