@@ -425,7 +425,7 @@ class TextChannel(Section):
         words: "checkpoint" for whole words of the encoder's own vocabulary, or a file of word vectors.
         masked-lm: Masked language model: "none"; "bundled", MiniLM with a prediction head that comes with Sottovoce; or
             a checkpoint. If a checkpoint has no prediction head, as "minilm", public texts train one before the first
-            arm, which may take an hour: `sottovoce check` forecasts it.
+            arm, which may take an hour.
         generator: Checkpoint of `dp-prompt`, causal or encoder-decoder: "none", a folder, or a hub name.
         prompt: Text around the private text, which it names {text}. Where it is not given: the request for a paraphrase
             of Utpala et al. 2023.

@@ -25,7 +25,7 @@ from simulations.sweep.definition import Study
 
 log = logging.getLogger(__name__)
 
-#: Approximate memory of a run (`simulations.run.forecast`), and seconds between two checks of the processes.
+#: Approximate memory of a run, bytes, and seconds between two checks of the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
 #: Seconds for a terminated run to save its progress, and seconds between two lines on the progress of runs.
 _END, _SAY = 60.0, 15.0

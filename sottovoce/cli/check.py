@@ -1,4 +1,4 @@
-"""Command `sottovoce check`: forecast of an experiment's cost and cuts, before it runs."""
+"""Command `sottovoce check`: ε, crowds and truncation of an experiment, before it runs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def command(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forecast a run's ε, time and memory, without running it."""
+    """Print a run's ε, crowds and warnings, without running it."""
     from simulations.experiment import load
-    from simulations.run.forecast import forecast
+    from simulations.run import check
 
     show_progress()
-    found = forecast(load(file, overrides(set_, data)))
+    found = check.check(load(file, overrides(set_, data)))
     if as_json:
         return print_json(found)
     print("\n".join(lines(found)))
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """Return the results of `forecast` as lines for people."""
+    """Return the results of `check` as lines for people."""
     from server.card import PAYERS, price_of
 
     said = [f"{found['name']}, way {found['way']}", ""]
@@ -56,7 +56,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
                 rungs = [rung for rung in arm[key] if rung["epsilon"] is not None]
                 said += [f" All that one {whose} releases: {price}", *table(rungs)]
         said += [f" {arm['liars']}"] if arm["liars"] else []
-    said += [*LEGEND, "", *_estimate(found["estimate"])]
+    said += LEGEND
     return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
 
 
@@ -72,25 +72,3 @@ def _classes(part: Mapping[str, Any]) -> str:
         return ", ".join(said.values())
     most, fewest = (said[pick(counts, key=counts.get)] for pick in (max, min))
     return f"{len(said)} classes, from {most} to {fewest}"
-
-
-def _estimate(estimate: Mapping[str, Any] | None) -> list[str]:
-    if estimate is None:
-        return ["Time and memory: not estimated, as the encoder is not on this machine."]
-    work = [f"{_time(estimate[name])} {name}" for name in ("encoding", "rewriting", "training") if estimate[name] >= 1]
-    of = f", of these {', '.join(work[:-1])}{' and ' * (len(work) > 1)}{work[-1]}" if work else ""
-    return [
-        f"About {_time(estimate['seconds'])}{of}; {estimate['memory'] / 2**30:.1f} GiB of memory, "
-        f"{estimate['disk'] / 2**20:,.0f} MiB in the cache:",
-        f"{estimate['how']}.",
-        *(
-            f"First, and once for all runs, public texts train {each['what']}: about {_time(each['seconds'])}."
-            for each in estimate["before"]
-        ),
-    ]
-
-
-def _time(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -12,10 +12,10 @@ from mechanisms.vocabulary import Vocabulary
 from simulations.artifacts.lengths import MANY_UNKNOWN, outside, unknown_share
 from simulations.corpora.builtin import builtin
 from simulations.experiment import Experiment, from_table
-from simulations.run.forecast import forecast
+from simulations.run.check import check
 from simulations.run.prepare import parts
 from simulations.run.report import data_notes
-from sottovoce.cli import check
+from sottovoce.cli import check as check_command
 from sottovoce.cli import main as cli
 from tests.support.studies import PURKAYASTHA, RANDOMIZED
 
@@ -69,7 +69,7 @@ def study(folder: Path, train: Rows, test: Rows, **data: object) -> Experiment:
 
 
 def said(experiment: Experiment) -> dict[str, Any]:
-    return forecast(experiment)
+    return check(experiment)
 
 
 def written(texts: list[str], n: int) -> Rows:
@@ -84,7 +84,7 @@ def test_an_english_encoder_says_that_it_does_not_know_german(tmp_path: Path) ->
     found = said(study(tmp_path, written(GERMAN, 40), written(GERMAN[::-1], 20)))
     (encoder,) = found["unknown"]
     assert encoder["share"] > 0.5 and any("made for this language?" in line for line in found["warnings"])
-    assert any(line.startswith("encoder.model minilm: does not have 6") for line in check.lines(found))
+    assert any(line.startswith("encoder.model minilm: does not have 6") for line in check_command.lines(found))
     plain = said(study(tmp_path, written(english(30, 1), 40), written(english(20, 2), 20)))
     assert plain["unknown"][0]["share"] < 0.1 and not any("language" in line for line in plain["warnings"])
 

@@ -39,7 +39,7 @@ def gone_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, capsy
         return "init refused"
     all_rows(kept[-1], table, seed)
     if seed % ACCOUNTED:
-        monkeypatch.setattr("simulations.run.forecast.of_experiment", lambda *_, **__: [])
+        monkeypatch.setattr("simulations.run.check.of_experiment", lambda *_, **__: [])
     code = cli.main(["check", str(out / "experiment.toml")])
     said = capsys.readouterr()
     assert code in (0, 2), (seed, code)

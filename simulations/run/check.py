@@ -1,0 +1,215 @@
+"""Check of a run before it starts: its parts, crowds, truncation of texts, and ε. Nothing is released."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.models.clean_text import clean_text
+from client.models.tokens import sides_of, word_ids
+from mechanisms.words.text import TextMechanism
+from server.checkpoint_files import resolve
+from server.protocols.protocol import Public
+from server.protocols.statistics import LEAST_GAIN, codes_asked, first_belief, gain_beyond_names, not_worth
+from simulations.artifacts.encoder import check_trained, encoder_folder
+from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
+from simulations.artifacts.public import CachedEncoder, names_of, public_labels
+from simulations.artifacts.text_channel import rewriter_to_price
+from simulations.artifacts.ways import channels_of
+from simulations.corpora.classes import listed
+from simulations.corpora.corpus import Corpus, Split
+from simulations.experiment import Experiment
+from simulations.experiment.ladder import of_experiment
+from simulations.run.data_warnings import data_warnings, unknown_words
+from simulations.run.prepare import check_asked, parts
+
+log = logging.getLogger(__name__)
+
+#: Shares of truncated texts, and of a class or of expected users, at which a warning is given.
+_MUCH_CUT, _RARE = 0.2, 0.1
+#: Number of public texts that are embedded to predict whether users are queried.
+GAIN_TEXTS = 2_000
+
+
+def check(experiment: Experiment) -> dict[str, Any]:
+    """Return what a run of an experiment will do, JSON-ready except for infinity.
+
+    The keys are "name" and "way", and
+    - "parts": rows of each part, and rows by class;
+    - "untested": classes that lost all test rows to the limit;
+    - "crowds": expected and least number of training and test users in a batch;
+    - "cut": share of the texts that each limit truncates;
+    - "unknown": share of the words that the encoder and the vocabulary lack;
+    - "arms": as in `simulations.experiment.ladder.of_experiment`;
+    - "names": sentences on class names: arms whose users will not be queried, and labels that contradict the names;
+    - "warnings": warnings.
+
+    Raises:
+        UserError: A run of the experiment would raise it.
+    """
+    check_trained(experiment.encoder, experiment.training, experiment.arms)
+    split, holders, about = parts(experiment)
+    rewriter = rewriter_to_price(
+        experiment.setups, experiment.text, split.public.texts, model=experiment.encoder.model, seed=experiment.seed
+    )
+    texts = {arm.name: rewriter.mechanism(arm) for arm in experiment.arms if rewriter and arm.text is not None}
+    classes = len(split.train.classes)
+    log.info("counting tokens")
+    lengths = _lengths(experiment.encoder.model, split)
+    shown = {name: getattr(split, name) for name in ("public", "train", "test")}
+    asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]
+    least = experiment.shuffle.least
+    found: dict[str, Any] = {
+        "name": experiment.name,
+        "way": experiment.training.way,
+        "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
+        "repeated": about["repeated"],
+        "dropped": about.get("dropped", 0),
+        "untested": about.get("untested", []),
+        "crowds": {
+            "train": {"users": min(setup.answering for setup in experiment.setups), "least": least},
+            "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},
+        },
+        "cut": _cuts(experiment.encoder.max_length, lengths, split, texts),
+        "unknown": unknown_words(experiment.encoder.model, split, texts),
+        "arms": of_experiment(
+            experiment,
+            texts=texts,
+            records=holders.most,
+            test_records=asked.most,
+            tests=asked.people,
+            public=len(split.public),
+            classes=classes,
+        ),
+        "names": [] if lengths is None else _of_names(experiment, split.public),
+    }
+    return found | {
+        "warnings": [
+            *data_warnings(experiment.data, split, about),
+            *_warnings(found, public_labels=experiment.data.public.labels),
+        ]
+    }
+
+
+def _classes(part: Corpus) -> dict[str, int]:
+    return dict(zip(part.classes, np.bincount(part.labels, minlength=len(part.classes)).tolist(), strict=True))
+
+
+def _of_names(experiment: Experiment, corpus: Corpus) -> list[str]:
+    """Return sentences on class names, none if no arm depends on them or the encoder is trained first.
+
+    At most GAIN_TEXTS public texts are embedded, which a run need not do again.
+    """
+    least = LEAST_GAIN.of(experiment.training.options)
+    setups = [each for each in experiment.setups if each.statistic is not None and not each.arm.public_only]
+    part = experiment.data.public
+    if not setups or least == 0 or experiment.encoder.fine_tune_on_public or (part.any_labels and not part.labelled):
+        return []
+    labels, every = public_labels(part, corpus, experiment.seed), slice(None, None, len(corpus) // GAIN_TEXTS + 1)
+    log.info("embedding public texts, to see whether users would add to class names")
+    encoder = CachedEncoder(
+        encoder_folder(experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed)
+    )
+    public = Public(
+        corpus.texts[every],
+        None if labels is None else labels[every],
+        corpus.classes,
+        encoder,
+        elsewhere=experiment.data.elsewhere,
+    )
+    embeddings = encoder.embed(public.texts)
+    public = replace(public, embeddings=embeddings, names=names_of(experiment, public))
+    believed = first_belief(public, embeddings)
+    codes = codes_asked(public, experiment.training.self_training)
+    lines = [believed.doubt] if believed is not None and believed.doubt else []
+    for setup in setups:
+        channels = channels_of(setup, public)
+        gain = gain_beyond_names(embeddings, believed, channels, codes, experiment.training.records)
+        if gain is not None and gain < least:
+            lines.append(f'arm "{setup.arm.name}": no user will be queried: {not_worth(gain, least, channels.users)}')
+    return lines
+
+
+def _lengths(model: str, split: Split) -> NDArray[np.int64] | None:
+    """Return the length in tokens of each text to embed or train on: public, training, test.
+
+    None if the tokenizer is not on this machine.
+    """
+    try:
+        if not Path(resolve(model)).is_dir():
+            return None
+        return token_lengths(model, [text for part in (split.public, split.train, split.test) for text in part.texts])
+    except OSError:
+        return None
+
+
+def _cuts(
+    most: int, lengths: NDArray[np.int64] | None, split: Split, texts: dict[str, TextMechanism]
+) -> list[dict[str, Any]]:
+    """Return the truncation by each limit: the encoder's in its tokens, a text mechanism's in its words."""
+    cuts = [] if lengths is None else [_cut("encoder.max-length", most, "tokens", lengths)]
+    alike: dict[tuple[int, int, bytes], list[str]] = {}  # arms of one limit, that leave the same words out
+    for name, text in texts.items():
+        alike.setdefault((text.sides, text.tokens, text.dropped.tobytes()), []).append(name)
+    if texts:
+        words = next(iter(texts.values())).vocabulary  # all have that of the experiment
+        every = [clean_text(text, None) for part in (split.train, split.test) for text in part.texts]
+        read = {
+            sides: [np.array(word_ids(side, words), np.int64) for text in every for side in sides_of(text, sides)]
+            for sides in {sides for sides, *_ in alike}
+        }
+        for (sides, most, _), names in alike.items():
+            rows = read[sides]
+            counted = np.array([(~texts[names[0]].dropped[row]).sum() for row in rows], np.int64)
+            where = f'arm "{names[0]}": text.tokens' if len(names) == 1 else f"text.tokens of {len(names)} arms"
+            cuts.append(_cut(where, most, "words", counted))
+    return cuts
+
+
+def _cut(where: str, most: int, unit: str, lengths: NDArray[np.int64]) -> dict[str, Any]:
+    return {
+        "where": where,
+        "most": most,
+        "unit": unit,
+        "share": float(np.mean(lengths > most)),
+        "median": float(np.median(lengths)),
+        "longest": int(lengths.max()),
+    }
+
+
+def _warnings(found: dict[str, Any], *, public_labels: bool) -> list[str]:
+    """Return warnings about what to change before the run, a line each."""
+    lines = list(found["names"])
+    for cut in found["cut"]:
+        if cut["share"] > _MUCH_CUT:
+            lines.append(f"{cut['where']}: {cut['share']:.0%} of the texts are longer than {cut['most']} {cut['unit']}")
+    for word in found["unknown"]:
+        if word["share"] > MANY_UNKNOWN:
+            lines.append(
+                f"{word['where']}: does not have {word['share']:.0%} of the words: is it made for this language?"
+            )
+    for who, crowd in found["crowds"].items():
+        if crowd["users"] < crowd["least"]:
+            lines.append(
+                f"shuffle.minimum-users: {crowd['users']:,} {who} users are expected in a batch, and one of fewer than "
+                f"{crowd['least']:,} is discarded"
+            )
+    for name, part in found["parts"].items():
+        lost = found["untested"] if name == "test" else ()
+        least = _RARE * part["rows"] / len(part["classes"]) * (name != "public" or public_labels)
+        if rare := [f'"{label}" {n:,}' for label, n in part["classes"].items() if n < least and label not in lost]:
+            some = "class has" if len(rare) == 1 else "classes have"
+            lines.append(f"{name}: {len(rare):,} {some} few of {part['rows']:,} rows: {listed(rare)}")
+    bare: dict[str, list[str]] = {}
+    for arm in found["arms"]:
+        for rung in (*(arm["ladder"] or ()), *(arm["test_ladder"] or ())):
+            if rung["unprotected"] == [rung["rung"]] and not arm["reference"]:
+                bare.setdefault(rung["rung"], []).append(f'"{arm["arm"]}"')
+    for rung, names in bare.items():
+        lines.append(f"{rung}: nothing protects it, in arm {listed(list(dict.fromkeys(names)))}")
+    return lines
