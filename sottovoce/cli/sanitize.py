@@ -30,7 +30,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Output in the same format (default: stdout); hf:DIR: a new data set with its card.",
+        help="Output in the same format (default: stdout).",
     ),
 ]
 
@@ -110,28 +110,20 @@ def command(
 
     One row is written for each row read: all rows or none.
     """
-    from simulations.corpora.dataset_card import hub_folder
-
-    columns, folder = tuple(column or ()), hub_folder(out)
-    _check_files(in_, out, folder, columns, public)
+    columns = tuple(column or ())
+    _check_files(in_, out, columns, public)
     spec = _spec(mechanism, sides=max(1, len(columns)))
     models = _Models(masked_lm, generator, prompt)
-    spec, rewriter = _rewriter(spec, words, public, columns, models, spans)
-    if folder is not None:
-        counts = _to_folder(folder, spec, rewriter, in_, columns, seed, explain)
-    else:
-        counts = _to_file(out, rewriter, in_, columns, seed, explain)
-    _report(rewriter, counts)
+    rewriter = _rewriter(spec, words, public, columns, models, spans)
+    _report(rewriter, _to_file(out, rewriter, in_, columns, seed, explain))
 
 
-def _check_files(
-    in_: Path | None, out: Path | None, folder: Path | None, columns: tuple[str, ...], public: Path | None
-) -> None:
-    """Raise UserError if formats, files and columns do not go together; `folder` is made in place of a file."""
+def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
+    """Raise UserError if formats, files and columns do not go together."""
     from simulations.corpora.headers import by_position
     from simulations.corpora.rewriting import CELLS, FORMATS, format_of
 
-    if out is not None and folder is None and format_of(out) != format_of(in_):
+    if out is not None and format_of(out) != format_of(in_):
         given, kind = format_of(out) or "lines", format_of(in_) or "lines"
         raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
     if out is None and format_of(in_) == ".parquet":
@@ -142,8 +134,8 @@ def _check_files(
         raise UserError(f"--column: give one, or the two of a pair, by different names; got {', '.join(columns)}")
     if columns and not format_of(in_) and (len(columns) == 2 or not format_of(public)):
         raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
-    if format_of(in_) in CELLS and by_position(columns) and folder is not None:
-        raise UserError(f"{in_}: has no header, and a data set names its columns; add one, and give --column its name")
+    if format_of(in_) in CELLS:
+        by_position(columns)  # refuses a mixture of names and positions
 
 
 def _spec(text: str, *, sides: int) -> dict[str, Any]:
@@ -180,15 +172,14 @@ def _rewriter(
     columns: tuple[str, ...],
     models: _Models,
     spans: Path | None,
-) -> tuple[dict[str, Any], Rewriter]:
-    """Return the whole description, with the language model's parameters, and its rewriter."""
+) -> Rewriter:
+    """Return the rewriter, with its language model."""
     from client.models import language_models
     from client.models import vocabulary as vocabularies
     from client.rewrite import Rewriter
     from mechanisms.catalogue import admit
     from mechanisms.channels import TEXT
     from mechanisms.facts import AboutWords, facts_of
-    from mechanisms.mechanism import parameters
     from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
 
     name = spec["mechanism"]
@@ -220,8 +211,7 @@ def _rewriter(
         _say(f"{name}: {len(own):,} tokens of {models.generator}")
     else:
         _say(f"{name}: {len(own):,} words of {own.vectors.shape[1]} dimensions from {words or MINILM}")
-    said = parameters(rewriter.text)
-    return spec | {key: said[key] for key in ("low", "high") if reads and key in said}, rewriter
+    return rewriter
 
 
 def _check_models(name: str, generates: bool, models: _Models) -> None:
@@ -283,42 +273,13 @@ def _to_file(
     from simulations.corpora.rewriting import block_writer
 
     with block_writer(out, sys.stdout.buffer) as put:
-        counts, _ = _stream(rewriter, in_, columns, seed, explain, put)
-    return counts
-
-
-def _to_folder(
-    folder: Path,
-    spec: dict[str, Any],
-    rewriter: Rewriter,
-    in_: Path | None,
-    columns: tuple[str, ...],
-    seed: int | None,
-    explain: bool,
-) -> tuple[int, int]:
-    """Run `_stream` into a new folder: the rows and the card of a data set."""
-    from client.rewrite import describe_cost
-    from simulations.corpora.dataset_card import data_file, dataset_card
-    from simulations.corpora.rewriting import block_writer
-    from simulations.output.atomic import staged
-
-    with staged(folder) as part:
-        file = data_file(in_)
-        (part / file).parent.mkdir()
-        with block_writer(part / file, sys.stdout.buffer) as put:
-            counts, others = _stream(rewriter, in_, columns, seed, explain, put)
-        card = dataset_card(
-            spec, describe_cost(rewriter.text), file=file, columns=columns, others=others, seeded=seed is not None
-        )
-        (part / "README.md").write_text(card, encoding="utf-8")
-    _say(f"{folder}: a data set with its card; to push it: hf upload NAME {folder} --repo-type dataset")
-    return counts
+        return _stream(rewriter, in_, columns, seed, explain, put)
 
 
 def _stream(
     rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool, put: Any
-) -> tuple[tuple[int, int], tuple[str, ...]]:
-    """Rewrite all rows, and return the numbers of rows and input tokens, and the columns that passed through."""
+) -> tuple[int, int]:
+    """Rewrite all rows, and return the numbers of rows and input tokens."""
     import numpy as np
 
     from mechanisms.streams import SimulationStreams
@@ -357,7 +318,7 @@ def _stream(
             said = time.monotonic()
             _say(f"{said - start:7.1f} s  {rows:,} rows")
     _say_unknown(rewriter, sample, min(rows, SAMPLE))
-    return (rows, tokens), others
+    return rows, tokens
 
 
 def _say_unknown(rewriter: Rewriter, sample: list[str], rows: int) -> None:

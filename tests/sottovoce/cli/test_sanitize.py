@@ -181,7 +181,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
         tracemalloc.start()
         try:
             with block_writer(Path("out.txt"), io.BytesIO()) as put:
-                counts, _ = sanitize._stream(rewriter, Path("in.txt"), (), None, False, put)
+                counts = sanitize._stream(rewriter, Path("in.txt"), (), None, False, put)
             assert counts == (rows, 8 * rows)
             return tracemalloc.get_traced_memory()[1]
         finally:
