@@ -1,6 +1,6 @@
-"""Similarity of rewritten texts to the originals: BLEU, cosine of a sentence encoder, and pseudo-perplexity.
+"""Similarity of rewritten texts to the originals: BLEU, and cosine of a sentence encoder.
 
-Meisenbacher et al. 2024 (section 5) report the first two beside accuracy. They measure how much of a text is left. None
+Meisenbacher et al. 2024 (section 5) report both beside accuracy. They measure how much of a text is left. None
 is a measure of privacy: a similar text may have been drawn, and a dissimilar one may still reveal the original.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from simulations.analysis.pseudo_perplexity import PseudoPerplexity, pseudo_perplexity
 from simulations.artifacts.cache import embed, folder_once
 from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
@@ -40,8 +39,6 @@ class Similarity:
         bleu_signature: Signature of the BLEU implementation (Post 2018, section 3).
         cosine: Mean cosine, -1 to 1; 1 for two empty texts.
         cosine_error: Standard error of the mean; None for one pair.
-        pseudo_perplexity: Pseudo-perplexity of the rewritten texts; None without a masked language model.
-        of_original: Pseudo-perplexity of the original texts; None without a masked language model.
     """
 
     texts: int
@@ -50,26 +47,17 @@ class Similarity:
     bleu_signature: str
     cosine: float
     cosine_error: float | None
-    pseudo_perplexity: PseudoPerplexity | None = None
-    of_original: PseudoPerplexity | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, with None for values that one text does not have."""
-        said = asdict(self)
-        for likely in (said["pseudo_perplexity"], said["of_original"]):
-            if likely is not None and math.isnan(likely["error"]):
-                likely["error"] = None
-        return said
+        return asdict(self)
 
 
-def similarity(original: Sequence[str], rewritten: Sequence[str], *, masked_lm: Path | None = None) -> Similarity:
+def similarity(original: Sequence[str], rewritten: Sequence[str]) -> Similarity:
     """Return the similarity of texts and their originals, row by row.
-
-    The pseudo-perplexity is by the checkpoint `masked_lm`, if it is given.
 
     Raises:
         ValueError: The numbers of texts differ.
-        UserError: The checkpoint cannot be used (`pseudo_perplexity`).
     """
     if len(original) != len(rewritten) or not len(original):
         raise ValueError(f"similarity: needs pairs of texts, got {len(original)} and {len(rewritten)}")
@@ -80,7 +68,6 @@ def similarity(original: Sequence[str], rewritten: Sequence[str], *, masked_lm: 
     of_four = score.totals[-1] or bleu.corpus_score(list(original), [list(original)]).totals[-1]
     cosines = _cosines(original, rewritten)
     same = float(np.mean([a == b for a, b in zip(original, rewritten, strict=True)]))
-    likely = [None if masked_lm is None else pseudo_perplexity(texts, masked_lm) for texts in (rewritten, original)]
     return Similarity(
         len(original),
         same,
@@ -88,11 +75,10 @@ def similarity(original: Sequence[str], rewritten: Sequence[str], *, masked_lm: 
         str(bleu.get_signature()),
         float(cosines.mean()),
         float(cosines.std() / math.sqrt(len(cosines))) if len(cosines) > 1 else None,
-        *likely,
     )
 
 
-def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, masked_lm: Path | None = None) -> Similarity:
+def of_files(original: Path, rewritten: Path, columns: Sequence[str]) -> Similarity:
     """Return the similarity of two files with the same rows, as `sanitize` reads and writes them.
 
     The columns of a row are joined to one text.
@@ -105,7 +91,7 @@ def of_files(original: Path, rewritten: Path, columns: Sequence[str], *, masked_
         raise UserError(f"{rewritten}: has {len(second):,} rows, and {original} has {len(first):,}; give the same rows")
     if not first:
         raise UserError(f"{original}: has no rows")
-    return similarity(first, second, masked_lm=masked_lm)
+    return similarity(first, second)
 
 
 def _texts(path: Path, columns: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
-from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -22,18 +21,14 @@ def command(
     column: Annotated[
         list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.", show_default=False)
     ] = None,
-    masked_lm: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A masked language model with its head: says pseudo-perplexity too."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare texts with originals: BLEU, cosine, likelihood."""
+    """Compare texts with their originals: BLEU and cosine."""
     with redirect_stdout(sys.stderr):
         from simulations.analysis.similarity import of_files
 
         show_progress()
-        found = of_files(original, rewritten, column or (), masked_lm=masked_lm)
+        found = of_files(original, rewritten, column or ())
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
         return
@@ -42,7 +37,3 @@ def command(
     error = "" if found.cosine_error is None else f" ± {found.cosine_error:.4f}"
     print(f"BLEU    {bleu}")
     print(f"cosine  {found.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
-    for what, likely in (("rewritten", found.pseudo_perplexity), ("original", found.of_original)):
-        if likely is not None:
-            error = "" if isnan(likely.error) else f" ± {likely.error:.2f}"
-            print(f"pseudo-perplexity, {what}  {likely.value:.2f}{error}   ({likely.pieces:,} pieces)")

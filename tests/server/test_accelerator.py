@@ -26,7 +26,6 @@ from server.training.on_text import train_on_text
 from server.training.paper import train_paper
 from server.training.paraphrase import finetune_paraphraser
 from server.training.pretrain import masked_accuracy, pretrain
-from simulations.analysis.pseudo_perplexity import pseudo_perplexity
 from sottovoce.adversary.estimators.masked_tokens import MaskAttack
 from sottovoce.cli import main as cli
 from tests.server.test_masked_lm import tiny_masked_lm
@@ -145,11 +144,6 @@ def masked_words(made: Path, out: Path) -> Array:
     return MaskAttack(made / "masked", VOCABULARY).log_probs(SENT, 2)[1]
 
 
-def perplexity(made: Path, out: Path) -> Array:
-    found = pseudo_perplexity(TEXTS, made / "masked")
-    return np.log([found.value])
-
-
 def paraphrased(made: Path, out: Path) -> Array:
     folder = finetune_paraphraser(made / "causal", PAIRS, out, epochs=1, batch_size=4, seed=1)
     model, tokenizer = generation.read_generator(folder)
@@ -159,7 +153,7 @@ def paraphrased(made: Path, out: Path) -> Array:
     return found / found[:, :1]
 
 
-PIECES = (on_text, in_clear, paper, fine_tuned, pretrained, clipped, masked_words, perplexity, paraphrased)
+PIECES = (on_text, in_clear, paper, fine_tuned, pretrained, clipped, masked_words, paraphrased)
 Piece = Callable[[Path, Path], Array]
 each_piece = pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.__name__)
 
@@ -293,7 +287,6 @@ def test_a_model_goes_once_however_many_batches_there_are(made: Path, monkeypatc
     many = TEXTS * 6
     works: dict[str, tuple[int, Callable[[], object]]] = {
         "embed": (2, lambda: pipeline.embed(TEXTS, batch_size=3)),
-        "perplexity": (2, lambda: pseudo_perplexity(many, made / "masked")),
         "bounds": (2, lambda: masked_lm.bounds_of(model, tokenizer, many, seed=1, max_length=40)),
         "accuracy": (2, lambda: masked_accuracy(made / "masked", many, paired=True, seed=1, max_length=40)),
         "attack": (1, lambda: attack.append(MaskAttack(made / "masked", VOCABULARY))),

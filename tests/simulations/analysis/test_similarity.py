@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from server.masked_lm import load
 from simulations.analysis import similarity as module
-from simulations.analysis.pseudo_perplexity import pseudo_perplexity
 from simulations.analysis.similarity import similarity
 from simulations.corpora.builtin import builtin
-from simulations.errors import UserError
 from sottovoce.cli import main as cli
-from tests.server.test_masked_lm import tiny_masked_lm
 
 TEXTS = [" ".join(text.split()[:12]) for text in builtin(public=1, train=40, test=1, seed=3).train.texts]
 
@@ -38,51 +32,6 @@ def test_bleu_is_that_of_its_definition(lengths_alone: None) -> None:
     assert "tok:13a" in found.bleu_signature and found.same == 0
 
 
-def test_pseudo_perplexity_masks_each_piece_in_turn(tmp_path: Path) -> None:
-    """Beside one forward pass for each piece, written out; and of a model that finds all pieces alike likely exactly as
-    many as it has."""
-    checkpoint = tiny_masked_lm(tmp_path / "model")
-    texts = ["the film was good", "plots", "", "a bad book and a plot ."]
-    model, tokenizer = load(checkpoint)
-    logs, counts = [], []
-    with torch.no_grad():
-        for text in texts:
-            ids = tokenizer(text)["input_ids"]
-            for at in range(1, len(ids) - 1):  # without [CLS] and [SEP]
-                masked = torch.tensor([[*ids[:at], tokenizer.mask_token_id, *ids[at + 1 :]]])
-                logs.append(float(torch.log_softmax(model(masked).logits[0, at].double(), dim=0)[ids[at]]))
-            counts.append(len(ids) - 2)
-    found = pseudo_perplexity(texts, checkpoint)
-    assert found.value == pytest.approx(math.exp(-np.mean(logs)), rel=1e-5)
-    assert found.pieces == sum(counts) == len(logs) and found.error > 0
-
-    for parameter in model.parameters():
-        parameter.data.zero_()
-    model.save_pretrained(tmp_path / "alike")
-    tokenizer.save_pretrained(tmp_path / "alike")
-    alike = pseudo_perplexity(texts, tmp_path / "alike")
-    assert alike.value == pytest.approx(model.config.vocab_size, rel=1e-6) and alike.error < 1e-5
-    for given, why in ((["", " "], "no text has a word"), (None, "there is no folder")):
-        with pytest.raises(UserError, match=rf"^[^\n]*{why}[^\n]*$"):
-            pseudo_perplexity(given or texts, checkpoint if given else tmp_path / "absent")
-
-
-def test_the_command_says_pseudo_perplexity_where_a_model_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    tiny_masked_lm(tmp_path / "model")
-    Path("a").write_text("the film was good\n")
-    Path("b").write_text("the book was good\n")
-    assert cli.main(["text", "similarity", "a", "b", "--masked-lm", "model"]) == 0
-    said = capsys.readouterr().out
-    assert "pseudo-perplexity, rewritten  " in said and "pseudo-perplexity, original  " in said
-    assert cli.main(["text", "similarity", "a", "b", "--masked-lm", "model", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["pseudo_perplexity"]["pieces"] == found["of_original"]["pieces"] == 4
-    assert cli.main(["text", "similarity", "a", "b", "--masked-lm", "none"]) == 2
-
-
 def test_one_text_has_no_error_and_few_words_no_bleu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
 ) -> None:
@@ -93,8 +42,7 @@ def test_one_text_has_no_error_and_few_words_no_bleu(
         assert cli.main(["text", "similarity", other, "a"]) == 0
         said = capsys.readouterr().out
         assert f"BLEU    {bleu}" in said and "cosine  1.0000   (" in said and "±" not in said
-    tiny_masked_lm(tmp_path / "model")
-    assert cli.main(["text", "similarity", "a", "a", "--json", "--masked-lm", "model"]) == 0
+    assert cli.main(["text", "similarity", "a", "a", "--json"]) == 0
     said = capsys.readouterr().out
     assert "NaN" not in said and json.loads(said)["bleu"] is None and json.loads(said)["cosine_error"] is None
 
