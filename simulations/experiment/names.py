@@ -51,14 +51,14 @@ def _letters(run: str) -> list[str]:
     return [c for c in run if unicodedata.category(c)[0] in "LN" or unicodedata.category(c) in ("So", "Co")]
 
 
-#: Keys of the version before, and those that replaced them.
-RENAMED = {"way": "protocol", "statistic": "vector"}
+#: Keys of fields that have another name in the code.
+_KEYS = {"way": "protocol", "statistic": "vector"}
 
 
 def key(field: str) -> str:
     """Return a field's name as the file writes it."""
     name = field.replace("_", "-")
-    return RENAMED.get(name, name)
+    return _KEYS.get(name, name)
 
 
 def either(names: Iterable[str]) -> str:

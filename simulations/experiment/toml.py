@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import logging
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -19,7 +17,7 @@ from mechanisms.channels import CHANNELS
 from simulations.errors import UserError, can_be_read, other_encoding
 from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
-from simulations.experiment.names import RENAMED, key, nearest
+from simulations.experiment.names import key, nearest
 from simulations.experiment.schema import about, keys
 from simulations.experiment.sections import SECTIONS, Data, Public, Section
 
@@ -56,10 +54,9 @@ def load(
     if arms is not None:
         table["arm"] = copy.deepcopy(list(arms))
     try:
-        table = renamed(table, path)
         for override in overrides:
             _override(table, override)
-        return _experiment(table)
+        return from_table(table)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -101,60 +98,12 @@ def parsed(file: Path, path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: is not valid TOML: {error}") from error
 
 
-def renamed(table: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """Return a document with the keys of this version, and warn once of those of the version before.
-
-    Args:
-        table: The document.
-        path: The name that the user gave, for the warning.
-
-    Raises:
-        UserError: A key is given by both names.
-    """
-    found: dict[str, str] = {}
-    made = dict(table)
-    for place, value in table.items():
-        if isinstance(value, dict):
-            made[place] = _renamed(value, place, found)
-        elif place == "arm" and isinstance(value, list):
-            made[place] = [_renamed(arm, place, found) if isinstance(arm, dict) else arm for arm in value]
-    if found:
-        words = ", ".join(f"{old} is {new} now" for old, new in found.items())
-        _warn(f"{path}: {words}; the next version reads the new names alone")
-    return made
-
-
-@cache
-def _warn(line: str) -> None:
-    """Log a warning, once however often a file is read."""
-    logging.getLogger(__name__).warning(line)
-
-
-def _renamed(values: dict[str, Any], place: str, found: dict[str, str]) -> dict[str, Any]:
-    for old, new in RENAMED.items():
-        if old in values and new in values:
-            raise UserError(f"{place}.{old}: is the old name of {new}, which is given too; remove it")
-    found |= {f"{place}.{name}": RENAMED[name] for name in values if name in RENAMED}
-    return {RENAMED.get(name, name): value for name, value in values.items()}
-
-
-def new_path(path: str) -> str:
-    """Return a dotted key, as training.way or arm.0.statistic.epsilon, with the names of this version."""
-    steps = path.split(".")
-    at = 2 if steps[0] == "arm" else 1
-    return ".".join([*steps[:at], *(RENAMED.get(step, step) for step in steps[at : at + 1]), *steps[at + 1 :]])
-
-
 def from_table(table: dict[str, Any]) -> Experiment:
     """Return the experiment that a parsed TOML document describes.
 
     Raises:
         UserError: It is not a valid experiment.
     """
-    return _experiment(renamed(table, table.get("name", "experiment")))
-
-
-def _experiment(table: dict[str, Any]) -> Experiment:
     _refuse_unknown(table, {"name", "seed", "arm", *SECTIONS}, "")
     if "name" not in table:
         raise UserError("name: is missing")
@@ -216,7 +165,7 @@ def _refuse_unknown(table: dict[str, Any], keys: Iterable[str], prefix: str) -> 
 
 def _override(table: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
-    keys = new_path(path.strip()).split(".")
+    keys = path.strip().split(".")
     if not equals or not all(keys):
         raise UserError(f"--set {override}: must look like section.key=value")
     try:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from simulations.errors import UserError
 from simulations.experiment.result import SPLITS, arms_of
-from simulations.experiment.toml import renamed
 from simulations.output.markdown import table as markdown_table
 from simulations.run import trust
 from simulations.run.comparison import added, gap, matrices
@@ -149,8 +148,7 @@ def _key_in_words(key: str, value: Any) -> str:
 def _experiment(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the experiment without what runs may differ in, and the number of public labels and the encoder."""
     try:
-        place = folder / "experiment.toml"
-        table = renamed(tomllib.loads(place.read_text(encoding="utf-8")), place)
+        table = tomllib.loads((folder / "experiment.toml").read_text(encoding="utf-8"))
         labelled = table.get("data", {}).get("public", {}).pop("labelled", None)
         encoder = dict(table.pop("encoder", {}))
     except (OSError, ValueError, AttributeError):

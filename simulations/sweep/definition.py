@@ -16,7 +16,7 @@ from simulations.errors import UserError
 from simulations.experiment import Experiment, load, slug
 from simulations.experiment.names import either, nearest
 from simulations.experiment.sections import SECTIONS
-from simulations.experiment.toml import SWEEP, document, new_path, parsed, renamed
+from simulations.experiment.toml import SWEEP, document, parsed
 
 BUNDLED = Path(__file__).parents[1] / "studies"
 _KEYS = ("name", "experiment", "seeds", "arms", "arm", "set", "grid")
@@ -152,9 +152,9 @@ def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the arms as tables: the sweep's own, or those of the experiment; only the named ones, if any are named."""
-    wanted, own = table.get("arms"), renamed({"arm": table.get("arm")}, str(table["name"]))["arm"]
+    wanted, own = table.get("arms"), table.get("arm")
     if own is None:
-        own = renamed(document(base), base).get("arm", [])
+        own = document(base).get("arm", [])
     if not isinstance(own, list) or not all(isinstance(arm, dict) and isinstance(arm.get("name"), str) for arm in own):
         raise UserError("arm: write each as [[arm]], with a name")
     if wanted is None:
@@ -195,12 +195,12 @@ def _steps(axis: str, values: Any, arms: Sequence[Mapping[str, Any]]) -> list[St
 def _numbered(key: str, arms: Sequence[Mapping[str, Any]]) -> str:
     """Return an arm's key with the arm's number in place of its name."""
     if not key.startswith("arm."):
-        return new_path(key)
+        return key
     rest = key.removeprefix("arm.")
     for i, arm in sorted(enumerate(arms), key=lambda pair: -len(pair[1]["name"])):
         for said in (str(i), arm["name"]):
             if rest.startswith(f"{said}."):
-                return new_path(f"arm.{i}.{rest[len(said) + 1 :]}")
+                return f"arm.{i}.{rest[len(said) + 1 :]}"
     raise UserError(f"grid.{key}: there is no such arm; there are {either(arm['name'] for arm in arms)}")
 
 

@@ -27,7 +27,7 @@ from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 from sottovoce.cli import attack as attack_command
 from sottovoce.cli import audit as audit_command
-from sottovoce.cli import budget, dev, encoders, old_names, text
+from sottovoce.cli import budget, dev, encoders, text
 from sottovoce.cli import check as check_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
@@ -136,7 +136,6 @@ def simulate(
 
 
 app.command("sweep", rich_help_panel=EXPERIMENTS)(sweep_command.command)
-app.command("study", hidden=True)(sweep_command.command)
 
 
 @app.command(rich_help_panel=EXPERIMENTS)
@@ -283,11 +282,7 @@ def _run(arguments: list[str] | None) -> int:
         command = _command()
         given = sys.argv[1:] if arguments is None else arguments
         refuse_repeats(given, command)
-        arguments, warnings = old_names.translate(given)
-        for line in warnings:
-            print(f"sottovoce: {line}", file=sys.stderr)
-        refuse_repeats(arguments, command)
-        code = command(args=arguments, prog_name="sottovoce", standalone_mode=False)
+        code = command(args=given, prog_name="sottovoce", standalone_mode=False)
         sys.stdout.flush()  # where it fails, that is said like any other mistake
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)

@@ -370,7 +370,7 @@ def test_what_cannot_be_had_is_refused_in_one_line(
     monkeypatch.setenv(VARIABLE, value)
     Path("pairs.tsv").write_text("from\tto\n" + "".join(f"{a}\t{b}\n" for a, b in PAIRS))
     named = ["--model", str(made / "causal"), "--pairs", "pairs.tsv", "--column", "from", "--column", "to"]
-    for command in (["demo", "--out", "out"], ["paraphraser", *named, "--out", "out"]):
+    for command in (["demo", "--out", "out"], ["text", "paraphraser", *named, "--out", "out"]):
         assert cli.main(command) == 2
         assert capsys.readouterr().err.splitlines()[-1] == f"sottovoce: {line}"
         assert [path.name for path in tmp_path.iterdir()] == ["pairs.tsv"]

@@ -18,8 +18,7 @@ from mechanisms import Identity, Purkayastha
 from mechanisms.checks import is_slug
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, Policy, bundled, from_table, load, slug, to_toml
-from simulations.experiment.names import LONGEST, RENAMED
-from simulations.experiment.toml import commented
+from simulations.experiment.names import LONGEST
 from tests.support.clients import make_node, request
 from tests.support.studies import PURKAYASTHA
 
@@ -214,7 +213,7 @@ def test_paper_runs_only_if_acknowledged(tmp_path: Path) -> None:
     assert "label-stages" in complaint(tmp_path, MINIMAL, *way, "training.label-stages=2")
     prior = 'arm.0.label={mechanism="randomized-response-prior", epsilon=2.0}'
     assert "takes its prior from a model that users were sent" in complaint(tmp_path, MINIMAL, *way, prior)
-    public_only = MINIMAL + '[[arm]]\nname = "b"\nway = "public-only"\n'
+    public_only = MINIMAL + '[[arm]]\nname = "b"\nprotocol = "public-only"\n'
     assert load(written(tmp_path, public_only)).arms[1].embedding is None
     line = complaint(tmp_path, public_only, *way)
     assert line.startswith('arm "b": protocol: "public-only" does not go with training.protocol = "paper"')
@@ -488,42 +487,14 @@ def test_what_the_published_procedure_would_pass_over_is_refused(override: str, 
     assert words in complaint(tmp_path, MINIMAL, *paper, override)
 
 
-# --- keys of the version before
-
-OLD = """
-name = "old"
-[training]
-way = "statistics"
-[policy]
-statistic = 8.0
-[[arm]]
-name = "one"
-statistic = { mechanism = "privunit", epsilon = 4.0 }
-[[arm]]
-name = "alone"
-way = "public-only"
-"""
+# --- keys
 
 
-def test_keys_of_the_version_before_are_read_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    new = OLD.replace("way", "protocol").replace("statistic =", "vector =")
-    known = load(written(tmp_path, new))
-    assert not caplog.records and known.arms[1].public_only
-    path = written(tmp_path, OLD)
-    overrides = ("arm.0.statistic.epsilon=5", "policy.statistic=9", "training.way=statistics")
-    assert load(path) == load(path) == known and load(path, overrides) == load(
-        path, ["arm.0.vector.epsilon=5", "policy.vector=9"]
-    )
-    (warning,) = caplog.records
-    assert warning.getMessage() == (
-        f"{path}: training.way is protocol now, policy.statistic is vector now, "
-        "arm.statistic is vector now, arm.way is protocol now; the next version reads the new names alone"
-    )
-    for text in (to_toml(known), commented(known, {})):
-        assert not any(f"{name} =" in text for name in RENAMED) and load(written(tmp_path, text)) == known
-    assert len(caplog.records) == 1
-    with pytest.raises(UserError, match=r"training\.way: is the old name of protocol, which is given too; remove it$"):
-        load(written(tmp_path, OLD.replace("[policy]", 'protocol = "statistics"\n[policy]')))
+@pytest.mark.parametrize("key", ["training.way=statistics", "arm.0.statistic.epsilon=5", "policy.statistic=9"])
+def test_a_field_s_name_in_the_code_is_no_key(key: str, tmp_path: Path) -> None:
+    name = key.partition("=")[0].removesuffix(".epsilon")
+    with pytest.raises(UserError, match=rf"{name}: unknown key; [^\n]+$"):
+        load(written(tmp_path, MINIMAL), [key])
 
 
 @pytest.mark.parametrize(

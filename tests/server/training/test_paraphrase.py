@@ -100,8 +100,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert cli.main([*common, "--column", "to", "--out", "made", "--epochs", "1"]) == 0
     assert capsys.readouterr().out == "made: a checkpoint that paraphrases, for --generator and text.paraphraser\n"
     Path("in.txt").write_text("the film was good\n")
-    given = ["--in", "in.txt", "--public", "in.txt", "--epsilon", "5", "--generator", "made", "--tokens", "4"]
-    assert cli.main(["text", "sanitize", "--mechanism", "dp-paraphrase", *given]) == 0
+    given = ["--in", "in.txt", "--public", "in.txt", "--generator", "made"]
+    assert cli.main(["text", "sanitize", "--mechanism", "dp-paraphrase:epsilon=5,tokens=4", *given]) == 0
     assert "ε = 24 at worst" in capsys.readouterr().err
     for column, pairs, model, expected in (
         ("from", "pairs.tsv", "model", "--column: give two"),

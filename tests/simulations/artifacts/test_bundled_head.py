@@ -88,7 +88,7 @@ def test_dp_mlm_needs_no_training_on_a_new_machine(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(pretrain, "pretrain", lambda *_, **__: pytest.fail("a head is trained"))
     (tmp_path / "in.txt").write_text("a fine film with a dull plot\n")
-    given = ["text", "sanitize", "--mechanism", "dp-mlm:epsilon=400", "--length", "kept", "--seed", "1"]
+    given = ["text", "sanitize", "--mechanism", "dp-mlm:epsilon=400,length=kept", "--seed", "1"]
     for out in ("one.txt", "two.txt"):
         assert main([*given, "--in", str(tmp_path / "in.txt"), "--out", str(tmp_path / out)]) == 0
     (line,) = (tmp_path / "one.txt").read_text().splitlines()

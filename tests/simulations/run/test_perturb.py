@@ -115,7 +115,7 @@ def test_what_leaves_in_clear_has_to_be_said(shared: Path) -> None:
         with pytest.raises(UserError, match=rf'^arm "some": perturb: "{perturb}" has the texts of {whose} [^\n]*$'):
             study_of(shared, perturb=perturb, text=SANTEXT, reference=False)
     with pytest.raises(UserError, match=r'^arm "some": perturb: goes with users who teach by texts[^\n]*$'):
-        study_of(shared, perturb="test", way="public-only")
+        study_of(shared, perturb="test", protocol="public-only")
     with pytest.raises(UserError, match=r'^arm "some": perturb: must be "both", "train", "test"[^\n]*$'):
         study_of(shared, perturb="none")
     assert study_of(shared).arms[0].perturb == "both"

@@ -63,7 +63,7 @@ def test_mistakes_are_said_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for command in (["simulate", "demo"], ["study", "composition"], ["simulate", "--resume", "x"]):
+    for command in (["simulate", "demo"], ["sweep", "composition"], ["simulate", "--resume", "x"]):
         assert cli.main([*command, "--track", "mlfow:x"]) == 2
         said = capsys.readouterr().err
         assert said == (

@@ -427,7 +427,7 @@ def test_two_runs_side_by_side_on_ray_killed_and_resumed(tmp_path: Path) -> None
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
     }
-    program = [sys.executable, "-m", "sottovoce.cli.main", "study", "s.toml", "--jobs", "2", "--out"]
+    program = [sys.executable, "-m", "sottovoce.cli.main", "sweep", "s.toml", "--jobs", "2", "--out"]
     whole = subprocess.run([*program, "whole"], env=environment, capture_output=True, text=True, timeout=300)
     assert whole.returncode == 0, whole.stderr
     first = subprocess.Popen([*program, "again"], env=environment, stderr=subprocess.PIPE, text=True)
@@ -455,7 +455,7 @@ def test_thirty_runs_killed_and_resumed_end_with_the_same_tables() -> None:
         text = text.replace(old, new)
     Path("s.toml").write_text(text, encoding="utf-8")
     assert len(load_study("s.toml").runs) == 30
-    program = [sys.executable, "-m", "tests.support.study_runs", "study", "s.toml"]
+    program = [sys.executable, "-m", "tests.support.study_runs", "sweep", "s.toml"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
     for so_far in (4, 11, 20):
         killed = subprocess.Popen([*program, "again"], env=environment, stdout=subprocess.PIPE, text=True)

@@ -78,7 +78,7 @@ def through_stdin(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 SANTEXT = ("--mechanism", "santext:epsilon=2")
-MECHANISMS = [("--mechanism", "identity"), SANTEXT, ("--mechanism", "random", "--length", "kept")]
+MECHANISMS = [("--mechanism", "identity"), SANTEXT, ("--mechanism", "random:length=kept")]
 
 
 # -- rows
@@ -98,13 +98,13 @@ def test_lines_out_equal_lines_in(mechanism: tuple[str, ...], capsys: pytest.Cap
 
 def test_identity_gives_each_word_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_bytes(b"\xef\xbb\xbfthe FILM\r\n\r\n\nzzz\ngood")
-    run("--mechanism", "identity", "--in", "in.txt", "--length", "kept")
+    run("--mechanism", "identity:length=kept", "--in", "in.txt")
     assert capsys.readouterr().out.encode() == b"the film\r\n\r\n\n\ngood"  # each row with its own end
 
 
 def test_lines_through_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     through_stdin(monkeypatch, "the film\n\n😀 שלום\n".encode())
-    run("--mechanism", "identity", "--length", "kept")
+    run("--mechanism", "identity:length=kept")
     assert capsys.readouterr().out == "the film\n\n\n"
     through_stdin(monkeypatch, b"")
     run(*SANTEXT)
@@ -133,7 +133,7 @@ def test_csv() -> None:
     assert found[0] == ["id", "text"] and [r[0] for r in found[1:]] == [f'a "q",\n{i}' for i in range(len(TEXTS))]
     assert not any("\n" in r[1] for r in found)
     Path("one.csv").write_text("text\nthe film\n\nfilm\n")  # a blank line of one column is an empty text
-    run("--mechanism", "identity", "--in", "one.csv", "--out", "two.csv", "--length", "kept")
+    run("--mechanism", "identity:length=kept", "--in", "one.csv", "--out", "two.csv")
     assert Path("two.csv").read_text() == 'text\nthe film\n""\nfilm\n'
 
 
@@ -193,7 +193,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
 
 def test_an_output_in_the_place_of_its_input() -> None:
     Path("in.txt").write_text("the film\nzzz\n")
-    run("--mechanism", "identity", "--length", "kept", "--in", "in.txt", "--out", "in.txt")
+    run("--mechanism", "identity:length=kept", "--in", "in.txt", "--out", "in.txt")
     assert Path("in.txt").read_text() == "the film\n\n"
 
 
@@ -228,7 +228,7 @@ def test_results_do_not_depend_on_blocks(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_explain_shows_each_token(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("the zzz FILM was good\n\nit's \x1b[31mbad\n")
-    run(*SANTEXT, "--length", "kept", "--set", "stop-words=keep", "--in", "in.txt", "--explain")
+    run("--mechanism", "santext:epsilon=2,length=kept,stop-words=keep", "--in", "in.txt", "--explain")
     captured = capsys.readouterr()
     assert captured.out.count("\n") == 3 and "\x1b" not in captured.err
     rows = captured.err.split("\nrow ")
@@ -300,9 +300,12 @@ def test_charges_in_words() -> None:
         (["--mechanism", "santext:epsilon=2,mode=paperish"], "mode must be"),
         (["--mechanism", "santext:epsilon=2,x="], "write NAME or NAME:key=value"),
         (["--mechanism", "santext:epsilon=2,epsilon=3"], "epsilon is given twice"),
-        ([*SANTEXT, "--set", "stopwords=keep"], "unknown parameter 'stopwords'; did you mean 'stop_words'?"),
-        ([*SANTEXT, "--length", "long"], "length must be an ε"),
-        ([*SANTEXT, "--tokens", "0"], "tokens must be from 1"),
+        (
+            ["--mechanism", "santext:epsilon=2,stopwords=keep"],
+            "unknown parameter 'stopwords'; did you mean 'stop_words'?",
+        ),
+        (["--mechanism", "santext:epsilon=2,length=long"], "length must be an ε"),
+        (["--mechanism", "santext:epsilon=2,tokens=0"], "tokens must be from 1"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,8 +343,8 @@ def test_a_binary_pipe_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_a_missing_language_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["--epsilon", "1", "--words", "w.txt", "--in", "w.txt"]
-    line = complaint(capsys, "--mechanism", "dp-mlm", *common, "--masked-lm", "./nowhere")
+    common = ["--words", "w.txt", "--in", "w.txt"]
+    line = complaint(capsys, "--mechanism", "dp-mlm:epsilon=1", *common, "--masked-lm", "./nowhere")
     assert "nowhere" in line
 
 
@@ -354,9 +357,9 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     bert = tiny_bert(Path("bert"))
     folder = masked_lm_folder(bert, public, seed=0, steps=100, max_length=64)
     Path("in.txt").write_text("\n".join(TEXTS))
-    options = ["--words", "bert", "--masked-lm", str(folder), "--tokens", "4", "--explain"]
+    options = ["--words", "bert", "--masked-lm", str(folder), "--explain"]
     capsys.readouterr()
-    assert cli.main(["text", "sanitize", "--mechanism", "dp-mlm:epsilon=50", *options, "--in", "in.txt"]) == 0
+    assert cli.main(["text", "sanitize", "--mechanism", "dp-mlm:epsilon=50,tokens=4", *options, "--in", "in.txt"]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.split("\n")) == len(TEXTS)
     assert captured.err.splitlines()[-1].startswith(f"{len(TEXTS)} rows, ")
@@ -478,7 +481,7 @@ def test_both_columns_of_a_pair_are_sanitized(kind: str, capsys: pytest.CaptureF
         assert len({row[side] for row in out}) > 10
     said = capsys.readouterr().err
     assert "without any protection: id\n" in said and "on each of 2 sides" in said
-    run("--mechanism", "identity", "--length", "kept", *files)
+    run("--mechanism", "identity:length=kept", *files)
     assert {(row[0], row[2]) for row in _read(kind, f"out.{kind}")} == {("the film", "was good")}
 
 
@@ -488,7 +491,9 @@ def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]
     assert "the two of a pair" in complaint(capsys, *options, "--column", "q", "--column", "q")
     assert "got q, id, s" in complaint(capsys, *options, "--column", "q", "--column", "id", "--column", "s")
     assert 'has no column "t"' in complaint(capsys, *options, "--column", "q", "--column", "t")
-    assert "sides follows from the number" in complaint(capsys, *options, "--column", "q", "--set", "sides=2")
+    assert "sides follows from the number" in complaint(
+        capsys, "--mechanism", "santext:epsilon=2,sides=2", *options[2:], "--column", "q"
+    )
     Path("in.txt").write_text("the film\n")
     pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
     assert "has no columns" in complaint(capsys, *pair)

@@ -61,6 +61,80 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["causal", "t5"])
+def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the command writes is what Python draws with the same seed, and what it prints is what that costs: each of
+    the tokens, and their number. Nothing that a row may hold makes it fail."""
+    source = str(tiny_generator(Path("model"), kind))
+    public = ["the film was good", "a bad book"]
+    Path("public.txt").write_text("\n".join(public) + "\n")
+    Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
+    files = ("--in", "in.txt", "--public", "public.txt", "--seed", "7")
+    for name, of, prompt in (("dp-prompt", "generator", "Document : {text} :"), ("dp-paraphrase", "paraphraser", None)):
+        more = () if prompt is None else ("--prompt", prompt)
+        given = ["text", "sanitize", "--mechanism", f"{name}:epsilon=11,tokens=6", "--generator", source, *files, *more]
+        assert cli.main(given) == 0
+        captured = capsys.readouterr()
+        assert captured.err.splitlines()[-1].endswith(
+            " tokens. Each text: ε = 72 at worst, for any two texts (6 tokens at 11 each, their number at 6)"
+        )
+        folder = generator_folder(source, public, kind=of, prompt=prompt, seed=0)
+        rewriter = Rewriter({"mechanism": name, "epsilon": 11.0, "tokens": 6}, model=folder)
+        rows = np.arange(len(TEXTS))
+        rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
+        assert captured.out.split("\n")[:-1] == rewriter.rewrite(TEXTS, rng=rng)
+        assert rewriter.text.vocabulary.words == TOKENS and rewriter.text.guarantee.worst_case() == 72.0
+        assert {w for line in captured.out.splitlines() for w in line.split()} <= {*TOKENS}
+        explained = rewriter.explain("the film")
+        assert [(t.original, t.substitute, t.epsilon, t.note) for t in explained[:2]] == [
+            ("the", None, 0.0, "read"),
+            ("film", None, 0.0, "read"),
+        ]
+        assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
+    # in the words of a vocabulary, and by a folder that was exported before
+    given = ["text", "sanitize", "--mechanism", "dp-prompt:epsilon=11,tokens=6", "--generator", str(folder), *files]
+    assert cli.main([*given, "--words", "w.txt"]) == 0
+    captured = capsys.readouterr()
+    assert {w for line in captured.out.splitlines() for w in line.split()} <= set(WORDS)
+    assert "16 words of 4 dimensions" in captured.err
+    assert "with a prompt of its own" in complaint(capsys, *given[2:], "--prompt", "{text} :")
+
+
+def test_texts_made_by_one_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    """As above, of DP-BART: the line says its δ; of a pair it is that of two draws."""
+    source = str(tiny_generator(Path("model"), "bart"))
+    Path("public.txt").write_text("the film was good\na bad book\n")
+    Path("in.txt").write_text("\n".join(TEXTS) + "\n", newline="")
+    spec, files = "dp-bart:epsilon=8,delta=1e-6", ("--generator", source, "--public", "public.txt")
+    bounded = f"{spec},clip=2,window=6"
+    given = ["text", "sanitize", "--mechanism", f"{bounded},tokens=6", *files, "--seed", "7", "--in", "in.txt"]
+    said = "Each text: ε = 8 at δ = 1e-06, for any two texts (one draw of the whole text); none at δ = 0"
+    assert cli.main(given) == 0
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].endswith(said)
+    folder = generator_folder(source, ["the film was good", "a bad book"], kind="paraphraser", seed=0)
+    spec = {"mechanism": "dp-bart", "epsilon": 8.0, "delta": 1e-6, "clip": 2, "window": 6, "tokens": 6}
+    rows = np.arange(len(TEXTS))
+    rng = SimulationStreams(7).rows(rows, np.zeros_like(rows), stage="sanitize", channel="text")
+    assert captured.out.split("\n")[:-1] == Rewriter(spec, model=folder).rewrite(TEXTS, rng=rng)
+    given[3] += ",mode=paper"  # which is the one there is
+    assert cli.main(given) == 0
+    assert capsys.readouterr().out == captured.out
+    Path("pairs.tsv").write_text("a\tb\nthe film\ta book\n")
+    pair = ("--in", "pairs.tsv", "--column", "a", "--column", "b")
+    assert cli.main(["text", "sanitize", "--mechanism", bounded, *files, *pair]) == 0
+    assert "ε = 12.114 at δ = 1e-06, for any two texts (one draw of each of 2 sides)" in capsys.readouterr().err
+    common = (*files, "--in", "in.txt")
+    assert "missing parameter delta" in complaint(capsys, "--mechanism", "dp-bart:epsilon=8", *common)
+    for more, why in (
+        ("length=kept", "leave length out"),
+        ("stop_words=keep", "leave stop_words out"),
+        ("window=65", "window must be from 2, behind the prompt, to 64, got 65"),
+        ("width=3", "width is 3, and the model's states are 16 wide"),
+    ):
+        assert why in complaint(capsys, "--mechanism", f"{spec},{more}", *common)
+
+
+@pytest.mark.parametrize("kind", ["causal", "t5"])
 def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
     """Whatever stands on one side, the other's draws are the same, and what is charged is that of two texts. The side
     itself is read, so the test can fail."""
@@ -83,16 +157,16 @@ def test_neither_side_of_a_pair_is_read_for_the_other(kind: str) -> None:
 
 
 def test_a_missing_generating_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["--epsilon", "1", "--in", "w.txt"]
+    common = ["--in", "w.txt"]
     for name in ("dp-prompt", "dp-paraphrase"):
-        asked = ("--mechanism", name, *common)
+        asked = ("--mechanism", f"{name}:epsilon=1", *common)
         missing = f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER"
         assert complaint(capsys, *asked).endswith(missing)
         assert "nowhere" in complaint(capsys, *asked, "--generator", "./nowhere")
     Path("empty").mkdir()
     assert "has no config.json" in complaint(capsys, *asked, "--generator", "empty")
     for option in ("--generator", "--prompt"):
-        line = complaint(capsys, "--mechanism", "dp-mlm", *common, option, "empty")
+        line = complaint(capsys, "--mechanism", "dp-mlm:epsilon=1", *common, option, "empty")
         assert f"{option}: goes with a mechanism that generates" in line
 
 

@@ -27,9 +27,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_public_spans_are_read_and_written_as_one_word(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "spans.txt").write_text("the film\nNot very  good\n\nfilm\n")
     (place / "in.txt").write_text("The film was not very good .\nfilm\n")
-    given = ("--mechanism", "santext:epsilon=1000")
+    given = ("--mechanism", "santext:epsilon=1000,length=kept")
     files = ("--spans", "spans.txt", "--in", "in.txt", "--out", "out.txt")
-    assert main(["text", "sanitize", "--words", "w.txt", *given, "--length", "kept", *files]) == 0
+    assert main(["text", "sanitize", "--words", "w.txt", *given, *files]) == 0
     assert (place / "out.txt").read_text() == "the film was not very good .\nfilm\n"
     said = capsys.readouterr().err
     assert "18 words" in said and "2 rows, 5 tokens" in said

@@ -100,7 +100,7 @@ label = { mechanism = "randomized-response", epsilon = 1.5 }
 [[arm]]
 name = "all"
 reference = true
-way = "centralised"
+protocol = "centralised"
 """
 
 
