@@ -1,4 +1,4 @@
-"""Speed on this machine, with peers beside it in the same run: `sottovoce dev bench`.
+"""Speed on this machine, with peers beside it in the same run: `python -m benchmarks`.
 
 Each section runs in its own process: `python -m benchmarks.run SECTION` reads its options as JSON on stdin, and prints
 its answer as the last line on stdout. Figures are medians over repeats; a ratio is of two medians of one run.

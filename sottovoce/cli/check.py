@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import click
 import typer
 
+from simulations.output.streams import in_unicode
 from sottovoce.cli.ladder_table import LEGEND, table
 from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show_progress
 
@@ -14,12 +17,25 @@ from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show
 
 
 def command(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.", show_default=False),
+    ] = None,
     data: Data = None,
     set_: Set = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print all keys of experiment files, as JSON Schema for editors.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a run's ε, crowds and warnings, without running it."""
+    if schema:
+        from simulations.experiment import schema as keys
+
+        print(json.dumps(keys.schema(), indent=1, ensure_ascii=not in_unicode()))
+        return
+    if file is None:
+        raise click.UsageError("Missing argument 'FILE.toml', or --schema")
     from simulations.experiment import load
     from simulations.run import check
 

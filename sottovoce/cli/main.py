@@ -27,7 +27,7 @@ from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 from sottovoce.cli import attack as attack_command
 from sottovoce.cli import audit as audit_command
-from sottovoce.cli import budget, dev, encoders, text
+from sottovoce.cli import budget, encoders, text
 from sottovoce.cli import check as check_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
@@ -44,7 +44,6 @@ from sottovoce.cli.options import (
     Track,
     end_where_nobody_was_delivered,
     overrides,
-    refuse_repeats,
     show_progress,
 )
 from sottovoce.extras import install_command
@@ -163,17 +162,6 @@ app.add_typer(encoders.app, name="encoders", rich_help_panel=EXPERIMENTS)
 app.command("reproduce", rich_help_panel=EXPERIMENTS)(reproduce_command.command)
 
 
-@app.command(rich_help_panel=EXPERIMENTS)
-def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page of the documentation.")] = False,
-) -> None:
-    """Print all keys of experiment files, as JSON Schema for editors."""
-    from simulations.experiment import schema as keys
-
-    text = keys.page() if markdown else json.dumps(keys.schema(), indent=1, ensure_ascii=not streams.in_unicode())
-    print(text.rstrip("\n"))
-
-
 app.add_typer(text.app, name="text", rich_help_panel=PRIVACY)
 app.add_typer(budget.app, name="budget", rich_help_panel=PRIVACY)
 app.command("report", rich_help_panel=PRIVACY)(report_command.command)
@@ -181,7 +169,6 @@ app.command("audit", rich_help_panel=PRIVACY)(audit_command.command)
 app.command("attack", rich_help_panel=PRIVACY)(attack_command.command)
 app.add_typer(device_command.app, name="device", rich_help_panel=DEVICE)
 app.add_typer(deploy_command.app, name="deploy", rich_help_panel=DEVICE)
-app.add_typer(dev.app, name="dev", hidden=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -281,7 +268,6 @@ def _run(arguments: list[str] | None) -> int:
     try:
         command = _command()
         given = sys.argv[1:] if arguments is None else arguments
-        refuse_repeats(given, command)
         code = command(args=given, prog_name="sottovoce", standalone_mode=False)
         sys.stdout.flush()  # where it fails, that is said like any other mistake
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself

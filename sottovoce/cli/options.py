@@ -50,38 +50,6 @@ Track = Annotated[
 ]
 
 
-def refuse_repeats(arguments: Sequence[str], root: Any) -> None:
-    """Refuse an option that is given twice if only one of them would count.
-
-    The other would be ignored without a message, and with it a column to sanitize, or a limit.
-
-    Args:
-        arguments: Arguments of the command line.
-        root: The click command.
-
-    Raises:
-        UserError: An option is repeated.
-    """
-    from simulations.errors import UserError
-
-    words, command = list(arguments), root
-    while words and words[0] in getattr(command, "commands", {}):
-        command = command.commands[words.pop(0)]
-    takes = {name: parameter for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    seen: set[str] = set()
-    words = words[: words.index("--")] if "--" in words else words
-    while words:
-        name, equals, _ = words.pop(0).partition("=")
-        parameter = takes.get(name)
-        if parameter is None or not name.startswith("-"):
-            continue
-        if not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False)) and not equals and words:
-            words.pop(0)  # its value, whatever it looks like
-        if parameter.name in seen and not getattr(parameter, "multiple", False):
-            raise UserError(f"{name}: is given twice; leave one of them")
-        seen.add(parameter.name)
-
-
 def print_json(answer: Any) -> None:
     """Print one JSON object, with "inf" for infinity."""
     from simulations.output import jsonable

@@ -1,4 +1,4 @@
-"""`sottovoce bench`: what it refuses, the shapes of its figures, and its tables. No speeds are asserted."""
+"""`python -m benchmarks`: what it refuses, the shapes of its figures, and its tables. No speeds are asserted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks import deployment as bench_deployment
 from benchmarks import encoder as bench_encoder
 from benchmarks import rows
 from benchmarks import run as bench
+from benchmarks.__main__ import main
 from benchmarks.deployment import Size
 from benchmarks.run import BenchOptions
 from simulations.errors import UserError
-from sottovoce.cli import main as cli
 
 pytestmark = pytest.mark.xdist_group("ray")  # Ray takes all cores: one of these at a time
 
@@ -44,7 +44,7 @@ def test_sizes_grow_tenfold_up_to_the_largest() -> None:
 
 def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench"
-    assert cli.main(["dev", "bench", "mechanisms", "--quick", "--json", "--out", str(out)]) == 0
+    assert main(["mechanisms", "--quick", "--json", "--out", str(out)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((out / "bench.json").read_text())
     assert set(found["machine"]) >= {"cores", "processor", "versions"} and found["seed"] == 1
@@ -55,7 +55,7 @@ def test_the_command_measures_mechanisms(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dev", "bench", "rounds"]) == 2
+    assert main(["rounds"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and '"round"' in said.replace("'", '"')
 

@@ -18,14 +18,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import typer
 
 from simulations.errors import UserError
 from simulations.experiment import Experiment, load
 from simulations.run.journal import Journal
 from simulations.transport.signals import handling
 from sottovoce.cli import main as cli
-from sottovoce.cli import options
 from tests.support.paths import ROOT
 from tests.support.results import demo
 
@@ -381,28 +379,3 @@ def test_a_shell_completes_what_is_typed(
     with contextlib.suppress(SystemExit):
         cli.main([])
     assert sorted(capsys.readouterr().out.split()) == offered
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "text sanitize --mechanism santext --seed 1 --seed 2",
-        "text sanitize --mechanism santext --in a.tsv --in=b.tsv",
-        "budget ladder demo --ledger a --ledger b",
-        "demo --json --json",
-        "text sanitize --explain --seed 1 --explain",
-    ],
-)
-def test_an_option_that_one_alone_would_count_of_is_not_given_twice(line, capsys):
-    assert cli.main(line.split()) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and said[0].endswith("is given twice; leave one of them")
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["sanitize --set --epsilon=1 --set --epsilon=2 --column a --column b", "simulate --set seed=1 --set name=x f.toml"],
-)
-def test_options_that_may_be_repeated_are(line, capsys):
-    options.refuse_repeats(line.split(), typer.main.get_command(cli.app))
-    options.refuse_repeats(["text", "sanitize", "--in", "--in", "--", "--in", "--in"], typer.main.get_command(cli.app))

@@ -34,17 +34,16 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case("schema", "> /dev/full", 2, "standard output: No space left on device"),
-    Case("schema", ">&-", 2, "standard output is closed; redirect it to a file, or to /dev/null"),
-    Case("schema", "2>&-", begins="{\n"),
-    Case("schema --no-such-option", "2> /dev/full", 2),
-    Case("schema", "<&-", begins="{\n"),
+    Case("check --schema", "> /dev/full", 2, "standard output: No space left on device"),
+    Case("check --schema", ">&-", 2, "standard output is closed; redirect it to a file, or to /dev/null"),
+    Case("check --schema", "2>&-", begins="{\n"),
+    Case("check --no-such-option", "2> /dev/full", 2),
+    Case("check --schema", "<&-", begins="{\n"),
     Case(SANITIZE, "<&-", 2, "standard input is closed; name a file with --in"),
-    Case("schema", "| true", 1),  # as click ends, without a word
-    Case("schema", begins="{\n", environment=ASCII),
-    Case("schema --markdown", begins="# Experiment file", environment=ASCII),
-    Case("schema --markdown", begins="# Experiment file", environment=C),
-    Case("schema", code=2, complaint="the working folder is gone; change to one that is there"),
+    Case("check --schema", "| true", 1),  # as click ends, without a word
+    Case("check --schema", begins="{\n", environment=ASCII),
+    Case("check --schema", begins="{\n", environment=C),
+    Case("check --schema", code=2, complaint="the working folder is gone; change to one that is there"),
 ]
 
 
