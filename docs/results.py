@@ -3,8 +3,8 @@
 tables.toml says of every table which commands it comes from, and with which seeds. A job that is finished is kept, with
 what it printed and how long it took, and not run again while its command is the same: so this may be stopped at any
 time, and goes on where it was; a simulation within its run. A kept job does not know of newer code: `rm -r` its folder.
-What `sottovoce summarize` prints takes the place of the table below the marker, in columns of the page's own where the
-manifest has `rows`; where `hand` says why neither can be, it lies beside the runs.
+What `python -m benchmarks.summary` prints takes the place of the table below the marker, in columns of the page's own
+where the manifest has `rows`; where `hand` says why neither can be, it lies beside the runs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3, 4, 5)
 
-#: In a cell of a table's own: what `summarize` says in that column of an arm, of the first job or that of the number.
+#: In a cell of a table's own: what the summary says in that column of an arm, of the first job or that of the number.
 CELL = re.compile(r"\{(?:(\d+):)?([^{}|]+)\|([^{}|]+)\}")
 
-#: Runs a command of `sottovoce` given by its words, standard output into a file; returns the exit code.
+#: Runs a command of `sottovoce`, or `summarize`, by its words, standard output into a file; returns the exit code.
 Runner = Callable[[Sequence[str], Path], int]
 
 
@@ -37,7 +37,7 @@ Runner = Callable[[Sequence[str], Path], int]
 class Table:
     """A line of the manifest. jobs: commands, `{seed}` in a command for each of the seeds, `{data}` for the folder that
     holds a folder of that name. runs: the table whose jobs these are. head, rows: a table of columns of its own, with
-    `{arm|column}` or `{job:arm|column}` (`CELL`) in cells; none for what `summarize` prints. together: all jobs'
+    `{arm|column}` or `{job:arm|column}` (`CELL`) in cells; none for what the summary prints. together: all jobs'
     runs are summarized as one job's. hand: why neither takes the place of what the page has; None where it does."""
 
     name: str
@@ -106,7 +106,7 @@ def first_table(text: str) -> list[str]:
 
 
 def laid_out(table: Table, said: Mapping[int, str]) -> list[str]:
-    """The lines of a table with columns of its own; those of numbers are set to the right. said: what `summarize`
+    """The lines of a table with columns of its own; those of numbers are set to the right. said: what the summary
     printed of each job. ValueError where it has no such arm or column."""
     known: dict[int, dict[tuple[str, str], str]] = {}
     for number, text in said.items():
@@ -180,7 +180,7 @@ def make(table: Table, *, pages: Path, out: Path, data: Path | None, runner: Run
     for number, folders in runs.items():
         path = out / table.runs / f"summary-{number}.md"
         if (code := runner(["summarize", *folders], path)) != 0:
-            raise ValueError(f"sottovoce summarize ended with {code}; {path} has what it said")
+            raise ValueError(f"the summary ended with {code}; {path} has what it said")
         said[number] = path.read_text(encoding="utf-8")
     if table.hand is not None:
         return False
@@ -197,7 +197,8 @@ def make(table: Table, *, pages: Path, out: Path, data: Path | None, runner: Run
 def sottovoce(words: Sequence[str], output: Path) -> int:
     """The command in a process of its own."""
     with open(output, "w", encoding="utf-8") as file:
-        line = [sys.executable, "-m", "sottovoce.cli.main", *words]
+        program = ["benchmarks.summary", *words[1:]] if words[0] == "summarize" else ["sottovoce.cli.main", *words]
+        line = [sys.executable, "-m", *program]
         environment = {"PYTHONPATH": str(HERE.parent)} | dict(os.environ)
         return subprocess.run(line, stdout=file, stderr=file, env=environment, check=False).returncode
 

@@ -59,7 +59,6 @@ from simulations.artifacts.vocabulary import vocabulary_folder as vocabulary_fol
 from simulations.errors import UserError as UserError
 from simulations.experiment import Experiment as Experiment
 from simulations.experiment import load as load
-from simulations.run.summary import summarize as summarize
 from sottovoce.adversary.attacks.run import attack as attack
 from sottovoce.adversary.audit.external.claim import Claim as Claim
 from sottovoce.adversary.audit.run import audit as audit

@@ -137,27 +137,6 @@ def simulate(
 app.command("sweep", rich_help_panel=EXPERIMENTS)(sweep_command.command)
 
 
-@app.command(rich_help_panel=EXPERIMENTS)
-def summarize(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs.")],
-    figure: Annotated[
-        Path | None,
-        typer.Option("--figure", metavar="FILE", help="Figure to draw: .pdf, .svg or .png.", show_default=False),
-    ] = None,
-) -> None:
-    """Print means and standard errors over runs with different seeds."""
-    from simulations.output.figures import check_figure, save
-    from simulations.run import summary
-
-    if figure is not None:
-        check_figure(figure)
-    folders = list(map(Path, runs))
-    table = summary.summarize(folders)
-    if figure is not None:
-        save(summary.figure(folders), figure)
-    print(table)
-
-
 app.add_typer(encoders.app, name="encoders", rich_help_panel=EXPERIMENTS)
 app.command("reproduce", rich_help_panel=EXPERIMENTS)(reproduce_command.command)
 

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
 #: Names whose examples start Ray, train or read a language model. Those of one run follow one another in its folder.
-RUN = ("simulate", "resume", "summarize", "attack")
+RUN = ("simulate", "resume", "attack")
 SLOW = {*RUN, "vocabulary_folder"}
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 

@@ -13,11 +13,11 @@ import pytest
 import tomli_w
 import typer
 
+from benchmarks.summary import summarize
 from simulations.experiment.toml import document
-from simulations.run.summary import summarize
 from sottovoce.cli import main as cli
+from tests.benchmarks.test_summary import arm, run
 from tests.docs.test_commands import fault
-from tests.simulations.run.test_summary import arm, run
 from tests.support.paths import ROOT
 from tests.support.programs import program
 from tests.support.tiny_models import tiny_bert
@@ -68,7 +68,7 @@ def test_every_command_of_the_manifest_is_there(results: ModuleType) -> None:
         assert table.hand or len(table.seeds) >= 5
 
 
-#: What `summarize` says of an arm in one column: a mean with its errors, a number, a range, or that there is none.
+#: What the summary says of an arm in one column: a mean with its errors, a number, a range, or that there is none.
 SAID = r"(?:[-+]?\d\.\d{3}(?: ± \d\.\d{3})?(?: \(\d\.\d{3}\))?|\d[\d,.]*(?:–\d[\d,.]*)?|∞|–)"
 
 

@@ -79,7 +79,7 @@ for name in sottovoce.__all__:
         [sys.executable, "-c", program, str(ROOT)], capture_output=True, text=True, check=True, cwd=ROOT
     )
     lines = done.stdout.splitlines()
-    studies = {"attack", "audit", "resume", "simulate", "summarize", "verify"}
+    studies = {"attack", "audit", "resume", "simulate", "verify"}
     assert {line.partition(" ")[0] for line in lines} <= studies
     assert all("pip install 'sottovoce[simulation]'" in line for line in lines)
 

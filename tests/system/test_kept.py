@@ -88,7 +88,6 @@ def test_commands_read_them(kept: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main(["report", *runs, "--out", str(tmp_path / "both.html")]) == 0
     label = json.loads((tmp_path / "both.json").read_text())
     assert "one vector" in json.dumps(label)
-    assert cli.main(["summarize", runs[0]]) == 0
     ledger = kept / "statistics" / "nodes" / "0" / "ledger-one-vector.sqlite"
     assert cli.main(["budget", "ladder", "--ledger", str(ledger)]) == 0
     told = capsys.readouterr().out

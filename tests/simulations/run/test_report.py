@@ -22,7 +22,6 @@ from simulations.run import trust
 from simulations.run.figures import spent_figure
 from simulations.run.frontier import frontier_figure
 from simulations.run.report import markdown, notes, print_table, table, undelivered, write
-from simulations.run.summary import summarize
 from simulations.run.table import estimates
 from simulations.sweep import tables
 from tests.support.results import curve, demo, genre, user
@@ -279,15 +278,7 @@ def test_an_epsilon_between_data_that_agree_in_something_public_says_so_everywhe
     name = results["arms"][2]["name"]
     assert [line for line in notes(results) if said in line] == [f"‡ {name}: {said}"]
     assert cells(results)[name][3] == "6 ‡" and said in " ".join(printed(results).split())
-    folders = []
-    for seed in (1, 2):
-        folder = tmp_path / str(seed)
-        folder.mkdir()
-        (folder / "results.json").write_text(json.dumps(json_ready(results | {"seed": seed})), encoding="utf-8")
-        (folder / "experiment.toml").write_text(f'name = "demo"\nseed = {seed}\n', encoding="utf-8")
-        folders.append(folder)
-    assert summarize(folders).splitlines().count(f"‡ {name}: {said}") == 1 and "| 6 ‡ |" in summarize(folders)
-    points = [tables.Point({"population.users": n}, folders, [results, results]) for n in (10, 20)]
+    points = [tables.Point({"population.users": n}, [tmp_path, tmp_path], [results, results]) for n in (10, 20)]
     assert tables._notes(points).count(f"‡ {name}: {said}") == 1
     rows = tables.overview(tables.Finished("demo", ["population.users"], points))
     assert sum("6 ‡" in row for row in rows) == 2

@@ -287,7 +287,7 @@ def test_a_run_that_was_interrupted_says_how_to_go_on_and_does(
     assert said.startswith("sottovoce: interrupted; ") and said.endswith("sottovoce simulate --resume results")
     assert not (place / "results").exists() and cli.main(asked) == 2
     assert "unfinished run; continue it with: sottovoce simulate --resume results" in capfd.readouterr().err
-    for arguments in (["attack", "results"], ["summarize", "results"], ["summarize", "results.part"]):
+    for arguments in (["attack", "results"], ["report", "results"], ["report", "results.part"]):
         assert cli.main(arguments) == 2
         said = capfd.readouterr().err
         assert "the run is not finished; continue it with: sottovoce simulate --resume results" in said

@@ -93,30 +93,19 @@ def runs_it(newcomer: Newcomer) -> None:
         f"mine/experiment.toml: --set {named}: number the arm, from 0 to 6, as arm.0.embedding.epsilon=4",
     )
     errs(f"simulate {out} --data reviews.csv", "reviews.csv: is a file; name the folder that holds train.csv")
-    errs("summarize runs/seed-1", "runs/seed-1: holds no readable results.json; name the folder of a finished run")
+    errs("report runs/seed-1", "runs/seed-1: holds no results.json; name the folder of a finished run")
     for seed in (1, 2):
         newcomer.types(f"simulate {STUDY} --set seed={seed} --out runs/seed-{seed}")
 
 
-def test_from_a_table_to_a_figure(newcomer: Newcomer) -> None:
+def test_from_a_table_to_a_report(newcomer: Newcomer) -> None:
     table(newcomer.home / "reviews.csv")
     begins(newcomer)
     runs_it(newcomer)
-    errs, runs = newcomer.errs, "runs/seed-1 runs/seed-2"
-    errs(f"summarize {runs} --figure x.jpg", "--figure x.jpg: must end in .pdf, .svg or .png")
-    errs(
-        f"summarize {runs} --figure figures/x.pdf",
-        "--figure figures/x.pdf: there is no folder figures; make it first, or name another",
-    )
-    errs(
-        "summarize runs/seed-1 runs/seed-1",
-        "runs/seed-1 and the others: two runs have the same seed; a mean needs different ones",
-    )
-    said = newcomer.types(f"summarize {runs} --figure x.pdf")
-    assert said.startswith("mine, 2 seeds (1, 2): mean ± standard error over seeds")
-    assert all(f"| {arm} |" in said for arm in ARMS)
-    assert (newcomer.home / "x.pdf").read_bytes().startswith(b"%PDF")
-    assert len(newcomer.commands) <= 6 and len(newcomer.mistakes) >= 10
+    newcomer.errs("report runs/seed-1 --out x.jpg", "x.jpg: must end in .html")
+    newcomer.types("report runs/seed-1 runs/seed-2")
+    assert (newcomer.home / "report.html").is_file()
+    assert len(newcomer.commands) <= 6 and len(newcomer.mistakes) >= 8
 
 
 @pytest.mark.slow

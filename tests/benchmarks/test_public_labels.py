@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import tomli_w
 
+from benchmarks.summary import by_labels, labels_figure, main, read, summarize
 from simulations.errors import UserError
-from simulations.run.public_labels import by_labels, labels_figure
-from simulations.run.summary import read, summarize
-from sottovoce.cli.main import main
 
 
 def run(at: Path, seed: int, labelled: int | None, alone: float | None, users: float, *, users_too: int = 9) -> Path:
@@ -69,7 +67,7 @@ def test_the_figure_has_no_point_where_nobody_knows_a_label(folders: list[Path],
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1,000", "all"]
     alone, users = (list(line[0].get_ydata()) for line in axes.containers)
     assert alone == pytest.approx([math.nan, 0.71, 0.81], nan_ok=True) and users == pytest.approx([0.77, 0.8, 0.83])
-    assert main(["summarize", *map(str, folders), "--figure", str(tmp_path / "a.svg")]) == 0
+    assert main([*map(str, folders), "--figure", str(tmp_path / "a.svg")]) == 0
     assert b"public texts with a label" in (tmp_path / "a.svg").read_bytes()
 
 

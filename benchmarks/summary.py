@@ -1,32 +1,45 @@
-"""Summary of runs of one experiment with different seeds: one table and one figure of means."""
+"""Summary of runs of one experiment with different seeds: one table and one figure of means.
+
+`python -m benchmarks.summary RUN ... [--figure FILE]` makes the tables of docs/results from runs that were made one by
+one. The table of `sottovoce sweep` has the means of a sweep.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
+import sys
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.errors import UserError
-from simulations.experiment.result import SPLITS, arms_of
+from simulations.experiment.result import SPLITS, ArmResult, arms_of
+from simulations.output.figures import COLOURS, MARKERS, new_figure
 from simulations.output.markdown import table as markdown_table
+from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import added, gap, matrices
 from simulations.run.figures import over_seeds
 from simulations.run.frontier import frontier_figure
 from simulations.run.journal import refuse_unfinished
-from simulations.run.over_runs import accuracies, mean_accuracy, mean_difference, moments
-from simulations.run.public_labels import by_labels, labels_figure, labels_table
+from simulations.run.over_runs import NONE, accuracies, moments, standard_error
 from simulations.run.table import SAID, beside
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Results = dict[str, Any]
+Results = Mapping[str, Any]
+#: Runs by their number of public labels, None for all; in this order in tables and figures.
+Groups = Mapping[int | None, Sequence[Results]]
 
 #: Largest number of arms whose differences are shown.
 _MOST = 12
+_DEVICE = "on_device"
 
 
 def summarize(folders: Sequence[Path | str]) -> str:
@@ -39,7 +52,7 @@ def summarize(folders: Sequence[Path | str]) -> str:
     "users added" is the accuracy (on the device, if no request is sent) less that of the public-only arm with the same
     inference, in the same run.
     The differences of all arms follow. Runs may also differ in the number of public labels
-    (`simulations.run.public_labels.labels_table`), or in the encoder: one table for each.
+    (`labels_table`), or in the encoder: one table for each.
 
     Raises:
         UserError: A folder holds no results, the runs are of several experiments, or seeds are repeated or missing.
@@ -183,8 +196,6 @@ def figure(folders: Sequence[Path]) -> Figure:
     Raises:
         UserError: `read` raises it, or runs of several encoders have no central ε.
     """
-    from simulations.output.figures import COLOURS, new_figure
-
     runs = read(folders)
     if len(groups := by_labels(runs)) > 1:
         return labels_figure(groups)
@@ -238,3 +249,115 @@ def _results(folder: Path) -> dict[str, Any]:
 def _range(found: Iterable[int | None]) -> str:
     values = sorted({value or 0 for value in found})
     return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,}–{values[-1]:,}"
+
+
+# --- runs that differ in the number of public labels
+
+
+def by_labels(runs: Sequence[Results]) -> Groups:
+    """Return runs by their "labelled", fewest first, all last."""
+    numbers = sorted({run["labelled"] for run in runs}, key=lambda n: math.inf if n is None else n)
+    return {number: [run for run in runs if run["labelled"] == number] for number in numbers}
+
+
+def labels_table(groups: Groups) -> str:
+    """Return a Markdown table with a row for each number of public labels.
+
+    It has each arm's mean accuracy on the device ± standard error over seeds, in brackets by test text, and the
+    difference from the public-only arm, paired by seed and text.
+    """
+    first = next(iter(groups.values()))[0]
+    arms = [arm.name for arm in arms_of(first)]
+    alone = next((arm.name for arm in arms_of(first) if arm.way == PUBLIC_ONLY.name), None)
+    added = [] if alone is None else [name for name in arms if name != alone]
+    shown = [arm.name + (" †" if trust.unprotected(arm) else "") for arm in arms_of(first)]
+    rows = [["public labels", *shown, *(f"{name}: users added" for name in added)]]
+    for number, runs in groups.items():
+        accuracies = [mean_accuracy(_arm(runs, name), _DEVICE) for name in arms]
+        gains = [mean_difference([gap(run, name, alone, _DEVICE) for run in runs]) for name in added]
+        rows.append([_number(number), *accuracies, *gains])
+    seeds = ", ".join(str(run["seed"]) for run in next(iter(groups.values())))
+    said = f"{first['name']}, seeds {seeds}: accuracy on the device, mean ± standard error over seeds (and by text)"
+    lines = [said, "", markdown_table(rows[0], rows[1:])]
+    return "\n".join(lines + (["", f"† {trust.UNPROTECTED}"] if shown != arms else []))
+
+
+def labels_figure(groups: Groups) -> Figure:
+    """Draw the same as lines. There is no point where an arm has no model, for want of labels and users."""
+    figure, axes = new_figure(7.2, 3.6)
+    first = next(iter(groups.values()))[0]
+    numbers, at = list(groups), range(len(groups))
+    arms = arms_of(first)
+    for i, arm in enumerate(arms):
+        every = (accuracies(_arm(runs, arm.name), _DEVICE) for runs in groups.values())
+        found = [moments(values) or (math.nan, math.nan) for values in every]
+        means, errors = zip(*((mean, error or 0.0) for mean, error in found), strict=True)
+        label = trust.marked(arm)
+        style: dict[str, Any] = {"color": COLOURS[i % 6], "marker": MARKERS[i % 6], "markersize": 5, "linewidth": 1.4}
+        aside = 0.06 * (i - (len(arms) - 1) / 2)  # or one would hide the other
+        axes.errorbar([x + aside for x in at], means, yerr=errors, capsize=2, label=label, **style)
+    axes.set_xticks(list(at), [_number(number) for number in numbers])
+    axes.set_xlabel("public texts with a label")
+    axes.set_ylabel("test accuracy, on the device")
+    axes.set_title(over_seeds(next(iter(groups.values()))), loc="left", fontsize=9)
+    axes.legend(loc="lower right", fontsize=8, frameon=False)
+    return figure
+
+
+def _number(number: int | None) -> str:
+    return "all" if number is None else f"{number:,}"
+
+
+def _arm(runs: Sequence[Results], name: str) -> list[ArmResult]:
+    """Return one arm in each run."""
+    return [next(arm for arm in arms_of(run) if arm.name == name) for run in runs]
+
+
+# --- means in cells
+
+
+def mean_accuracy(arms: Sequence[ArmResult], split: str) -> str:
+    """Return an arm's mean accuracy on a split over runs; NONE if a run lacks it."""
+    found = [score for arm in arms if (score := arm.score(split)) is not None]
+    return NONE if len(found) < len(arms) else _mean([each.accuracy for each in found], [each.error for each in found])
+
+
+def mean_difference(pairs: Sequence[Mapping[str, float] | None]) -> str:
+    """Return the mean of one difference over runs (`simulations.run.comparison.gap`); NONE if a run lacks it."""
+    there = [pair for pair in pairs if pair is not None]
+    if len(there) < len(pairs):
+        return NONE
+    return _mean([p["difference"] for p in there], [p["error"] for p in there], "+.3f")
+
+
+def _mean(values: Sequence[float], by_text: Sequence[float | None], form: str = ".3f") -> str:
+    """Return mean and errors. The error by text is the mean of the runs' errors: more runs do not reduce it."""
+    error = standard_error(values)
+    over_runs = "" if error is None else f" ± {error:.3f}"
+    known = [error for error in by_text if is_finite(error)]
+    texts = f" ({fmean(known):.3f})" if len(known) == len(by_text) else ""
+    return f"{fmean(values):{form}}{over_runs}{texts}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, draw the figure, and return the exit code."""
+    from simulations.output.figures import check_figure, save
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.summary", description=__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="figure to draw: .pdf, .svg or .png")
+    given = parser.parse_args(arguments)
+    try:
+        if given.figure is not None:
+            check_figure(given.figure)
+        print(summarize(given.runs))
+        if given.figure is not None:
+            save(figure(given.runs), given.figure)
+    except UserError as error:
+        print(f"summary: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

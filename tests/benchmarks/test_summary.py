@@ -5,9 +5,8 @@ import json
 import pytest
 import tomli_w
 
+from benchmarks.summary import figure, main, summarize
 from simulations.errors import UserError
-from simulations.run.summary import figure, summarize
-from sottovoce.cli.main import main
 from tests.support.results import user
 
 STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"embedding": {"epsilon": 1.0}}}]}
@@ -86,7 +85,7 @@ def test_a_figure_is_what_its_suffix_says(three, tmp_path):
         picture = tmp_path / name
         made = []
         for _ in range(2):
-            assert main(["summarize", *map(str, three), "--figure", str(picture)]) == 0
+            assert main([*map(str, three), "--figure", str(picture)]) == 0
             made.append(picture.read_bytes())
         assert made[0].startswith(start) and made[0] == made[1]
     assert b"public-only" in made[0]  # text is text
@@ -99,7 +98,7 @@ def test_a_figure_says_of_how_many_seeds_it_is(three):
 
 @pytest.mark.parametrize("name", ["means", "means.jpg", "means.pdf.txt"])
 def test_a_figure_of_no_known_kind_is_refused(name, tmp_path, capsys):
-    assert main(["summarize", str(run(tmp_path, 1, 0.7)), "--figure", str(tmp_path / name)]) == 2
+    assert main([str(run(tmp_path, 1, 0.7)), "--figure", str(tmp_path / name)]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.endswith(f"{name}: must end in .pdf, .svg or .png\n")
     assert not (tmp_path / name).exists()
@@ -145,7 +144,7 @@ EPSILON = [{"name": "a", "arm": {"embedding": {"epsilon": 2.0}}}]
 def test_runs_of_different_experiments_are_refused(change, words, tmp_path, capsys):
     """Names of studies and arms may be the same: what counts is the experiment as it was resolved."""
     one, other = run(tmp_path, 1, 0.7), run(tmp_path, 2, 0.7, study=STUDY | change)
-    assert main(["summarize", str(one), str(other)]) == 2
+    assert main([str(one), str(other)]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and words in said.err and str(other) in said.err
 
@@ -160,7 +159,7 @@ def test_the_same_seed_twice_is_refused(tmp_path):
 def test_a_folder_without_results_is_one_line(missing, tmp_path, capsys):
     folder = run(tmp_path, 1, 0.7)
     (folder / missing).unlink()
-    assert main(["summarize", str(folder)]) == 2
+    assert main([str(folder)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and missing in error
 
