@@ -90,8 +90,7 @@ def require_columns(
 
 
 def make_corpora(
-    train: Columns,
-    test: Columns,
+    parts: Sequence[Columns],
     *,
     text: str,
     label: str,
@@ -99,14 +98,13 @@ def make_corpora(
     second_text: str | None,
     group: str | None = None,
     numbers: Sequence[float] | None = None,
-) -> tuple[Corpus, Corpus]:
-    """Return train and test corpora of the same classes: the source's, or those that occur in train.
+) -> list[Corpus]:
+    """Return corpora of the same classes: the first source's, or those that occur in the first part.
 
     Classes that are all integers are in numerical order, others in alphabetical order.
 
     Args:
-        train: Columns of the train part.
-        test: Columns of the test part.
+        parts: Columns of each part, the training part first.
         text: Column of the texts.
         label: Column of the labels.
         user: Column of the users, or None.
@@ -117,23 +115,23 @@ def make_corpora(
     Raises:
         UserError: A column is missing, or a value is invalid.
     """
-    for part in (train, test):
+    for part in parts:
         require_columns(part.source, (text, label, user, second_text, group), part.values)
         if not part.row_names:
             raise UserError(f"{part.source}: holds no records; give it at least one")
-    users = [None if user is None else _users(part, user) for part in (train, test)]
+    users = [None if user is None else _users(part, user) for part in parts]
     if user is not None:
-        _refuse_two_users(train, test, user, [*(users[0] or ()), *(users[1] or ())])
-    names = [] if numbers is not None else [label_names(part, label) for part in (train, test)]
+        _refuse_two_users(parts, user, [name for part in users for name in part or ()])
+    names = [] if numbers is not None else [label_names(part, label) for part in parts]
     classes: tuple[str, ...]
     if numbers is not None:
         classes = tuple(f"{number:g}" for number in numbers)
     else:
-        if train.classes:
-            refuse_two_spellings(train.source, label, train.classes)
-        classes = train.classes or _classes(train.source, label, names[0])
+        if parts[0].classes:
+            refuse_two_spellings(parts[0].source, label, parts[0].classes)
+        classes = parts[0].classes or _classes(parts[0].source, label, names[0])
     made = []
-    for i, part in enumerate((train, test)):
+    for i, part in enumerate(parts):
         if numbers is not None:
             labels = _levels(part, label, numbers)
         else:
@@ -147,7 +145,7 @@ def make_corpora(
                 extra={} if group is None else {group: group_names(part, group)},
             )
         )
-    return made[0], made[1]
+    return made
 
 
 def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.int64]:
@@ -364,22 +362,22 @@ def group_names(part: Columns, group: str) -> list[str]:
     return names
 
 
-def _refuse_two_users(train: Columns, test: Columns, user: str, names: Sequence[str]) -> None:
+def _refuse_two_users(parts: Sequence[Columns], user: str, names: Sequence[str]) -> None:
     """Raise UserError if two names may be one person, who would have a budget under each of them."""
     for form, differ in ((normal, "are one name in two spellings"), (folded, "differ in case or width alone")):
         if groups := alike(names, form):
-            first, second = (_where(name, train, test, names) for name in groups[0][:2])
+            first, second = (_where(name, parts, names) for name in groups[0][:2])
             more = f" ({len(groups) - 1:,} more pairs)" if len(groups) > 1 else ""
             raise UserError(
-                f'{train.source}, {test.source}: column "{user}": {first} and {second} {differ}{more}'
+                f'{", ".join(part.source for part in parts)}: column "{user}": {first} and {second} {differ}{more}'
                 ", and would be two users with a budget each; write each person's name one way"
             )
 
 
-def _where(name: str, train: Columns, test: Columns, names: Sequence[str]) -> str:
+def _where(name: str, parts: Sequence[Columns], names: Sequence[str]) -> str:
     """Return a user's name as an error shows it, or its row if the name must not be shown."""
-    said, row = shown(name), names.index(name)
+    said = shown(name)
     if said == spelled(name):
         return said
-    part, row = (train, row) if row < len(train.row_names) else (test, row - len(train.row_names))
-    return f"one {said} ({part.source}: {part.row_names[row]})"
+    rows = [f"{part.source}: {row}" for part in parts for row in part.row_names]
+    return f"one {said} ({rows[names.index(name)]})"

@@ -64,9 +64,10 @@ def read_files(
     first = read(train_file, wanted, named=named)
     second = read(test_file, [called.get(name, name) for name in wanted], named=named)
     second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
-    return make_corpora(
-        first, second, text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
+    corpora = make_corpora(
+        (first, second), text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
     )
+    return corpora[0], corpora[1]
 
 
 def column_list(*columns: Column | None) -> tuple[list[str], bool]:
@@ -248,7 +249,6 @@ def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[s
     if named:
         header = reading.header(first[1], place)
         at = [reading.column(header, name, place) for name in wanted]
-        rows = headers.below(header, at, rows, place)
     else:
         at, rows = reading.places(first, wanted, place), chain([first], rows)
     values = {name: (TextColumnWriter(), i) for name, i in zip(wanted, at, strict=True)}

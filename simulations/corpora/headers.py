@@ -1,17 +1,14 @@
-"""Recognition of a first line: column names, or a person's record; and the names that may be shown.
+"""Usual names of columns, and the names that may be shown in errors.
 
-No rule distinguishes a header from a record for certain. So the only parts of a first line, or of an object's keys,
-that are shown are words of a public list. A column is addressed by its name only if the first line looks like names. By
-position, every row is a record, including the first.
+A file's first line may be a person's record. So the only parts of it, or of an object's keys, that an error shows are
+words of a public list.
 """
 
 from __future__ import annotations
 
 import difflib
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from simulations.errors import UserError
 
@@ -29,74 +26,16 @@ PAIRS = (
     ("question", "answer"),
     ("query", "document"),
 )
+_OTHERS = """
+texts sentences utterance said paraphrase title headline subject summary description labels intent emotion genre kind
+type group split annotator annotator_id worker worker_id speaker name id idx index row date time timestamp created_at
+url source language lang country age sex gender helpful verified product product_id item item_id who
+"""
 #: Words that may be shown: they identify no record.
-USUAL = frozenset(
-    (
-        *TEXTS,
-        *LABELS,
-        *USERS,
-        "texts",
-        "sentences",
-        "sentence1",
-        "sentence2",
-        "question",
-        "question1",
-        "question2",
-        "premise",
-        "hypothesis",
-        "answer",
-        "query",
-        "document",
-        "utterance",
-        "said",
-        "paraphrase",
-        "title",
-        "headline",
-        "subject",
-        "summary",
-        "description",
-        "labels",
-        "intent",
-        "emotion",
-        "genre",
-        "kind",
-        "type",
-        "group",
-        "split",
-        "annotator",
-        "annotator_id",
-        "worker",
-        "worker_id",
-        "speaker",
-        "name",
-        "id",
-        "idx",
-        "index",
-        "row",
-        "date",
-        "time",
-        "timestamp",
-        "created_at",
-        "url",
-        "source",
-        "language",
-        "lang",
-        "country",
-        "age",
-        "sex",
-        "gender",
-        "helpful",
-        "verified",
-        "product",
-        "product_id",
-        "item",
-        "item_id",
-        "who",
-    )
-)
-#: Rows below a header that are compared, words and characters of a name, digits in one run of it, and characters of a
-#: script that is written wide, or without spaces.
-_LOOKED_AT, _WORDS, _LONGEST, _DIGITS, _WIDE = 100, 3, 40, 4, 8
+USUAL = frozenset((*TEXTS, *LABELS, *USERS, *(name for pair in PAIRS for name in pair), *_OTHERS.split()))
+#: Most words and characters of a name, digits in one run of it, and characters of a script that is written wide, or
+#: without spaces.
+_WORDS, _LONGEST, _DIGITS, _WIDE = 3, 40, 4, 8
 
 
 def told(names: Sequence[str]) -> str:
@@ -129,39 +68,13 @@ def is_name(cell: str) -> bool:
     )
 
 
-def below(names: Sequence[str], at: Iterable[int], rows: Iterable[Any], place: str) -> Iterator[Any]:
-    """Return the rows below a header, (number, cells, ...) each, after a check of the header.
-
-    `at` are the columns that are addressed by their names.
-
-    Raises:
-        UserError: One looks like a value: it is no name, or occurs again in a row below.
-    """
-    rows = iter(rows)
-    held = list(islice(rows, _LOOKED_AT))
-    for i in at:
-        again = next((row[0] for row in held if len(row[1]) == len(names) and row[1][i].strip() == names[i]), None)
-        if names[i] and (again is not None or not is_name(names[i])):
-            why = "looks like no name" if again is None else f"is a value in line {again} too"
-            raise UserError(
-                f"{place}: line 1: what stands in column {i + 1} {why}: where the file has no header, give positions, "
-                f"as {i + 1}; else rename the column"
-            )
-    return chain(held, rows)
-
-
-def is_position(column: str) -> bool:
-    """Return True if a column given on a command line is a position, in a file of cells."""
-    return column.isascii() and column.isdigit()
-
-
 def by_position(columns: Iterable[str | None]) -> bool:
     """Return True if columns of a file of cells are given by their positions from 1.
 
     Raises:
         UserError: Only some are.
     """
-    found = {is_position(column) for column in columns if column is not None}
+    found = {column.isascii() and column.isdigit() for column in columns if column is not None}
     if len(found) > 1:
         raise UserError("columns: give names for all of them, or positions for all, which count from 1")
     return found == {True}

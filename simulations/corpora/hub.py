@@ -43,9 +43,10 @@ def read_hub(
     """
     wanted = [column for column in (text, label, user, second_text, group) if column]
     parts = [read_part(path, split, wanted, label=label) for split in (train, test)]
-    return make_corpora(
-        *parts, text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
+    corpora = make_corpora(
+        parts, text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
     )
+    return corpora[0], corpora[1]
 
 
 def read_part(path: str, split: str, wanted: list[str], *, label: str | None = None) -> Columns:

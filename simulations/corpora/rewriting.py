@@ -63,8 +63,8 @@ def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int
         rows: Most rows of a block.
 
     Raises:
-        UserError: There is no such file or column, a row does not fit (with its line), a header may be a record
-            (`headers.below`), or the file is binary or not UTF-8.
+        UserError: There is no such file or column, a row does not fit (with its line), or the file is
+            binary or not UTF-8.
     """
     form = format_of(path)
     place = "standard input" if path is None else str(path)
@@ -186,7 +186,7 @@ def _opened(read: Iterator[Any], place: str, columns: Sequence[str]) -> tuple[li
         raise UserError(f"{place}: is empty; its first line must name the columns")
     names = reading.header(first[1], place)
     at = _places(place, names, columns)
-    return names, at, first, headers.below(names, range(len(names)), read, place)  # all of it passes in clear
+    return names, at, first, read
 
 
 def _replaced(cells: Sequence[str], at: Sequence[int], texts: Cells) -> list[str]:

@@ -1,7 +1,7 @@
-"""First experiment on a user's own table: cleaned and split rows, and a file of keys with reasons.
+"""First experiment on a user's own table: divided rows, and a file of keys with reasons.
 
-The rows are copied, test apart from train, into the proposal's folder. So the changes are visible, and the original
-file stays as it is.
+The table has to be clean: a row without a text, a label or a user is refused, and so are two spellings of one name. The
+rows are copied, test apart from train, into the proposal's folder.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tomli_w
@@ -23,25 +24,33 @@ from numpy.typing import NDArray
 from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.artifacts.lengths import token_lengths
+from simulations.corpora import files, headers
 from simulations.corpora.classes import described
-from simulations.corpora.cleaned import Chosen, Cleaned, chosen, cleaned
-from simulations.corpora.columns import MOST_GROUPS
-from simulations.corpora.columns import is_name as is_group
-from simulations.corpora.headers import USERS, is_name, is_position
-from simulations.corpora.overlap import normalized
+from simulations.corpora.columns import (
+    MOST_GROUPS,
+    is_missing,
+    is_name,
+    make_corpora,
+    plain_name,
+    require_columns,
+    shown,
+)
+from simulations.corpora.corpus import Corpus
+from simulations.corpora.files import column_names, declares
+from simulations.corpora.overlap import near_another, normalized
 from simulations.corpora.parts import load_split
 from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load, slug
-from simulations.experiment.sections import NUMERIC, Data, Encoder, Population, Public, Shuffle
+from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
 from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
 #: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST leave fewer than ten for
 #: the test. Of fewer than FEW, differences below a tenth are noise, and a line says so.
 TEST, PUBLIC, LEAST, FEW = 0.2, 0.2, 50, 500
-#: Largest number of reasons for rows left out that an error names: those of most rows.
-REASONS = 3
+#: Least rows of a class: fewer cannot be divided into three parts.
+ROWS = 5
 #: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
 CUTS, CUT = (32, 64, 128, 256), 0.05
 #: Candidate numbers of words that text mechanisms take of a text.
@@ -54,6 +63,34 @@ KINDS = {VECTORS: "demo", TEXTS: "text-demo"}
 STUDY, TRAIN, TESTED = "experiment.toml", "train.csv", "test.csv"
 
 
+class Chosen(NamedTuple):
+    """Names of the columns of a table.
+
+    Args:
+        text: Column of the texts.
+        label: Column of the labels.
+        user: Column of the users; None without one.
+        second: Column of the second texts of pairs; None if texts are single.
+        kept: Further columns, which are copied as they are.
+    """
+
+    text: str
+    label: str
+    user: str | None
+    second: str | None
+    kept: tuple[str, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the columns of texts."""
+        return [name for name in (self.text, self.second) if name is not None]
+
+    @property
+    def all(self) -> list[str]:
+        """Return the columns that exist."""
+        return [*self.texts, self.label, *([] if self.user is None else [self.user]), *self.kept]
+
+
 @dataclass(frozen=True)
 class Proposal:
     """Files of a proposal.
@@ -61,13 +98,15 @@ class Proposal:
     Attributes:
         experiment: Experiment.
         file: File of the experiment.
-        table: Cleaned rows.
+        used: Rows that it uses.
+        left: Number of rows that it leaves out, by the reason.
         found: Findings about the table, a line each.
     """
 
     experiment: Experiment
     file: Path
-    table: Cleaned
+    used: Corpus
+    left: Mapping[str, int]
     found: tuple[str, ...]
 
 
@@ -101,108 +140,158 @@ def propose(
     """
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: is one of {', '.join(KINDS)}")
-    columns = chosen(file, text=text, label=label, user=user, second=second, kept=kept)
+    columns = _chosen(file, text=text, label=label, user=user, second=second, kept=tuple(kept))
     if out.exists():
         raise UserError(f"{out}: is there already; name another: sottovoce init NAME")
     if not slug(out.name):
         raise UserError(f"{out}: its name must have a letter or a digit; name another: sottovoce init NAME")
-    table, tested = _divided(file, columns, seed)
-    called = _called(columns, table)
-    group = next((name for name in columns.kept if _has_groups(table.kept[name])), None)
-    lengths = token_lengths(Encoder().model, table.texts)
+    table = _read(file, columns)
+    used, tested, left = _divided(file, table, seed)
+    group = next((name for name in columns.kept if _has_groups(used.extra[name])), None)
+    lengths = token_lengths(Encoder().model, used.texts)
     cut = _cutting_few(lengths, CUTS)
-    found = (*_seen(file, columns, table, lengths, group), *table.notes, *_few(int(tested.sum())))
+    found = (*_seen(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
-        _write(part / TESTED, called, table, np.flatnonzero(tested))
-        _write(part / TRAIN, called, table, np.flatnonzero(~tested))
-        numbers, pairs = table.between is not None, columns.second is not None
-        named = described(table.classes, "names", numbers=numbers, pairs=pairs) is not None
+        _write(part / TESTED, columns, used.take(np.flatnonzero(tested)))
+        _write(part / TRAIN, columns, used.take(np.flatnonzero(~tested)))
+        named = described(used.classes, "names", numbers=False, pairs=columns.second is not None) is not None
         data = Data(
             source="files",
             path=str(part),
             train=TRAIN,
             test=TESTED,
-            text=called[columns.text],
-            second_text=None if columns.second is None else called[columns.second],
-            label=called[columns.label],
-            user=None if columns.user is None else called[columns.user],
-            label_range=table.between,
-            group=None if group is None else called[group],
+            text=columns.text,
+            second_text=columns.second,
+            label=columns.label,
+            user=columns.user,
+            group=group,
             public=Public(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
-            measures=NUMERIC if numbers else (),
         )
         experiment = _experiment(out, data, seed, cut, kind, lengths, named=named)
-        why = _why(experiment, lengths, int((~tested).sum()), table.users is not None, kind)
+        why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind)
         written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
         (part / STUDY).write_text(written, encoding="utf-8")
-    return Proposal(experiment, out / STUDY, table, found)
+    return Proposal(experiment, out / STUDY, used, left, found)
 
 
-def _divided(file: Path, columns: Chosen, seed: int) -> tuple[Cleaned, NDArray[np.bool_]]:
-    """Return the usable rows, and which of them are for the test: a share of each class.
+def _chosen(
+    file: Path, *, text: str | None, label: str | None, user: str | None, second: str | None, kept: tuple[str, ...]
+) -> Chosen:
+    """Return the given columns, and the others by their usual names.
 
-    If rows have users, all rows of a share of the users are for the test. No text is in both parts, and every class is.
+    The usual names of two texts of a pair are found if no column has a usual name of single texts.
+
+    Raises:
+        UserError: A column does not exist, or no column has a usual name.
     """
-    table = cleaned(file, columns)
-    tested = np.zeros(len(table.texts), np.bool_)
-    if table.users is None:
-        tested[stratified(table.labels, round(TEST * len(tested)), seed)] = True
+    names = column_names(file)
+    given = (text, label, user, second, *kept)
+    options = ("--text", "--label", "--user", "--second", *("--keep" for _ in kept))
+    for (one, column), (other, again) in combinations(zip(options, given, strict=True), 2):
+        if column is not None and column == again:
+            raise UserError(f"{file}: {one} and {other} are one column; name two")
+    if odd := [name for name in names if not name.isprintable() or name != name.strip()]:
+        raise UserError(f'{file}: rename the column "{plain_name(odd[0])}": a name is one line of visible characters')
+    declared = declares(file)
+    require_columns(str(file), given, names, declared=declared)
+    free = [name for name in names if name not in given]
+    if text is None and second is None:
+        for pair in headers.PAIRS:
+            if set(pair) <= set(free) and _named([name for name in free if name not in pair], headers.TEXTS) is None:
+                text, second = pair
+                break
+    found = {"text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS)}
+    for option, column in found.items():
+        if column is None:
+            there = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
+            raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {there}")
+    return Chosen(str(found["text"]), str(found["label"]), user or _named(free, headers.USERS), second, kept)
+
+
+def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
+    folded = {name.casefold(): name for name in reversed(names)}
+    return next((folded[name] for name in usual if name in folded), None)
+
+
+def _read(file: Path, columns: Chosen) -> Corpus:
+    """Return all rows of the table, with the columns to keep.
+
+    Raises:
+        UserError: A row lacks something, or a class has too few rows.
+    """
+    part = files.read(file, columns.all)
+    (table,) = make_corpora(
+        (part,), text=columns.text, label=columns.label, user=columns.user, second_text=columns.second
+    )
+    counts = np.bincount(table.labels, minlength=len(table.classes)).tolist()
+    if rare := [i for i, count in enumerate(counts) if count < ROWS]:
+        number = f"has {counts[rare[0]]} row{'s' * (counts[rare[0]] != 1)}"
+        more = f", and {len(rare) - 1:,} more classes have too few" if len(rare) > 1 else ""
+        raise UserError(
+            f"{file}: label {shown(table.classes[rare[0]])} {number}{more}; a class needs {ROWS}: take such rows out, "
+            "or name the column that holds classes with --label (numbers need data.label-range)"
+        )
+    kept = {name: ["" if is_missing(value) else str(value) for value in part.values[name]] for name in columns.kept}
+    return replace(table, extra=kept)
+
+
+def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.bool_], dict[str, int]]:
+    """Return the rows to use, which of them are for the test, and the number of the others by the reason.
+
+    The test has a share of each class; if rows have users, all rows of a share of the users. No text is in both parts,
+    and every class is.
+    """
+    left: dict[str, int] = {}
+
+    def kept(rows: Corpus, gone: NDArray[np.bool_], why: str) -> Corpus:
+        if number := int(gone.sum()):
+            left[f"{number:,} row{'s' * (number != 1)} {why}: left out"] = number
+        return rows.take(np.flatnonzero(~gone))
+
+    plain = [normalized(text) for text in table.texts]
+    near = near_another(list(dict.fromkeys(plain)))
+    gone = np.array([text in near for text in plain], np.bool_)
+    if table.users is None:  # rows of people are divided such that shared texts stay in one part
+        first: dict[str, int] = {}
+        gone |= np.array([first.setdefault(text, row) != row for row, text in enumerate(plain)], np.bool_)
+    used = kept(table, gone, "with a text that another row has, or nearly")
+    tested = np.zeros(len(used), np.bool_)
+    if used.users is None:
+        tested[stratified(used.labels, round(TEST * len(tested)), seed)] = True
     else:
-        names, owners = np.unique(np.asarray(table.users), return_inverse=True)
+        names, owners = np.unique(np.asarray(used.users), return_inverse=True)
         if len(names) < LEAST // 4:
             raise UserError(
                 f"{file}: --user: the column has {len(names)} users, and a study needs {LEAST // 4}; name another, or "
                 "take it out of the file where it does not say whose a row is"
             )
-        plain = [normalized(text) for text in table.texts]
+        plain = [normalized(text) for text in used.texts]
         tested, twice = apart(owners.astype(np.int64), plain, TEST, seed, stream=3)
-        table = table.without(twice, "ROWS with texts of users of the other part, test or train: left out")
+        used = kept(used, twice, "with texts of users of the other part, test or train")
         tested = tested[~twice]
-    both = set(table.labels[tested].tolist()) & set(table.labels[~tested].tolist())
-    gone = ~np.isin(table.labels, list(both)) if table.between is None else np.zeros(len(tested), np.bool_)
-    number = len(table.classes) - len(both)
-    some = "a class" if number == 1 else f"{number} classes"
-    table = table.without(gone, f"ROWS of {some} that only test or only train would have: left out")
-    tested = tested[~gone]
-    if len(table.texts) < LEAST:
-        most = sorted(table.left, key=lambda line: -table.left[line])[:REASONS]  # an error is one line to read
-        others = f"; and {len(table.left) - len(most)} more reasons" if len(table.left) > len(most) else ""
-        why = f" ({'; '.join(most)}{others})" if most else ""
+    both = np.intersect1d(used.labels[tested], used.labels[~tested])
+    gone = ~np.isin(used.labels, both)
+    used, tested = kept(used, gone, "of classes that only test or only train would have"), tested[~gone]
+    if len(used) < LEAST:
+        why = f" ({'; '.join(left)})" if left else ""
         raise UserError(
-            f"{file}: {len(table.texts)} of {table.rows} rows can be used, and {LEAST} are needed for ten test texts; "
-            f"give more rows{why}"
+            f"{file}: {len(used)} of {len(table)} rows can be used, and {LEAST} are needed for ten test texts; give "
+            f"more rows{why}"
         )
     if len(both) < 2:
         raise UserError(f"{file}: no two classes are in both test and train; give more rows")
-    return table, tested
+    names = tuple(used.classes[label] for label in both)
+    return replace(used, labels=np.searchsorted(both, used.labels), classes=names), tested, left
 
 
-def _called(columns: Chosen, table: Cleaned) -> dict[str, str]:
-    """Return the name of each column in the copies: as in the file, or its role if some are no names.
-
-    No name equals a value, so that the first line does not look like a record.
-    """
-    usual = [*("text", "second")[: len(columns.texts)], "label", *([] if columns.user is None else ["user"])]
-    usual += [f"kept{number}" for number in range(1, len(columns.kept) + 1)]
-    same = all(is_name(name) and name.strip() and not is_position(name) for name in columns.all)
-    texts = (each for text in table.texts for each in ((text,) if isinstance(text, str) else text))
-    values = {*texts, *table.written, *(table.users or ())}.union(*table.kept.values())
-    made: dict[str, str] = {}
-    for column, name in zip(columns.all, columns.all if same else usual, strict=True):
-        while name in values or name in made.values():
-            name += "_"
-        made[column] = name
-    return made
-
-
-def _write(path: Path, called: Mapping[str, str], table: Cleaned, rows: NDArray[np.int64]) -> None:
+def _write(path: Path, columns: Chosen, rows: Corpus) -> None:
     with whole(path, private=True) as file, TextIOWrapper(file, encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened, lineterminator="\n")
-        writer.writerow(called.values())
-        for row in rows.tolist():
-            text, owner = table.texts[row], [] if table.users is None else [table.users[row]]
-            texts = (text,) if isinstance(text, str) else text
-            writer.writerow([*texts, table.written[row], *owner, *(cells[row] for cells in table.kept.values())])
+        writer.writerow(columns.all)
+        for row, text in enumerate(rows.texts):
+            texts, owner = (text,) if isinstance(text, str) else text, [] if rows.users is None else [rows.users[row]]
+            kept = (rows.extra[name][row] for name in columns.kept)
+            writer.writerow([*texts, rows.classes[rows.labels[row]], *owner, *kept])
 
 
 def _cutting_few(lengths: NDArray[np.int64], candidates: Sequence[int]) -> int:
@@ -275,34 +364,34 @@ def _sweep(experiment: Experiment) -> str:
     return f"\n{said}\n{tomli_w.dumps({SWEEP: about})}"
 
 
-def _has_groups(cells: Sequence[str]) -> bool:
+def _has_groups(cells: Sequence[object]) -> bool:
     """Return whether a kept column may be `data.group`: few names, and more than one."""
-    groups = set(cells)
-    return 2 <= len(groups) <= MOST_GROUPS and all(not name or is_group(name) for name in groups)
+    groups = set(map(str, cells))
+    return 2 <= len(groups) <= MOST_GROUPS and all(not name or is_name(name) for name in groups)
 
 
-def _seen(file: Path, columns: Chosen, table: Cleaned, lengths: NDArray[np.int64], group: str | None) -> list[str]:
-    """Return the findings about the table."""
-    counts = Counter(table.labels.tolist())
+def _seen(
+    file: Path, columns: Chosen, used: Corpus, rows: int, lengths: NDArray[np.int64], group: str | None
+) -> list[str]:
+    """Return the findings about the table, of this number of rows."""
+    counts = Counter(used.labels.tolist())
     most_of = sorted(counts, key=lambda i: (-counts[i], i))[:CLASSES]
-    shown = ", ".join(f"{table.classes[i]} {counts[i]:,}" for i in sorted(most_of))
-    if table.between is not None:
-        shown = "{:g} to {:g}".format(*table.between)
-    elif len(counts) > CLASSES:
-        shown += f" and {len(counts) - CLASSES} more of {min(counts.values()):,} to {counts[most_of[-1]]:,}"
-    by = {name: name if columns.named else f"column {name}" for name in columns.all}
-    users = "" if table.users is None else f"of {len(set(table.users)):,} users by {by[str(columns.user)]}"
-    whose = users or "each row a user's own"
+    classes = ", ".join(f"{used.classes[i]} {counts[i]:,}" for i in sorted(most_of))
+    if len(counts) > CLASSES:
+        classes += f" and {len(counts) - CLASSES} more of {min(counts.values()):,} to {counts[most_of[-1]]:,}"
+    whose = "each row a user's own"
+    if used.users is not None:
+        whose = f"of {len(set(used.users)):,} users by {columns.user}"
     median, most, texts = np.median(lengths), lengths.max(), "Texts" if columns.second is None else "Pairs"
-    groups = "none has groups" if group is None else f"results are by the groups of {by[group]}"
-    people = table.users is None and columns.label.casefold() in USERS
+    groups = "none has groups" if group is None else f"results are by the groups of {group}"
+    people = used.users is None and columns.label.casefold() in headers.USERS
     warn = [f'Labels are by "{columns.label}", and no user is named: who has several rows has a budget for each.']
     return [
-        f"From {json.dumps(file.name, ensure_ascii=False)}: {len(table.texts):,} of {table.rows:,} rows, {whose}.",
-        f"{texts} by {' and '.join(by[name] for name in columns.texts)}, {median:,.0f} tokens in the median and "
-        f"{most:,} at most; labels by {by[columns.label]}: {shown}.",
+        f"From {json.dumps(file.name, ensure_ascii=False)}: {len(used):,} of {rows:,} rows, {whose}.",
+        f"{texts} by {' and '.join(columns.texts)}, {median:,.0f} tokens in the median and {most:,} at most; labels by "
+        f"{columns.label}: {classes}.",
         *(warn if people else []),
-        *([f"Kept: {', '.join(by[name] for name in columns.kept)}; {groups}."] if columns.kept else []),
+        *([f"Kept: {', '.join(columns.kept)}; {groups}."] if columns.kept else []),
     ]
 
 

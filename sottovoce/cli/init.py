@@ -17,9 +17,7 @@ def command(
         str | None,
         typer.Argument(metavar="NAME", help="Name of the new folder (default: the file's).", show_default=False),
     ] = None,
-    text: Annotated[
-        str | None, typer.Option("--text", help="Column of the texts, or its position from 1.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Column of the texts.", show_default=False)] = None,
     label: Annotated[str | None, typer.Option("--label", help="Column of the labels.", show_default=False)] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="Column that names the user of a row.", show_default=False)

@@ -1,4 +1,4 @@
-"""First lines that are no headers: positions are for them, and nothing of them is shown or passes in clear."""
+"""First lines that are no headers: positions are for them, and nothing of them is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from simulations.corpora import headers
-from simulations.corpora.files import read, read_files
 from simulations.corpora.rewriting import blocks
 from simulations.errors import UserError
 
@@ -63,22 +62,10 @@ def test_by_position_every_row_is_a_record_the_first_one_too(csv: Path, tmp_path
         (["0"], "no position 0"),
         (["02"], "no position 02"),
         (["2", "text"], "positions for all"),
-        (["ham"], "column 1 is a value in line 2 too"),
-        (["Call me at 5 tomorrow"], "line 1: what stands in column 1 is a value"),
     ],
 )
-def test_no_cell_is_shown_and_none_passes_as_a_name(csv: Path, columns: list[str], why: str) -> None:
+def test_no_cell_is_shown(csv: Path, columns: list[str], why: str) -> None:
     assert why in refused(csv, columns)
-
-
-def test_a_cell_that_is_called_by_its_name_is_no_header(tmp_path: Path) -> None:
-    tsv = tmp_path / "in.tsv"
-    tsv.write_text("Call me at 5 Anna\tx\nOk lar see you\ty\n")
-    assert "column 1 looks like no name" in refused(tsv, ["Call me at 5 Anna"])
-    assert "column 1 looks like no name" in refused(tsv, ["x"])  # whichever is called: all of the line passes in clear
-    with pytest.raises(UserError, match="looks like no name"):
-        read(tsv, ["Call me at 5 Anna"])
-    assert list(read(tsv, ["x"]).values["x"]) == ["y"]  # what is not read is not looked at
 
 
 def test_one_column_has_a_header_only_where_that_is_certain(tmp_path: Path) -> None:
@@ -120,9 +107,3 @@ def test_names_that_are_shown_are_words_of_a_list() -> None:
     assert headers.told(["Anna", "Bob"]).startswith("2 of names that are not shown")
     assert headers.nearest("labels_", ["Anna", "label"]) == "label" and headers.nearest("Ann", ["Anna"]) is None
     assert set(map(str.casefold, headers.USUAL)) == headers.USUAL
-
-
-def test_a_header_in_the_middle_is_no_row(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,label\none,1\ntwo,0\ntext,label\nthree,1\n")
-    with pytest.raises(UserError, match="line 1: what stands in column 1 is a value in line 4 too"):
-        read_files(tmp_path, "a.csv", "a.csv", text="text", label="label")

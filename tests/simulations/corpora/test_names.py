@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from simulations.corpora.classes import matched
-from simulations.corpora.cleaned import Chosen, _one_user, cleaned
 from simulations.corpora.files import read_files
 from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
@@ -165,8 +164,6 @@ def test_a_name_that_may_be_somebodys_words_is_not_shown(tmp_path: Path, first: 
     with pytest.raises(UserError) as found:
         people(tmp_path, first, second)
     assert first not in str(found.value) and second not in str(found.value)
-    _, said = _one_user([first, second, "ben"])
-    assert said and first not in said[0] and second not in said[0]
     table(tmp_path / "train.csv", [("a", first), ("b", f"{first}\u200b"), ("c", "x")])
     with pytest.raises(UserError, match="are one name") as told:
         read_files(tmp_path, "train.csv", "train.csv", text="text", label="label")
@@ -202,21 +199,6 @@ def test_the_classes_of_public_texts_are_found_in_another_spelling() -> None:
     assert matched(["cafe\u0301", "No"], ["no", "café"], None) == {"cafe\u0301": "café", "No": "no"}
     refused("is missing", lambda: matched(["A", "a"], ["A", "b"], None))
     refused("is missing", lambda: matched(["A", "a"], ["a", "A"], None))
-
-
-def test_init_makes_two_spellings_one_and_says_so(tmp_path: Path) -> None:
-    file = tmp_path / "table.csv"
-    nobody = ("seen by nobody", "é", "\u200b")
-    labels = ("é", "é", "e\u0301", "no", "No.")
-    users = ("1", "1.0", "Ann", "Ann", "ann")
-    words = ("alpha beta gamma", "delta epsilon zeta", "eta theta iota", "kappa lambda mu", "nu xi omicron")
-    rows = [(f"{words[i % 5]} {i * 7919} {words[i // 5 % 5]}", labels[i % 5], users[i % 5]) for i in range(50)]
-    table(file, [*rows, nobody])
-    found = cleaned(file, Chosen("text", "label", "user"))
-    assert len(found.texts) == 50 and any(note.startswith("1 of 51 rows have nothing in") for note in found.notes)
-    assert found.classes == ("no", "é") and set(found.users or ()) == {"1", "Ann"}
-    assert any('label "é" is also spelled "e\\u0301" (10)' in note for note in found.notes)
-    assert any('2 in all, as "1" and "1.0": made one each' in note for note in found.notes)
 
 
 def test_check_refuses_with_both_spellings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""From a stranger's table to an experiment that runs as it stands, and what is said of the table."""
+"""From a table to an experiment that runs as it stands, and what is said of the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.corpora.cleaned import chosen, cleaned, without_html
 from simulations.corpora.files import read
 from simulations.corpora.overlap import NEARLY, SHINGLE, nearly, normalized
 from simulations.corpora.overlap import near_another as left_out
@@ -29,7 +28,7 @@ _WORDS = "good bad fine awful film book plot story actor scene long short dull b
 
 
 def table(folder: Path, rows: int = 260, *, users: int | None = None, more: list[list[str]] | None = None) -> Path:
-    """A CSV with columns id, review, sentiment (and author), with rows of every fault that is looked for."""
+    """A CSV with columns id, review, sentiment (and author), and more rows."""
     rng = np.random.default_rng(2)
     words = np.array(_WORDS.split())
     lines = [["id", "review", "sentiment", *(["author"] if users else [])]]
@@ -45,52 +44,16 @@ def table(folder: Path, rows: int = 260, *, users: int | None = None, more: list
     return file
 
 
-FAULTS = [
-    ["x", "a <b>bold</b> tale<br /><br />of i &lt;3 u &amp; me, told at length by somebody new", "Positive"],
-    ["x", "it was the very best of all the books that anybody had lent me", "negative "],
+ALIKE = [
+    ["x", "it was the very best of all the books that anybody had lent me", "negative"],
     ["x", "It was the very best of all the books that anybody had lent me!", "positive"],
     ["x", "it was the very best of all the books that anybody has lent me", "negative"],
-    ["x", "", "positive"],
-    ["x", "a row without a label", "NaN"],
-    ["x", "a row whose label nobody else has", "postive"],
 ]
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_everything_odd_about_a_table_is_said_and_mended(tmp_path: Path) -> None:
-    file = table(tmp_path, more=FAULTS)
-    found = cleaned(file, chosen(file, text=None, label=None, user=None))
-    assert (found.rows, len(found.texts), found.classes) == (267, 262, ("negative", "positive"))
-    assert "a bold tale of i <3 u & me, told at length by somebody new" in list(found.texts)
-    notes = "\n".join(found.notes)
-    for said in (
-        "2 of 267 rows have nothing in column review or sentiment: left out; fill them in to keep them (first: line 26",
-        "1 texts hold HTML",
-        'label "positive" is also spelled "Positive" (1)',
-        'label "postive" has 1 row, fewer than 5: left out (line 268)',
-        "1 texts are repeated, but for case and marks (1 with another label)",
-        "1 more texts are nearly another",
-    ):
-        assert said in notes, notes
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
-        ("a<br>b", "a b"),
-        ("I <3 it, 2 < 3 > 1", "I <3 it, 2 < 3 > 1"),
-        ("<a href='x'>y</a>", "y"),
-        ("R&D", "R&D"),
-        ("x &#39;y&#39;", "x 'y'"),
-        ("a\n\tb", "a b"),
-    ],
-)
-def test_html_and_what_only_looks_like_it(text: str, plain: str) -> None:
-    assert without_html(text) == plain
 
 
 def test_no_two_texts_that_are_left_are_nearly_the_same_and_none_is_left_out_for_nothing() -> None:
@@ -114,7 +77,7 @@ def test_no_two_texts_that_are_left_are_nearly_the_same_and_none_is_left_out_for
 
 
 def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Path) -> None:
-    made = propose(table(tmp_path, more=FAULTS), Path("mine"))
+    made = propose(table(tmp_path, more=ALIKE), Path("mine"))
     experiment = load("mine/experiment.toml")
     assert experiment == made.experiment
     runs = load_study("mine/experiment.toml").runs
@@ -128,10 +91,11 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     split, holders, about = parts(experiment)
     assert holders.people == experiment.population.users == len(split.train)
     shares = [np.bincount(part.labels) / len(part) for part in (split.train, split.test)]
-    assert abs(len(split.test) / 262 - 0.2) < 0.01 and np.allclose(shares[0], shares[1], atol=0.05)
+    assert made.left == {"2 rows with a text that another row has, or nearly: left out": 2}
+    assert abs(len(split.test) / 261 - 0.2) < 0.01 and np.allclose(shares[0], shares[1], atol=0.05)
     assert not any(sum(counts.values()) - counts["rows"] for counts in about["overlap"].values())
     kept = [*read(Path("mine/train.csv"), ["review"]).values["review"], *split.test.texts]
-    assert len(kept) == len({normalized(str(text)) for text in kept}) == 262
+    assert len(kept) == len({normalized(str(text)) for text in kept}) == 261
     written = made.file.read_text(encoding="utf-8")
     assert all(line in written for line in made.found) or max(map(len, made.found)) > 116
     again = propose(tmp_path / "reviews.csv", Path("again"))
@@ -203,34 +167,49 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--text NAME; there are: 2 of names that are not shown" in complaint(capsys, "--from", "odd.csv")
     assert "--label NAME; there are: 2 of names" in complaint(capsys, "--from", "odd.csv", "--text", "a")
     assert 'did you mean "review"?' in complaint(capsys, "--from", file, "--text", "reviews")
+    assert "--text and --user are one column; name two" in complaint(
+        capsys, "--from", file, "--text", "review", "--user", "review"
+    )
     assert "taken: is there already; name another" in complaint(capsys, "taken", "--from", file)
     assert "names no columns" in complaint(capsys, "--from", "none.csv")
-    assert "one usable class" in complaint(capsys, "--from", "flat.csv")
-    assert "300 values in 300 rows, none of them in 5 rows: give more" in complaint(capsys, "--from", "ids.csv")
+    assert 'column "label" has one class only' in complaint(capsys, "--from", "flat.csv")
+    said = complaint(capsys, "--from", "ids.csv")
+    assert 'label "0" has 1 row, and 299 more classes have too few; a class needs 5' in said
     Path("wide.csv").write_text("text,label\n" + "".join(f"text number {i},{i % 1001}\n" for i in range(5005)))
-    assert "1,001 values in 5,005 rows, more than 1,000 of them in 5" in complaint(capsys, "--from", "wide.csv")
-    half = "".join(f"text number {i},{i % 2 if i < 200 else i}\n" for i in range(300))
-    Path("half.csv").write_text("text,label\n" + half)
-    assert "102 values in 300 rows, and many of them in fewer" in complaint(capsys, "--from", "half.csv")
-    Path("one.csv").write_text("text,label,empty\na fine film,x,\n")
+    assert 'column "label" has 1001 values' in complaint(capsys, "--from", "wide.csv")
     Path("head.csv").write_text("text,label,empty\n")
-    assert "1 value in 1 row, none of them in 5 rows" in complaint(capsys, "--from", "one.csv")
-    for empty in (("--text", "empty"), ("--user", "empty")):
-        assert 'column "empty" is empty in every row' in complaint(capsys, "--from", "one.csv", *empty)
-    assert "no rows below its header" in complaint(capsys, "--from", "head.csv")
-    assert "have 2 rows" not in complaint(capsys, "--from", str(table(tmp_path, 40)))
+    assert "holds no records" in complaint(capsys, "--from", "head.csv")
+    assert "40 of 40 rows can be used, and 50 are needed" in complaint(capsys, "--from", str(table(tmp_path, 40)))
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "flat.csv",
-        "half.csv",
         "head.csv",
         "ids.csv",
         "none.csv",
         "odd.csv",
-        "one.csv",
         "reviews.csv",
         "taken",
         "wide.csv",
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (["x", "", "positive", "ann"], 'line 262: "review" is empty; fill it in or remove the record'),
+        (["x", "a row without a label", "NaN", "ann"], "line 262: label is missing"),
+        (["x", "a row without a label", " ", "ann"], "line 262: label is missing"),
+        (["x", "a row without an author", "positive", ""], 'line 262: "author" is missing; name the user'),
+        (["x", "a row of three cells", "positive"], "line 262: has 3 cells, and the header names 4"),
+        (["x", "of a class of its own", "postive", "ann"], 'label "postive" has 1 row; a class needs 5'),
+        (["x", "of a class in two spellings", "posi\u200btive", "ann"], "are one name; write it one way"),
+        (["x", "of a user in two spellings", "positive", "Person 1"], "differ in case or width alone"),
+    ],
+)
+def test_a_table_that_is_not_clean_is_refused_with_its_row(
+    row: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = table(tmp_path, users=65, more=[row])
+    assert said in complaint(capsys, "mine", "--from", str(file)) and not Path("mine").exists()
 
 
 def test_other_kinds_of_tables(tmp_path: Path) -> None:

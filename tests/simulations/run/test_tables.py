@@ -60,14 +60,14 @@ def refused(table: Made, said: str, seed: int) -> None:
 
 def all_rows(proposal: Proposal, table: Made, seed: int) -> None:
     """All rows are used or named, by what the command says and by what its experiment reads."""
-    cleaned = proposal.table
-    assert cleaned.rows == table.rows == len(cleaned.texts) + sum(cleaned.left.values()), (seed, cleaned.left)
-    assert set(cleaned.left) <= set(proposal.found), seed
-    assert f"{len(cleaned.texts):,} of {table.rows:,} rows" in proposal.found[0], seed
+    used, left = proposal.used, proposal.left
+    assert table.rows == len(used) + sum(left.values()), (seed, left)
+    assert set(left) <= set(proposal.found), seed
+    assert f"{len(used):,} of {table.rows:,} rows" in proposal.found[0], seed
     split, about = split_of(proposal.experiment)
     parts = (split.public, split.train, split.test)
-    assert sum(map(len, parts)) + int(str(about.get("dropped", 0))) == len(cleaned.texts), seed
-    if cleaned.users is not None:
+    assert sum(map(len, parts)) + int(str(about.get("dropped", 0))) == len(used), seed
+    if used.users is not None:
         whose = [set(part.users or ()) for part in parts]
         assert not whose[0] & whose[1] and not (whose[0] | whose[1]) & whose[2], seed
 
