@@ -43,7 +43,7 @@ def told(names: Sequence[str]) -> str:
     usual = [name for name in dict.fromkeys(names) if name.casefold() in USUAL]
     rest = len(names) - len(usual)
     if not usual:
-        return f"{rest} of names that are not shown; where the first line is no header, give positions from 1"
+        return f"{rest} of names that are not shown; if the first line is a record, put a line of names above it"
     return ", ".join([*usual, *([f"{rest} more"] if rest else [])])
 
 

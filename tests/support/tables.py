@@ -1,4 +1,4 @@
-"""Tables as people have them, made from a seed: in any encoding, format and type, and with every fault of a row."""
+"""Tables as people have them, made from a seed: in any encoding, format and type; some with every fault of a row."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ def made(folder: Path, seed: int) -> Made:
         columns[names[2]] = _users(rng, size)
     if rng.random() < 0.3:
         columns["id"] = list(range(size))
-    _spoil(rng, columns, names, suffix)
+    if rng.random() < 0.3:
+        _spoil(rng, columns, names, suffix)
     order = list(columns)
     rng.shuffle(order)
     headed = suffix in (".jsonl", ".jsonl.gz", ".parquet", ".arrow") or rng.random() < 0.75
@@ -120,10 +121,8 @@ def made(folder: Path, seed: int) -> Made:
         options = {key: place(name) for key, name in zip(said, names, strict=False)}
     if not headed and rng.random() < 0.3:
         options = {}
-    private = {word for value in [*columns[names[0]], *columns.get(names[2], ())] for word in str(value).split()}
-    if names[0] == "1" and options and headed and suffix[:4] in (".csv", ".tsv"):
-        size += 1  # numbers are positions: the header is a record like all others, and its label a rare one
-    return Made(file, size, options, {word for word in private if word in WORDS or word.startswith("pq")}, headed)
+    private = {word for value in columns[names[0]] for word in str(value).split()}
+    return Made(file, size, options, {word for word in private if word in WORDS}, headed)
 
 
 def _texts(rng: Generator, size: int) -> list[Any]:

@@ -56,8 +56,8 @@ def test_by_position_every_row_is_a_record_the_first_one_too(csv: Path, tmp_path
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        (["text"], "where the first line is no header, give positions"),
-        ([], "give positions"),
+        (["text"], "if the first line is a record, put a line of names above it"),
+        ([], "put a line of names above it"),
         (["3"], "has 2 columns, and no position 3"),
         (["0"], "no position 0"),
         (["02"], "no position 02"),

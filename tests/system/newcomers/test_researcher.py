@@ -103,7 +103,7 @@ def test_from_a_table_to_a_report(newcomer: Newcomer) -> None:
     table(newcomer.home / "reviews.csv")
     begins(newcomer)
     runs_it(newcomer)
-    newcomer.errs("report runs/seed-1 --out x.jpg", "x.jpg: must end in .html")
+    newcomer.errs("report runs/seed-1 --out x.jpg", "--out x.jpg: must end in .html")
     newcomer.types("report runs/seed-1 runs/seed-2")
     assert (newcomer.home / "report.html").is_file()
     assert len(newcomer.commands) <= 6 and len(newcomer.mistakes) >= 8
