@@ -1,4 +1,4 @@
-"""What users teach beyond class names, with one record and with many: table of docs/results/users.md.
+"""Measure what users teach beyond class names, with one record and with many: table of docs/results/users.md.
 
     python -m benchmarks.tasks DATA [--task NAME ...] [--seeds 5] [--model minilm] [--out FILE]
 

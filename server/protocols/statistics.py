@@ -459,8 +459,8 @@ def _taught(
         assert channels.statistic is not None
         mechanism = channels.statistic(codes.shape[1] * (frame.dim + 1))
         if isinstance(channels.curator, DPSGD):
-            records = records_of(decoded_statistics(mechanism, release), codes)
-            return _descended(frame, embeddings, believed, records, channels.curator, seed)
+            known = records_of(decoded_statistics(mechanism, release), codes)
+            return _descended(frame, embeddings, believed, known, channels.curator, seed)
         if channels.curator is None:
             mean, noise = batches.mean(mechanism, release, frame.project(embeddings), codes)
             mean, noise = clip * mean, clip**2 * noise

@@ -100,7 +100,7 @@ def demo(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the experiment demo: 2,000 users, about two minutes."""
+    """Run the experiment demo: 800 users, about two minutes."""
     _start("demo", [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])], out, ray_address, as_json)
 
 
