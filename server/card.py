@@ -84,7 +84,8 @@ def price_of(rungs: Rungs | None, whose: str) -> Price | None:
     worst, proved = float(user["worst_case"]), float(user["epsilon"])
     if math.isinf(proved):
         return Price(proved, whose=whose, why="none: something leaves without protection")
-    return Price(*((worst, 0.0) if math.isfinite(worst) else (proved, user["delta"])), whose, public=shared(user))
+    epsilon, delta = (worst, 0.0) if math.isfinite(worst) else (proved, user["delta"])
+    return Price(epsilon, delta, whose, public=shared(user))
 
 
 def model_card(about: Mapping[str, Any]) -> str:

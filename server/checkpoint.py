@@ -92,7 +92,7 @@ def read_model(what: str, checkpoint: str | Path, kind: Any, **given: Any) -> tu
 
 def _with_layout(tokenizer: Any, layout: SentenceLayout) -> Any:
     """Return a tokenizer that reads texts as a layout states: behind its prefix, and in lower case. "" stays empty."""
-    before = [normalizers.Prepend(layout.prefix)] if layout.prefix else []
+    before: list[normalizers.Normalizer] = [normalizers.Prepend(layout.prefix)] if layout.prefix else []
     before += [normalizers.Lowercase()] if layout.lowercase else []
     if not before:
         return tokenizer

@@ -100,9 +100,9 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         if node.op_type != "MatMul" or node.input[1] not in weights:
             nodes.append(node)
             continue
-        (state, scale, zero), before = steps[node.input[0]]
+        stepped, before = steps[node.input[0]]
         nodes += before
-        steps[node.input[0]] = [state, scale, zero], []
+        steps[node.input[0]] = stepped, []
         bias, output = biases.get(node.output[0], ("", node.output[0]))
         if bias:
             merged.add(output)
@@ -110,7 +110,7 @@ def quantize(graph: Path, out: Path, feeds: Iterable[Feeds]) -> None:
         names = [f"weight_{i}", f"weight_{i}_scale", f"weight_{i}_zero"]
         zeros = np.zeros(len(scales), np.int8)
         constants += [numpy_helper.from_array(a, n) for a, n in zip((values, scales, zeros), names, strict=True)]
-        inputs = [state, names[0], scale, names[1], zero, names[2], bias]
+        inputs = [stepped[0], names[0], stepped[1], names[1], stepped[2], names[2], bias]
         nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, [output], node.name, domain="com.microsoft"))
     _replace(model, nodes, constants)
     onnx.save(model, str(out))

@@ -72,11 +72,11 @@ def epoch(lengths: Sequence[int], batch_size: int, rng: np.random.Generator) -> 
         rng: Generator of the order.
     """
     order = rng.permutation(len(lengths))
-    lengths = np.asarray(lengths)
+    length_of = np.asarray(lengths)
     batches: list[np.ndarray] = []
     for start in range(0, len(order), POOL * batch_size):
         pool = order[start : start + POOL * batch_size]
-        pool = pool[np.argsort(lengths[pool], kind="stable")]
+        pool = pool[np.argsort(length_of[pool], kind="stable")]
         batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
     return (batches[i] for i in rng.permutation(len(batches)))
 

@@ -58,6 +58,6 @@ def log_transition(
     columns = []
     for c in range(classes):
         truth = np.full(len(y), c, np.int64)
-        extra = {} if prior is None else {"prior": softmax(z, *prior)}
+        extra = {} if prior is None or z is None else {"prior": softmax(z, *prior)}
         columns.append(np.zeros(len(y)) if isinstance(label, Identity) else log_prob(y, truth, **extra))
     return np.stack(columns, axis=1)

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from server.accelerator import lent
 from server.checkpoint import load, positions
@@ -74,7 +76,8 @@ def started(
     width = encoder.config.hidden_size
     maps = _random_maps(width, dim or width, classes, rng)
     if dim is None:
-        maps = replace(maps, m1=np.eye(width), m2=np.eye(width))
+        same: NDArray[Any] = np.eye(width)
+        maps = replace(maps, m1=same, m2=same)
     pipeline = Pipeline(encoder, tokenizer, maps, pooling=pooling, max_length=max_length)
     with torch.no_grad():
         pipeline.mean.copy_(torch.from_numpy(pipeline.embed(texts[:CENTRE]).mean(axis=0)))
@@ -154,10 +157,8 @@ def fit(
 
 
 def _random_maps(width: int, dim: int, classes: int, rng: np.random.Generator) -> Maps:
-    return Maps(
-        np.zeros(width),
-        rng.standard_normal((width, dim)) / np.sqrt(width),
-        rng.standard_normal((dim, width)) / np.sqrt(dim),
-        rng.standard_normal((width, classes)) / np.sqrt(width),
-        np.zeros(classes),
-    )
+    centre, bias = np.zeros(width, np.float32), np.zeros(classes, np.float32)
+    m1: NDArray[Any] = rng.standard_normal((width, dim)) / np.sqrt(width)
+    m2: NDArray[Any] = rng.standard_normal((dim, width)) / np.sqrt(dim)
+    head: NDArray[Any] = rng.standard_normal((width, classes)) / np.sqrt(width)
+    return Maps(centre, m1, m2, head, bias)

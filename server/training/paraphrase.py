@@ -78,7 +78,7 @@ def finetune_paraphraser(
             for at in epoch(lengths, batch_size, rng):
                 loss = _loss(model, about, [rows[i] for i in at])
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 schedule.step()

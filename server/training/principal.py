@@ -39,7 +39,7 @@ def _components(h: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     Those of the last embeddings are kept: every arm of a run needs the same ones, several times, and for four layers of
     width 768 they take six seconds of a core.
     """
-    key = (h.shape, hashlib.blake2b(np.ascontiguousarray(h)).digest())
+    key = (h.shape, hashlib.blake2b(np.ascontiguousarray(h).data).digest())
     if key not in _LAST:
         # imported here: a device, which has no such library, reads experiments and reports as well
         from threadpoolctl import threadpool_limits

@@ -111,7 +111,8 @@ def robust_mean(mechanism: PrivUnit, codes: NDArray[np.integer], honest: FloatAr
         length: c, the number of coordinates of a code; D is a multiple of it.
     """
     n, dim = codes.shape
-    root, limit, narrow = np.linalg.cholesky(honest), max(edge(n, dim), 1 + TOLERANCE), edge_along(n, length)
+    root: FloatArray = np.asarray(np.linalg.cholesky(honest), np.float64)
+    limit, narrow = max(edge(n, dim), 1 + TOLERANCE), edge_along(n, length)
     known = _units(root[dim // length - 1 :: dim // length].T)  # of constants, in the units of the honest law
     reports, kept = codes * np.float32(mechanism.grid.step), np.ones(n, np.bool_)
     found, cuts, excess = np.zeros((dim, 0)), list[float](), None
@@ -156,11 +157,12 @@ def honest_moment(mechanism: PrivUnit, features: FloatArray | None, length: int)
     """
     dim = mechanism.dim
     other = (1 - mechanism.squared_cosine) / (dim - 1)
-    extra, vectors = max(0.0, mechanism.squared_cosine - other), np.eye(dim)
+    extra = max(0.0, mechanism.squared_cosine - other)
+    vectors: FloatArray = np.eye(dim)
     if features is not None:
         f = np.asarray(features, np.float64)
         rows = statistic_vectors(f, np.zeros(len(f), np.int64), np.ones((1, 1), np.float32))  # without a code
-        vectors = edge(len(f), dim) * np.kron(np.eye(length), rows.T @ rows / len(f))
+        vectors = np.asarray(edge(len(f), dim) * np.kron(np.eye(length), rows.T @ rows / len(f)), np.float64)
     return other * np.eye(dim) + extra * vectors
 
 

@@ -269,17 +269,24 @@ def linear_head(
     if users is not None and np.ndim(users.noise):  # noise of each feature, whose directions do not turn
         spread, along = np.maximum(f.var(axis=0), 1e-12), np.eye(d)
     shift = _shift(users, mean, values)
-    variances = [None if e is None else e.variance(spread) for e in (users, labels)]
-    if users is not None:  # the noise of their constant moves along with them
-        variances[0] = users.variance(spread) + users.constant_noise * (shift @ along) ** 2
+    label_variance = None if labels is None else labels.variance(spread)
+    user_variance = None  # the noise of their constant moves along with them
+    if users is not None:
+        user_variance = users.variance(spread) + users.constant_noise * (shift @ along) ** 2
     theirs, known = (
         None if e is None else (e.cross - np.outer(e.constant, centre)) @ along
         for e, centre in ((users, mean + shift), (labels, mean))
     )
-    if theirs is not None and known is not None and labels is not None and labels.by_names:
-        cross = _with_names(theirs, _posterior(None, known, *variances, spread), variances[0], spread)
+    if (
+        theirs is not None
+        and user_variance is not None
+        and known is not None
+        and labels is not None
+        and labels.by_names
+    ):
+        cross = _with_names(theirs, _posterior(None, known, None, label_variance, spread), user_variance, spread)
     else:
-        cross = _posterior(theirs, known, *variances, spread)
+        cross = _posterior(theirs, known, user_variance, label_variance, spread)
     if along is not vectors:
         cross = cross @ vectors
     share = _shares(exact, users, labels)
