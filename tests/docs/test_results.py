@@ -16,8 +16,8 @@ import typer
 from benchmarks.summary import summarize
 from simulations.experiment.toml import document
 from sottovoce.cli import main as cli
-from tests.benchmarks.test_summary import arm, run
 from tests.docs.test_commands import fault
+from tests.docs.test_summary import arm, run
 from tests.support.paths import ROOT
 from tests.support.programs import program
 from tests.support.tiny_models import tiny_bert
