@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from mechanisms.gaussian import Gaussian
 from mechanisms.spherical import Purkayastha
 from mechanisms.vocabulary import Vocabulary
 from server import generation, masked_lm
@@ -79,21 +78,8 @@ def said(pipeline: Pipeline) -> Array:
 
 
 def on_text(made: Path, out: Path) -> Array:
-    mechanism = Gaussian(dim=4, sigma=0.5)
-    return said(
-        train_on_text(
-            made / "bert",
-            TEXTS,
-            LABELS,
-            classes=2,
-            dim=4,
-            label_transition=LIKELY,
-            mechanism=mechanism,
-            epochs=1,
-            batch_size=6,
-            seed=1,
-        )
-    )
+    likely = {"label_transition": LIKELY, "epochs": 1, "batch_size": 6}
+    return said(train_on_text(made / "bert", TEXTS, LABELS, classes=2, dim=4, **likely, seed=1))
 
 
 def in_clear(made: Path, out: Path) -> Array:
@@ -130,7 +116,7 @@ def fine_tuned(made: Path, out: Path) -> Array:
 
 def pretrained(made: Path, out: Path) -> Array:
     folder = pretrain(made / "masked", TEXTS, out, steps=3, batch_size=6, seed=1, max_length=40)
-    return MaskAttack(folder, VOCABULARY).log_probs(SENT, 2)[1]
+    return MaskAttack(folder, VOCABULARY).guesses(SENT).astype(np.float64)
 
 
 def clipped(made: Path, out: Path) -> Array:
@@ -141,7 +127,7 @@ def clipped(made: Path, out: Path) -> Array:
 
 
 def masked_words(made: Path, out: Path) -> Array:
-    return MaskAttack(made / "masked", VOCABULARY).log_probs(SENT, 2)[1]
+    return MaskAttack(made / "masked", VOCABULARY).guesses(SENT).astype(np.float64)
 
 
 def paraphrased(made: Path, out: Path) -> Array:
@@ -276,7 +262,7 @@ def test_an_attack_that_asks_for_too_much_says_so_in_one_line(made: Path, monkey
 
     monkeypatch.setattr("sottovoce.adversary.estimators.masked_tokens.logits_at", large)
     with pytest.raises(ValueError, match=rf"^{VARIABLE}: the GPU's memory does not do; [^\n]*$"):
-        attack.log_probs(SENT, 2)
+        attack.guesses(SENT)
 
 
 def test_a_model_goes_once_however_many_batches_there_are(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +276,7 @@ def test_a_model_goes_once_however_many_batches_there_are(made: Path, monkeypatc
         "bounds": (2, lambda: masked_lm.bounds_of(model, tokenizer, many, seed=1, max_length=40)),
         "accuracy": (2, lambda: masked_accuracy(made / "masked", many, paired=True, seed=1, max_length=40)),
         "attack": (1, lambda: attack.append(MaskAttack(made / "masked", VOCABULARY))),
-        "guesses": (0, lambda: [attack[0].guesses(np.tile(SENT, (4, 1))), attack[0].log_probs(SENT, 1)]),
+        "guesses": (0, lambda: attack[0].guesses(np.tile(SENT, (4, 1)))),
     }
     moves = []
     to = torch.nn.Module.to
