@@ -91,7 +91,7 @@ def signed_directions(means: FloatArray, uniforms: FloatArray, clip: float = 1.0
     ε-LDP on means. Proof: given the uniforms, which do not depend on the data, the release of a mean is that of one of
     two unit vectors; a mixture of outputs whose densities are within e^ε of each other is within e^ε of any other such
     mixture. So ε covers all records of a user, however many, and C moves no guarantee. C itself is sent in clear and is
-    charged to nobody: it must be a function of public data alone.
+    charged to nobody: it must be a function of public data and earlier releases.
 
     Why C < 1: a mean of m records has r ≈ √(1/m + (1 - 1/m)·|E x|²) for single vectors x. A coin of (1 + r)/2 hardly
     tells it from its opposite, one of (1 + r/C)/2 does, and the noise of an average of users falls by C² (localize,

@@ -40,7 +40,7 @@ SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 KEY_BYTES = 32
 #: Bytes that sealing adds to a row: the ephemeral public key in front, and the tag behind.
 OVERHEAD = 32 + 16
-#: Requests whose rows differ by less than this have the same length.
+#: Rows are padded with zeros to a multiple of this many bytes.
 BLOCK = 64
 _PURPOSE = "sottovoce sealed release 1"
 _OUTER, _SIGNED = "sottovoce envelope 1", "reply"

@@ -1,4 +1,4 @@
-"""Shared functions of mechanisms with a table of probabilities: draws and entries."""
+"""Draws from, and lookups in, a mechanism's table of probabilities."""
 
 from __future__ import annotations
 

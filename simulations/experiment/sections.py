@@ -180,8 +180,8 @@ class Data(Section):
             for name in described:
                 if getattr(self, name) is not None:
                     raise UserError(f'{self._where(name)}: does not apply to source = "built-in"; remove it')
-            if self.group not in (None, *CLASSES):
-                raise UserError(f"data.group: is one of {', '.join(CLASSES)} of the built-in corpus; or remove it")
+            if self.group not in (None, "sentiment", "genre"):
+                raise UserError("data.group: is one of sentiment, genre of the built-in corpus; or remove it")
         else:
             needed = ("path", "train", "test", "text", "label") if self.source == "files" else ("path", "text", "label")
             for name in needed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
@@ -11,7 +10,7 @@ from typing import Any
 from server.card import PAYERS
 from simulations.experiment import Arm
 from simulations.experiment.result import SPLITS, arms_of
-from simulations.output.numbers import is_finite
+from simulations.output.numbers import is_finite, share
 from simulations.run.accuracy import difference
 from simulations.run.evaluation import Answers
 from simulations.run.trust import cell, paid, unprotected
@@ -78,36 +77,38 @@ def shown(pair: Mapping[str, float] | None) -> str:
     """Return a difference with its sign and its error."""
     if pair is None:
         return "–"
-    return f"{pair['difference']:+.3f}" + (f" ± {pair['error']:.3f}" if is_finite(pair["error"]) else "")
+    return f"{pair['difference']:+.3f}{_error(pair['error'])}"
 
 
 def conclusion(results: Results) -> str:
     """Return in one sentence what training users added to the best guess without them; "" where no arm has such users.
 
     The best guess without users is the commonest class or a public-only arm, whichever is right more often. Accuracies
-    are those on the device. The error is that of the test texts, paired where the best guess is an arm's.
+    are those on the device, with their errors by test text. The error of a difference is not said, since nothing in
+    the results pairs an arm with the commonest class.
     """
     arms = [arm for arm in arms_of(results) if arm.accuracy_clean_test is not None]
-    alone = [arm for arm in arms if paid(_TRAINING, arm) is None and not arm.reference and not arm.delivered]
-    best = max(alone, key=lambda arm: arm.accuracy_clean_test or 0.0, default=None)
-    chance = results.get("chance")
-    if best is None or (is_finite(chance) and chance > (best.accuracy_clean_test or 0.0)):
-        best, least, what = None, chance, "the commonest class"
-    else:
-        least, what = best.accuracy_clean_test, f'"{best.name}"'
-    taught = [(arm, paid(_TRAINING, arm)) for arm in arms if arm.delivered and not unprotected(arm)]
-    if not is_finite(least) or not taught or results.get("label_range"):
+    guesses = [
+        (arm.accuracy_clean_test, f'"{arm.name}"')
+        for arm in arms
+        if not arm.delivered and not arm.reference and paid(_TRAINING, arm) is None
+    ]
+    if is_finite(results.get("chance")):
+        guesses.append((results["chance"], "the commonest class"))
+    prices = [(arm, paid(_TRAINING, arm)) for arm in arms if arm.delivered and not unprotected(arm)]
+    taught = [(price.epsilon, arm, price) for arm, price in prices if price is not None and price.epsilon is not None]
+    if not guesses or not taught or results.get("label_range"):
         return ""
-    said = []
-    for arm, price in sorted(taught, key=lambda pair: math.inf if pair[1] is None else pair[1].epsilon or math.inf):
-        more: Mapping[str, Any] | None = {
-            "difference": arm.accuracy_clean_test - least,
-            "error": arm.accuracy_clean_test_se,
-        }
-        if best is not None:
-            more = gap(results, arm.name, best.name, "on_device") or more
-        said.append(f"{shown(more)} at ε = {cell(price)}")
-    return f"Users added to the best guess without them, {least:.3f} ({what}): {', '.join(said)}."
+    least, what = max(guesses)
+    said = [
+        f"{share(arm.accuracy_clean_test)}{_error(arm.accuracy_clean_test_se)} at ε = {cell(price)}"
+        for _, arm, price in sorted(taught, key=lambda each: each[0])
+    ]
+    return f"Without users the best guess is right {least:.3f} of the time ({what}); with them {', '.join(said)}."
+
+
+def _error(error: float | None) -> str:
+    return f" ± {error:.3f}" if is_finite(error) else ""
 
 
 def matrices(results: Results, *, most: int, cell: Cell | None = None) -> list[tuple[str, list[list[str]]]]:

@@ -35,7 +35,7 @@ def report(folders: Sequence[Path | str], out: Path | str = "report.html") -> li
     out = _file(out)
     places = [Path(folder) for folder in folders]
     if len({place.resolve() for place in places}) < len(places):
-        raise UserError(f"{places[0]} and the others: a run is named twice; name each once")
+        raise UserError("report: a folder is named twice; name each once")
     read_ones = [read_study(place) if is_study(place) else read(place) for place in places]
     studies = [each for each in read_ones if isinstance(each, Study)]
     runs = [run for each in read_ones for run in (each.runs if isinstance(each, Study) else [each])]

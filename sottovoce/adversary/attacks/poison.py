@@ -257,8 +257,9 @@ class _Lies:
         users, simplex = len(self.honest[question]), simplex_codes(len(question.codes))
 
         def classes(of: NDArray[np.float64]) -> IntArray:
-            noise = mean_noise(mechanism, users=users)
-            said = of_users(of, noise, users=users, codes=question.codes)
+            noise = question.clip**2 * mean_noise(mechanism, users=users)
+            rows = users * self.attacked.target.training.records
+            said = of_users(question.clip * of, noise, users=rows, codes=question.codes)
             weight, bias = linear_head(features, simplex, users=said)
             found: IntArray = (features @ weight + bias).argmax(axis=1)
             return found

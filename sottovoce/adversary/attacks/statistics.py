@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from client.draw import draw
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages import questions
+from mechanisms.messages.questions.vector import CLIP_STEPS
 from mechanisms.streams import SimulationStreams
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
@@ -139,7 +141,8 @@ class _Vectors:
         if n < 2:
             raise Skipped("fewer than two users' vectors were delivered")
         question = self.question
-        evidence = log_likelihood_of_means(question.mechanism, self.seen[who], self._drawing(question)[1][who])
+        means = self._drawing(question)[1][who]
+        evidence = log_likelihood_of_means(question.mechanism, self.seen[who], means, question.clip)
         found, auc = scores.matched(evidence), scores.area(evidence)
         return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
             **found.shown,
@@ -292,8 +295,9 @@ def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encodin
     trained = [CachedEncoder(path) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     digests = {row.released.digest for row in rows}
     for maps in maps_sent(folder):
-        question = VectorQuestion(maps.mean, maps.m1, codes, build(codes.shape[1] * (maps.dim + 1)))
-        for encoder in (*trained, ready.public.encoder):
+        mechanism = build(codes.shape[1] * (maps.dim + 1))
+        for steps, encoder in product(range(CLIP_STEPS, 0, -1), (*trained, ready.public.encoder)):
+            question = VectorQuestion(maps.mean, maps.m1, codes, mechanism, steps / CLIP_STEPS)
             if (digest := _sent(encoder, question).digest("train")) in digests:
                 return encoder, question, [row for row in rows if row.released.digest == digest]
     raise Skipped("the run does not hold the maps, or the encoder, that its users answered by")
@@ -301,7 +305,8 @@ def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encodin
 
 def _sent(encoder: Encoding, question: VectorQuestion) -> questions.VectorQuestion:
     projection = questions.Projection(encoder.identity, question.mean, question.m1)
-    return questions.VectorQuestion(parameters(question.mechanism), projection=projection, codes=question.codes)
+    spec = parameters(question.mechanism)
+    return questions.VectorQuestion(spec, projection=projection, codes=question.codes, clip=question.clip)
 
 
 def _people(encoder: Encoding, rows: list[Row]) -> _People:

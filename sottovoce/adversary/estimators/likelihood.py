@@ -57,16 +57,17 @@ def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray)
     raise ValueError(f"{mechanism.name}: its density is not known here")
 
 
-def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatArray) -> FloatArray:
+def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatArray, clip: float = 1.0) -> FloatArray:
     """Return log p(z | mean) for each released user vector and candidate mean, (n, p), up to a constant.
 
-    A mean of length r is released as its direction with probability (1 + r)/2, otherwise as the opposite one. Without
-    noise, the nearest candidate has all the likelihood: minus the distance in steps of the quantizer.
+    A mean of length r is released as its direction with probability (1 + min(1, r/C))/2, otherwise as the opposite one.
+    Without noise, the nearest candidate has all the likelihood: minus the distance in steps of the quantizer.
 
     Args:
         mechanism: Mechanism of the releases.
         released: Releases (n, D).
         means: Means (p, D) of users, of length at most 1.
+        clip: C, at which the request clips means.
     """
     if isinstance(mechanism, Identity):
         square = (released**2).sum(axis=1)[:, None] + (means**2).sum(axis=1) - 2 * released @ means.T
@@ -74,9 +75,9 @@ def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatAr
     length = np.sqrt(np.square(means).sum(axis=1))
     unit = means / np.maximum(length, 1e-12)[:, None]
     own = log_likelihood(mechanism, released, unit)
-    if (length > 1 - 1e-9).all():
+    r = np.minimum(length / clip, 1.0)
+    if (r > 1 - 1e-9).all():
         return own
-    r = np.minimum(length, 1.0)
     with np.errstate(divide="ignore"):
         turned = log_likelihood(mechanism, released, -unit) + np.log((1 - r) / 2)
     return np.logaddexp(own + np.log((1 + r) / 2), turned)

@@ -48,12 +48,14 @@ class VectorQuestion:
         m1: Matrix (m, d) of the maps, float32.
         codes: Codes of labels (K, c), float32.
         mechanism: Mechanism of the vectors.
+        clip: C, at which users' means are clipped.
     """
 
     mean: NDArray[np.float32]
     m1: NDArray[np.float32]
     codes: NDArray[np.float32]
     mechanism: Any
+    clip: float = 1.0
 
     def vectors(self, embeddings: NDArray[Any], labels: IntArray) -> FloatArray:
         """Return the vector (n, D) of each record, from embeddings (n, m) and labels (n,)."""
@@ -100,7 +102,9 @@ def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: 
         values: Number of values.
     """
     embeddings, labels, of = pool.candidates(len(question.codes))
-    evidence = log_likelihood_of_means(question.mechanism, released, question.vectors(embeddings, labels))
+    evidence = log_likelihood_of_means(
+        question.mechanism, released, question.vectors(embeddings, labels), question.clip
+    )
     # a release is in few caps; their shares of a value's records count
     found = np.full((len(released), values), -np.inf)
     for value in np.unique(of):
