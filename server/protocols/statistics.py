@@ -90,20 +90,20 @@ RECORDS = Option(
     "records",
     1,
     "Number of records of a typical user, from public knowledge. A user's mean is clipped at C, the root mean square "
-    "length of a mean of so many public texts: the noise variance falls by C² at the same ε. 1 clips nothing. Estimates "
-    "count so many records of each user.",
+    "length of a mean of so many public texts: the noise variance falls by C² at the same ε. 1 clips nothing. "
+    "Estimates count so many records of each user.",
     least=1,
 )
 ROBUST = Option(
     "robust", True, "True if user vectors that honest users would not have released are left out of their mean."
 )
-#: Measured (MiniLM; expected gain, change of accuracy): banking77, 9,000 users, ε = 6: .004, -.005; AG News, 300, ε = 3:
-#: .011, +.001; CR, 300, ε = 3: .022, +.036.
+#: Measured (MiniLM; expected gain, change of accuracy): banking77, 9,000 users, ε = 6: .004, -.005; AG News, 300,
+#: ε = 3: .011, +.001; CR, 300, ε = 3: .022, +.036.
 LEAST_GAIN = Option(
     "least_gain",
     0.01,
-    "Least expected gain of user vectors over class names, as a share of what class names explain. Below it, no user is "
-    "queried. This assumes that the names are right. 0 always queries.",
+    "Least expected gain of user vectors over class names, as a share of what class names explain. Below it, no user "
+    "is queried. This assumes that the names are right. 0 always queries.",
 )
 
 

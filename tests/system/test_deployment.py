@@ -97,12 +97,12 @@ def test_users_teach_by_one_vector_and_answer_for_the_model(workplace: tuple[Pat
     place, environment = workplace
     table, _, _ = SMALL.partition("[[arm]]")
     arm = (
-        'name = "answers"\nstatistic = { mechanism = "privunit", epsilon = 6.0, dim = 4 }\n'
+        'name = "answers"\nvector = { mechanism = "privunit", epsilon = 6.0, dim = 4 }\n'
         'answer = { mechanism = "randomized-response", epsilon = 3.0 }\n'
     )
-    policy = "[policy]\nstatistic = 6.0\nanswer = 3.0\n"
+    policy = "[policy]\nvector = 6.0\nanswer = 3.0\n"
     (place / "answers.toml").write_text(
-        f'{table.replace("[policy]", policy)}[training]\nway = "statistics"\n[[arm]]\n{arm}'
+        f'{table.replace("[policy]", policy)}[training]\nprotocol = "statistics"\n[[arm]]\n{arm}'
     )
     up = ["deploy", "up", "answers.toml", "--nodes", NODES, "--out", "answers", "--json"]
     done = sottovoce(place, environment, *up)

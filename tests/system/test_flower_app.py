@@ -82,7 +82,7 @@ def test_a_run_that_cannot_be_leaves_nothing(study: str, tmp_path: Path) -> None
 
 def test_no_data_file_travels_in_the_bundle(tmp_path: Path) -> None:
     app = tmp_path / "app"
-    shown = ("simulations/experiments", "simulations/studies", "simulations/papers")
+    shown = ("simulations/experiments", "simulations/studies", "simulations/papers", "simulations/corpora")
     for folder in ("client", "server", "mechanisms", "simulations", *shown):
         (app / folder).mkdir(parents=True, exist_ok=True)
         for name in ("code.py", "users.jsonl", "users.json", "users.tsv", "notes.md", "ledger.sqlite", "users.yaml"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -41,10 +42,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(ROOT / "tests" / "golden" / "runs-0.2.0.tar.gz") as archive:
         archive.extractall(place, filter="data")
     for file in place.glob("*/experiment.toml"):
-        with pytest.raises(UserError, match=r"policy\.stand-ins: unknown key"):
+        with pytest.raises(UserError, match=r"training\.way: unknown key; known are .* protocol"):
             load(file)
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        file.write_text("".join(line for line in lines if not line.startswith("stand-ins")), encoding="utf-8")
+        text = "".join(line for line in lines if not line.startswith(("stand-ins", "generator")))
+        text = re.sub("^way =", "protocol =", re.sub("^statistic =", "vector =", text, flags=re.M), flags=re.M)
+        file.write_text(re.sub(r"\.statistic\]", ".vector]", text), encoding="utf-8")
     return place
 
 
@@ -91,4 +94,4 @@ def test_commands_read_them(kept: Path, tmp_path: Path, capsys: pytest.CaptureFi
     ledger = kept / "statistics" / "nodes" / "0" / "ledger-one-vector.sqlite"
     assert cli.main(["budget", "ladder", "--ledger", str(ledger)]) == 0
     told = capsys.readouterr().out
-    assert "no noise" in told and "any two users" in told
+    assert "any two users" in told

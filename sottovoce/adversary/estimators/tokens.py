@@ -12,7 +12,8 @@ and guesses x. Three figures describe the result, each for tokens of frequencies
 m(Y_x), M = Σ_x m_x, and a_x = Pr[Y_x | x] the success on x. ε-LDP gives a_x <= e^ε·m_x. Probabilities of x add to one,
 so a_x <= 1 - (M - m_x). The largest Σ_x f(x)·a_x under both is a linear programme. For given M, f(x)·a_x has slope
 f(x)·e^ε in m_x until x is full, at m_x = (1 - M)/(e^ε - 1), and slope f(x) after it. So the most frequent words are
-filled first. As M varies, the optimum is linear between the points where exactly k of them are full, M = k/(e^ε - 1 + k):
+filled first. As M varies, the optimum is linear between the points where exactly k of them are full, which are M =
+k/(e^ε - 1 + k):
 
   success <= max_k  e^ε·F_k / (e^ε + k - 1),   F_k the sum of the k largest frequencies.
 
@@ -28,8 +29,8 @@ x')). So
 the least value over c is the bound. It is linear between the points c = f(x)/Z_x.
 
 **Exposure.** Words that may be passed through (kept kinds, CusText+'s stop words, SanText+'s frequent ones) count as
-guessed. If a group or a tag is exposed, each bound holds inside each group, for its frequencies, and the bounds are added
-(of metric LDP: c·F + Σ, F the sum of the group's frequencies). For a mechanism that exposes more, the bound is 1.
+guessed. If a group or a tag is exposed, each bound holds inside each group, for its frequencies, and the bounds are
+added (of metric LDP: c·F + Σ, F the sum of the group's frequencies). For a mechanism that exposes more, it is 1.
 """
 
 from __future__ import annotations
