@@ -73,7 +73,7 @@ fast: env
 slow: env
 	$(call TESTS,"slow and not soak")
 
-# Sweeps of kills and fuzz in full, of which `make test` runs a fixed part; before a release.
+# Kills, fuzz, pages in a browser and notebooks in full, of which `make test` runs a part; before a release.
 soak: env
 	$(call TESTS,soak)
 

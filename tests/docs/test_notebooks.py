@@ -39,6 +39,7 @@ def said(notebooks: ModuleType, path: Path) -> list[tuple[str, str]]:
     return [(notebooks.output(cell), now) for cell, now in notebooks.run(notebooks.load(path))]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, notebooks: ModuleType, here: None) -> None:

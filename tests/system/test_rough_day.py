@@ -41,6 +41,7 @@ def check(
     return slopes
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.xdist_group("deployment")
 def test_a_rough_day(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.support.exploring import TEXT
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian's package of that name)"),
     needs_axe,
 ]

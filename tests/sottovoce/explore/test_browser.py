@@ -36,6 +36,7 @@ def test_a_sentence_is_typed_sent_sent_again_and_refused(person: Person) -> None
     assert "in 2 of 50" in person.reads("account")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("channel", "there"), [("text", "your word"), ("statistic", "One vector left"), ("label", "leaves with")]
 )
@@ -47,6 +48,7 @@ def test_every_channel_is_shown(channel: str, there: str, person: Person) -> Non
     person.browser.wait(f"document.getElementById('out').innerText.toLowerCase().includes('{there.lower()}')")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("place", "drawn"), [(0, "A circle with 200"), (1, "A sphere with 200"), (2, "4 coordinates")])
 def test_few_coordinates_are_drawn_as_what_they_are(place: int, drawn: str, person: Person) -> None:
     person.types(TEXT)
@@ -54,6 +56,7 @@ def test_few_coordinates_are_drawn_as_what_they_are(place: int, drawn: str, pers
     person.browser.wait(f"document.querySelector('#out svg')?.getAttribute('aria-label').startsWith('{drawn}')")
 
 
+@pytest.mark.soak
 def test_all_is_done_without_a_mouse(person: Person) -> None:
     """Tab reaches every control in its order, keys type, slide and send; a term is explained when it has the focus."""
     person.browser.press("Tab", "Tab")
@@ -74,6 +77,7 @@ def test_all_is_done_without_a_mouse(person: Person) -> None:
     person.browser.wait("document.getElementById('status').innerText.startsWith('Sent: ')")
 
 
+@pytest.mark.soak
 def test_who_hears_the_page_hears_all_of_it(person: Person) -> None:
     """Every control and every picture has a name, and headings go down one level at a time."""
     person.types(TEXT)
@@ -87,6 +91,7 @@ def test_who_hears_the_page_hears_all_of_it(person: Person) -> None:
     assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
 
 
+@pytest.mark.soak
 def test_it_prints(person: Person) -> None:
     person.types(TEXT)
     person.clicks("send", "Sent: ")
@@ -94,6 +99,7 @@ def test_it_prints(person: Person) -> None:
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") <= 8
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("channel", MECHANISMS)
 def test_each_slide_is_answered_and_measured(channel: str, person: Person) -> None:
     """Twelve, each of an ε that was not asked for before, until it is seen. That it takes a tenth of a second on two
@@ -119,6 +125,7 @@ window.fetch = async (where, how) => {
 """
 
 
+@pytest.mark.soak
 def test_no_number_of_another_epsilon_stands_there_unmarked(person: Person) -> None:
     """While answers are on their way: what was there is marked as old, and answers of another ε are not taken."""
     marked = "[...document.querySelectorAll('[aria-busy]')].map(one => one.id)"
@@ -158,6 +165,7 @@ def test_a_script_in_a_sentence_is_shown_and_not_run(person: Person) -> None:
     assert person.browser.evaluate("document.querySelectorAll('#leaves b, main img, main script').length") == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("pixels", [360, 768, 1920])
 def test_no_page_is_wider_than_its_screen(pixels: int, person: Person) -> None:
     person.browser.width(pixels)

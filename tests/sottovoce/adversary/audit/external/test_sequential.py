@@ -113,6 +113,7 @@ def test_planted_faults_are_found_with_two_thousand_draws_in_the_median() -> Non
     assert np.median(spent) <= 2000 and max(spent) <= 20_000
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_faults_that_nothing_was_chosen_on_are_found_too() -> None:
     spent = [stopped(made, 20_000, seed) for made in planted.FRESH.values() for seed in range(11, 16)]
