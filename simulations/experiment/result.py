@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mechanisms.accounting import liars
 from mechanisms.identity import Identity
-from mechanisms.messages.questions import LabelQuestion, VectorQuestion
+from mechanisms.messages.questions import LabelQuestion
 from server.card import PAYERS
 from server.protocols.drive import Driver
 from server.protocols.protocol import Channels, Model
@@ -258,11 +258,7 @@ def _liars(driver: Driver) -> str:
     """
     asked = [question for request in driver.teaching.requests.values() for question in request.questions]
     asked = [each for each in asked if not (isinstance(each, LabelQuestion) and isinstance(each.mechanism, Identity))]
-    said = [
-        liars.told(question.mechanism, question.clip if isinstance(question, VectorQuestion) else 1.0)
-        for question in asked
-        if question.reads_labels
-    ]
+    said = [liars.told(question.mechanism, question.clip) for question in asked if question.reads_labels]
     return said[-1] if said else ""
 
 

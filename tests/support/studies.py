@@ -35,6 +35,8 @@ ENCODER = "ef" * 32
 WIDTH, CLASSES = 8, 3
 USERS, PER_NODE, PUBLIC, TEST = 60, 10, 90, 40
 NODES = USERS // PER_NODE
+#: Records of a user where users hold several.
+SEVERAL = 4
 
 PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}
 LAPLACE = {"mechanism": "planar-laplace", "epsilon": 10.0, "dim": 4}
@@ -73,7 +75,8 @@ class KnownEncoder:
 
 
 def prepared(study: Experiment) -> Prepared:
-    """Rows of three classes that lie apart in 8 coordinates, one record to a user, as `prepare` would give them."""
+    """Rows of three classes that lie apart in 8 coordinates, as `prepare` would give them: one record to a user, or
+    SEVERAL where the assignment deals them out."""
     rng = np.random.default_rng(5)
     centres = 2 * np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0][:CLASSES]
     names = ("red", "green", "blue")
@@ -83,10 +86,11 @@ def prepared(study: Experiment) -> Prepared:
         h = (centres[labels] + 0.3 * rng.normal(size=(n, WIDTH))).astype(np.float32)
         return Corpus([f"{name} secret {i}" for i in range(n)], labels, names), h
 
+    each = 1 if study.population.assignment in (None, "record") else SEVERAL
     users, repeats = study.population.users, study.data.test_repeats
     (public, h_public), (train, h_train), (test, h_test) = (
         part("public", PUBLIC),
-        part("train", users),
+        part("train", users * each),
         part("test", TEST),
     )
     rows = np.tile(np.arange(TEST, dtype=np.int64), repeats)
@@ -100,7 +104,7 @@ def prepared(study: Experiment) -> Prepared:
     held = Held(
         train=train,
         test=test,
-        holders=Holders(np.arange(users, dtype=np.int64), np.zeros(users, np.int64)),
+        holders=Holders(*np.divmod(np.arange(users * each, dtype=np.int64), each)),
         test_holders=Holders(users + np.arange(len(rows), dtype=np.int64), np.zeros(len(rows), np.int64)),
         test_rows=rows,
         train_embeddings=h_train,

@@ -198,8 +198,12 @@ class Question:
         def masked_lm(self) -> str:
             """Return the SHA-256 (hex) of the language model that the draw reads; "" if it reads none."""
 
+        @property
+        def clip(self) -> float:
+            """Return C, at which users' means are clipped; 1 where none are."""
+
     else:
-        projection, vocabulary, masked_lm = None, None, ""
+        projection, vocabulary, masked_lm, clip = None, None, "", 1.0
 
     @property
     def sizes(self) -> Mapping[str, Any]:

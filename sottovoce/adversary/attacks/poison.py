@@ -94,13 +94,14 @@ class _Attacked:
         baseline, found = float(self._wrong(self.honest).mean()), []
         for share in SHARES:
             model, seen = self._trained(name, share)
-            found.append(self._entry(name, share, self._wrong(model), baseline, model, seen.mechanism))
+            found.append(self._entry(name, share, self._wrong(model), baseline, model, seen.question))
         return found
 
     def _entry(
-        self, name: str, share: float, outcome: NDArray[np.bool_], baseline: float, model: Model, mechanism: Any
+        self, name: str, share: float, outcome: NDArray[np.bool_], baseline: float, model: Model, question: Any
     ) -> dict[str, Any]:
-        n, success, most = len(outcome), float(outcome.mean()), moved(mechanism, share)
+        mechanism = question.mechanism
+        n, success, most = len(outcome), float(outcome.mean()), moved(mechanism, share, question.clip)
         said = [f"{100 * share:g} % liars"]
         said += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
         said += [test.told for test in getattr(model, "tests", ()) if test.alarm]
@@ -158,14 +159,14 @@ class _Users:
 
     def __init__(self, of: _Attacked, name: str | None, share: float) -> None:
         self.of, self.name, self.share = of, name, share
-        self.mechanism: Any = None
+        self.question: Any = None
 
     def collect(self, request: Request) -> Collected:
         """Return the releases of the ledgers that answer a request, with those of liars in place of the first ones."""
         honest = self._honest(request)
         count = round(self.share * len(next(iter(honest.values()))))
         asked = [question for question in request.questions if question.reads_labels]
-        self.mechanism = (asked or list(request.questions))[-1].mechanism
+        self.question = (asked or list(request.questions))[-1]
         values = honest if not count or self.name is None else self._with_lies(request, honest, count)
         made = tuple(request.release(question, values[question]) for question in request.questions)
         return Collected(Batch(made, users=len(next(iter(values.values()))), duplicates=0))

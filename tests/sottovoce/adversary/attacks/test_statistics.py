@@ -67,19 +67,20 @@ def test_the_likelihood_is_the_mechanisms_own() -> None:
     np.testing.assert_allclose(log_likelihood_of_means(mechanism, z, x), exact, atol=1e-9)
 
 
-def test_a_mean_below_length_one_is_its_direction_or_the_opposite() -> None:
+@pytest.mark.parametrize("clip", [1.0, 0.5, 0.25])  # the last is below the mean's length
+def test_a_mean_below_length_one_is_its_direction_or_the_opposite(clip: float) -> None:
     """By counting what many users of one mean release, in the three sets on which the density is constant."""
     mechanism, mean = PrivUnit(5, 2.0), 0.4 * sphere(1, 5)
     n = 200_000
     rng = np.random.default_rng(3)
-    drawn = signed_directions(np.tile(mean, (n, 1)), rng.random(n))
+    drawn = signed_directions(np.tile(mean, (n, 1)), rng.random(n), clip)
     people = np.arange(n)
     z = mechanism.sample(drawn, rng=SimulationStreams(4).rows(people, 0 * people, stage="test", channel="statistic"))
     uniform = sphere(n, 5, 9)  # the law that densities are relative to
     cosine, other = z @ (mean[0] / 0.4), uniform @ (mean[0] / 0.4)
     for where in (lambda c: c >= mechanism.threshold, lambda c: c <= -mechanism.threshold):
         share, mass = where(cosine).mean(), where(other).mean()
-        density = np.exp(log_likelihood_of_means(mechanism, uniform[where(other)][:1], mean)[0, 0])
+        density = np.exp(log_likelihood_of_means(mechanism, uniform[where(other)][:1], mean, clip)[0, 0])
         assert abs(share - density * mass) <= SIGMAS * math.sqrt((1 + density**2) / (4 * n))
 
 
@@ -137,15 +138,22 @@ def test_a_question_for_a_value_gets_far_more_than_an_honest_one_and_no_more_tha
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """60 users of one record each who released one vector, without noise and at ε = 4."""
+    return a_run(tmp_path, monkeypatch)
+
+
+def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **training: Any) -> Path:
+    """The folder of a run; with training.records = 4, 15 users hold four records each."""
+    people = {"users": 15, "assignment": "dirichlet", "alpha": 100.0} if training else {}
     small = experiment(
         {"name": "clear", "reference": True, "vector": {"mechanism": "identity", "dim": 3}},
         {"name": "noisy", "vector": {"mechanism": "privunit", "epsilon": 4.0, "dim": 3}},
-        training={"protocol": "statistics"},
+        training={"protocol": "statistics"} | training,
+        population=people,
         data={"public": {"labels": False}},
         policy={"vector": 4.0},
     )
     ready = prepared(small)
-    more = Corpus([f"other {i}" for i in range(USERS)], ready.held.train.labels, ready.held.train.classes)
+    more = Corpus([f"other {i}" for i in range(USERS)], np.arange(USERS) % CLASSES, ready.held.train.classes)
     rows: dict[str, Any] = ready.public.encoder.rows  # type: ignore[union-attr]
     rng = np.random.default_rng(8)
     rows |= {f"other {i}": rng.normal(size=8).astype(np.float32) for i in range(USERS)}
@@ -183,6 +191,16 @@ def test_a_run(folder: Path) -> None:
     others = [line for line in results["skipped"] if "membership" in line]
     assert len(others) == 2 * len(attack_membership.ATTACKS)
     assert all("released (statistic) is not what this attack reads (embedding)" in line for line in others)
+
+
+def test_a_request_for_clipped_means_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users of four records, whose request has C < 1: the attack finds it, guesses, and stays below the bound."""
+    results = attack(Attack(a_run(tmp_path, monkeypatch, records=4), names=("vector-text",)))
+    found = {e["arm"]: e for e in results["entries"]}
+    assert found.keys() == {"clear", "noisy"} and found["clear"]["success"] == 1
+    noisy = found["noisy"]
+    assert noisy["texts"] == 15 and noisy["baseline"] < noisy["bound"] < 1
+    assert noisy["success"] <= noisy["bound"] + SIGMAS * math.sqrt(0.25 / 15)
 
 
 def test_attacks_do_not_touch_what_was_released(folder: Path) -> None:
