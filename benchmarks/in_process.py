@@ -31,8 +31,9 @@ from mechanisms.streams import SimulationStreams
 from server.accelerator import beside, device, lent
 from server.checkpoint import load as load_checkpoint
 from server.model import pool
+from server.protocols.drive import Collected, Driver
 from server.protocols.models import STUDENT
-from server.protocols.protocol import Model, Public, Publish, Training
+from server.protocols.protocol import Public
 from server.protocols.statistics import statistics
 from server.text_batches import collate, tokenize
 from simulations.artifacts.encoder import layers_of, pooling_of, student_of
@@ -41,7 +42,6 @@ from simulations.artifacts.ways import channels_of, training_of
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Encoder as EncoderSettings
 from simulations.experiment import load
-from simulations.experiment.setup import ArmSetup
 from simulations.progress import progress_lines
 from simulations.run.prepare import parts
 
@@ -78,61 +78,59 @@ class TorchEncoder:
         return np.concatenate(found)[np.argsort(order)]
 
 
-class Users:
-    """Training users in this process, one for each record.
+def released(request: Request, embeddings: Array, labels: Array, starts: Array, users: Array, seed: int) -> Collected:
+    """Return the vectors of users, drawn as a simulation draws them.
 
     Args:
-        corpus: Records.
-        numbers: User (n,) of each record.
-        seed: Seed of their draws.
+        request: Request for vectors.
+        embeddings: Embeddings (n, m) of the users' records, contiguous for each user.
+        labels: Labels (n,) of the same records.
+        starts: Start (u + 1,) of each user, and the end of the last.
+        users: Numbers (u,) of the users.
+        seed: Seed of the draws.
     """
-
-    def __init__(self, corpus: Corpus, numbers: Array, seed: int) -> None:
-        self._corpus, self._numbers, self._streams = corpus, numbers, SimulationStreams(seed)
-        self._under: tuple[TorchEncoder | None, Array] = None, np.empty((0, 0))
-
-    def answer(self, request: Request, encoder: TorchEncoder) -> Batch:
-        """Return the releases of the group that a request names."""
-        question = request.question(VectorQuestion)
-        number, groups = request.part
-        rows = np.flatnonzero(self._numbers % groups == number)
-        if self._under[0] is not encoder:
-            self._under = encoder, encoder.embed(self._corpus.texts)
-        means = question.means(self._under[1][rows], self._corpus.labels[rows], np.arange(len(rows) + 1))
-        users = self._numbers[rows]
-        rng = self._streams.rows(users, np.zeros_like(users), stage=request.stage, channel=VECTOR.name)
-        values = question.draw(means, Lent(lambda: rng, _no_texts))
-        release = Release(
-            {question.array: values},
-            VECTOR.name,
-            request.stage,
-            question.mechanism.guarantee,
-            request.digest(question.channel),
-        )
-        return Batch((release,), users=len(rows), duplicates=0)
+    question = request.question(VectorQuestion)
+    rng = SimulationStreams(seed).rows(users, np.zeros_like(users), stage=request.stage, channel=VECTOR.name)
+    values = question.draw(question.means(embeddings, labels, starts), Lent(lambda: rng, _no_texts))
+    guarantee, digest = question.mechanism.guarantee, request.digest(question.channel)
+    release = Release({question.array: values}, VECTOR.name, request.stage, guarantee, digest)
+    return Collected(Batch((release,), users=len(users), duplicates=0))
 
 
 def _no_texts(*_: Any) -> Any:
     raise AssertionError("users release vectors alone")
 
 
-def trained(
-    setup: ArmSetup, public: Public, users: Users, training: Training, student: EncoderSettings
-) -> Model | None:
-    """Return the model that an arm's training makes with these users. Self-training trains `student`."""
-    encoder = public.encoder
-    with tempfile.TemporaryDirectory() as folder:
-        steps = statistics(public, channels_of(setup, public), training, folder=Path(folder))
-        answer: Any = None
-        while True:
-            try:
-                asked = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            if isinstance(asked, Publish):  # the exported encoder and the student are the same
-                answer = encoder = TorchEncoder(asked.folder.parent / STUDENT, student)
-            else:
-                answer = users.answer(asked, encoder)
+class Users:
+    """Training users in this process, one for each record (`server.protocols.drive.Users`).
+
+    Args:
+        corpus: Records.
+        numbers: User (n,) of each record.
+        embeddings: Embeddings (n, m) of the records by the first encoder.
+        seed: Seed of their draws.
+        student: Settings of the student that self-training publishes.
+    """
+
+    def __init__(self, corpus: Corpus, numbers: Array, embeddings: Array, seed: int, student: EncoderSettings) -> None:
+        self._corpus, self._numbers, self._embeddings = corpus, numbers, embeddings
+        self._seed, self._student = seed, student
+
+    def collect(self, request: Request) -> Collected:
+        """Return the releases of the group that a request names."""
+        number, groups = request.part
+        rows = np.flatnonzero(self._numbers % groups == number)
+        starts = np.arange(len(rows) + 1)
+        return released(
+            request, self._embeddings[rows], self._corpus.labels[rows], starts, self._numbers[rows], self._seed
+        )
+
+    def publish(self, encoder: Path, splits: Sequence[str]) -> TorchEncoder:
+        """Answer under a student from now on: it is the same as the exported encoder beside it."""
+        student = TorchEncoder(encoder.parent / STUDENT, self._student)
+        if "train" in splits:
+            self._embeddings = student.embed(self._corpus.texts)
+        return student
 
 
 def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
@@ -162,13 +160,15 @@ def measured(name: str, seed: int, overrides: Sequence[str]) -> list[dict[str, A
     )
     training = training_of(experiment.training, experiment.encoder, seed)
     student = student_of(experiment.encoder, experiment.training)
-    users, lines = Users(split.train, holders.users, seed), []
+    lines, embeddings = [], encoder.embed(split.train.texts)
     for setup in experiment.setups:
         if setup.statistic is None and not setup.arm.public_only:
             print(f"{setup.arm.name}: left out, its users do not release one vector", flush=True)
             continue
         start = time.perf_counter()
-        model = trained(setup, public, users, training, student)
+        users = Users(split.train, holders.users, embeddings, seed, student)
+        with tempfile.TemporaryDirectory() as folder:
+            model = Driver(users).train(statistics(public, channels_of(setup, public), training, folder=Path(folder)))
         right = None if model is None else model.classify(split.test.texts) == split.test.labels
         line = {
             "experiment": experiment.name,

@@ -25,17 +25,13 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from mechanisms.channels import VECTOR
+from benchmarks.in_process import released
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import VectorQuestion
-from mechanisms.messages.questions.question import Lent
-from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit
-from mechanisms.streams import SimulationStreams
-from server.protocols.protocol import Channels, Model, Public, Training
+from server.protocols.drive import Collected, Driver
+from server.protocols.protocol import Channels, Encoding, Model, Public, Training
 from server.protocols.statistics import statistics
 from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.encoder import encoder_folder
@@ -105,6 +101,24 @@ def sentence_of(row: Mapping[str, str]) -> str:
     return row.get("sentence") or row["content"]
 
 
+@dataclass(frozen=True, eq=False)
+class _Users:
+    """Users of a world in this process (`server.protocols.drive.Users`): rows of training records, and their starts."""
+
+    world: World
+    rows: Array
+    starts: Array
+
+    def collect(self, request: Request) -> Collected:
+        """Return the vectors of all users."""
+        own, numbers = self.world.embedded[0][self.rows], np.arange(len(self.starts) - 1)
+        return released(request, own, self.world.labels[self.rows], self.starts, numbers, self.world.seed)
+
+    def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
+        """Refuse an encoder: no task trains one."""
+        raise ValueError("tasks: users receive no encoder")
+
+
 class World:
     """Public text, users' records and tests of a task under one seed.
 
@@ -121,7 +135,7 @@ class World:
         people = task.folder == "popquorn"
         public, train, test, self.classes = (self._popquorn if people else self._split)(data / task.folder, rng)
         self.texts, (self.train, self.labels, self.owners), (self.test, self.truth, self.testers) = public, train, test
-        self.names = None
+        self.public, self.names = encoder.embed(public), None
         if task.names is not None:
             names = [task.names.get(c, [c.replace("_", " ")]) for c in self.classes]
             self.names = prototypes_of([encoder.embed(sentences) for sentences in sentences_of(names)])
@@ -189,7 +203,7 @@ class World:
             mechanism: Function from D to the mechanism of vectors.
             assumed: Records that the server assumes.
         """
-        public = Public(self.texts, None, self.classes, self.encoder, self.encoder.embed(self.texts), names=self.names)
+        public = Public(self.texts, None, self.classes, self.encoder, self.public, names=self.names)
         channels = Channels(
             arm="tasks",
             classes=len(self.classes),
@@ -201,29 +215,11 @@ class World:
             one_record=records == 1,
         )
         training = Training(seed=self.seed, options={"least_gain": 0.0, "records": assumed})
-        rows, starts = self.users(users, records) if users else (np.zeros(0, np.int64), np.zeros(1, np.int64))
+        people = _Users(self, *self.users(max(users, 1), records))  # nobody is asked if there are none
         with tempfile.TemporaryDirectory() as folder:
-            steps, answer = statistics(public, channels, training, folder=Path(folder)), None
-            while True:
-                try:
-                    answer = self._answer(steps.send(answer), rows, starts)
-                except StopIteration as end:
-                    assert end.value is not None
-                    return end.value
-
-    def _answer(self, request: Any, rows: Array, starts: Array) -> Batch:
-        assert isinstance(request, Request)
-        question, (number, groups) = request.question(VectorQuestion), request.part
-        users = np.arange(number, len(starts) - 1, groups)
-        own = np.concatenate([rows[starts[u] : starts[u + 1]] for u in users])
-        ends = np.append(0, np.cumsum([starts[u + 1] - starts[u] for u in users]))
-        values = question.means(self.embedded[0][own], self.labels[own], ends)
-        streams = SimulationStreams(self.seed)
-        rng = streams.rows(users, np.zeros_like(users), stage=request.stage, channel=VECTOR.name)
-        drawn = question.draw(values, Lent(lambda: rng, lambda *_: np.zeros(0, np.int32)))
-        theorem, digest = question.mechanism.guarantee, request.digest(question.channel)
-        release = Release({question.array: drawn}, VECTOR.name, request.stage, theorem, digest)
-        return Batch((release,), users=len(users), duplicates=0)
+            model = Driver(people).train(statistics(public, channels, training, folder=Path(folder)))
+        assert model is not None
+        return model
 
     def accuracy(self, model: Model) -> float:
         """Return the accuracy on test texts."""
