@@ -55,9 +55,11 @@ def log_transition(
         prior: (weights, bias), for a mechanism that needs one.
     """
     log_prob: Any = getattr(label, "log_prob", None)
-    columns = []
+    columns, extra = [], {}
+    if prior is not None:
+        assert z is not None
+        extra = {"prior": softmax(z, *prior)}
     for c in range(classes):
         truth = np.full(len(y), c, np.int64)
-        extra = {} if prior is None or z is None else {"prior": softmax(z, *prior)}
         columns.append(np.zeros(len(y)) if isinstance(label, Identity) else log_prob(y, truth, **extra))
     return np.stack(columns, axis=1)

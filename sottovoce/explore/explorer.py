@@ -22,7 +22,7 @@ from sottovoce.explore.device import Device, Sent, asked_again, told
 from sottovoce.explore.inference import Truth
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings, absent, slider_of
 from sottovoce.explore.world import CLASSES, World, kind_of
-from sottovoce.report.glossary import ENTRIES
+from sottovoce.report.glossary import entries
 
 #: Draws beside a release, and most characters of a sentence.
 OTHERS, CHARACTERS = 200, 100_000
@@ -108,7 +108,7 @@ class Explorer:
             "channels": list(MECHANISMS if world is None else world.channels),
             "classes": [] if world is None else list(world.classes),
             "name": "" if world is None else world.name,
-            "glossary": ENTRIES,
+            "glossary": entries(),
         }
 
     def price(self, settings: Settings, text: str, label: int) -> dict[str, Any]:

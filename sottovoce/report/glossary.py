@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 
 #: Headings of the report's names, where they differ.
@@ -23,16 +24,13 @@ _CALLED = {
 }
 
 
-def _entries() -> dict[str, str]:
-    """Return the entries by heading, without Markdown."""
+@cache
+def entries() -> dict[str, str]:
+    """Return the entries as plain text, by their headings."""
     text = (files("sottovoce.report") / "templates" / "glossary.md").read_text(encoding="utf-8")
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     found = re.findall(r"^\*\*(.+?)\*\*\n:   (.+?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
     return {heading: re.sub(r"\*+([^*]+)\*+", r"\1", " ".join(entry.split())) for heading, entry in found}
-
-
-#: Entries as plain text, by their headings.
-ENTRIES = _entries()
 
 
 def meaning(name: str) -> str:
@@ -41,4 +39,4 @@ def meaning(name: str) -> str:
     Raises:
         KeyError: The glossary has no such word.
     """
-    return ENTRIES[_CALLED.get(name, name)]
+    return entries()[_CALLED.get(name, name)]

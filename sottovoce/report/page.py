@@ -80,7 +80,7 @@ def _framed(template: str, **values: Any) -> str:
     script = Markup(templates.get_template("sort.js").render())
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
     return templates.get_template(template).render(
-        glossary=glossary.ENTRIES,
+        glossary=glossary.entries(),
         script=script,
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         **values,

@@ -406,7 +406,7 @@ def test_the_best_guess_is_that_of_the_worst_pair(epsilon: float, delta: float) 
 
 def test_the_glossary_of_the_docs_is_that_of_the_report() -> None:
     text = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
-    assert list(glossary.ENTRIES) == re.findall(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
-    assert all("](" not in entry and "**" not in entry for entry in glossary.ENTRIES.values())
+    assert list(glossary.entries()) == re.findall(r"^\*\*(.+)\*\*$", text, re.MULTILINE)
+    assert all("](" not in entry and "**" not in entry for entry in glossary.entries().values())
     with pytest.raises(KeyError):
         glossary.meaning("no such word")
