@@ -69,19 +69,6 @@ class Browser:
             assert time.monotonic() < end, f"{expression}: did not come true"
             time.sleep(0.02)
 
-    def press(self, *keys: str) -> None:
-        """Keys, one after the other, as from a keyboard: "Tab", "Enter", "ArrowRight"."""
-        for key in keys:
-            code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39}[key]
-            pressed = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-            text = {"text": "\r"} if key == "Enter" else {}
-            self.ask("Input.dispatchKeyEvent", type="keyDown", **pressed, **text)
-            self.ask("Input.dispatchKeyEvent", type="keyUp", **pressed)
-
-    def write(self, text: str) -> None:
-        """Text, as from a keyboard, where the focus is."""
-        self.ask("Input.insertText", text=text)
-
     def picture(self) -> bytes:
         """The page as it is seen, whole, as PNG."""
         size = self.ask("Page.getLayoutMetrics")["cssContentSize"]

@@ -1,6 +1,6 @@
 """A device killed at every write and every send, and what its ledger says afterwards.
 
-`python -m tests.support.kills FOLDER [--power] [--cases NAME,NAME] [--every N] [--fault NAME]` prints how many kills
+`python -m tests.support.kills FOLDER [--power] [--cases NAME,NAME] [--every N]` prints how many kills
 there were, by the call that was about to be made, and ends with an error at the first one that a promise does not
 survive. It runs in a process of its own: forks of one that has threads can stand still.
 """
@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import shutil
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ import numpy as np
 
 from client.app import NODES, release
 from client.node import load_node
-from client.store import ledger
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
 from mechanisms.messages.wire import reply_from_record
@@ -100,21 +98,6 @@ def check(node: Path, questions: Sequence[Request], sent: Path, charged: int) ->
         assert batch.users == USERS and batch.duplicates == USERS * (2 * len(given) - 1), f"{stage}: counted twice"
 
 
-def plant(fault: str) -> None:
-    """A fault of the client that some kill must show."""
-    if fault == "charged late":  # sent first: no charge outlives the process
-        ledger.Ledger.commit = lambda self, charges: None  # type: ignore[method-assign]
-        return
-    connect = ledger._connect
-
-    def careless(path: Path, durable: bool) -> sqlite3.Connection:
-        connection = connect(path, durable)
-        connection.execute(f"PRAGMA synchronous = {fault}")
-        return connection
-
-    ledger._connect = careless
-
-
 def run(folder: Path, cases: Sequence[str], *, power: bool, every: int) -> Counter[str]:
     """Kills at every `every`-th point of the cases; how many there were, by the call that was not made."""
     kills: Counter[str] = Counter()
@@ -153,10 +136,7 @@ def main() -> None:
     parser.add_argument("--power", action="store_true")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--fault")
     given = parser.parse_args()
-    if given.fault:
-        plant(given.fault)
     print(json.dumps(run(given.folder, given.cases.split(","), power=given.power, every=given.every)))
 
 

@@ -1,9 +1,8 @@
-"""The parsers of messages, as targets of `tests.support.guided`: what a hostile server, device or shuffler sends."""
+"""The parsers of messages, as targets: what a hostile server, device or shuffler sends."""
 
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -48,8 +47,7 @@ from simulations.shuffler.enrolment import Enrolled
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import OPEN, Stage
 from tests.support import clients
-from tests.support.guided import Target, scribbled
-from tests.support.mutations import behind, of_json, of_records
+from tests.support.parsers import Target
 from tests.system.test_fuzz import CONSTANT, words
 
 M, DIM, CLASSES = 3, 2, 3
@@ -58,21 +56,6 @@ PRIVATE, PUBLIC = generate_keys()
 SIGNER = bytes(range(32))
 PUBLISHER = public_of(SIGNER)
 POLICY = Policy(embedding=70.0, label=6.0, text=400.0, answer=6.0, statistic=6.0, total=900.0)
-TOKENS = (
-    b"\xff\xff\xff\xff\x0f",
-    b"\n\x0erequest.arrays",
-    b"request.about",
-    b"sottovoce.raw",
-    b"float32",
-    b"int64",
-    b"label.about",
-    b"embedding.arrays",
-    b"ids",
-    b"users",
-    b'{"mechanism": "identity"}',
-    b"NaN",
-    b"[" * 1200,
-)
 
 
 def small(**changes: Any) -> Request:
@@ -132,15 +115,7 @@ def _requests() -> Target:
         policy.check(request)
         return "accepted"
 
-    return Target(
-        "requests",
-        run,
-        [bytes_of(r) for r in asked()],
-        (ValueError, Refused),
-        TOKENS,
-        (of_records,),
-        visits=("request_from_record", "Request.from_parts", "_spec", "_read", "_about", "Policy.check"),
-    )
+    return Target("requests", run, [bytes_of(r) for r in asked()], (ValueError, Refused))
 
 
 def _replies() -> Target:
@@ -159,21 +134,7 @@ def _replies() -> Target:
         return next(iter(dropped), "accepted" if len(valid) else "nothing")
 
     seeds = [bytes([i]) + record_to_bytes(reply_to_record(honest(r, 2))) for i, r in enumerate(talks)]
-    return Target(
-        "replies",
-        run,
-        seeds,
-        tokens=TOKENS,
-        changes=(behind(1, of_records),),
-        visits=(
-            "reply_from_record",
-            "_validate",
-            "VectorRelease.checks",
-            "ClassRelease.checks",
-            "TextQuestion.checks",
-            "Guarantee.from_dict",
-        ),
-    )
+    return Target("replies", run, seeds)
 
 
 def _batches() -> Target:
@@ -202,13 +163,7 @@ def _batches() -> Target:
         plain = [b"".join(r.values[j].tobytes() for r in reply.releases) for j in range(3)]
         rows = b"".join(row.ljust(row_bytes(wanted), b"\0") for row in plain)
         seeds += [bytes([i, 0]) + rows, bytes([i, 64]) + rows, bytes([i, 1]) + bytes(3 * sealed_bytes(wanted))]
-    return Target(
-        "batches",
-        run,
-        seeds,
-        tokens=(bytes(64), b"\xff" * 64),
-        visits=("open_batch", "unseal", "_first", "_validate", "VectorRelease.checks", "TextQuestion.checks"),
-    )
+    return Target("batches", run, seeds)
 
 
 class _Store:
@@ -265,14 +220,7 @@ def _rounds() -> Target:
     rows = np.zeros((3, sealed_bytes(wanted)), np.uint8)  # nobody opens them
     sealed = Sealed(np.array([1, 5, 1]), np.array([0, 0, 1]), rows)
     seeds = [b"r" + record_to_bytes(sealed_to_record(sealed)), b"0104", b"0five"]
-    return Target(
-        "rounds",
-        run,
-        seeds,
-        tokens=TOKENS,
-        changes=(behind(1, of_records),),
-        visits=("Rounds._take", "sealed_from_record", "Sealed.__post_init__", "_describe", "read_request"),
-    )
+    return Target("rounds", run, seeds)
 
 
 def _answers(folder: Path) -> Target:
@@ -294,14 +242,7 @@ def _answers(folder: Path) -> Target:
         return name
 
     seeds = [bytes_of(r) for r in (*asked()[1:2], asked()[8])]
-    return Target(
-        "answers",
-        run,
-        seeds,
-        tokens=TOKENS,
-        changes=(of_records,),
-        visits=("answer", "Sanitizer.answer", "_reply", "Request.from_parts"),
-    )
+    return Target("answers", run, seeds)
 
 
 def _questions(folder: Path) -> Target:
@@ -323,15 +264,7 @@ def _questions(folder: Path) -> Target:
     for request in (replace(r, arm="") for r in asked()):
         write_request(path, request, SIGNER if len(seeds) % 2 else None)
         seeds.append(path.read_bytes())
-    return Target(
-        "questions",
-        run,
-        seeds,
-        (ValueError, Refused),
-        TOKENS,
-        (behind(64, of_records),),
-        visits=("read_request", "describe_question", "Policy.listing", "verified"),
-    )
+    return Target("questions", run, seeds, (ValueError, Refused))
 
 
 def _objects() -> Target:
@@ -356,35 +289,9 @@ def _objects() -> Target:
         whole = assemble(made, lambda name: there.get(name, b""), limit=2**16)
         return type(whole).__name__
 
-    tokens = (
-        b"ArrayChunk 5\0",
-        b"Array 3\0",
-        b"RecordDict 0\0",
-        b"ConfigRecord 9\0",
-        b"\0",
-        b'{"arraychunk_ids": [0, 0]}',
-        *(name.encode() for name in parts),
-    )
     one = {"tree": of_tree(tree), "objects": {k: v.decode("latin-1") for k, v in parts.items()}}
 
-    def of_an_object(rng: random.Random, data: bytes, other: bytes) -> bytes:
-        try:
-            values = json.loads(data)
-            name = rng.choice(list(values["objects"]))
-            body = values["objects"][name].encode("latin-1")
-            values["objects"][name] = scribbled(rng, body, body, tokens).decode("latin-1")
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-            return of_json(rng, data, other)
-        return json.dumps(values).encode()
-
-    return Target(
-        "objects",
-        run,
-        [json.dumps(one, ensure_ascii=True).encode()],
-        (Unusable,),
-        changes=(of_json, of_an_object, of_an_object),
-        visits=("assemble", "_grown", "_is_chunk"),
-    )
+    return Target("objects", run, [json.dumps(one, ensure_ascii=True).encode()], (Unusable,))
 
 
 def targets(folder: Path) -> list[Target]:

@@ -69,15 +69,6 @@ def test_killed_at_every_write_and_every_send(place: Path, options: list[str]) -
 
 
 @needs_trace
-@pytest.mark.parametrize("fault", ["charged late", "OFF"])
-def test_a_client_that_is_careless_does_not_pass(place: Path, fault: str) -> None:
-    """Sent before it is charged, and charged without waiting for the disk."""
-    done = kills(place, ["--cases=first", "--power", "--every=6", "--fault", fault])
-    assert done.returncode == 1
-    assert "what left is not on the ledger" in done.stderr or "LedgerError" in done.stderr
-
-
-@needs_trace
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_thousand_kills(place: Path) -> None:

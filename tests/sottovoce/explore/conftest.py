@@ -88,10 +88,6 @@ class Person:
         self.does(f"document.getElementById('{button}').click()")
         self.browser.wait(f"document.body.innerText.includes({json.dumps(then)})")
 
-    def settles(self) -> None:
-        """Until nothing on the page is marked as old."""
-        self.browser.wait("document.querySelectorAll('[aria-busy]').length === 0")
-
     def reads(self, place: str) -> str:
         return str(self.browser.evaluate(f"document.getElementById('{place}').innerText"))
 

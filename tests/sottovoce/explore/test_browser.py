@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import time
-from itertools import pairwise
 
 import pytest
 
-from sottovoce.explore.settings import MECHANISMS
 from tests.sottovoce.explore.conftest import Person
+from tests.support.axe import faults, needs_axe
 from tests.support.browser import CHROMIUM
 from tests.support.exploring import TEXT
 
@@ -46,72 +44,6 @@ def test_every_channel_is_shown(channel: str, there: str, person: Person) -> Non
     person.slides("epsilon", 2)
     person.clicks("send", "Sent: ")
     person.browser.wait(f"document.getElementById('out').innerText.toLowerCase().includes('{there.lower()}')")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("place", "drawn"), [(0, "A circle with 200"), (1, "A sphere with 200"), (2, "4 coordinates")])
-def test_few_coordinates_are_drawn_as_what_they_are(place: int, drawn: str, person: Person) -> None:
-    person.types(TEXT)
-    person.slides("dim", place)
-    person.browser.wait(f"document.querySelector('#out svg')?.getAttribute('aria-label').startsWith('{drawn}')")
-
-
-@pytest.mark.soak
-def test_all_is_done_without_a_mouse(person: Person) -> None:
-    """Tab reaches every control in its order, keys type, slide and send; a term is explained when it has the focus."""
-    person.browser.press("Tab", "Tab")
-    assert person.browser.evaluate("document.activeElement.id") == "sentence"
-    person.browser.write("the film was good")
-    seen = []
-    while person.browser.evaluate("document.activeElement.id") != "s-epsilon":
-        person.browser.press("Tab")
-        seen.append(person.browser.evaluate("document.activeElement.className || document.activeElement.name"))
-        assert len(seen) < 12
-    assert "label" in seen and "channel" in seen and "term" in seen
-    person.browser.press("ArrowRight")
-    assert person.browser.evaluate("document.getElementById('s-epsilon').value") == "6.5"
-    person.does("document.querySelector('.term').focus()")
-    assert person.browser.evaluate("getComputedStyle(document.querySelector('.term .tip')).display") == "block"
-    person.does("document.getElementById('sentence').focus()")
-    person.browser.press("Enter")
-    person.browser.wait("document.getElementById('status').innerText.startsWith('Sent: ')")
-
-
-@pytest.mark.soak
-def test_who_hears_the_page_hears_all_of_it(person: Person) -> None:
-    """Every control and every picture has a name, and headings go down one level at a time."""
-    person.types(TEXT)
-    person.clicks("send", "Sent: ")
-    nodes = person.browser.ask("Accessibility.getFullAXTree")["nodes"]
-    said = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]
-    named = {"button", "textbox", "slider", "radio", "checkbox", "combobox", "spinbutton", "link", "image", "region"}
-    controls = [(role, name) for role, name in said if role in named]
-    assert len(controls) > 20 and [role for role, name in controls if not name.strip()] == []
-    levels = person.browser.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(head => Number(head.tagName[1]))")
-    assert levels[0] == 1 and all(after <= before + 1 for before, after in pairwise(levels))
-
-
-@pytest.mark.soak
-def test_it_prints(person: Person) -> None:
-    person.types(TEXT)
-    person.clicks("send", "Sent: ")
-    printed = base64.b64decode(person.browser.ask("Page.printToPDF")["data"])
-    assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") <= 8
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("channel", MECHANISMS)
-def test_each_slide_is_answered_and_measured(channel: str, person: Person) -> None:
-    """Twelve, each of an ε that was not asked for before, until it is seen. That it takes a tenth of a second on two
-    quiet cores `benchmarks.explore --slides` shows."""
-    person.types(TEXT)
-    person.chooses(channel)
-    person.slides("epsilon", 0.5)
-    person.does("performance.clearMeasures()")
-    for number in range(12):
-        person.slides("epsilon", 1 + number / 2)
-    times = sorted(person.browser.evaluate("performance.getEntriesByName('slide').map(one => one.duration)"))
-    assert len(times) >= 12 and times[0] > 0
 
 
 #: Answers that take longer than a slide come later still: the question, and what it says of ε.
@@ -166,10 +98,16 @@ def test_a_script_in_a_sentence_is_shown_and_not_run(person: Person) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("pixels", [360, 768, 1920])
-def test_no_page_is_wider_than_its_screen(pixels: int, person: Person) -> None:
-    person.browser.width(pixels)
-    person.types("averylongwordwithoutanyspace" * 20)
+@needs_axe
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_core_finds_no_serious_fault(theme: str, person: Person) -> None:
+    """On the page of a sentence that was sent, unfolded, narrow and wide."""
+    person.browser.theme(theme)
+    person.types(TEXT)
     person.clicks("send", "Sent: ")
-    assert person.browser.evaluate("innerWidth") == pixels
-    assert person.browser.evaluate("document.documentElement.scrollWidth") <= pixels
+    person.browser.wait("document.querySelectorAll('[aria-busy]').length === 0")
+    person.does('for (const part of document.querySelectorAll("details")) part.open = true;')
+    for pixels in (360, 1920):
+        person.browser.width(pixels)
+        assert faults(person.browser) == []
+        assert person.browser.evaluate("document.documentElement.scrollWidth") <= pixels

@@ -20,7 +20,8 @@ from sottovoce.explore.explorer import Explorer
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 from sottovoce.explore.world import World
 from tests.sottovoce.explore.conftest import Ask
-from tests.support.exploring import TEXT
+from tests.support.budgets import answer, rung
+from tests.support.exploring import TEXT, TOKEN
 
 LABEL = {"channel": "label", "epsilon": 2.0}
 
@@ -212,20 +213,14 @@ def test_gaussian_noise_has_no_worst_case_and_holds_nearly_always(ask: Ask, show
 
 
 def test_every_mechanism_that_can_be_chosen_can_be_drawn(ask: Ask) -> None:
+    """And every slider moved to both ends."""
     for channel, names in MECHANISMS.items():
         for name in names:
             about = {"channel": channel, "mechanism": name, "epsilon": 1.0, "w": 1.0, "k": 3, "dim": 3}
-            assert ask("price", about)["words"]
+            for end in (SLIDERS[name].curve[0], SLIDERS[name].curve[-1]):
+                assert ask("price", about | {"epsilon": end})["words"]
             assert ask("send", about)["refused"] is None or name in ("custext", "custext+", "santext+")
             assert Settings.of(Settings.of(about).to_dict()) == Settings.of(about)
-
-
-@pytest.mark.parametrize("name", [name for names in MECHANISMS.values() for name in names])
-def test_every_slider_can_be_moved_to_both_ends(name: str, ask: Ask) -> None:
-    channel = next(channel for channel, names in MECHANISMS.items() if name in names)
-    for end in (SLIDERS[name].curve[0], SLIDERS[name].curve[-1]):
-        about = {"channel": channel, "mechanism": name, "k": 3, "dim": 3, "epsilon": end}
-        assert ask("price", about)["words"]
 
 
 def test_a_slider_of_a_mechanism_is_no_setting_of_the_page() -> None:
@@ -233,10 +228,33 @@ def test_a_slider_of_a_mechanism_is_no_setting_of_the_page() -> None:
     assert not {name for slider in SLIDERS.values() for name in slider.more} & {f.name for f in fields(Settings)}
 
 
-def test_the_page_says_what_can_be_chosen(ask: Ask, client: Any, shown: Explorer) -> None:
-    from tests.support.exploring import TOKEN
-
+def test_the_page_says_what_can_be_chosen(client: Any) -> None:
     told = client.get(f"/{TOKEN}/api/state").json()
     assert told["ready"] and told["classes"] == ["negative", "positive"]
     assert told["channels"] == list(MECHANISMS) and "ε (epsilon)" in told["glossary"]
     assert Settings.of(told["first"]) == Settings()
+
+
+SETTINGS: list[Any] = [
+    {"epsilon": 2.0, "dim": 8, "delta": 1e-5},
+    {"epsilon": 3.0, "dim": 16, "label_epsilon": 1.0},
+    {"mechanism": "planar-laplace", "epsilon": 4.0, "dim": 16},
+    {"mechanism": "gaussian", "epsilon": 4.0, "dim": 16, "delta": 1e-5},
+    {"channel": "statistic", "epsilon": 1.0, "dim": 8, "delta": 1e-8},
+    {"channel": "label", "epsilon": 6.0, "delta": 1e-9},
+]
+
+
+@pytest.mark.parametrize("about", SETTINGS)
+def test_settings_cost_what_the_command_line_says(
+    about: dict[str, Any], ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings.of(about)
+    size, label = settings.size(2), settings.label_epsilon
+    own = f"{settings.mechanism}:epsilon={settings.epsilon}" + ("" if size is None else f",dim={size}")
+    beside = [] if label is None else ["--mechanism", f"randomized-response:epsilon={label}"]
+    price, loss = ask("price", about, text=""), ask("loss", about)
+    result = answer(capsys, "ladder", "--mechanism", own, *beside, "--delta", str(settings.delta))
+    record = rung(result["ladder"], "record")
+    assert price["worst_case"] == record["worst_case"] and loss["local"] == record["epsilon"]
+    assert price["mechanisms"] == result["mechanisms"]

@@ -1,19 +1,27 @@
-"""Hostile use of the page: other hosts, other pages, no token, long texts, markup in a sentence, nonsense."""
+"""The page's service: started on the loopback alone; other hosts, other pages, no token, long texts, nonsense."""
 
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from sottovoce.explore.explorer import CHARACTERS
-from tests.support.exploring import TOKEN
+from sottovoce.cli import main as cli
+from sottovoce.explore.explorer import CHARACTERS, Explorer
+from sottovoce.explore.serve import explorer, serving
+from sottovoce.explore.settings import MECHANISMS, Settings
+from sottovoce.explore.world import World
+from tests.support.exploring import TEXT, TOKEN
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "sottovoce" / "explore" / "page"
-SCRIPT = '<script>document.title = "run"</script><img src=x onerror="document.title = 1">'
 
 
 def posted(client: TestClient, name: str, question: Any, **headers: str) -> Any:
@@ -55,15 +63,11 @@ def test_nothing_but_the_pages_own_files_may_run(client: TestClient) -> None:
     assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
     assert answer.headers["referrer-policy"] == "no-referrer"  # or the token would travel
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?://|javascript:", answer.text)
+    for part in PAGE.iterdir():
+        served = client.get(f"/{TOKEN}/{part.name}")
+        assert served.content == part.read_bytes() and served.headers["content-security-policy"] == policy
     for part in PAGE.glob("*.js"):
         assert not re.search(r"innerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", part.read_text())
-
-
-@pytest.mark.parametrize("name", [path.name for path in sorted(PAGE.iterdir())])
-def test_every_part_of_the_page_is_served_with_its_policy(name: str, client: TestClient) -> None:
-    answer = client.get(f"/{TOKEN}/{name}")
-    assert answer.status_code == 200 and answer.content == (PAGE / name).read_bytes()
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("name", ["..%2fservice.py", "%2e%2e/service.py", "service.py", "nothing.js", "api/nothing"])
@@ -71,16 +75,12 @@ def test_no_other_file_is_served(name: str, client: TestClient) -> None:
     assert client.get(f"/{TOKEN}/{name}").status_code in (404, 405)
 
 
-def test_a_script_in_a_sentence_is_text(client: TestClient) -> None:
-    answer = posted(client, "send", {"text": SCRIPT, "settings": {}})
-    assert answer.headers["content-type"] == "application/json" and answer.json()["channels"]
-
-
 def test_a_sentence_of_100_000_characters_is_read_and_no_longer_one(client: TestClient) -> None:
     for channel in ("embedding", "text"):
         text = "good film \U0001f600" * (CHARACTERS // 11)
         question = {"text": text, "settings": {"channel": channel, "epsilon": 2.0}}
-        assert posted(client, "send", question).json()["refused"] is None
+        answer = posted(client, "send", question)
+        assert answer.headers["content-type"] == "application/json" and answer.json()["refused"] is None
     answer = posted(client, "send", {"text": "a" * (CHARACTERS + 1)})
     assert answer.status_code == 400 and "100,001 characters" in answer.json()["error"]
     assert client.post(f"/{TOKEN}/api/send", content=b"1" * (13 * CHARACTERS)).status_code == 400
@@ -120,3 +120,54 @@ def test_what_is_no_json_is_one_line_too(client: TestClient) -> None:
         assert client.post(f"/{TOKEN}/api/price", content=content).status_code == 400
     lone = client.post(f"/{TOKEN}/api/send", content=b'{"text": "\\ud800 film"}')
     assert lone.json()["refused"] is None
+
+
+# --- started by the command
+
+
+def test_the_page_is_served_on_the_loopback_alone(shown: Explorer) -> None:
+    with serving(shown, token="t") as address:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/t/", address)
+        assert httpx.get(f"{address}api/state").json()["ready"]
+        assert httpx.get(address.replace("/t/", "/")).status_code == 404
+
+
+def test_what_was_charged_for_the_page_is_gone_with_it(world: World) -> None:
+    with explorer(make=lambda: world) as shown:
+        shown.send(Settings(), TEXT, 1, 1)
+        folder = shown.device.folder
+        assert (folder / "ledger.sqlite").exists()
+    assert not folder.exists()
+
+
+def test_while_it_loads_the_page_answers_and_what_fails_is_said() -> None:
+    def slow() -> World:
+        time.sleep(0.3)
+        raise ValueError("the encoder\nis gone")
+
+    with explorer(make=slow) as shown:
+        assert not shown.state()["ready"] and shown.price(Settings(), TEXT, 1)["words"]
+        with pytest.raises(ValueError, match="the encoder is gone"):
+            shown.send(Settings(), TEXT, 1, 1)
+        assert shown.state()["failed"] == "the encoder is gone"
+
+
+@pytest.mark.slow
+def test_the_command_answers_within_seconds_and_ends_on_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the built-in reviews, of which every channel can leave; a wrong folder or port is one line."""
+    for arguments in (["--run", "nowhere"], ["--port", "70000"]):
+        assert cli.main(["explore", *arguments]) == 2
+        complaint = capsys.readouterr().err
+        assert arguments[1] in complaint and complaint.count("\n") == 1
+    program = [sys.executable, "-m", "sottovoce.cli.main", "explore"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address = process.stdout.readline().strip()
+        assert httpx.get(f"{address}api/state").json()["mechanisms"]
+        for channel in MECHANISMS:
+            question = {"text": "I loved the soup, but the doctor was late.", "label": 1}
+            settings = {"channel": channel, "epsilon": 2.0}
+            sent = httpx.post(f"{address}api/send", json=question | {"settings": settings}, timeout=60).json()
+            assert sent["refused"] is None and sent["channels"][0]["bytes"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0 and "Traceback" not in process.stderr.read()

@@ -1,8 +1,7 @@
-"""The report in a browser: nothing leaves, nothing complains, tables sort, and no page is wider than its screen."""
+"""The report in a browser: nothing leaves, nothing complains, tables sort, and axe-core finds no fault."""
 
 from __future__ import annotations
 
-import base64
 from itertools import product
 from pathlib import Path
 
@@ -37,30 +36,6 @@ def test_no_request_leaves_and_nothing_complains(browser: Browser, page: Path) -
     assert browser.evaluate("document.compatMode") == "CSS1Compat"
 
 
-def test_what_leaves_or_complains_is_seen(browser: Browser, tmp_path: Path) -> None:
-    bad = tmp_path / "bad.html"
-    bad.write_text('<!DOCTYPE html><img src="http://example.invalid/a.png"><script>nothing()</script>')
-    browser.open(bad)
-    assert "http://example.invalid/a.png" in browser.requested
-    assert any("nothing is not defined" in said for said in browser.complaints)
-
-
-@pytest.mark.parametrize("pixels", [360, 1024, 1920])
-def test_no_page_is_wider_than_its_screen(pixels: int, browser: Browser, page: Path) -> None:
-    browser.width(pixels)
-    browser.open(page)
-    assert browser.evaluate("innerWidth") == pixels
-    assert browser.evaluate("document.documentElement.scrollWidth") <= pixels
-
-
-def test_a_wider_page_is_seen(browser: Browser, tmp_path: Path) -> None:
-    bad = tmp_path / "wide.html"
-    bad.write_text('<!DOCTYPE html><meta name="viewport" content="width=device-width"><p style="width: 500px">wide')
-    browser.width(360)
-    browser.open(bad)
-    assert browser.evaluate("document.documentElement.scrollWidth") > 360
-
-
 def test_tables_sort_by_number_and_by_name(browser: Browser, page: Path) -> None:
     browser.open(page)
     table = '[...document.querySelectorAll("table.sorts")].find(t => t.caption.textContent.startsWith("Accuracy"))'
@@ -78,33 +53,11 @@ def test_tables_sort_by_number_and_by_name(browser: Browser, page: Path) -> None
     assert browser.evaluate(column.format(priced, 2))[-1].startswith("none: something leaves")
 
 
-def test_values_stand_under_the_pointer(browser: Browser, page: Path) -> None:
-    browser.width(1024)
-    browser.open(page)
-    at = browser.evaluate(
-        "(() => { const g = document.querySelector('g[id*=told-]'); g.scrollIntoView({block: 'center'}); "
-        "const b = g.getBoundingClientRect(); "
-        "const hit = document.elementFromPoint(b.x + b.width / 2, b.y + b.height / 2); "
-        "return hit.closest('g[id*=told-]').querySelector('title').textContent })()"
-    )
-    assert ": 0.310 (0.200 to 0.400), the theorem allows 0.800" in at
-
-
 @needs_axe
-def test_axe_core_finds_no_fault(browser: Browser, page: Path, tmp_path: Path) -> None:
+def test_axe_core_finds_no_fault_and_no_page_is_wider_than_its_screen(browser: Browser, page: Path) -> None:
     for theme, pixels in product(("light", "dark"), (360, 1920)):
         browser.theme(theme)
         browser.width(pixels)
         browser.open(page)
         assert faults(browser, all_of_them=True) == [], (theme, pixels)
-    bad = tmp_path / "bad.html"
-    bad.write_text('<!DOCTYPE html><title>a</title><p style="color: #ccc">pale</p><img src="data:image/png;base64,">')
-    browser.theme("light")
-    browser.open(bad)
-    assert {"html-has-lang", "color-contrast", "image-alt"} <= {rule for rule, *_ in faults(browser)}
-
-
-def test_prints_to_a_pdf(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    printed = base64.b64decode(browser.ask("Page.printToPDF", preferCSSPageSize=True)["data"])
-    assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") <= 30
+        assert browser.evaluate("document.documentElement.scrollWidth") <= pixels
