@@ -19,96 +19,20 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 HUGE = 100 * 2**20
 _SMALL = ("x", "é\u2028漢", "\x00", "../../etc/passwd", "a" * 64, "f" * 64, "x" * 70_000, "1e999", "NaN", "[" * 5000)
 _WORDS = (*_SMALL, "train", "test", "identity", "purkayastha", "gaussian", "dp-mlm", "")
-_VALUES: tuple[Any, ...] = (
-    *_WORDS,
-    -1,
-    0,
-    1,
-    2,
-    2**31,
-    2**53,
-    2**63 - 1,
-    -(2**63),
-    1.5,
-    -0.0,
-    math.nan,
-    math.inf,
-    True,
-    b"\x80\x04K\x01.",
-    [1, 2],
-    ["a"],
-    [0.5],
-    [],
-)
-_JSON: tuple[Any, ...] = (
-    None,
-    True,
-    [],
-    {},
-    "",
-    "purkayastha",
-    "identity",
-    "x" * 5000,
-    -1,
-    0,
-    1,
-    2,
-    3,
-    1e-300,
-    1e300,
-    10**400,
-    math.nan,
-    math.inf,
-    -math.inf,
-    [[["deep"]]],
-    {"mechanism": "identity"},
-    [["a", "b"]] * 50,
-    2**63,
-    0.5,
-    "kept",
-    "paper",
-)
+_NUMBERS = (-1, 0, 1, 2, 2**31, 2**53, 2**63 - 1, -(2**63), 1.5, -0.0, math.nan, math.inf)
+_VALUES: tuple[Any, ...] = (*_WORDS, *_NUMBERS, True, b"\x80\x04K\x01.", [1, 2], ["a"], [0.5], [])
+_SIMPLE = (None, True, [], {}, "", "purkayastha", "identity", "x" * 5000)
+_SIZES = (-1, 0, 1, 2, 3, 1e-300, 1e300, 10**400, math.nan, math.inf, -math.inf)
+_NESTED = ([[["deep"]]], {"mechanism": "identity"}, [["a", "b"]] * 50)
+_JSON: tuple[Any, ...] = (*_SIMPLE, *_SIZES, *_NESTED, 2**63, 0.5, "kept", "paper")
 _KEYS = (
-    "epsilon",
-    "sigma",
-    "dim",
-    "classes",
-    "size",
-    "mechanism",
-    "normalize",
-    "mode",
-    "length",
-    "tokens",
-    "k",
-    "w",
-    "p",
-    "vocabulary",
-    "stop_words",
-    "low",
-    "high",
-    "seed",
-    "HIV",
+    *("epsilon", "sigma", "dim", "classes", "size", "mechanism", "normalize", "mode", "length", "tokens", "k", "w"),
+    *("p", "vocabulary", "stop_words", "low", "high", "seed", "HIV"),
 )
 _DTYPES = ("float32", "int16", "int32", "int64", "float64", "object", "<f4", "U8", "complex128", "", "float32\n")
 _SHAPES: tuple[Any, ...] = (
-    (),
-    (0,),
-    (1,),
-    (3,),
-    (24,),
-    (4,),
-    (24, 4),
-    (4, 24),
-    (0, 0),
-    (-1,),
-    (-1, -4),
-    (2**40,),
-    (2**31, 2**31),
-    (1, 1, 1, 1),
-    (24, 4, 1),
-    (2**63,),
-    (1.5,),
-    ("4",),
+    *((), (0,), (1,), (3,), (24,), (4,), (24, 4), (4, 24), (0, 0), (-1,), (-1, -4)),
+    *((2**40,), (2**31, 2**31), (1, 1, 1, 1), (24, 4, 1), (2**63,), (1.5,), ("4",)),
 )
 
 _HASH = re.compile("[0-9a-f]{64}")

@@ -148,61 +148,6 @@ FAULTS: dict[str, tuple[Draws, dict[str, Any]]] = {
 }
 
 
-def mean(x: list[int], n: int) -> list[float]:
-    """A mean of numbers from 0 to 100 with noise for eight records, of four."""
-    return snapped(np.mean(x) + RNG.laplace(0, 100 / 8, n))
-
-
-def majority(x: list[float], n: int) -> list[list[float]]:
-    """The sign of a sum of numbers from -1 to 1, with noise for a half of its reach."""
-    return snapped(np.sign(np.sum(x)) + RNG.laplace(0, 1, (n, 1)))
-
-
-def chosen(x: list[int], n: int) -> list[str]:
-    """The exponential mechanism of a score that one record moves by 1, at twice its rate."""
-    score = np.array([x.count(0), x.count(1), x.count(2)])
-    p = np.exp(score - score.max())
-    return [LABELS[i] for i in RNG.choice(3, n, p=p / p.sum())]
-
-
-def honest_at_times(x: str, n: int) -> list[str]:
-    """Randomized response at ε = 1 that tells the truth once in five."""
-    return [x if told else y for told, y in zip(RNG.random(n) < 0.2, randomized_response(1.0)(x, n), strict=True)]
-
-
-def narrow(x: list[float], n: int) -> list[list[float]]:
-    """Gaussian noise of two thirds of the deviation."""
-    return snapped(np.array(x) + RNG.normal(0, 4 / 3, (n, len(x))))
-
-
-#: Faults that no constant of the sequential audit was chosen on.
-FRESH: dict[str, tuple[Draws, dict[str, Any]]] = {
-    "mean of fewer": (
-        mean,
-        {
-            "epsilon": 1.0,
-            "neighbours": "add-remove",
-            "inputs": {"records": {"low": 0, "high": 100, "whole": True}, "count": 4},
-        },
-    ),
-    "sign of a sum": (
-        majority,
-        {
-            "epsilon": 1.0,
-            "neighbours": "replace",
-            "releases": "vector",
-            "inputs": {"records": {"low": -1.0, "high": 1.0}, "count": 5},
-        },
-    ),
-    "exponential at twice the rate": (
-        chosen,
-        {"epsilon": 1.0, "neighbours": "replace", "releases": "category", "inputs": {"records": [0, 1, 2], "count": 6}},
-    ),
-    "truth at times": (honest_at_times, _LABEL),
-    "Gaussian at two thirds": (narrow, {"mu": 1.0, "inputs": {"radius": 1.0, "size": 3}, "releases": "vector"}),
-}
-
-
 def main(name: str) -> None:
     """Answers lines of JSON; names beginning with an exclamation mark do not do as they should."""
     draws, claim = (FAULTS | SOUND)[name.lstrip("!") if name.lstrip("!") in FAULTS | SOUND else "Laplace"]

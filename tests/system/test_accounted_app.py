@@ -1,5 +1,4 @@
-"""Flower's quickstart through Flower's own server, strategy and SuperNodes, on Ray and as processes: as it is, and with
-the mod."""
+"""Flower's quickstart with the mod, through Flower's own server, strategy and SuperNodes, on Ray and as processes."""
 
 from __future__ import annotations
 
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,8 @@ from sottovoce.deployment.processes import free_port
 from tests.support.deployments import running
 from tests.support.paths import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+# Of the app without a server tests/client/test_accounted.py shows the same.
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.xdist_group("ray")]
 
 NODES, ROUNDS = 3, 2
 PROJECT = """[project]
@@ -35,6 +34,7 @@ publisher = "tests"
 serverapp = "quick.server:app"
 clientapp = "quick.client:app"
 [tool.flwr.app.config]
+seen = ""
 """
 PROGRAM = """
 import json, sys
@@ -51,57 +51,36 @@ server = ServerApp()
 
 @server.main()
 def main(grid, context):
-    kept = Watching(fraction_evaluate=0.0, min_train_nodes=int(sys.argv[2]), min_available_nodes=int(sys.argv[2]))
-    kept.start(grid, arrays(), num_rounds=int(sys.argv[3]), train_config=ConfigRecord(json.loads(sys.argv[4])))
+    kept = Watching(fraction_evaluate=0.0, min_train_nodes=int(sys.argv[1]), min_available_nodes=int(sys.argv[1]))
+    kept.start(grid, arrays(), num_rounds=int(sys.argv[2]), train_config=ConfigRecord({}))
     open("seen.json", "w").write(json.dumps(kept.seen))
 
-run_simulation(server, quickstart([mod] if sys.argv[1] == "with" else []), num_supernodes=int(sys.argv[2]))
+run_simulation(server, quickstart([mod]), num_supernodes=int(sys.argv[1]))
 """
 
 
-def ran(folder: Path, how: str, **config: Any) -> list[Any]:
-    """What the server saw beside the arrays, of each answer."""
-    (folder / "program.py").write_text(PROGRAM)
+def test_constants_leave_and_every_user_is_charged_for_every_round(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "program.py", how, str(NODES), str(ROUNDS), json.dumps(config)],
-        cwd=folder,
+        [sys.executable, "program.py", str(NODES), str(ROUNDS)],
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    seen: list[Any] = json.loads((folder / "seen.json").read_text())
-    return seen
-
-
-@pytest.mark.soak  # shown of the app without a server in tests/client/test_accounted.py
-def test_without_it_the_server_reads_losses_and_numbers_of_examples(tmp_path: Path) -> None:
-    seen = ran(tmp_path, "without")
-    assert sorted({told["num-examples"] for told in seen}) == [5, 6, 7] and all(told["train_loss"] > 0 for told in seen)
-
-
-def test_with_it_constants_and_every_user_is_charged_for_every_round(tmp_path: Path) -> None:
-    assert ran(tmp_path, "with") == [{"num-examples": 1}] * (NODES * ROUNDS)
+    assert json.loads((tmp_path / "seen.json").read_text()) == [{"num-examples": 1}] * (NODES * ROUNDS)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         rows = ledger.rows()
     assert sorted(row.user for row in rows) == sorted([*range(NODES)] * ROUNDS)
     assert {round(row.epsilon, 6) for row in rows} == {2.0}
 
 
-@pytest.mark.soak  # as above
-def test_what_it_raises_is_a_constant_text(tmp_path: Path) -> None:
-    assert {told if isinstance(told, str) else "an answer" for told in ran(tmp_path, "with", **{"break": 1})} == {
-        "the request could not be answered"
-    }
-
-
 # --- through a SuperLink and SuperNodes of their own, as a deployment has them
 
 APP = {
-    "pyproject.toml": PROJECT
-    + """seen = ""
-""",
+    "pyproject.toml": PROJECT,
     "quick/__init__.py": "",
     "quick/server.py": """
 import json
@@ -123,7 +102,7 @@ from tests.support.quickstart import quickstart
 vector = {"mechanism": "privunit", "epsilon": 2.0, "norm": 1.0}
 instead = {"metrics.num-examples": 1, "metrics.train_loss": None}
 mod = accounted("ledger.sqlite", Policy(statistic=8.0, total=8.0), {"train": {"arrays": vector}}, instead=instead)
-app = quickstart([mod] if MOD else [])
+app = quickstart([mod])
 """,
 }
 
@@ -166,12 +145,10 @@ def federation(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield environment
 
 
-@pytest.mark.soak  # a minute; on Flower's own simulation above
-@pytest.mark.parametrize("mod", [True, False])
-def test_through_a_superlink(mod: bool, federation: dict[str, str], tmp_path: Path) -> None:
+def test_through_a_superlink(federation: dict[str, str], tmp_path: Path) -> None:
     for name, text in APP.items():
         (tmp_path / "app" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "app" / name).write_text(text.replace("MOD", str(mod)))
+        (tmp_path / "app" / name).write_text(text)
     run = ["flwr", "run", "app", "here", "--stream", "--run-config", f'seen="{tmp_path / "seen.json"}"']
     ended = time.monotonic() + 120
     while True:  # the SuperLink takes a moment to listen
@@ -181,9 +158,6 @@ def test_through_a_superlink(mod: bool, federation: dict[str, str], tmp_path: Pa
         assert time.monotonic() < ended, done.stdout + done.stderr
         time.sleep(1.0)
     seen = json.loads((tmp_path / "seen.json").read_text())
-    if not mod:
-        assert sorted(told["num-examples"] for told in seen) == [5, 5, 6, 6] and all("train_loss" in t for t in seen)
-        return
     assert seen == [{"num-examples": 1}] * 4
     for node in (1, 2):
         with Ledger(tmp_path / str(node) / "ledger.sqlite") as ledger:

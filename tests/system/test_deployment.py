@@ -92,6 +92,7 @@ def deployed(workplace: tuple[Path, dict[str, str]]) -> Iterator[Deployed]:
         stop(place / "dep")
 
 
+@pytest.mark.soak  # a deployment of its own; in process in tests/server/protocols/test_answers.py
 def test_users_teach_by_one_vector_and_answer_for_the_model(workplace: tuple[Path, dict[str, str]]) -> None:
     """A device is asked for the vector first, and then, under a head that it has not seen before, for its class."""
     place, environment = workplace
@@ -274,7 +275,9 @@ def test_down_leaves_no_process(deployed: Deployed) -> None:
     assert deployed.run("deploy", "down", "dep").stdout == "dep: nothing is running\n"
 
 
-@pytest.mark.parametrize("end", ["a party dies", "killed", pytest.param("Ctrl-C", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "end", ["killed", *(pytest.param(end, marks=pytest.mark.soak) for end in ("a party dies", "Ctrl-C"))]
+)
 def test_however_it_ends_no_process_is_left(workplace: tuple[Path, dict[str, str]], end: str) -> None:
     place, environment = workplace
     folder = place / end.replace(" ", "-")

@@ -4,7 +4,6 @@ of nodes, of processes that answer for them and of machines, and whoever was kil
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -14,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -97,11 +95,6 @@ def test_any_number_of_nodes(nodes: int, one: dict[str, Any], tmp_path: Path) ->
     assert len(one["releases"]) > len(ARMS) * (1.5 * USERS + TEST)
 
 
-def test_another_seed_is_told_apart(one: dict[str, Any], tmp_path: Path) -> None:
-    other = in_this_process(tmp_path / "run", dataclasses.replace(study(1), seed=4))
-    assert other["weights"] != one["weights"] and other["releases"] != one["releases"]
-
-
 # --- Flower on Ray
 
 
@@ -114,15 +107,6 @@ def test_any_number_of_processes(
 ) -> None:
     engine = partial(run_on_flower, actors=actors)
     assert made(tmp_path / "run", study(nodes), engine, monkeypatch) == one
-
-
-@pytest.mark.slow
-@pytest.mark.soak  # shown of fewer users in tests/system/test_simulation.py
-@pytest.mark.parametrize("nodes", [80, 1000])
-def test_supernodes_of_one_user_each(nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cohort = in_this_process(tmp_path / "cohort", study(1, nodes))
-    assert made(tmp_path / "single", study(nodes, nodes), run_on_flower, monkeypatch) == cohort
-    assert len(list((tmp_path / "single").glob("nodes/*/ledger-prior.sqlite"))) == nodes
 
 
 # --- a cluster
@@ -229,42 +213,27 @@ def seen_where_answered(folder: Path) -> list[bool]:
     return ray.get([look.remote(str(folder)) for look in looks])
 
 
-@pytest.mark.parametrize("address", ["nowhere", "host:", ":6379", "127.0.0.1:0", "host:70000", "ray://127.0.0.1:10001"])
-def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"--ray-address {address}: must be HOST:PORT")):
-        check_address(address)
-
-
-@pytest.mark.parametrize("command", [["demo"], ["simulate", "demo"], ["simulate", "--resume", "run"]])
 def test_a_cluster_that_is_not_there_ends_in_one_line(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
-        assert cli.main([*command, "--ray-address", address]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and not list(tmp_path.iterdir())
-    assert f"--ray-address {address}: no Ray cluster can be reached there (Connection refused)" in said.err
-
-
-@pytest.mark.parametrize(("answer", "words"), [(b"", "(timed out)"), (b"HTTP/1.1 400 Bad Request", "is no head")])
-def test_what_answers_and_is_no_cluster(answer: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulations.transport.engine._REACH", 0.3)
-    with socket.socket() as other:
+    with socket.socket() as nobody, socket.socket() as other:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
         other.bind(("127.0.0.1", 0))
-        other.listen()
-
-        def reply() -> None:
-            connection = other.accept()[0]
-            connection.sendall(answer)
-            connection.recv(100)
-            time.sleep(1.0)
-
-        threading.Thread(target=reply, daemon=True).start()
-        with pytest.raises(UserError, match=re.escape(words)):
-            check_address(f"127.0.0.1:{other.getsockname()[1]}")
+        other.listen()  # and does not answer
+        ports = (
+            (nobody.getsockname()[1], "Connection refused"),
+            (other.getsockname()[1], "timed out"),
+            (70000, "HOST:PORT"),
+        )
+        for port, words in ports:
+            address = f"127.0.0.1:{port}"
+            for command in (["simulate", "demo"], ["simulate", "--resume", "run"]):
+                assert cli.main([*command, "--ray-address", address]) == 2
+                output = capsys.readouterr()
+                assert output.out == "" and output.err.count("\n") == 1 and not list(tmp_path.iterdir())
+                assert f"--ray-address {address}: " in output.err and words in output.err
 
 
 @pytest.mark.parametrize(
@@ -350,6 +319,7 @@ def whole(tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # in process in tests/simulations/run/test_resume.py; signals in tests/sottovoce/cli/test_cli.py
 def test_a_command_that_is_stopped_between_two_arms_goes_on_without_flower(
     whole: dict[str, Any],
     command: Callable[..., subprocess.Popen[str]],

@@ -1,4 +1,4 @@
-"""The whole run, through Flower on Ray, on a tiny encoder of random weights; and what a user may type wrong."""
+"""The whole run, through Flower on Ray, on a tiny encoder of random weights."""
 
 from __future__ import annotations
 
@@ -116,23 +116,6 @@ def cohorts(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.mark.slow
-def test_what_starts_ray_runs_one_after_another(request: pytest.FixtureRequest) -> None:
-    """A pytest and a pytest-xdist that do not fit each other spread a group over all processes, without a word."""
-    grouped = getattr(request.config.option, "loadgroup", False)
-    assert request.node.nodeid.endswith("@ray") or not grouped
-
-
-@pytest.mark.slow
-def test_another_seed_gives_other_releases(cohorts: Finished, shared: Path, tmp_path: Path) -> None:
-    other = finish(tmp_path / "out", table(shared / "bert", seed=2), in_process)
-    ours, theirs = cohorts.releases(), other.releases()
-    assert set(ours) == set(theirs)
-    embeddings = [key for key in ours if key[0] == "prior" and key[4] == "embedding"]
-    assert all(ours[key][1] != theirs[key][1] for key in embeddings)
-    assert other.weights()["prior"] != cohorts.weights()["prior"]
-
-
-@pytest.mark.slow
 def test_the_command_prints_one_object_and_single_users_release_the_bits_of_cohorts(
     cohorts: Finished, shared: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,111 +230,3 @@ def test_the_published_procedure_runs_without_nodes_and_says_what_it_is(shared: 
         (16, 10.0, "paper"),
     ]
     assert all("∞ for the gradients" in line["budget"]["statement"] for line in finished.lines())
-
-
-FILES = {
-    "train.tsv": "text\tlabel\n" + "".join(f"the film was good {i}\t{i % 2}\n" for i in range(40)),
-    "test.tsv": "text\tlabel\n" + "".join(f"the book was bad {i}\t{i % 2}\n" for i in range(20)),
-}
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "words"),
-    [
-        ("train.tsv", lambda text: text.replace("label", "lable"), 'train.tsv: has no column "label"; there are: text'),
-        ("train.tsv", lambda text: text.replace("the film was good 7\t", "  \t"), 'line 9: "text" is empty'),
-        ("test.tsv", lambda text: text.replace("bad 3\t1", "bad 3\t7"), "line 5: its label is none of the 2 classes"),
-        ("test.tsv", lambda text: text.replace("text", "txet\tmore"), 'test.tsv: has no column "text"'),
-        ("test.tsv", lambda text: text.replace("the book was bad 3\t", "\t"), 'line 5: "text" is empty'),
-        ("train.tsv", lambda text: text.replace("\t1\n", "\t0\n"), 'column "label" has one class only'),
-        ("train.tsv", lambda text: "", "train.tsv: is empty"),
-    ],
-)
-def test_bad_data_end_in_one_line(
-    file: str,
-    change: Callable[[str], str],
-    words: str,
-    shared: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(change(text) if name == file else text)
-    assert words in complaint(capsys, tmp_path, files(shared / "bert", tmp_path))
-
-
-@pytest.mark.parametrize("way", ["release-once", "paper"])
-def test_an_m_above_that_of_the_encoder_ends_in_one_line(
-    way: str, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arm = ARMS[1] | {"embedding": PURKAYASTHA | {"dim": 33}, "label": RANDOMIZED}
-    study = table(shared / "bert", arm=[ARMS[0], arm])
-    if way == "paper":
-        study |= {"training": {"protocol": "paper", "acknowledge-not-private": True}}
-    line = complaint(capsys, tmp_path, study)
-    assert 'arm "prior": embedding.dim: 33 is above the encoder\'s width 32; choose at most 32' in line
-
-
-@pytest.mark.parametrize("damage", ["absent", "empty", "model.safetensors", "config.json", "tokenizer"])
-def test_an_unreadable_model_ends_in_one_line(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = tmp_path / "model"
-    if damage == "empty":
-        model.mkdir()
-    elif damage != "absent":
-        tiny_bert(model)
-        for file in model.glob("tokenizer*" if damage == "tokenizer" else damage):
-            file.write_bytes(b"not what it was")
-        if damage == "tokenizer":
-            (model / "vocab.txt").unlink()
-    line = complaint(capsys, tmp_path, table(model))
-    assert line.startswith("sottovoce: encoder: ") and str(model) in line
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"encoder": {"model": "nobody/no-such-model"}}, "encoder: 'nobody/no-such-model' is no folder here"),
-        (
-            {"data": {"source": "hub", "path": "glue/sst2", "text": "sentence", "label": "label"}},
-            "glue/sst2: no data hub can be reached",
-        ),
-    ],
-)
-def test_a_hub_that_does_not_answer_ends_in_one_line(
-    section: dict[str, Any],
-    words: str,
-    shared: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for place in ("server.hub.reachable", "server.checkpoint.reachable"):
-        monkeypatch.setattr(place, lambda: False)
-    monkeypatch.setattr("httpx.Client.send", lambda *_, **__: pytest.fail("the hub was asked"))
-    assert words in complaint(capsys, tmp_path, table(shared / "bert") | section)
-
-
-def files(model: Path, folder: Path) -> dict[str, Any]:
-    data = {
-        "source": "files",
-        "path": str(folder),
-        "train": "train.tsv",
-        "test": "test.tsv",
-        "text": "text",
-        "label": "label",
-        "public": {"fraction": 0.3},
-    }
-    return table(model, population={"users": 10}, training={"label-stages": 1}) | {"data": data}
-
-
-def complaint(capsys: pytest.CaptureFixture[str], folder: Path, study: dict[str, Any]) -> str:
-    """The one line of a command that fails with exit code 2 and leaves nothing behind."""
-    (folder / "study.toml").write_text(tomli_w.dumps(study), encoding="utf-8")
-    before = sorted(folder.rglob("*"))
-    assert cli.main(["simulate", str(folder / "study.toml"), "--out", str(folder / "out")]) == 2
-    assert sorted(folder.rglob("*")) == before
-    captured = capsys.readouterr()
-    lines = captured.err.splitlines()
-    assert captured.out == "" and "Traceback" not in captured.err
-    assert [line for line in lines if line.startswith("sottovoce: ")] == lines[-1:]
-    return lines[-1]

@@ -1,20 +1,17 @@
-"""What a shell may do to a command: streams that are full, closed or not in UTF-8, folders that are gone or devices."""
+"""What a shell may do to a command: streams that are full, closed or not in UTF-8, a folder that is gone."""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from sottovoce.cli import main as cli
 from tests.support.paths import ROOT
 
 ASCII = {"PYTHONIOENCODING": "ascii"}
@@ -82,31 +79,3 @@ def test_one_line_whatever_the_streams_are(place: Path) -> None:
         if case.environment:
             assert out.isascii()
             assert "ε" in json.dumps(json.loads(out), ensure_ascii=False) if out[0] == "{" else "?" not in out
-
-
-@pytest.mark.parametrize("kind", [stat.S_IFCHR, stat.S_IFIFO])
-def test_a_rewritten_text_goes_to_a_device_or_a_fifo(kind: int, place: Path) -> None:
-    try:
-        os.mknod("there", kind | 0o666, os.makedev(1, 3))
-    except OSError:
-        pytest.skip("needs a superuser who may make devices")
-    Path("link").symlink_to("there")
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(Path("there").read_bytes()))
-    reader.start()
-    assert cli.main([*SANITIZE.split(), "--in", "in.txt", "--out", "link"]) == 0
-    reader.join(timeout=60)
-    assert stat.S_IFMT(os.lstat("there").st_mode) == kind and Path("link").is_symlink()
-    assert bool(read[0].strip()) == (kind == stat.S_IFIFO)
-
-
-def test_a_place_for_the_cache_that_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "w.txt"))
-    assert cli.main([*SANITIZE.replace("w.txt", "minilm").split(), "--in", "in.txt"]) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    folder = place / "w.txt" / "sottovoce" / "vocabularies"
-    assert line == (
-        f"sottovoce: {folder}: the cache cannot be written (Not a directory); name another folder in XDG_CACHE_HOME"
-    )

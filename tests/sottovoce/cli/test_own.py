@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechanisms import catalogue
+from mechanisms.mechanism_text import read_mechanism
 from simulations.errors import UserError
 from simulations.experiment import from_table
 from simulations.experiment.schema import schema
@@ -158,3 +159,19 @@ def test_a_ladder_leaves_out_nothing_that_is_released(tmp_path, monkeypatch, cap
         assert main(wrong) == 2
         said = capsys.readouterr()
         assert said.out == "" and said.err.count("\n") == 1 and "sottovoce: " in said.err
+
+
+def test_a_mechanism_and_its_parameters_are_one_word() -> None:
+    assert read_mechanism("package.module:Class:epsilon=3,values=[1,2]") == {
+        "mechanism": "package.module:Class",
+        "epsilon": 3,
+        "values": [1, 2],
+    }
+    assert read_mechanism("santext:stop-words=keep,length=.5") == {
+        "mechanism": "santext",
+        "stop_words": "keep",
+        "length": 0.5,
+    }
+    for wrong in (":epsilon=1", "a:b=1,b=2", "a:b="):
+        with pytest.raises(ValueError, match="--mechanism"):
+            read_mechanism(wrong)

@@ -342,12 +342,6 @@ def test_a_binary_pipe_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "standard input: line 1: holds a NUL byte" in complaint(capsys, *SANTEXT, "--words", "w.txt")
 
 
-def test_a_missing_language_model_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["--words", "w.txt", "--in", "w.txt"]
-    line = complaint(capsys, "--mechanism", "dp-mlm:epsilon=1", *common, "--masked-lm", "./nowhere")
-    assert "nowhere" in line
-
-
 def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     """Each row is drawn in context, by the folder's model and between its bounds."""
     from simulations.artifacts.masked_lm import masked_lm_folder
@@ -366,17 +360,6 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # -- the Python API
-
-
-def test_two_lines(tmp_path: Path) -> None:
-    vocabularies.save(vocabulary(), tmp_path / "v")
-    rewriter = Rewriter({"mechanism": "santext", "epsilon": 2.0}, tmp_path / "v")
-    found = rewriter.rewrite(TEXTS)
-    assert len(found) == len(TEXTS) and all("\n" not in t and set(t.split()) <= set(WORDS) for t in found)
-    assert rewriter.rewrite([]) == []
-    assert Rewriter(rewriter.text).rewrite(["the"] * 3) is not None
-    with pytest.raises(ValueError, match="needs a vocabulary"):
-        Rewriter({"mechanism": "santext", "epsilon": 2.0})
 
 
 def test_the_api_draws_what_the_mechanism_draws() -> None:
@@ -497,10 +480,3 @@ def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]
     Path("in.txt").write_text("the film\n")
     pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
     assert "has no columns" in complaint(capsys, *pair)
-
-
-def test_a_pair_from_python(capsys: pytest.CaptureFixture[str]) -> None:
-    rewriter = Rewriter({"mechanism": "identity", "length": "kept", "tokens": 4, "sides": 2}, vocabulary())
-    assert rewriter.rewrite([("The film", "was good"), ("", "it")]) == [("the film", "was good"), ("", "it")]
-    explained = rewriter.explain(("the zzz", "film"))
-    assert [token.original for token in explained] == ["the", "zzz", "film"]

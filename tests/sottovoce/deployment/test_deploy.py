@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
-import signal
 import socket
 import stat
 from pathlib import Path
@@ -18,8 +16,8 @@ from client.device import fleet
 from server.protocols.models import QUESTION
 from simulations.errors import UserError
 from sottovoce.cli import main as cli
-from sottovoce.deployment.local import Stayed, _Deployment
-from sottovoce.deployment.processes import LIST, Parties, free_port
+from sottovoce.deployment.local import _Deployment
+from sottovoce.deployment.processes import LIST, free_port
 from sottovoce.deployment.questions import ASKED
 from tests.support.paths import ROOT
 
@@ -138,13 +136,6 @@ def test_a_folder_that_is_not_empty_is_let_alone(place: Path, capsys: pytest.Cap
         assert line == f"{taken}: is there already and not an empty folder; name another one"
 
 
-def test_an_empty_folder_stays_and_can_be_tried_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "empty").mkdir()
-    for _ in range(2):
-        *_, (arguments, said) = MISTAKES
-        assert complaint(capsys, "up", *arguments, "--out", "empty") == said
-
-
 def test_down_on_a_folder_of_no_deployment_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in (".", "nowhere", "study.toml"):
         line = complaint(capsys, "down", name)
@@ -155,15 +146,6 @@ def test_down_where_nothing_runs_says_so(place: Path, capsys: pytest.CaptureFixt
     (place / LIST).write_text("[]")
     assert cli.main(["deploy", "down", "."]) == 0
     assert capsys.readouterr().out == ".: nothing is running\n"
-
-
-def test_down_names_what_it_has_stopped(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = Parties(place, show=lambda line: None)
-    process = ours.start("shuffler", "shuffler", ["sleep", "600"])
-    assert cli.main(["deploy", "down", "."]) == 0
-    assert capsys.readouterr().out == ".: stopped shuffler\n"
-    assert process.wait() == -signal.SIGTERM
-    ours.leave()
 
 
 # --- the parties one by one, as on several machines
@@ -233,12 +215,6 @@ def test_every_command_reads_addresses_alike(keys: Path, capsys: pytest.CaptureF
         assert f"{address}: must be HOST:PORT, without a scheme" in complaint(capsys, *command)
     assert cli.main(["simulate", "study.toml", "--ray-address", address]) == 2
     assert f"--ray-address {address}: must be HOST:PORT" in capsys.readouterr().err
-
-
-def test_what_is_printed_can_be_pasted() -> None:
-    for line in Stayed(Path("dep one 50%"), "https://x:1").hint.splitlines():
-        words = shlex.split(line.partition(":")[2])
-        assert words[0] == "sottovoce" and any(word.startswith("dep one 50%") for word in words)
 
 
 def test_a_superlink_that_is_not_there_is_one_line(keys: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,6 @@ from sottovoce.deployment.processes import (
     ending_on_signals,
     free_port,
     running,
-    shown,
     stop,
 )
 
@@ -91,28 +90,6 @@ def test_progress_is_passed_on_and_nothing_else_is(folder: Path, lines: list[str
     ours.stop()
 
 
-def test_what_a_party_says_last_is_passed_on_though_it_ends_at_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
-) -> None:
-    """It speaks and ends after its log was looked at, and before anybody asks whether it is there."""
-    ours = started(folder, [])
-    go = folder / "go"
-    script = f"while [ ! -e {go} ]; do sleep 0.02; done; echo '    0.2 s  half done'"
-    process = ours.start("the party", "place", ["sh", "-c", script])
-    look = ours._relay
-
-    def slowly() -> None:
-        look()
-        go.touch()
-        process.wait()
-
-    monkeypatch.setattr(ours, "_relay", slowly)
-    with pytest.raises(UserError, match="has ended"):
-        ours.until(lambda: False, what="never", seconds=20)
-    assert lines == ["the party: half done"]
-    ours.stop()
-
-
 def test_a_party_that_ends_early_is_named_with_its_last_telling_line_and_its_log(folder: Path) -> None:
     ours = started(folder)
     ours.start("good", "good", SLEEP)
@@ -131,14 +108,6 @@ def test_a_party_that_was_killed_is_said_to_be(folder: Path) -> None:
     ours.start("good", "good", SLEEP).kill()
     with pytest.raises(UserError, match=r"^good was ended by signal SIGKILL; its log is "):
         ours.until(lambda: False, what="never", seconds=20)
-    ours.stop()
-
-
-def test_what_is_not_ready_in_time_is_said(folder: Path) -> None:
-    ours = started(folder)
-    ours.start("slow", "slow", SLEEP)
-    with pytest.raises(UserError, match=r"^slow is not up within 0 s; the logs are in "):
-        ours.until(lambda: False, what="slow is not up", seconds=0)
     ours.stop()
 
 
@@ -200,13 +169,6 @@ def test_the_children_of_a_party_that_has_ended_are_stopped(folder: Path) -> Non
     until(lambda: not there(process.pid))
 
 
-def test_the_one_that_started_them_is_stopped_too(folder: Path) -> None:
-    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(folder)], stdout=subprocess.PIPE)
-    assert starter.stdout is not None and starter.stdout.readline() == b"ready\n"
-    assert "deploy up" in {p.party for p in stop(folder)}
-    assert starter.wait() == -signal.SIGTERM and alive(folder) == []
-
-
 def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
     strangers = [subprocess.Popen(SLEEP, start_new_session=True) for _ in range(3)]
     starts = [parties._start(one.pid) for one in strangers]
@@ -243,15 +205,6 @@ def test_a_copy_of_the_folder_stops_nothing_of_the_first(folder: Path, tmp_path:
     ours.stop()
 
 
-def test_a_folder_by_another_name_is_the_same(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = started(folder)
-    ours.start("good", "good", SLEEP)
-    (tmp_path / "link").symlink_to(folder)
-    monkeypatch.chdir(tmp_path)
-    assert len(running(Path("link"), but=(os.getpid(),))) == 1
-    ours.stop()
-
-
 def test_a_port_that_is_taken_is_refused() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -263,13 +216,6 @@ def test_a_port_that_is_taken_is_refused() -> None:
     for bad in (0, -1, 70_000):
         with pytest.raises(UserError, match="must be from 1 to 65535"):
             check_port(bad)
-
-
-def test_a_command_is_shown_as_one_types_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = parties.command_of("sottovoce", "deploy", Path("a b"))
-    assert shown(program, {}).endswith("sottovoce deploy 'a b'")
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert shown(program, {"A": "1"}) == "A=1 sottovoce deploy 'a b'"
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import ssl
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +16,11 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from client.device.serve import serve
-from client.node import DEVICE_PUBLIC, write_node
 from mechanisms.messages import signature
 from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import batch_identity, unseal
 from mechanisms.messages.wire import (
     MAX_REQUEST_BYTES,
-    record_from_bytes,
     record_to_bytes,
     reply_to_record,
     request_to_record,
@@ -37,18 +29,12 @@ from simulations.errors import UserError
 from simulations.shuffler.enrolment import tokens
 from simulations.shuffler.rounds import Rounds
 from simulations.shuffler.store import Store, StoreError
-from simulations.transport.quiet import QUIET
 from sottovoce.deployment import certificates
 from sottovoce.deployment.processes import free_port
 from sottovoce.deployment.shuffler import Options, run
 from sottovoce.deployment.shuffler_service import STORE, TRAINING_SERVER, application, serving
 from tests.server.test_sealed_batches import honest
-from tests.support.clients import OPEN as ANYTHING
-from tests.support.clients import make_node
-from tests.support.deployments import running, superlink_in
-from tests.support.paths import ROOT
-from tests.support.rounds import ENROLLED, ONE, OPENS, PRIVATE, PUBLIC, SHUFFLER, TWO, Nodes, answer, device, wanted
-from tests.support.units import supervised
+from tests.support.rounds import ENROLLED, ONE, OPENS, PRIVATE, TWO, Nodes, answer, device, wanted
 
 
 @dataclass
@@ -62,15 +48,12 @@ class Service:
     opened: threading.Event
 
     def client(self, who: str | None = "server", *, ca: str = "ca") -> httpx.Client:
-        return client_of(self.port, self.folder, who, ca=ca)
-
-
-def client_of(port: int, folder: Path, who: str | None, *, ca: str = "ca") -> httpx.Client:
-    """A client with the certificate of a party, or without one."""
-    context = ssl.create_default_context(cafile=str(folder / ca / "ca.pem"))
-    if who is not None:
-        context.load_cert_chain(folder / who / "cert.pem", folder / who / "cert.key")
-    return httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, trust_env=False, timeout=20)
+        """A client with the certificate of a party, or without one."""
+        context = ssl.create_default_context(cafile=str(self.folder / ca / "ca.pem"))
+        if who is not None:
+            context.load_cert_chain(self.folder / who / "cert.pem", self.folder / who / "cert.key")
+        address = f"https://127.0.0.1:{self.port}"
+        return httpx.Client(base_url=address, verify=context, trust_env=False, timeout=20)
 
 
 def post(client: httpx.Client, asked: Request | bytes, **headers: str) -> httpx.Response:
@@ -149,22 +132,6 @@ def test_a_stage_over_https(service: Service) -> None:
         assert "server" not in given.headers
 
 
-def test_progress_is_told_while_nodes_answer(start: Callable[[Nodes], Service]) -> None:
-    asked, hold = wanted(), threading.Event()
-    service = start(Nodes({ONE: answer(asked, range(100, 104)), TWO: "code 5"}, hold=hold))
-    with service.client() as client:
-        post(client, asked)
-        thread = threading.Thread(target=service.rounds.work)
-        thread.start()
-        try:
-            while (now := client.get("/v1/stages/train")).json()["users"] < 4:
-                assert now.status_code == 202
-        finally:
-            hold.set()
-            thread.join()
-        assert client.get("/v1/stages/train").status_code == 200
-
-
 def test_a_discarded_stage_says_how_many_users_there_were(service: Service) -> None:
     with service.client() as client:
         post(client, wanted(minimum_users=9))
@@ -199,11 +166,6 @@ def test_another_partys_certificate_is_refused(service: Service) -> None:
         for given in (client.get("/v1/stages/train"), post(client, wanted()), client.get("/"), client.put("/x")):
             assert (given.status_code, given.text) == (403, "only the training server is served here")
     assert service.rounds.store.open_stages() == []
-
-
-def test_the_training_server_notices_another_shuffler(service: Service) -> None:
-    with service.client(ca="other") as client, pytest.raises(httpx.ConnectError, match="certificate verify failed"):
-        client.get("/v1/stages/train")
 
 
 def test_plaintext_is_refused(service: Service) -> None:
@@ -325,35 +287,6 @@ def test_a_service_that_starts_anew_goes_on(tmp_path: Path, keys: Path, monkeypa
     assert [status for status, _ in seen] == [202, 200, 200] and seen[1] == seen[2] and len(nodes.asked) == 1
 
 
-def test_a_port_that_is_taken(keys: Path, store: Store) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=rf"^--port {port}: cannot be listened at \(.*\); choose another$"):
-            start_at(keys, store, port)
-    with pytest.raises(UserError, match=r"^--port 70000: cannot be listened at"):
-        start_at(keys, store, 70_000)
-
-
-@pytest.mark.parametrize("bad", ["certificate", "key", "root_certificates"])
-def test_files_that_are_no_certificates(keys: Path, store: Store, tmp_path: Path, bad: str) -> None:
-    (tmp_path / "no.pem").write_text("no certificate")
-    for path in (tmp_path / "no.pem", tmp_path / "missing.pem"):
-        with pytest.raises(UserError, match="are no PEM certificate, its key and an authority") as caught:
-            start_at(keys, store, 0, **{bad: path})
-        assert "\n" not in str(caught.value)
-
-
-def start_at(keys: Path, store: Store, port: int, **files: Path) -> None:
-    values: dict[str, Any] = {
-        "certificate": keys / "shuffler" / "cert.pem",
-        "key": keys / "shuffler" / "cert.key",
-        "root_certificates": keys / "ca" / "ca.pem",
-    }
-    rounds = Rounds(store, ENROLLED, Nodes().ask, OPENS)
-    with serving(rounds, on_opened=lambda: None, port=port, **(values | files)):
-        pass
-
-
 def test_without_tls_nobody_is_known(store: Store) -> None:
     """The application by itself, as behind a proxy that forgets to say who asks."""
     import anyio
@@ -365,14 +298,6 @@ def test_without_tls_nobody_is_known(store: Store) -> None:
             return (await client.get("/v1/stages/train")).status_code
 
     assert anyio.run(get) == 403
-
-
-def test_bytes_of_a_stage_are_what_nodes_are_asked(service: Service) -> None:
-    """To the last bit: what the training server signs a stage with is what devices check."""
-    with service.client() as client:
-        post(client, BODY)
-    (stage,) = service.rounds.store.open_stages()
-    assert stage.request == BODY and record_from_bytes(stage.request) == request_to_record(wanted())
 
 
 # -- the process ----------------------------------------------------------------------------------------------------
@@ -417,105 +342,3 @@ def test_a_superlink_that_is_not_there_ends_in_one_line(tmp_path: Path, keys: Pa
 def test_a_store_that_another_shuffler_has_ends_in_one_line(tmp_path: Path, keys: Path) -> None:
     with Store(tmp_path / "place" / STORE), pytest.raises(UserError, match=r"another process has it$"):
         started(tmp_path, keys)
-
-
-@pytest.mark.slow
-def test_a_shuffler_that_is_killed_and_told_to_stop(tmp_path: Path) -> None:
-    """Real processes: a SuperLink, and a shuffler that is killed when two of three devices have answered. Its unit's
-    supervisor starts the next one, which goes on, asks the third until it is there, closes with everybody's releases
-    once, and ends when it is told to; the one after gives the same batch."""
-    asked, stop = wanted(minimum_users=30), threading.Event()
-    users = [[user for user in range(60) if user % 3 == i] for i in range(3)]
-    with superlink_in(tmp_path) as link, ExitStack() as processes:
-        certificates.issue(link.authority, tmp_path / "shuffler", "shuffler")
-        certificates.issue(link.authority, tmp_path / "server", TRAINING_SERVER, client=True)
-        port, enrolment, devices = free_port(), {}, []
-        for i, mine in enumerate(users):
-            folder = make_node(tmp_path / f"node-{i}", mine, seed=None)
-            write_node(folder, policy=ANYTHING, seal=PUBLIC, shuffler_seal=SHUFFLER)
-            key, number = link.node(folder)
-            own = (folder / DEVICE_PUBLIC).read_text().strip()
-            enrolment[str(number)] = {"key": own, "users": dict.fromkeys(map(str, mine), 1)}
-            about = {"superlink": link.address, "root_certificates": link.ca, "key": key}
-            devices.append(threading.Thread(target=serve, args=(folder,), kwargs={**about, "stop": stop}, daemon=True))
-        signer, authority = signature.generate_keys()
-        (tmp_path / "tokens.jsonl").write_text(tokens(enrolment, signer))
-        (tmp_path / "enrolment.pub").write_text(authority.hex())
-        (tmp_path / "seal.key").write_text(OPENS.hex())
-        command = [
-            sys.executable,
-            "-m",
-            "sottovoce.cli.main",
-            "deploy",
-            "shuffler",
-            tmp_path / "shuffler",
-            "--superlink",
-            link.address,
-            "--root-certificates",
-            link.ca,
-            "--secret",
-            link.secret,
-            "--certificate",
-            tmp_path / "shuffler" / "cert.pem",
-            "--key",
-            tmp_path / "shuffler" / "cert.key",
-            "--port",
-            port,
-            "--users",
-            tmp_path / "tokens.jsonl",
-            "--enrolment-key",
-            tmp_path / "enrolment.pub",
-            "--seal-key",
-            tmp_path / "seal.key",
-        ]
-
-        words = list(map(str, command))
-        lives: list[subprocess.Popen[bytes]] = []
-
-        def started(life: int) -> subprocess.Popen[bytes]:
-            return processes.enter_context(running(words, log=tmp_path / f"log-{life}", env=os.environ | QUIET))
-
-        with client_of(port, tmp_path, "server") as client:
-            supervisor = supervised(words, ROOT, lives.append)
-            processes.callback(lambda: lives[-1].kill())
-            for device in devices[:2]:
-                device.start()
-            assert patiently(lambda: post(client, asked)).status_code == 202
-            until(lambda: client.get("/v1/stages/train").json()["users"] == 40)
-            lives[0].kill()  # and its supervisor starts it again
-            assert patiently(lambda: post(client, asked)).status_code == 202
-            until(lambda: client.get("/v1/stages/train").json()["answered"] == 2)
-            devices[2].start()  # of which Flower has said by now that it is not there
-            until(lambda: client.get("/v1/stages/train").status_code == 200)
-            given = client.get("/v1/stages/train").content
-            lives[-1].terminate()
-            supervisor.join(30)
-            assert [life.returncode for life in lives] == [-9, 0]
-            started(2)
-            assert patiently(lambda: client.get("/v1/stages/train")).content == given
-        stop.set()
-        for device in devices:
-            device.join(30)
-    head, _, data = given.partition(b"\n")
-    about = json.loads(head)
-    assert (about["users"], about["rows"], about["duplicates"], about["errors"]) == (60, 60, 40, {})
-    _, mask = unseal(np.frombuffer(data, np.uint8).reshape(60, 112), asked, PRIVATE)
-    assert mask.all()
-
-
-def patiently(call: Callable[[], httpx.Response]) -> httpx.Response:
-    """What a service says that may be starting."""
-    for _ in range(300):
-        try:
-            return call()
-        except httpx.TransportError:
-            time.sleep(0.2)
-    raise AssertionError("the service is not up")
-
-
-def until(ready: Callable[[], bool]) -> None:
-    for _ in range(300):
-        if ready():
-            return
-        time.sleep(0.2)
-    raise AssertionError("it does not come")

@@ -212,29 +212,3 @@ def test_files_that_are_no_certificates_are_one_line(files: Path) -> None:
     (files / "server" / "cert.pem").write_text("none")
     with pytest.raises(UserError, match="are no authority's certificate, and a certificate and its key"):
         line(files, 1)
-
-
-HEAD = b'{"batch": "ab", "rows": 1, "row_bytes": 2, "users": 1, "duplicates": 0, "dropped": {}, "errors": {}}\n'
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"\n",
-        b"[]\n",
-        b"{}\n",
-        b"nonsense",
-        HEAD,
-        HEAD + b"123",
-        HEAD.replace(b"{}", b"[]") + b"12",
-        HEAD.replace(b": 2", b": 3") + b"123",
-        HEAD.replace(b'"rows": 1', b'"rows": -1') + b"12",
-        b"\xff" + HEAD,
-    ],
-)
-def test_an_answer_of_another_kind_is_one_line(files: Path, body: bytes) -> None:
-    with line(files, 1) as there:
-        assert there._delivered(iter([HEAD[:9], HEAD[9:] + b"1", b"2"]), 2).rows.tolist() == [[49, 50]]
-        with pytest.raises(UserError, match="is no shuffler of this version; is it the right port"):
-            there._delivered(iter([body]), 2)

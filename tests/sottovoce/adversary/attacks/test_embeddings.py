@@ -7,7 +7,6 @@ fixed seeds.
 import json
 import math
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
@@ -364,21 +363,3 @@ def test_releases_of_other_maps_are_not_taken_for_the_arms(finished, tmp_path, c
     (tmp_path / "experiment.toml").write_text(text.replace("epsilon = 8.0", "epsilon = 7.0"), encoding="utf-8")
     assert main(["attack", str(tmp_path), "--arm", "purkayastha", "--attack", "inversion"]) == 2
     assert "was not written by arm" in capsys.readouterr().err
-
-
-def test_a_run_of_another_versions_samplers_says_so(finished, tmp_path, capsys):
-    """As a run of 0.1: the ledger's digests have another bound of the samplers' error in them."""
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    for path in run.glob("nodes/*/ledger-purkayastha.sqlite"):
-        with sqlite3.connect(path) as ledger:
-            ledger.execute("DROP TRIGGER draws_UPDATE")
-            for number, text in ledger.execute("SELECT id, guarantee FROM draws").fetchall():
-                stated = json.dumps(json.loads(text) | {"numeric_delta": 1.5e-9})
-                ledger.execute("UPDATE draws SET guarantee = ?, digest = ? WHERE id = ?", (stated, "ab" * 32, number))
-    assert main(["attack", str(run), "--arm", "purkayastha", "--attack", "inversion"]) == 2
-    out, err = capsys.readouterr()
-    complaint = [line for line in err.splitlines() if line.startswith("sottovoce:")]
-    assert out == "" and len(complaint) == 1 and "by a version of Sottovoce with other samplers" in complaint[0]
-    ledger = next(run.glob("nodes/*/ledger-purkayastha.sqlite"))
-    assert main(["budget", "ladder", "--ledger", str(ledger)]) == 0  # the charges are what they were

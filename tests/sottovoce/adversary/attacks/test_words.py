@@ -111,28 +111,6 @@ def test_without_noise_everything_is_guessed_and_from_noise_alone_the_most_frequ
         assert tokens.bound(mechanism, prior) == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["santext", "custext", "madlib", "one group"])
-def test_a_larger_epsilon_gives_more_away(name):
-    prior, found = tokens.unigram(V), []
-    for epsilon in (1.0, 6.0, 16.0):
-        mechanism = text((EXACT | ESTIMATED)[name] | {"epsilon": epsilon})
-        guesses = tokens.decode(Channel(mechanism), prior[None]).guesses[0]
-        x, y = released(mechanism, 2000, prior)
-        found.append((success(tokens.guessed(y, guesses), x, y), tokens.bound(mechanism, prior)))
-    for (low, low_bound), (high, high_bound) in pairwise(found):
-        assert high.success - low.success > SIGMAS * math.hypot(high.error, low.error)
-        assert low_bound <= high_bound
-    assert all(rate.success <= bound + SIGMAS * rate.error for rate, bound in found)
-
-
-def test_an_estimated_law_attacks_better_than_copying():
-    mechanism, prior = text(ESTIMATED["madlib"]), tokens.unigram(V)
-    found = tokens.decode(Channel(mechanism), prior[None])
-    x, y = released(mechanism, 2000, prior)
-    bayes, copied = success(tokens.guessed(y, found.guesses[0]), x, y), success(y, x, y)
-    assert bayes.success > copied.success + SIGMAS * math.hypot(bayes.error, copied.error)
-
-
 def test_what_nobody_can_have_written_is_not_guessed():
     mechanism = text({"mechanism": "identity"})
     prior = np.zeros(SIZE + 1)

@@ -12,8 +12,7 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from simulations.analysis.attack_results import table as markdown
 from simulations.experiment import load, to_toml
 from sottovoce.adversary.attacks import attributes, word_attributes
-from sottovoce.adversary.attacks.run import ATTACKS as EVERY_ATTACK
-from sottovoce.adversary.attacks.run import Attack, about, run
+from sottovoce.adversary.attacks.run import Attack, run
 from sottovoce.adversary.attacks.words import ATTACKS
 from sottovoce.adversary.estimators import tokens
 from sottovoce.cli.main import main
@@ -234,18 +233,6 @@ def test_bad_options_are_one_line(finished, options, said, capsys):
     assert out == "" and len(complaint) == 1 and said in complaint[0]
 
 
-def test_attacks_that_are_done_are_kept_if_a_later_one_is_refused(finished, capsys):
-    """A refusal that needs the releases; each arm's reason is printed once."""
-    assert main(["attack", str(finished), "--attack", "copy", "--attack", "mask", "--limit", "20"]) == 2
-    out, err = capsys.readouterr()
-    (said,) = (line for line in err.splitlines() if line.startswith("sottovoce:"))
-    assert said.startswith(f"sottovoce: --attack mask on {', '.join(ARMS)}: ") and said.count("--masked-lm") == 1
-    assert all(f"| {arm} | copy |" in out for arm in ARMS)
-    kept = json.loads((finished / "attacks.json").read_text())
-    assert {entry["attack"] for entry in kept["entries"]} == {"copy"}
-    assert kept["refused"] == [said.removeprefix("sottovoce: ")]
-
-
 def test_an_attack_that_applies_to_no_arm_is_refused_before_another_computes(finished, capsys):
     before = (finished / "attacks.json").read_bytes() if (finished / "attacks.json").exists() else b""
     assert main(["attack", str(finished), "--attack", "copy", "--attack", "inversion"]) == 2
@@ -275,10 +262,3 @@ def test_a_folder_that_holds_no_releases_is_one_line(finished, tmp_path, capsys)
     assert "was not written by arm" in complaint(tmp_path)
     (node / "ledger-no-noise.sqlite").write_bytes(b"no ledger")
     assert "ledger" in complaint(tmp_path)
-
-
-def test_the_same_is_said_in_full() -> None:
-    said = {name: about(name) for name in EVERY_ATTACK}
-    assert not any(text.startswith("the same") for text in said.values())
-    assert said["inversion-two-step"].startswith("the words of a text from its embedding, by a linear map")
-    assert said["vector-attribute-chosen"].startswith("the label, or an attribute of the text, behind a user's")

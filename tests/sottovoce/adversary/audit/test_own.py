@@ -13,11 +13,9 @@ import pytest
 
 from mechanisms import catalogue
 from mechanisms.catalogue import CATALOGUE
-from mechanisms.facts import facts_of
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace
 from mechanisms.vocabulary import Vocabulary
-from sottovoce.adversary.audit import games as audit_games
 from sottovoce.cli.main import main
 from tests.support.own_package import write_package
 from tests.support.paths import ROOT
@@ -182,7 +180,3 @@ def test_what_is_no_mechanism_is_one_line_and_nothing_is_written(name, tmp_path,
     assert main(["audit", "--mechanism", name, "--out", str(tmp_path / "out")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert name in line and not (tmp_path / "out").exists()
-
-
-def test_every_mechanism_that_comes_with_sottovoce_has_a_worst_pair_of_its_own():
-    assert {facts_of(kind).pair for kind in CATALOGUE.values()} == audit_games.DECLARED.keys()

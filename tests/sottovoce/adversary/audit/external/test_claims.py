@@ -14,7 +14,7 @@ from sottovoce.adversary.audit.external.claim import Claim, approximate_loss
 from sottovoce.adversary.audit.external.outputs import Reader
 from sottovoce.adversary.audit.external.spaces import Pairs, space
 from sottovoce.adversary.estimators import classifiers
-from sottovoce.adversary.estimators.audit import as_rows, learned
+from sottovoce.adversary.estimators.audit import learned
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (0.5, 0.01), (3.0, 1e-5), (0.0, 0.2)])
@@ -219,10 +219,3 @@ def test_each_score_finds_what_it_is_there_for_and_is_the_same_when_written_down
 def test_a_score_of_draws_that_are_all_the_same_says_nothing(fit: Any) -> None:
     same = np.zeros((200, 2))
     assert np.ptp(fit(same, same)(same)) == 0
-
-
-def test_a_score_that_cannot_be_written_down_says_so() -> None:
-    with pytest.raises(TypeError):
-        classifiers.stated(lambda rows: as_rows(rows)[:, 0])
-    with pytest.raises(ValueError, match="unknown score"):
-        classifiers.score_of({"kind": "oracle"})
