@@ -17,6 +17,7 @@ from tests.support.paths import ROOT
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
     pytest.mark.skipif(find_spec("material") is None, reason="MkDocs is not installed: make docs"),
 ]

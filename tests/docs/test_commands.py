@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 
 from simulations.experiment.toml import BUNDLED
@@ -64,17 +63,3 @@ def test_every_command_of_the_pages_is_there() -> None:
     shown = [(page.name, line) for page in PAGES for line in commands(page)]
     assert len(shown) > 80, "commands are not found any more; look at the patterns"
     assert not [(page, line, why) for page, line in shown if (why := fault(line, root)) is not None]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "simulte demo",
-        "budget ladder x.toml --person 3",
-        "sanitize --in x",
-        "simulate no-such-study",
-        "audit --draws 5 --sed 1",
-    ],
-)
-def test_a_command_that_is_not_there_is_found(line: str) -> None:
-    assert fault(line, typer.main.get_command(cli.app)) is not None

@@ -13,19 +13,16 @@ import pytest
 import tomli_w
 import typer
 
-from benchmarks.summary import summarize
+from benchmarks.summary import figure, main, summarize
 from simulations.experiment.toml import document
 from sottovoce.cli import main as cli
 from tests.docs.test_commands import fault
-from tests.docs.test_summary import arm, run
 from tests.support.paths import ROOT
 from tests.support.programs import program
-from tests.support.tiny_models import tiny_bert
-from tests.system.test_simulation import table as study
+from tests.support.results import user
 
 PAGES = [ROOT / "README.md", *(page for page in sorted(ROOT.glob("docs/**/*.md")) if page.parent.name != "papers")]
 _RIGHT, _DECIMAL = re.compile(r"---:"), re.compile(r"(?<![\d.])0?\.\d{2,}")
-PLAIN = {"name": "plain", "reference": True, "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 16}}
 
 
 @pytest.fixture(scope="module")
@@ -66,24 +63,6 @@ def test_every_command_of_the_manifest_is_there(results: ModuleType) -> None:
         assert table.hand or table.jobs
         assert [why for line in table.jobs if (why := fault(line, root)) is not None] == [], table.name
         assert table.hand or len(table.seeds) >= 5
-
-
-#: What the summary says of an arm in one column: a mean with its errors, a number, a range, or that there is none.
-SAID = r"(?:[-+]?\d\.\d{3}(?: ± \d\.\d{3})?(?: \(\d\.\d{3}\))?|\d[\d,.]*(?:–\d[\d,.]*)?|∞|–)"
-
-
-def test_a_table_with_columns_of_its_own_stands_in_its_page_as_the_manifest_has_it(results: ModuleType) -> None:
-    laid = [table for table in results.manifest(ROOT / "docs" / "tables.toml").values() if table.rows]
-    assert len(laid) >= 3
-    for table in laid:
-        lines = (ROOT / "docs" / table.page).read_text(encoding="utf-8").split("\n")
-        at = lines.index(results.marker(table.name)) + 2
-        shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[at : at + 2 + len(table.rows)]]
-        assert shown[0] == list(table.head) and not lines[at + len(shown)].startswith("|"), table.name
-        for row, cells in zip(table.rows, shown[2:], strict=True):
-            for cell, there in zip(row, cells, strict=True):
-                form = SAID.join(map(re.escape, results.CELL.sub("\0", cell).split("\0")))
-                assert re.fullmatch(form, there), (table.name, there)
 
 
 def test_what_a_table_of_its_own_names_is_in_its_experiments(results: ModuleType, tmp_path: Path) -> None:
@@ -154,59 +133,6 @@ def test_a_table_is_made_from_its_jobs_which_are_kept(results: ModuleType, place
     assert (place / "out" / "aside" / "summary-1.md").is_file()
 
 
-def test_jobs_may_be_runs_of_one_summary(results: ModuleType, place: Path) -> None:
-    jobs = '"simulate tiny --set seed=1", "simulate tiny --set seed=2"'
-    manifest = MANIFEST.replace('"simulate {data}/tiny.toml --set seed={seed}"', jobs)
-    (place / "tables.toml").write_text(manifest.replace("seeds = [1, 2]", "together = true"))
-    (table, _), said = results.manifest(place / "tables.toml").values(), []
-    assert results.make(table, pages=place, out=place / "out", data=None, runner=pretending(said, place))
-    assert [words[0] for words in said] == ["simulate", "simulate", "summarize"] and len(said[-1]) == 3
-    assert "| a | 0.750 ± 0.050 (0.010) | – |" in (place / "page.md").read_text()
-
-
-OWN = """
-[[table]]
-name = "own"
-page = "page.md"
-of = "tiny"
-head = ["", "there", "users"]
-rows = [["of **a**, {a|accuracy, sanitized}", "**{a|accuracy, on device}**", ".9"], ["all", "", "{0:a|users}"]]
-"""
-
-
-def test_a_table_has_columns_of_its_own_from_the_jobs_of_another(results: ModuleType, place: Path) -> None:
-    (place / "tables.toml").write_text(MANIFEST + OWN)
-    (place / "page.md").write_text(f"{PAGE}\n<!-- table: own -->\n\n| | old |\n| --- | --- |\n| a | b |\n")
-    tables, said = results.manifest(place / "tables.toml"), []
-    given = {"pages": place, "out": place / "out", "data": Path("data"), "runner": pretending(said, place)}
-    assert results.make(tables["own"], **given)
-    assert [words[0] for words in said] == ["simulate", "simulate", "summarize"] and not (place / "out/own").exists()
-    tail = (place / "page.md").read_text().split("<!-- table: own -->\n\n")[1].splitlines()
-    assert tail[:3] == [
-        "|  | there | users |",
-        "| --- | ---: | ---: |",
-        "| of **a**, 0.750 ± 0.050 (0.010) | **0.900 ± 0.000** | .9 |",
-    ]
-    assert re.fullmatch(r"\| all \|  \| [\d,]+ \|", tail[3]) and "old" in (place / "page.md").read_text()
-
-
-def test_a_table_of_its_own_names_what_there_is(results: ModuleType, place: Path) -> None:
-    said = {0: "of a\n\n| arm | users |\n| --- | ---: |\n| a † | 3 |\n", 1: "| arm | m' |\n| --- | --- |\n| a | 2–4 |"}
-    table = {"name": "own", "page": "page.md", "runs": "own", "head": ("x", "y")}
-    assert results.laid_out(results.Table(**table, rows=(("a", "{a|users}"), ("b", "{1:a|m'}"))), said) == [
-        "| x | y |",
-        "| --- | ---: |",
-        "| a | 3 |",
-        "| b | 2–4 |",
-    ]
-    for cell, where in (("{b|users}", "job 0 .*'users' of an arm 'b'"), ("{a|ε}", "'ε'"), ("{2:a|users}", "job 2 ")):
-        with pytest.raises(ValueError, match=where):
-            results.laid_out(results.Table(**table, rows=(("a", cell),)), said)
-    (place / "tables.toml").write_text(MANIFEST + OWN.replace(', "users"]', "]"))
-    with pytest.raises(ValueError, match="a row of own has another number of cells"):
-        results.manifest(place / "tables.toml")
-
-
 def test_what_is_not_finished_is_done_again_and_no_more(results: ModuleType, place: Path) -> None:
     """A command that failed, one that is another now, a simulation that was stopped, one that nobody noted."""
     (table, _), said = results.manifest(place / "tables.toml").values(), []
@@ -241,31 +167,122 @@ def test_what_is_not_finished_is_done_again_and_no_more(results: ModuleType, pla
     assert [words[0] for words in said] == ["simulate", "summarize"]
 
 
-def test_what_cannot_be_made_is_one_line(results: ModuleType, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (table, _) = results.manifest(place / "tables.toml").values()
-    with pytest.raises(ValueError, match="needs --data FOLDER"):
-        results.make(table, pages=place, out=place / "out", data=None, runner=pretending([], place))
-    for page in ("no marker\n", "<!-- table: tiny -->\n\nno table\n", "<!-- table: tiny -->\n"):
-        with pytest.raises(ValueError, match="no table tiny"):
-            results.replaced(page, "tiny", ["| a |"])
-    with pytest.raises(ValueError, match="printed no table"):
-        results.first_table("nothing\n")
-    assert results.main(["--only", "none"]) == 2 and "no table none; known are demo, " in capsys.readouterr().err
-    assert results.main(["--list", "--only", "sst2-labels"]) == 0 and "of 5 jobs" in capsys.readouterr().out
+# ---
+
+STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"embedding": {"epsilon": 1.0}}}]}
 
 
-@pytest.mark.slow
-@pytest.mark.soak
-def test_a_table_from_a_real_run(results: ModuleType, place: Path) -> None:
-    """The published procedure, which needs no Flower, on a tiny encoder."""
-    tiny_bert(place / "bert")
-    way = {"protocol": "paper", "acknowledge-not-private": True, "epochs": 1, "label-stages": 1}
-    asked = study(place / "bert", training=way) | {"arm": [PLAIN]}
-    (place / "tiny.toml").write_text(tomli_w.dumps(asked))
-    tiny = results.manifest(place / "tables.toml")["tiny"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
-        patch.setenv("PYTHONPATH", str(ROOT))
-        assert results.make(tiny, pages=place, out=place / "out", data=place, runner=results.sottovoce)
-    page = (place / "page.md").read_text()
-    assert "| plain † |" in page and "old" not in page
+def arm(name, accuracy, worst=31.4, error=0.01, public=()):
+    return {
+        "name": name,
+        "accuracy": accuracy,
+        "accuracy_se": error,
+        "accuracy_clean_test": 0.9,
+        "accuracy_clean_test_se": None,
+        "dim": 16,
+        "delivered": 2000,
+        "reference": False,
+        "ladder": None if worst is None else user(worst, public=public),
+        "budget": {"worst_case_epsilon": worst, "label_epsilon": None},
+    }
+
+
+def run(tmp_path, seed, accuracy, *, study=STUDY, arms=None, differences=(), **options):
+    results = {
+        "name": study["name"],
+        "seed": seed,
+        "arms": arms or [arm("a", accuracy, **options)],
+        "way_sentence": None,
+        "differences": list(differences),
+    }
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "experiment.toml").write_text(tomli_w.dumps(study | {"seed": seed}))
+    return folder
+
+
+def test_mean_and_standard_errors(tmp_path):
+    """Over seeds, and in brackets by test text, which more seeds do not make smaller."""
+    folders = [run(tmp_path, s, a, error=e) for s, a, e in ((1, 0.7, 0.01), (2, 0.8, 0.02), (3, 0.9, 0.03))]
+    lines = summarize(folders).splitlines()
+    assert lines[0] == "study, 3 seeds (1, 2, 3): mean ± standard error over seeds (and by test text)"
+    # standard deviation 0.1, by hand: 0.1 / sqrt(3) = 0.058
+    assert lines[4] == "| a | 0.800 ± 0.058 (0.020) | – | 0.900 ± 0.000 | 16 | 31.4 | 2,000 |"
+
+
+def pair(one, less, difference, error, users_added=False):
+    said = {"difference": difference, "error": error}
+    return {"arm": one, "less": less, "users_added": users_added, "sanitized": said, "on_device": None}
+
+
+@pytest.fixture
+def three(tmp_path):
+    folders = []
+    for seed, base, users in ((1, 0.60, 0.70), (2, 0.70, 0.78), (3, 0.80, 0.92)):
+        arms = [arm("other", 0.1), arm("public-only", base), arm("users", users)]
+        differences = [
+            pair("public-only", "other", base - 0.1, 0.03),
+            pair("users", "other", users - 0.1, 0.03),
+            pair("users", "public-only", users - base, 0.004, users_added=True),
+        ]
+        folders.append(run(tmp_path, seed, 0.0, arms=arms, differences=differences))
+    return folders
+
+
+def test_what_users_added_and_every_gap_is_paired_by_run(three):
+    text = summarize(three)
+    # gains .10, .08, .12: their deviation, 0.02 / sqrt(3) = 0.012, not that of the accuracies
+    assert "| users | 0.800 ± 0.064 (0.010) | +0.100 ± 0.012 (0.004) |" in text
+    assert "| public-only | 0.700 ± 0.058 (0.010) | – |" in text
+    assert "| 3 users | +0.700 ± 0.064 (0.030) | +0.100 ± 0.012 (0.004) |" in text
+    assert summarize(three[:1]).startswith("study, 1 seed (1): mean (standard error by test text)\n")
+    assert "| +0.100 (0.004) |" in summarize(three[:1])
+
+
+def test_a_figure_is_what_its_suffix_says_and_the_same_each_time(three, tmp_path):
+    for name, start in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("b.svg", b"<?xml")):
+        assert main([*map(str, three), "--figure", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_bytes().startswith(start)
+    picture = (tmp_path / "a.svg").read_bytes()
+    assert picture == (tmp_path / "b.svg").read_bytes() and b"public-only" in picture
+
+
+def test_what_users_paid_is_that_of_the_dearest_run(tmp_path):
+    dear = arm("a", 0.7) | {"ladder": user(40.0, worst_case="inf", delta=1e-6)}
+    none = arm("a", 0.7, worst=None)
+    for arms in ([arm("a", 0.7), dear, none], [dear, none, arm("a", 0.7)]):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        runs = [run(folder, seed, 0, arms=[each]) for seed, each in enumerate(arms)]
+        assert "| 16 | 40 (δ 1e-06) | 2,000 |" in summarize(runs)
+    endless = [run(tmp_path, seed, 0.7, worst=worst) for seed, worst in ((1, 31.4), (2, "inf"))]
+    assert "| 16 | ∞ |" in summarize(endless) and "| a † |" in summarize(endless)
+
+
+def test_what_is_declared_public_is_named_in_the_row(tmp_path):
+    folder = run(tmp_path, 1, 0, arms=[arm("a", 0.7, public=["label"]), arm("b", 0.7)])
+    said = summarize([folder])
+    assert "| 16 | 31.4 ‡ | 2,000 |" in said and "| 16 | 31.4 | 2,000 |" in said
+    ticks = figure([folder]).axes[0].get_yticklabels()
+    assert [tick.get_text() for tick in ticks] == ["a (label public)", "b"]
+
+
+EPSILON = [{"name": "a", "arm": {"embedding": {"epsilon": 2.0}}}]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "other"}, "name is 'other' there, and 'study' here"),
+        ({"data": {"path": "a", "test-limit": 5}}, "data.test-limit is 5 there, and not given here"),
+        ({"arm": EPSILON}, "arm.0.arm.embedding.epsilon is 2.0 there, and 1.0 here"),
+        ({"arm": EPSILON * 2}, "arm is 2 entries there, and 1 entries here"),
+    ],
+)
+def test_runs_of_different_experiments_are_refused(change, words, tmp_path, capsys):
+    """Names of studies and arms may be the same: what counts is the experiment as it was resolved."""
+    one, other = run(tmp_path, 1, 0.7), run(tmp_path, 2, 0.7, study=STUDY | change)
+    assert main([str(one), str(other)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and words in said.err and str(other) in said.err

@@ -101,39 +101,6 @@ def demo() -> dict[str, Any]:
     return copy.deepcopy(_results("demo", arms, ["bad", "good"], 0.507))
 
 
-def genre() -> dict[str, Any]:
-    """Arms that differ in the label's ε and mechanism only."""
-    arms = [
-        line("public-only", "purkayastha", 10.0, 0.55, label=None, way="public-only", clean=0.6),
-        line("labels in clear", "purkayastha", 10.0, 0.78, clean=0.81),
-    ]
-    for kind, gain in (("randomized-response", 0.0), ("randomized-response-prior", 0.06)):
-        for e, accuracy in ((1.0, 0.58), (2.0, 0.66), (4.0, 0.71)):
-            arms.append(
-                line(
-                    f"{kind} {e}",
-                    "purkayastha",
-                    10.0,
-                    accuracy + gain,
-                    label=e,
-                    label_mechanism=kind,
-                    clean=accuracy + 0.1,
-                )
-            )
-    return _results("builtin-genre-labels", arms, [f"genre {i}" for i in range(12)], 0.09)
-
-
-def curve() -> dict[str, Any]:
-    """Several ε, with public-only arms of their own."""
-    arms = [line("no noise", "identity", math.inf, 0.85, metric="euclidean", reference=True, clean=0.85)]
-    for e, public, private in ((1.0, 0.66, 0.69), (4.0, 0.74, 0.78), (10.0, 0.78, 0.81)):
-        arms.append(
-            line(f"public-only, ε = {e:g}", "purkayastha", e, public, label=None, way="public-only", clean=0.82)
-        )
-        arms.append(line(f"Purkayastha, ε = {e:g}", "purkayastha", e, private, clean=0.83))
-    return _results("sst2-release-once", arms, ["0", "1"], 0.509)
-
-
 def guesses(
     scores: np.ndarray,
     labels: np.ndarray,

@@ -1,6 +1,6 @@
 """A shuffler's store killed at every write and every acknowledgement, and what it holds afterwards.
 
-`python -m tests.support.shuffler_kills FOLDER [--power] [--every N] [--fault NAME]` prints how many kills there were,
+`python -m tests.support.shuffler_kills FOLDER [--power] [--every N]` prints how many kills there were,
 by the call that was about to be made, and ends with an error at the first one that a promise does not survive.
 It runs in a process of its own: forks of one that has threads can stand still.
 """
@@ -12,14 +12,11 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from mechanisms.messages.sealed import Sealed
-from simulations.shuffler import store as shuffler_store
 from simulations.shuffler.store import OPEN, Store
 from tests.support.kill_points import Points
 
@@ -89,25 +86,6 @@ def check(folder: Path, told: Path) -> None:
     assert (MARK >> 24).to_bytes(3, "big") not in left, "a user's number is in the file"
 
 
-def plant(fault: str) -> None:
-    """A fault of the store that some kill must show."""
-    if fault == "in parts":
-
-        @contextmanager
-        def each(self: Store) -> Iterator[None]:
-            yield
-
-        Store._transaction = each  # type: ignore[method-assign]
-        return
-    begin = Store._begin
-
-    def careless(self: Store) -> None:
-        begin(self)
-        self._connection.execute(f"PRAGMA {fault}")
-
-    shuffler_store.Store._begin = careless  # type: ignore[method-assign]
-
-
 def run(folder: Path, *, power: bool, every: int) -> Counter[str]:
     """Kills at every `every`-th point; how many there were, by the call that was not made."""
     kills: Counter[str] = Counter()
@@ -135,10 +113,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--power", action="store_true")
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--fault")
     given = parser.parse_args()
-    if given.fault:
-        plant(given.fault)
     print(json.dumps(run(given.folder, power=given.power, every=given.every)))
 
 

@@ -61,6 +61,30 @@ def experiment(*arms: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
     return from_table({"name": "small", "seed": 3, "arm": list(arms), **table})
 
 
+Rows = Sequence[tuple[str, ...]]
+
+
+def files_study(folder: Path, train: Rows = (), test: Rows = (), **sections: Any) -> Experiment:
+    """An experiment of two files, written here if there are rows (text, label) or (text, label, user) for them."""
+    data = {"source": "files", "path": str(folder), "train": "train.tsv", "test": "test.tsv"}
+    data |= {"text": "text", "label": "label"}
+    for name, rows in (("train", train), ("test", test)):
+        if rows:
+            header = ("text", "label", "who")[: len(rows[0])]
+            data |= {"user": "who"} if len(header) > 2 else {}
+            (folder / f"{name}.tsv").write_text("".join("\t".join(row) + "\n" for row in (header, *rows)), "utf-8")
+    table: dict[str, Any] = {
+        "name": "small",
+        "data": data,
+        "shuffle": {"enabled": False},
+        "policy": {"embedding": 40.0, "label": 5.0},
+        "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
+    }
+    for name, values in sections.items():
+        table[name] = table.get(name, {}) | values if isinstance(values, dict) else values
+    return from_table(table)
+
+
 @dataclass(frozen=True, eq=False)
 class KnownEncoder:
     """An encoder that nobody runs: it has embeddings of some texts."""

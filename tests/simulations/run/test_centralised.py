@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from mechanisms.accounting.ladder import ladder
+from mechanisms.randomized_response import RandomizedResponse
 from simulations.analysis.attack_results import below
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table
+from simulations.experiment.arm import embedding_mechanism
 from simulations.experiment.ladder import of_experiment
+from simulations.experiment.result import ArmResult, arms_of
 from simulations.experiment.sections import Data
 from simulations.run import centralised, trust
 from simulations.run.centralised import CentralisedArm, logistic_regression
+from simulations.run.frontier import frontier_figure
 from simulations.run.measures import measures_of
 from simulations.run.prepare import Held, Holders
 from simulations.run.references import remarks
 from sottovoce.report import facts
 from sottovoce.report.page import page_of_plan
 from sottovoce.report.reading import Finished
+from tests.support.results import user as users
 from tests.support.studies import PURKAYASTHA, USERS, experiment, prepared
 
 READS_ALL = {"name": "centralised, not private", "protocol": "centralised", "reference": True}
@@ -190,3 +198,126 @@ def test_macro_f1_stands_beside_accuracy_where_one_class_dominates(share: float,
     held = Held(test, test, nobody, nobody, np.arange(100))
     assert measures_of(Data(), held) == (*(("macro-f1",) if said else ()), "by-class")
     assert measures_of(Data(measures=("macro-f1", "auroc")), held) == ("macro-f1", "auroc", "by-class")
+
+
+# ---
+
+
+def arm(
+    name: str,
+    accuracy: float,
+    *,
+    reference: bool = False,
+    shuffled: float | None = None,
+    public: Sequence[str] = (),
+    **budget: Any,
+) -> Any:
+    budget = {"worst_case_epsilon": float("inf"), "label_epsilon": None} | budget
+    user = budget["worst_case_epsilon"] + (budget["label_epsilon"] or 0)
+    ladder = users(user, public=public, delta=1e-6)
+    ladder += [] if shuffled is None else [{"rung": "shuffled", "epsilon": shuffled, "delta": 1e-6}]
+    return {
+        "name": name,
+        "reference": reference,
+        "accuracy_clean_test": accuracy,
+        "accuracy_clean_test_se": 0.01,
+        "ladder": ladder,
+        "budget": budget,
+    }
+
+
+def run(seed: int, more: float = 0.0) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "seed": seed,
+        "arms": [
+            arm("no noise", 0.9 + more, reference=True),
+            arm("next to no noise", 0.95 + more, reference=True, central_epsilon=1000.0),
+            arm("one vector, ε = 1", 0.8 + more, shuffled=1.0, worst_case_epsilon=6.0),
+            arm("one vector, ε = 4", 0.85 + more, shuffled=4.0, worst_case_epsilon=10.0),
+            arm("DP-SGD, ε = 1", 0.87 + more, reference=True, central_epsilon=1.0),
+            arm("as published: Laplace, ε = 10, label ε = 1", 0.6 + more, worst_case_epsilon=20.0, label_epsilon=1.0),
+        ],
+    }
+
+
+def drawn(axes: Any) -> dict[str, list[tuple[float, float]]]:
+    return {line.get_label(): list(zip(*line[0].get_data(), strict=True)) for line in axes.containers}
+
+
+def near(epsilon: float, accuracy: float) -> tuple[Any, Any]:
+    """Lines of an equal ε stand side by side."""
+    return pytest.approx(epsilon, rel=0.06), pytest.approx(accuracy)
+
+
+def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
+    figure = frontier_figure({"": [run(1, -0.01), run(2, 0.01)]})
+    central, local = map(drawn, figure.axes)
+    assert central["one vector"] == [near(1.0, 0.8), near(4.0, 0.85)]
+    assert central["DP-SGD"] == [near(1.0, 0.87)]
+    assert set(central) == {"one vector", "DP-SGD"}
+    assert [x for x, _ in local["one vector"]] == [6.0, 10.0]
+    assert local["as published: Laplace"] == [(21.0, pytest.approx(0.6))] and "DP-SGD" not in local
+    told = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert told == [
+        "one vector (central ε: trusting the shuffler)",
+        "DP-SGD (central ε: trusting the server)",
+        "as published: Laplace (no central ε)",
+        "no noise (not private)",
+        "next to no noise (not private)",
+    ]
+    assert "2 seeds" in figure.axes[0].get_title(loc="left")
+    assert "seed 1" in frontier_figure({"": [run(1)]}).axes[0].get_title(loc="left")
+
+
+def test_the_legend_says_what_is_not_private_and_what_is_public() -> None:
+    """A reference or not: what has no finite ε is not private. A row of public labels shares no line with another."""
+    clear, hidden = arm("in clear", 0.9), arm("one vector, ε = 1", 0.8, shuffled=1.0, worst_case_epsilon=6.0)
+    public = arm("one vector, ε = 4", 0.85, shuffled=4.0, worst_case_epsilon=10.0, public=["label"])
+    shown = frontier_figure({"": [run(1) | {"arms": [clear, hidden, public]}]}).legends[0].get_texts()
+    assert [text.get_text() for text in shown] == [
+        "one vector (central ε: trusting the shuffler)",
+        "one vector, label public (central ε: trusting the\nshuffler)",
+        "in clear (not private)",
+    ]
+
+
+def price(arm: dict[str, object]) -> float | None:
+    return trust.local(ArmResult.from_dict(arm))
+
+
+def test_a_price_is_of_those_who_trust_nobody() -> None:
+    assert [trust.local(each) for each in arms_of(run(1))] == [None, None, 6.0, 10.0, None, 21.0]
+
+
+def test_a_price_is_of_all_records_of_a_user() -> None:
+    """Who holds three records releases three embeddings and labels: 3 × 21, while the budget is of one."""
+    holder = arm("as published", 0.6, worst_case_epsilon=20.0, label_epsilon=1.0)
+    several = ladder(
+        embedding_mechanism({"mechanism": "planar-laplace", "epsilon": 10.0}, 16),
+        RandomizedResponse(1.0, classes=2),
+        records=3,
+        users=None,
+        delta=1e-6,
+    )
+    assert price(holder | {"ladder": [rung.to_dict() for rung in several]}) == pytest.approx(63.0)
+    unknown = {"rung": "user", "epsilon": None, "worst_case": None, "delta": 1e-6}
+    assert price(holder | {"ladder": [unknown]}) is None
+
+
+def test_infinity_as_a_file_has_it_is_no_price() -> None:
+    clear = {"rung": "user", "epsilon": "inf", "worst_case": "inf", "delta": 1e-6}
+    open_ = arm("in clear", 0.9, worst_case_epsilon=1.0) | {"ladder": [clear]}
+    assert price(open_) is None
+    open_["ladder"][0] = clear | {"epsilon": 7.0}  # Gaussian noise
+    assert price(open_) == 7.0
+
+
+def test_a_price_is_that_of_the_dearest_run() -> None:
+    first, second = run(1), run(2)
+    second["arms"][2]["ladder"] = [{"rung": "shuffled", "epsilon": 1.5, "delta": 1e-6}]  # and no price of its user's
+    figure = frontier_figure({"": [first, second]})
+    central, local = map(drawn, figure.axes)
+    assert central["one vector"][0] == near(1.5, 0.8) and [x for x, _ in local["one vector"]] == [10.0]
+    second["arms"][3]["ladder"] = []  # of 4.0, nobody was hidden there
+    assert [x for x, _ in drawn(frontier_figure({"": [first, second]}).axes[0])["one vector"]] == [near(1.5, 0)[0]]

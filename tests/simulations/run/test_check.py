@@ -14,14 +14,17 @@ from tokenizers import Tokenizer
 from client.models.tokens import padded_word_ids
 from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
+from simulations.artifacts.lengths import MANY_UNKNOWN, unknown_share
+from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, to_toml
 from simulations.experiment.ladder import of_experiment
 from simulations.run.check import check
 from simulations.run.prepare import parts
+from simulations.run.report import data_notes
 from sottovoce.cli import check as check_command
 from sottovoce.cli import main as cli
-from tests.support.studies import PURKAYASTHA, RANDOMIZED
+from tests.support.studies import PURKAYASTHA, RANDOMIZED, Rows, files_study
 from tests.support.tiny_models import bert
 
 __all__ = ["bert"]  # a fixture
@@ -50,13 +53,9 @@ def study(bert: Path, **sections: Any) -> Experiment:
     return from_table({"name": "small", **table})
 
 
-def said(experiment: Experiment) -> dict[str, Any]:
-    return check(experiment)
-
-
 def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Path, tmp_path: Path) -> None:
     experiment = study(bert)
-    found = said(experiment)
+    found = check(experiment)
     split, _, _ = parts(experiment)
     for name, rows in (("public", 40), ("train", 60), ("test", 50)):
         corpus = getattr(split, name)
@@ -72,46 +71,31 @@ def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def table(path: Path, owned: dict[str, int], seed: int) -> None:
-    """Texts with a class and a user; owned: how many rows each user has."""
+def owned(users: dict[str, int], seed: int) -> Rows:
+    """Texts with a class and a user, of whom each has so many rows."""
     words, rng = ["bad", "bright", "cold", "film", "good", "plot", "quick", "slow"], np.random.default_rng(seed)
-    lines = ["text,label,user"]
-    for user, rows in owned.items():
-        lines += [f"{' '.join(rng.choice(words, 9))} {user} {i},{(len(lines) + i) % 2},{user}" for i in range(rows)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    of = [user for user, rows in users.items() for _ in range(rows)]
+    return [(f"{' '.join(rng.choice(words, 9))} {user} {i}", str(i % 2), user) for i, user in enumerate(of)]
 
 
 def by_people(bert: Path, train: dict[str, int], test: dict[str, int], **sections: Any) -> Experiment:
-    table(Path("train.csv"), train, 1)
-    table(Path("test.csv"), test, 2)
     arm = {
         "name": "one vector",
         "vector": {"mechanism": "privunit", "epsilon": 6.0, "dim": 4},
         "answer": {"mechanism": "randomized-response", "epsilon": 4.0},
     }
-    data = {
-        "source": "files",
-        "path": ".",
-        "train": "train.csv",
-        "test": "test.csv",
-        "text": "text",
-        "label": "label",
-        "user": "user",
-        "public": {"fraction": 0.25, "labels": False},
-    }
+    data = {"user": "who", "public": {"fraction": 0.25, "labels": False}} | sections.pop("data", {})
     made: dict[str, Any] = {
-        "name": "owned",
-        "data": data,
         "population": {"users": 30},
         "encoder": {"model": str(bert), "max-length": 24},
         "training": {"protocol": "statistics"},
-        "shuffle": {"minimum-users": 20},
+        "shuffle": {"enabled": True, "minimum-users": 20},
         "arm": [arm],
         "policy": {"vector": 8.0, "answer": 4.0},
     }
     for name, values in sections.items():
         made[name] = made.get(name, {}) | values if isinstance(values, dict) else values
-    return from_table(made)
+    return files_study(Path("."), owned(train, 1), owned(test, 2), data=data, **made)
 
 
 @pytest.mark.parametrize(("most", "others"), [(50, 2), (1, 7)])
@@ -123,7 +107,7 @@ def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: i
         {"heavy": most} | {f"t{i}": 1 for i in range(24)},
         population={"late": 0.2},
     )
-    found = said(experiment)
+    found = check(experiment)
     (arm,) = found["arms"]
     users = {key: next(rung for rung in arm[key] if rung["rung"] == "user") for key in ("ladder", "test_ladder")}
     assert users["ladder"]["worst_case"] == pytest.approx(6.0)
@@ -141,7 +125,7 @@ def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
         described = {"class-descriptions": descriptions or {"0": "a bad film", "1": "a good film"}}
         weak = {"name": "weak", "vector": {"mechanism": "privunit", "epsilon": 0.01, "dim": 4}}
         users = {f"u{i}": 2 for i in range(40)}, {f"t{i}": 1 for i in range(24)}
-        found = said(by_people(bert, *users, data=described, arm=[weak], **sections))
+        found = check(by_people(bert, *users, data=described, arm=[weak], **sections))
         assert found["warnings"][: len(found["names"])] == found["names"]
         return list(found["names"])
 
@@ -150,7 +134,7 @@ def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
     assert not names(training={"least-gain": 0.0}) and not names("none")
 
 
-@pytest.mark.parametrize("classes", [23, 77, 150])
+@pytest.mark.parametrize("classes", [77])
 def test_many_classes_are_priced_as_a_run_asks(classes: int, bert: Path) -> None:
     """By numbers of features that a vector has room for; the statistic's own, where the arm names none."""
     experiment = by_people(bert, {}, {})
@@ -167,31 +151,19 @@ def test_many_classes_are_priced_as_a_run_asks(classes: int, bert: Path) -> None
 def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:
     """`test-limit` is no number of users: the test part may have fewer rows."""
     answer = {"mechanism": "randomized-response", "epsilon": 1.0}
-    arm = {"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED, "answer": answer}
-    table(Path("train.csv"), {f"u{i}": 1 for i in range(90)}, 1)
-    table(Path("test.csv"), {f"t{i}": 1 for i in range(30)}, 2)
-    data = {
-        "source": "files",
-        "path": ".",
-        "train": "train.csv",
-        "test": "test.csv",
-        "text": "text",
-        "label": "label",
-        "test-limit": 500,
-        "public": {"fraction": 0.25},
-    }
-    experiment = from_table(
-        {
-            "name": "few",
-            "data": data,
-            "population": {"users": 60},
-            "encoder": {"model": str(bert), "max-length": 24},
-            "shuffle": {"minimum-users": 20},
-            "policy": {"embedding": 40.0, "label": 5.0, "answer": 1.0},
-            "arm": [arm],
-        }
+    train, test = ([row[:2] for row in owned({f"u{i}": 1 for i in range(n)}, seed)] for n, seed in ((90, 1), (30, 2)))
+    experiment = files_study(
+        Path("."),
+        train,
+        test,
+        data={"test-limit": 500, "public": {"fraction": 0.25}},
+        population={"users": 60},
+        encoder={"model": str(bert), "max-length": 24},
+        shuffle={"enabled": True, "minimum-users": 20},
+        policy={"answer": 1.0},
+        arm=[{"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED, "answer": answer}],
     )
-    (line,) = said(experiment)["arms"]
+    (line,) = check(experiment)["arms"]
     assert [rung["crowd"] for rung in line["test_ladder"] if rung["rung"] == "shuffled"] == [30]
     (unread,) = of_experiment(experiment)
     shuffled = unread["test_ladder"][-1]
@@ -212,49 +184,33 @@ def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
     mechanism = texts_to_price(experiment)["a"]
     shorter = padded_word_ids(texts, mechanism)
     longer = padded_word_ids(texts, replace(mechanism, tokens=9))
-    cut = said(experiment)["cut"][-1]
+    cut = check(experiment)["cut"][-1]
     assert cut["where"] == "text.tokens of 2 arms" and cut["most"] == 8
     assert cut["share"] == pytest.approx(float(np.mean(longer[:, -1] != NOTHING))) and shorter.shape[1] == 8
-
-
-def test_what_is_worth_a_look_is_said(bert: Path) -> None:
-    clear = {"name": "a", "embedding": PURKAYASTHA}
-    late = study(
-        bert,
-        population={"late": 0.5},
-        shuffle={"minimum-users": 40},
-        encoder={"max-length": 8},
-        arm=[clear],
-        policy={"accept-unprotected": ["label: of this test"]},
-    )
-    warnings = "\n".join(said(late)["warnings"])
-    assert "30 train users are expected in a batch" in warnings and "25 test users are expected" in warnings
-    assert "of the texts are longer than 8 tokens" in warnings
-    (warning,) = said(study(bert, encoder={"max-length": 64}))["warnings"]
-    assert "of the words: is it made for this language?" in warning  # the tiny model's vocabulary has few
 
 
 def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
     assert cli.main(["check", "study.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == json.loads(json.dumps(said(study(bert))))
+    assert found == json.loads(json.dumps(check(study(bert))))
     assert cli.main(["check", "study.toml", "--set", "encoder.max-length=8"]) == 0
     shown = capsys.readouterr().out
     assert "All that one training user releases: ε = 34.42" in shown and "60 expected, of at least 20: met" in shown
     assert "Look at: encoder.max-length" in shown
     assert cli.main(["check", "study.toml", "--set", "data.test-repeats=0"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert "NOT met" in "\n".join(check_command.lines(found | {"crowds": {"train": {"users": 1, "least": 2}}}))
+    options = ("population.late=0.5", "shuffle.minimum-users=40")
+    late = cli.main(["check", "study.toml", *(word for option in options for word in ("--set", option))])
+    shown = capsys.readouterr().out
+    assert late == 0 and "30 train users are expected in a batch" in shown and "NOT met" in shown
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--set", "seed=1", "--set", "seed = 2"], "seed is set twice, by seed=1 too"),
-        (["--set", "data.path=x", "--data", "y"], "data.path is set twice, by --data too"),
         (["--set", "encoder.max-length=65"], "encoder.max-length: must be from 3 to the encoder's 64 places"),
-        (["--set", "encoder.max-length=2"], "encoder.max-length: must be from 3 to the encoder's 64 places, got 2"),
         (["--set", "encoder.layers=[3]"], "encoder.layers: 3 is above the encoder's 2 layers"),
         (["--set", "arm.0.embedding.dim=33"], "embedding.dim: 33 is above the encoder's width 32"),
     ],
@@ -266,3 +222,75 @@ def test_what_a_run_refuses_is_refused_before_it_in_one_line(
     assert cli.main(["check", "study.toml", *options]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
+
+
+# ---
+
+GERMAN = [
+    "Der Film war leider ziemlich langweilig und viel zu lang.",
+    "Das Essen war kalt und der Kellner unfreundlich.",
+    "Ich habe selten so eine schöne Geschichte gesehen.",
+    "Die Schauspieler überzeugen, das Drehbuch ist schwach.",
+]
+
+
+def of_rows(folder: Path, train: Rows, test: Rows, **data: object) -> Experiment:
+    people = {row[2:] or row for row in train}
+    own = len(train[0]) > 2
+    data = {"public": {"split": "built-in", "labels": False}, "overlap": "tested elsewhere"} | data
+    population = {"users": len(people), "assignment": "column" if own else "record"}
+    return files_study(folder, train, test, data=data, population=population)
+
+
+def written(texts: list[str], n: int) -> Rows:
+    return [(f"{texts[i % len(texts)]} {i}", str(i % 2)) for i in range(n)]
+
+
+def english(n: int, seed: int) -> list[str]:
+    return [str(text) for text in builtin(public=1, train=1, test=n, seed=seed).test.texts]
+
+
+def test_an_english_encoder_says_that_it_does_not_know_german(tmp_path: Path) -> None:
+    found = check(of_rows(tmp_path, written(GERMAN, 40), written(GERMAN[::-1], 20)))
+    (encoder,) = found["unknown"]
+    assert encoder["share"] > 0.4 and any("made for this language?" in line for line in found["warnings"])
+    assert any(line.startswith("encoder.model minilm: does not have 45") for line in check_command.lines(found))
+    plain = check(of_rows(tmp_path, written(english(30, 1), 40), written(english(20, 2), 20)))
+    assert plain["unknown"][0]["share"] < 0.1 and not any("language" in line for line in plain["warnings"])
+
+
+def test_the_share_of_unknown_words() -> None:
+    """Letters alone count; numbers and marks are of no language. Of no word: 0."""
+    assert unknown_share("minilm", []) == unknown_share("minilm", ["12 :-) ..."]) == 0.0
+    assert unknown_share("minilm", ["the film was good", "xqzzk blorfnik"]) == pytest.approx(2 / 6)
+    assert unknown_share("minilm", [("the film", "was good"), ("xqzzk", "blorfnik")]) == pytest.approx(2 / 6)
+    assert unknown_share("minilm", ["这部电影非常无聊"]) > MANY_UNKNOWN
+
+
+def test_a_user_with_a_large_share_of_the_rows_is_named(tmp_path: Path) -> None:
+    texts = english(200, 4)
+    train = [(text, str(i % 2), "Bot" if i < 30 else f"u{i % 50}") for i, text in enumerate(texts[:150])]
+    test = [(text, str(i % 2), f"t{i}") for i, text in enumerate(texts[150:])]
+    lines = check(of_rows(tmp_path, train, test))["warnings"]
+    assert [line for line in lines if "user " in line] == [
+        'train: user "Bot" holds 30 of 150 rows (20%): a figure over rows is largely this person\'s; take some of '
+        "these rows out, or give more users"
+    ]
+    five = [(text, str(i % 2), f"u{i % 5}") for i, text in enumerate(texts[:150])]
+    assert not any("user " in line for line in check(of_rows(tmp_path, five, test))["warnings"])
+
+
+def test_classes_that_a_limit_leaves_without_a_row_are_named(tmp_path: Path) -> None:
+    """970 of 1,000 test rows are of one class: .97 of 100 rows are too, and the classes that lost their rows are named
+    once, before a run and in its results."""
+    labels = ["big", *(f"rare{i:02}" for i in range(30))]
+    train = [(f"a film {i}", labels[i % 31]) for i in range(62)]
+    test = [(f"some book {i}", "big" if i >= 30 else labels[1 + i]) for i in range(1000)]
+    experiment = of_rows(tmp_path, train, test, **{"test-limit": 100})
+    split, _, about = parts(experiment)
+    counts = np.bincount(split.test.labels, minlength=31)
+    assert counts[0] == 97 and counts.sum() == 100
+    assert about["untested"] == [label for label, n in zip(split.test.classes, counts, strict=True) if not n]
+    assert any("Classes without a row under data.test-limit" in line for line in data_notes(about))
+    lines = check(experiment)["warnings"]
+    assert sum(about["untested"][0] in line for line in lines if "test" in line.split(":")[0]) == 1

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from simulations.corpora.files import read
 from simulations.corpora.overlap import NEARLY, SHINGLE, nearly, normalized
 from simulations.corpora.overlap import near_another as left_out
-from simulations.errors import UserError
 from simulations.experiment import load, to_toml
 from simulations.experiment.schema import keys
 from simulations.experiment.toml import commented
 from simulations.run.prepare import parts
-from simulations.run.proposal import propose
+from simulations.run.proposal import Proposal, propose
 from simulations.sweep.definition import load_study
 from sottovoce.cli import main as cli
 from tests.support.modes import nothing_narrowed
+from tests.support.studies import split_of
 
 _WORDS = "good bad fine awful film book plot story actor scene long short dull bright sharp loud calm warm cold plain"
 
@@ -114,6 +119,8 @@ def test_people_are_in_one_part_each(tmp_path: Path) -> None:
     assert holders.people == made.experiment.population.users == len(people[1])
 
 
+@pytest.mark.slow
+@pytest.mark.soak
 def test_mechanisms_of_texts_are_compared_on_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """At one worst case, for as many words as the texts of the table have, within the policy."""
     file = table(tmp_path)
@@ -162,7 +169,6 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     Path("odd.csv").write_text("a,b\n1,2\n")
     Path("none.csv").write_text("")
     Path("flat.csv").write_text("text,label\n" + "".join(f"text number {i},x\n" for i in range(300)))
-    Path("ids.csv").write_text("text,label\n" + "".join(f"text number {i},{i}\n" for i in range(300)))
     assert "there is no such file" in complaint(capsys, "--from", "gone.csv")
     assert "--text NAME; there are: 2 of names that are not shown" in complaint(capsys, "--from", "odd.csv")
     assert "--label NAME; there are: 2 of names" in complaint(capsys, "--from", "odd.csv", "--text", "a")
@@ -173,23 +179,11 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "taken: is there already; name another" in complaint(capsys, "taken", "--from", file)
     assert "names no columns" in complaint(capsys, "--from", "none.csv")
     assert 'column "label" has one class only' in complaint(capsys, "--from", "flat.csv")
-    said = complaint(capsys, "--from", "ids.csv")
-    assert 'label "0" has 1 row, and 299 more classes have too few; a class needs 5' in said
     Path("wide.csv").write_text("text,label\n" + "".join(f"text number {i},{i % 1001}\n" for i in range(5005)))
     assert 'column "label" has 1001 values' in complaint(capsys, "--from", "wide.csv")
     Path("head.csv").write_text("text,label,empty\n")
     assert "holds no records" in complaint(capsys, "--from", "head.csv")
-    assert "40 of 40 rows can be used, and 50 are needed" in complaint(capsys, "--from", str(table(tmp_path, 40)))
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "flat.csv",
-        "head.csv",
-        "ids.csv",
-        "none.csv",
-        "odd.csv",
-        "reviews.csv",
-        "taken",
-        "wide.csv",
-    ]
+    assert not list(tmp_path.glob("*/*")), "nothing is left of an experiment that was refused"
 
 
 @pytest.mark.parametrize(
@@ -197,7 +191,6 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["x", "", "positive", "ann"], 'line 262: "review" is empty; fill it in or remove the record'),
         (["x", "a row without a label", "NaN", "ann"], "line 262: label is missing"),
-        (["x", "a row without a label", " ", "ann"], "line 262: label is missing"),
         (["x", "a row without an author", "positive", ""], 'line 262: "author" is missing; name the user'),
         (["x", "a row of three cells", "positive"], "line 262: has 3 cells, and the header names 4"),
         (["x", "of a class of its own", "postive", "ann"], 'label "postive" has 1 row; a class needs 5'),
@@ -212,18 +205,173 @@ def test_a_table_that_is_not_clean_is_refused_with_its_row(
     assert said in complaint(capsys, "mine", "--from", str(file)) and not Path("mine").exists()
 
 
-def test_other_kinds_of_tables(tmp_path: Path) -> None:
-    rows = list(csv.DictReader(table(tmp_path).read_text(encoding="utf-8").splitlines()))
-    lines = [json.dumps({"text": row["review"], "label": int(row["sentiment"] == "positive")}) for row in rows]
-    Path("reviews.jsonl").write_text("\n".join(lines))
-    made = propose(Path("reviews.jsonl"), Path("mine"))
-    assert load("mine/experiment.toml").data.label == "label" and "labels by label: 0 130, 1 130." in made.found[1]
-    with pytest.raises(UserError, match="unknown kind of file"):
-        propose(Path("mine/experiment.toml"), Path("no"))
-
-
 def test_the_copies_are_for_their_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with nothing_narrowed(monkeypatch):
         propose(table(tmp_path), Path("mine"))
     modes = {name: stat.S_IMODE(Path("mine", name).stat().st_mode) for name in (".", "train.csv", "test.csv")}
     assert modes == {".": 0o700, "train.csv": 0o600, "test.csv": 0o600}
+
+
+# ---
+
+
+def texts(rows: int) -> list[str]:
+    rng = np.random.default_rng(5)
+    return [" ".join(rng.choice(_WORDS.split(), 12)) + f" {i}" for i in range(rows)]
+
+
+def written(name: str, header: Sequence[str] | None, rows: Sequence[Sequence[Any]]) -> Path:
+    with open(name, "w", newline="", encoding="utf-8") as opened:
+        csv.writer(opened).writerows([*([header] if header else []), *rows])
+    return Path(name)
+
+
+def proposed(file: Path, **columns: Any) -> Proposal:
+    """Its rows are all accounted for: used, or named under why."""
+    made = propose(file, Path("mine"), **columns)
+    rows = re.search(r": ([\d,]+) of ([\d,]+) rows, ", made.found[0])
+    assert rows is not None and [int(number.replace(",", "")) for number in rows.groups()] == [
+        len(made.used),
+        len(made.used) + sum(made.left.values()),
+    ]
+    assert set(made.left) <= set(made.found) and all(f"{number:,} row" in line for line, number in made.left.items())
+    return made
+
+
+# -- what is a text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"en": "a fine film"}, "an object"),
+        (["a fine film"], "a list"),
+        (7171, "a number"),
+        (True, "true or false"),
+        (None, '"text" is missing, not a text'),
+    ],
+)
+def test_what_is_no_text(value: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": value, "label": i % 2} for i in range(300)]
+    Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = complaint(capsys, "--from", "in.jsonl")
+    assert said in found and "fine" not in found and "7171" not in found
+
+
+def test_a_time_and_a_list_are_no_users(capsys: pytest.CaptureFixture[str]) -> None:
+    for value, said in ((datetime.datetime(2020, 1, 2), "a time"), (["ann"], "a list"), ({"a": 1}, "an object")):
+        table = pyarrow.table({"text": texts(220), "label": ["a", "b"] * 110, "user": [value] * 220})
+        parquet.write_table(table, "in.parquet")
+        found = complaint(capsys, "--from", "in.parquet")
+        assert f'row 1: "user" is {said}' in found and "2020" not in found and "ann" not in found
+
+
+def test_a_table_that_is_too_short_says_what_became_of_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    said = texts(70)
+    rows = [(text, i % 2) for i, text in enumerate([*said[:40], *said[30:35]])]
+    found = complaint(capsys, "--from", str(written("in.csv", ("text", "label"), rows)))
+    assert (
+        "40 of 45 rows can be used, and 50 are needed for ten test texts; give more rows (5 rows with a text" in found
+    )
+    enough = written("in.csv", ("text", "label"), [(text, i % 2) for i, text in enumerate(said)])
+    assert len(proposed(enough).used) == 70
+
+
+# -- whose a row is
+
+
+def annotated(groups: int, each: int) -> Path:
+    """Users of a group have all labelled the 50 texts of the group."""
+    said = texts(50 * groups)
+    rows = [
+        (said[50 * group + i], i % 3, f"ann {group} {person}")
+        for group in range(groups)
+        for person in range(each)
+        for i in range(50)
+    ]
+    return written("in.csv", ("text", "label", "user"), rows)
+
+
+def test_annotators_of_the_same_texts_keep_theirs() -> None:
+    made = proposed(annotated(6, 10))
+    assert len(made.used) == 3000 and len(set(made.used.users or ())) == 60 and not made.left
+    for seed in range(2):
+        split, about = split_of(load("mine/experiment.toml", [f"seed={seed}"]))
+        parts = (split.public, split.train, split.test)
+        assert about["dropped"] == 0 and sum(map(len, parts)) == 3000
+        said = [set(part.texts) for part in parts]
+        assert sum(map(len, said)) == len(set.union(*said)) == 300
+        assert sum(len(set(part.users or ())) for part in parts) == 60
+
+
+def test_texts_of_users_of_two_parts_are_left_out_of_one_and_named() -> None:
+    rng, said = np.random.default_rng(1), texts(300)
+    rows = [(str(rng.choice(said)), i % 3, f"ann {i % 60}") for i in range(1800)]
+    made = proposed(written("in.csv", ("text", "label", "user"), rows))
+    (line,) = made.left
+    assert re.fullmatch(r"[\d,]+ rows with texts of users of the other part, test or train: left out", line)
+    split, about = split_of(made.experiment)
+    assert not {*split.train.texts, *split.public.texts} & set(split.test.texts)
+    assert sum(map(len, (split.public, split.train, split.test))) + int(str(about["dropped"])) == len(made.used)
+
+
+# -- labels
+
+
+def test_a_rare_label_that_may_be_somebody_s_words_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(text, i % 2) for i, text in enumerate(texts(240))]
+    rows[0] = (rows[0][0], "this is no label but somebody's words")
+    said = complaint(capsys, "--from", str(written("in.csv", ("text", "label"), rows)))
+    assert "label of 37 characters has 1 row" in said and "somebody" not in said
+
+
+def test_classes_that_only_one_part_would_have_are_left_out() -> None:
+    rows = [(text, i % 2, f"u{i % 60}") for i, text in enumerate(texts(300))]
+    rows += [(text, "of one", "u1") for text in texts(308)[300:]]
+    made = proposed(written("in.csv", ("text", "label", "user"), rows))
+    assert made.used.classes == ("0", "1") and len(made.used) == 300
+    assert "8 rows of classes that only test or only train would have: left out" in made.left
+
+
+# -- pairs, numbers, several labels, columns to keep
+
+
+@pytest.mark.parametrize("names", [("premise", "hypothesis"), ("left", "right")])
+def test_pairs_are_found_by_their_names_or_named(names: tuple[str, str]) -> None:
+    said = texts(480)
+    rows = [*zip(said[:240], said[240:], ["yes", "no"] * 120, strict=True)]
+    rows += [(said[0], said[241], "yes"), (said[1].upper(), said[241], "yes")]
+    file = written("in.csv", [*names, "label"], rows)
+    named = {"text": names[0], "second": names[1]} if names[0] == "left" else {}
+    made = proposed(file, **named)
+    assert len(made.used) == 241  # one pair repeats another
+    assert made.found[1].startswith(f"Pairs by {names[0]} and {names[1]}, ")
+    data = load("mine/experiment.toml").data
+    assert (data.text, data.second_text, data.label) == (*names, "label")
+    split, _ = split_of(load("mine/experiment.toml"))
+    assert all(isinstance(text, tuple) and text in {row[:2] for row in rows} for text in split.test.texts)
+    assert not any(arm.public_only for arm in made.experiment.arms)  # a name describes no pair
+
+
+def test_labels_that_are_numbers_are_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = np.random.default_rng(1).random(240).round(2) * 4 + 0.5
+    written("in.csv", ["text", "score"], [*zip(texts(240), numbers, strict=True)])
+    assert "numbers need data.label-range" in complaint(capsys, "--from", "in.csv")
+
+
+def test_a_column_to_keep_is_copied_and_its_groups_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    said = texts(240)
+    rows = [[text, "ab"[i % 2], ("north", "south", "")[i % 3], f"remark {i}"] for i, text in enumerate(said)]
+    file = written("in.csv", ["text", "label", "region", "remark"], rows)
+    made = proposed(file, kept=("remark", "region"))
+    assert "Kept: remark, region; results are by the groups of region." in made.found
+    assert len(made.used) == 240  # an empty cell of it leaves no row out
+    study = load("mine/experiment.toml")
+    split, _ = split_of(study)
+    kept = dict(zip(map(str, split.test.texts), split.test.extra["region"], strict=True))
+    assert kept == {text: region or "not given" for text, _, region, _ in rows if text in kept}
+    copied = read(Path("mine/test.csv"), ["text", "remark"]).values
+    assert set(zip(*copied.values(), strict=True)) <= {(row[0], row[3]) for row in rows}
+    other = ("other", "--from", "in.csv", "--keep")
+    assert 'has no column "area"' in complaint(capsys, *other, "area")
+    assert "--label and --keep are one column" in complaint(capsys, *other, "label", "--label", "label")

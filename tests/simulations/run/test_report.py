@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Callable
+import tarfile
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,34 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from simulations.errors import UserError
-from simulations.experiment.result import ArmResult, arms_of
-from simulations.output.atomic import staged
+from simulations.experiment import to_toml
+from simulations.experiment.result import SHOWN, ArmResult, arms_of
 from simulations.output.jsonable import json_ready
-from simulations.run import trust
+from simulations.run import report, trust
+from simulations.run.accuracy import Counts
+from simulations.run.comparison import added, baseline, conclusion, differences, gap
+from simulations.run.evaluation import Answers
 from simulations.run.figures import spent_figure
 from simulations.run.frontier import frontier_figure
+from simulations.run.measures import MEASURES, Guesses, Measure, Value, measures_of
 from simulations.run.report import markdown, notes, print_table, table, undelivered, write
-from simulations.run.table import estimates
+from simulations.run.table import COLUMNS, estimates, tidy
 from simulations.sweep import tables
-from tests.support.results import curve, demo, genre, user
-
-CASES = (demo, genre, curve)
+from sottovoce.report.write import report as report_html
+from tests.support.paths import ROOT
+from tests.support.results import demo, user
+from tests.support.studies import (
+    CLASSES,
+    LAPLACE,
+    PURKAYASTHA,
+    RANDOMIZED,
+    LocalGrid,
+    experiment,
+    placed,
+    prepared,
+    run_arms,
+    use_folder,
+)
 
 
 def frontier(results: dict[str, Any]) -> Any:
@@ -42,38 +57,6 @@ def printed(results: dict[str, Any], width: int = 120) -> str:
     text = StringIO()
     print_table(results, Console(file=text, width=width))
     return text.getvalue()
-
-
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    out = tmp_path / "deep" / "run"
-    with staged(out) as part:
-        (part / "a").write_text("1")
-        assert not out.exists() and part.parent == out.parent
-    assert [p.name for p in out.parent.iterdir()] == ["run"]
-    assert (out / "a").read_text() == "1" and out.stat().st_mode & 0o777 == 0o755
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_fails_leaves_nothing(error: type[BaseException], tmp_path: Path) -> None:
-    with pytest.raises(error), staged(tmp_path / "deep" / "deeper" / "run") as part:
-        (part / "a").write_text("1")
-        raise error
-    assert not list(tmp_path.iterdir())
-
-
-def test_an_empty_folder_is_taken_and_a_full_one_refused(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    out.mkdir()
-    with staged(out) as part:
-        (part / "a").write_text("1")
-    assert (out / "a").exists()
-    with pytest.raises(UserError, match="not an empty folder"), staged(out):
-        pytest.fail("a full folder was accepted")
-    with pytest.raises(UserError, match="not an empty folder"), staged(out / "a"):
-        pytest.fail("a file was accepted")
-    with pytest.raises(UserError, match="cannot be written"), staged(out / "a" / "b"):
-        pytest.fail("a folder inside a file was accepted")
-    assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
 def test_json_has_infinity_as_a_text_and_no_numpy() -> None:
@@ -99,12 +82,6 @@ def test_the_table_shows_what_was_spent() -> None:
     assert all(len(row) <= 120 for row in text.splitlines())
 
 
-def test_a_narrow_terminal_cuts_no_number() -> None:
-    rows = printed(demo(), width=80)
-    assert "0.885 ± 0.012" in rows and "31.42" in rows and "Purkayastha" in rows
-    assert all(len(row) <= 80 for row in rows.splitlines())
-
-
 def test_notes_count_what_was_lost_and_name_references_only_where_there_are_any() -> None:
     results = demo()
     lost = "Purkayastha, ε = 10: 3 not on the sphere (dropped), 1 the request could not be answered (errors)."
@@ -119,19 +96,6 @@ def test_the_way_sentence_is_on_every_output() -> None:
     assert "**A trusted simulation, not private.**" in markdown(results)
     for figure in (frontier(results), spent_figure(results)):
         assert "A trusted simulation, not private." in " ".join(figure.axes[0].get_title(loc="left").split())
-
-
-def test_what_does_not_apply_is_a_dash() -> None:
-    results = demo()
-    empty = dict.fromkeys(results["arms"][0]) | {
-        "name": "public-only",
-        "way": "public-only",
-        "accuracy_clean_test": 0.8,
-    }
-    results["arms"][0] = empty
-    assert cells(results)["public-only"][1:] == ["–", "0.800", "–", "–", "–", "–", "–"]
-    for draw in (frontier, spent_figure):
-        draw(results).canvas.draw()
 
 
 def test_every_epsilon_stands_with_its_own_delta() -> None:
@@ -163,30 +127,6 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert len(table) == 2 + 6 and len({row.count("|") for row in table}) == 1
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("draw", [frontier, spent_figure])
-def test_nothing_in_a_figure_is_cut_off(case: Callable[[], dict[str, Any]], draw: Callable[..., Any]) -> None:
-    figure = draw(case())
-    figure.canvas.draw()
-    box = figure.get_tightbbox()
-    width, height = figure.get_size_inches()
-    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
-
-
-@pytest.mark.parametrize("draw", [frontier, spent_figure])
-def test_long_names_leave_room_for_what_is_drawn(draw: Callable[..., Any]) -> None:
-    results = demo()
-    for arm in results["arms"]:
-        arm["name"] = f"{arm['name']}: {'as somebody has called it who had a great deal to say of it, ' * 3}"
-        arm["mechanism"] = f"{arm['mechanism']} of somebody else's package with a long name"
-    figure = draw(results)
-    figure.canvas.draw()
-    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
-    assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width + 0.01 and box.y1 <= height + 0.01
-    drawn = figure.axes[0].get_position()
-    assert drawn.width * len(figure.axes) > 0.45 and drawn.height > 0.3
-
-
 def test_what_protects_nothing_is_marked_whether_or_not_it_is_a_reference() -> None:
     results = demo()
     assert "| Purkayastha, ε = 10 |" in markdown(results)
@@ -197,14 +137,6 @@ def test_what_protects_nothing_is_marked_whether_or_not_it_is_a_reference() -> N
             assert not trust.unprotected(arms_of(results)[4]) and trust.unprotected(ArmResult.from_dict(arm))
     results["arms"][4]["budget"]["worst_case_epsilon"] = math.inf
     assert "Purkayastha, ε = 10, label ε = 2 †" in markdown(results)
-
-
-def test_an_encoder_in_int8_is_named() -> None:
-    results = demo()
-    results["encoder"] = {"model": "minilm", "precision": "fp32", "sha256": "00"}
-    assert not any("Encoder" in note for note in notes(results))
-    results["encoder"]["precision"] = "int8"
-    assert "Encoder: minilm in int8" in markdown(results)
 
 
 def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
@@ -224,19 +156,6 @@ def test_a_table_says_whom_a_user_trusts_where_anybody_is_trusted() -> None:
     assert told == [("1", "the server"), ("0.5", "the shuffler"), ("–", "nobody"), ("–", "the server")]
     assert "trusts" in printed(trusted) and "| central ε | trusts |" in markdown(trusted)
     assert any("The other ε trust nobody" in note for note in notes(trusted))
-
-
-def test_a_reference_that_a_private_arm_beats_is_remarked() -> None:
-    results = demo()
-    names = [arm["name"] for arm in results["arms"]]
-
-    def pair(difference: float) -> dict[str, Any]:
-        gap = {"difference": difference, "error": 0.01}
-        return {"arm": names[4], "less": "no noise", "users_added": False, "sanitized": gap, "on_device": gap}
-
-    for difference, said in ((0.036, 1), (0.009, 0), (-0.036, 0)):
-        lines = [line for line in notes(results | {"differences": [pair(difference)]}) if "lies below" in line]
-        assert len(lines) == said and all(line.startswith(f"no noise: lies below {names[4]}") for line in lines)
 
 
 def test_users_who_release_nothing_but_noise_are_said_to_teach_nothing() -> None:
@@ -287,3 +206,180 @@ def test_an_epsilon_between_data_that_agree_in_something_public_says_so_everywhe
     shown = [text.get_text() for text in frontier(results).legends[0].get_texts()]
     assert any("label and the number of tokens public" in " ".join(text.split()) for text in shown)
     assert "‡: between data that agree in what is declared public" in spent_figure(results).axes[0].get_xlabel()
+
+
+# ---
+
+
+def answers(sanitized: float, device: float, n: int = 100) -> Answers:
+    """Of so many texts the first ones are right."""
+    one = np.ones(n, np.int64)
+    return Answers(*(Counts(one, (np.arange(n) < share * n).astype(np.int64)) for share in (sanitized, device)))
+
+
+WIDE = PURKAYASTHA | {"dim": 8}
+STUDY = experiment(
+    {"name": "alone, wide", "protocol": "public-only", "embedding": WIDE},
+    {"name": "users", "embedding": PURKAYASTHA, "label": RANDOMIZED},
+    {"name": "alone", "protocol": "public-only", "embedding": PURKAYASTHA},
+    {"name": "users, wide", "embedding": WIDE},
+    {"name": "other", "embedding": LAPLACE},
+    population={"users": 60},
+)
+FOUND = {
+    "alone, wide": answers(0.5, 0.5),
+    "users": answers(0.72, 0.8),
+    "alone": answers(0.7, 0.8),
+    "users, wide": answers(0.6, 0.8),
+    "other": answers(0.6, 0.0, n=0),
+}
+
+
+def test_users_added_is_less_the_public_only_arm_that_is_the_same_down_to_m() -> None:
+    """Mechanism and ε are the same in both: by these alone users would have added .22."""
+    of = {arm.name: base.name for arm in STUDY.arms if (base := baseline(STUDY.arms, arm)) is not None}
+    assert of == {"users": "alone", "users, wide": "alone, wide"}
+    results = {"differences": differences(STUDY.arms, FOUND)}
+    gains = added(results)
+    assert gains.keys() == of.keys() and len(results["differences"]) == 10
+    assert round(gains["users"]["difference"], 6) == 0.02 and round(gains["users, wide"]["difference"], 6) == 0.1
+    silent = [pair | {"sanitized": None} for pair in results["differences"]]  # nobody sends a request
+    device = added({"differences": silent})["users"]
+    assert device == {"difference": 0.0, "error": pytest.approx((2 / 102 / 101) ** 0.5)}
+    one, other = (gap(results, *pair, "sanitized") for pair in (("users", "users, wide"), ("users, wide", "users")))
+    assert one is not None and other is not None
+    assert one["difference"] == -other["difference"] and one["error"] == other["error"]
+    assert gap(results, "other", "users", "on_device") is None
+
+
+def test_arms_that_have_not_run_are_left_out() -> None:
+    """A deployment runs one arm of its study."""
+    assert differences(STUDY.arms, {"users": FOUND["users"]}) == []
+    (pair,) = differences(STUDY.arms, {name: FOUND[name] for name in ("other", "users")})
+    assert (pair["arm"], pair["less"]) == ("other", "users")
+
+
+def compared() -> dict[str, Any]:
+    results = demo()
+    names = [arm["name"] for arm in results["arms"]]
+    pairs = [(names[j], names[i]) for j in range(6) for i in range(j)]
+    gaps = {"sanitized": {"difference": 0.0094, "error": 0.0036}, "on_device": {"difference": -0.002, "error": None}}
+    added = (names[2], names[0])
+    results["differences"] = [
+        {"arm": arm, "less": less, "users_added": (arm, less) == added} | gaps for arm, less in pairs
+    ]
+    return results
+
+
+def test_tables_show_what_users_added_and_every_gap_with_its_error() -> None:
+    results = compared()
+    text = markdown(results)
+    (row,) = [line for line in text.splitlines() if line.startswith("| Purkayastha, ε = 10 |")][:1]
+    assert "| 0.900 ± 0.012 | 0.900 | +0.009 ± 0.004 | 31.42 ‡ |" in row
+    assert "| public-only | 0.810 ± 0.012 | 0.830 | – |" in text and "less that of the public-only arm" in text
+    assert "paired by test text, on sanitized test sentences" in text and "| 1 public-only |  |  |" in text
+    assert "| 2 no noise | +0.009 ± 0.004 |  |" in text and "| 2 no noise | -0.002 |  |" in text
+    console = Console(width=120, record=True, file=None, highlight=False, quiet=False)
+    with console.capture() as captured:
+        print_table(results, console)
+    said = captured.get()
+    assert "users" in said and said.count("+0.009 ± 0.004") == 1 + 15
+
+
+def test_the_conclusion_is_what_users_teach_beside_the_best_guess_without_them() -> None:
+    """The commonest class, or a public-only arm if it is right more often."""
+    results = compared()
+    said = conclusion(results)
+    alone = next(arm for arm in results["arms"] if arm["name"] == "public-only")
+    assert said.startswith('Without users the best guess is right 0.830 of the time ("public-only"); with them ')
+    assert said in markdown(results) and said.count(" at ε = ") == 4 and "0.880 ± 0.010 at ε = 1.571" in said
+    results["chance"] = 0.99
+    assert "0.990 of the time (the commonest class)" in conclusion(results)
+    unknown = [arm | {"ladder": None} for arm in results["arms"]]
+    for arms in ([alone], unknown):  # nobody taught, or nobody knows what they paid
+        assert conclusion(results | {"arms": arms}) == ""
+
+
+# ---
+
+HEADING = "worst tenth of users, on device"
+
+
+@pytest.fixture
+def two_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accuracy of each class, as groups are compared; and of the tenth of users whose texts are predicted worst."""
+
+    def by_class(guesses: Guesses) -> dict[str, Value]:
+        def accuracy(group: Guesses) -> Value:
+            right = group.guessed == group.labels
+            return group.value(lambda weights: float(weights @ right / weights.sum()))
+
+        return {guesses.classes[k]: accuracy(guesses.of(guesses.labels == k)) for k in np.unique(guesses.labels)}
+
+    def worst_tenth(guesses: Guesses) -> Value:
+        right = guesses.guessed == guesses.labels
+        user = np.unique(guesses.users, return_inverse=True)[1]
+
+        def worst(weights: np.ndarray) -> float:
+            shares = np.bincount(user, weights * right) / np.maximum(np.bincount(user, weights), 1)
+            return float(np.sort(shares)[: -(-len(shares) // 10)].mean())
+
+        return guesses.value(worst)
+
+    for name, column, heading in (
+        ("recall", by_class, "accuracy by class"),
+        ("worst-tenth", worst_tenth, "worst tenth of users"),
+    ):
+        monkeypatch.setitem(MEASURES, name, Measure(column, wanted=lambda data, held: True))
+        monkeypatch.setitem(SHOWN, name, heading)
+
+
+@pytest.mark.usefixtures("two_columns")
+def test_a_new_column_is_in_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "study"
+    use_folder(place / "nodes", monkeypatch)
+    study = experiment({"name": "users", "embedding": PURKAYASTHA | {"epsilon": 0.5}, "label": RANDOMIZED})
+    ready = prepared(study)
+    nodes = placed(study, ready, place / "nodes")
+    line = run_arms(study, LocalGrid(nodes), ready=ready, models=place / "models")["users"].line
+    names = measures_of(study.data, ready.held)
+    results = demo() | {"arms": [line], "measures": list(names), "classes": list(ready.public.classes)}
+    run = place / "runs" / "a"
+    run.mkdir(parents=True)
+    (run / "experiment.toml").write_text(to_toml(study), encoding="utf-8")
+    report.write(results, run)
+    about = {"name": "s", "axes": [], "points": [{"point": {}, "runs": ["a"]}]}
+    (place / "study.json").write_text(json.dumps(about), encoding="utf-8")
+    (arm,) = arms_of(json.loads((run / "results.json").read_text(encoding="utf-8")))
+    groups = [each for each in arm.estimates() if each.metric.startswith("recall: ") and each.split == "on_device"]
+    assert len(groups) == CLASSES and sum(each.n or 0 for each in groups) == 40
+    worst = arm.estimate("worst-tenth", "on_device")
+    assert worst is not None and worst.value <= (arm.accuracy_clean_test or 0) and worst.n == 40
+
+    table = tidy({"a": results})
+    assert tuple(table.columns) == COLUMNS and {each.metric for each in groups} <= set(table["metric"])
+    said = f"{worst.value:.3f} ± {worst.standard_error:.3f}"
+    text = (run / "results.md").read_text(encoding="utf-8")
+    assert said in text and HEADING in text and "## accuracy by class, on device" in text
+    said_by_group = f"{groups[0].value:.3f} ± {groups[0].standard_error:.3f}"
+    assert said_by_group in text
+    html, label = report_html([run, tmp_path / "study"], tmp_path / "report.html")
+    assert html.read_text(encoding="utf-8").count(HEADING) == 3  # of the run, of the study, and of the study's run
+    assert json.loads(label.read_text())["runs"][0]["arms"][0]["measures"]["worst-tenth"]["on_device"] == worst.value
+    found = tables.read(tmp_path / "study")
+    assert HEADING in tables.overview(found)[0]
+    card = (tmp_path / "study" / "models" / "users" / "README.md").read_text(encoding="utf-8")
+    assert f"| Worst tenth of users, clean test sentences | {worst.value:.4g} |" in card
+
+
+def test_arms_of_a_kept_run_are_read_and_written_unchanged() -> None:
+    with tarfile.open(ROOT / "tests" / "golden" / "runs-0.2.0.tar.gz") as archive:
+        for name in ("release-once", "statistics"):
+            lines = json.load(archive.extractfile(f"./{name}/results.json"))["arms"]  # type: ignore[arg-type]
+            again = [json_ready(ArmResult.from_dict(line).to_dict()) for line in lines]
+            # which that version did not have
+            new = {"guessed": {}, "liars": "", "batch_tests": [], "queried": True, "doubts": []}
+            for line in lines:
+                line["budget"] = {"public": []} | line["budget"]
+                del line["budget"]["simulated_epsilon"]  # of curators that are gone
+            assert again == [new | line for line in lines] and lines

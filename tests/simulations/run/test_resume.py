@@ -12,26 +12,28 @@ import math
 import os
 import resource
 import signal
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from safetensors import SafetensorError
 
 from client.node import write_node
-from client.store.ledger import Ledger, LedgerError
 from mechanisms.messages.refusals import REFUSALS
 from simulations.errors import Interrupted, UserError
-from simulations.experiment import Experiment, load, slug, to_toml
-from simulations.run import journal as resume
+from simulations.experiment import Experiment, load, to_toml
+from simulations.run import journal
 from simulations.run.journal import Journal, refuse_unfinished, resumed, started
+from simulations.run.prepare import Prepared
 from simulations.run.run import run
-from tests.support.stand_in_gpu import stand_in_gpu
 from tests.support.studies import (
+    LAPLACE,
     NODES,
     PRIOR,
     PURKAYASTHA,
@@ -42,8 +44,10 @@ from tests.support.studies import (
     experiment,
     in_process,
     ledger_rows,
+    prepared,
     without_work,
 )
+from tests.support.texts import RANDOM, SANTEXT, text_prepared, text_study
 
 ARMS = [
     {"name": "first", "embedding": PURKAYASTHA, "label": RANDOMIZED},
@@ -52,33 +56,58 @@ ARMS = [
 STUDY = experiment(*ARMS, training={"label-stages": 2})
 STAGES = 3
 HINT = "sottovoce simulate --resume"
+#: Arms of protocols that train on texts, and of the published procedure, and the number of their nodes.
+OTHERS = {
+    "sanitized-text": [{"name": "one", "text": SANTEXT}, {"name": "two", "text": RANDOM, "label": RANDOMIZED}],
+    "paper": [{"name": "one", "embedding": PURKAYASTHA}, {"name": "two", "embedding": LAPLACE, "label": RANDOMIZED}],
+}
+FEW = 3
+Doing = Callable[[Path], None]
 
-pytestmark = pytest.mark.usefixtures("one_thread")  # they fork
 
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, in which `run` finds made-up embeddings."""
-    monkeypatch.chdir(tmp_path)
-    without_work(monkeypatch)
-    return tmp_path
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Run torch on one thread: a fork would wait for ever for the threads of OpenMP that it does not inherit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run that nobody disturbs leaves."""
-    folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        without_work(patch)
-        begin(folder / "run")
-    return left(folder / "run")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("texts")
+
+
+def study_of(protocol: str, shared: Path) -> Experiment:
+    if protocol == "release-once":
+        return STUDY
+    more = {"acknowledge-not-private": True} if protocol == "paper" else {}
+    people = {"users": FEW * 8, "users-per-node": 8}
+    return text_study(shared, *OTHERS[protocol], training={"protocol": protocol, "epochs": 1} | more, population=people)
+
+
+def made_up(study: Experiment, shared: Path) -> Prepared:
+    """Return embeddings, or reviews; the published procedure looks at the width of the encoder alone."""
+    if study == STUDY:
+        return prepared(study)
+    ready = text_prepared(study, shared)
+    width = np.zeros((len(ready.public.texts), 32), np.float32) if study.training.way == "paper" else None
+    return ready._replace(public=replace(ready.public, embeddings=width))
+
+
+@pytest.fixture
+def place(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, in which `run` finds made-up data and accounts for nothing."""
+    monkeypatch.chdir(tmp_path)
+    without_work(monkeypatch, "paper", made=partial(made_up, shared=shared))
+    return tmp_path
 
 
 def at_work(part: Path, study: Experiment, grid: Any = LocalGrid) -> None:
     """`run` on a grid in this process, and a report of one file."""
     results = run(study, part, engine=partial(in_process, grid=grid))
-    (part / "results.json").write_text(json.dumps(results))
+    (part / "results.json").write_text(json.dumps(results, default=str))
 
 
 def begin(out: Path, grid: Any = LocalGrid, study: Experiment = STUDY) -> None:
@@ -88,8 +117,7 @@ def begin(out: Path, grid: Any = LocalGrid, study: Experiment = STUDY) -> None:
 
 def go_on(out: Path, grid: Any = LocalGrid) -> None:
     with resumed(out) as part:
-        assert load(part / "experiment.toml") == STUDY
-        at_work(part, STUDY, grid)
+        at_work(part, load(part / "experiment.toml"), grid)
 
 
 def charges(out: Path, arm: str) -> list[tuple[Any, ...]]:
@@ -99,63 +127,117 @@ def charges(out: Path, arm: str) -> list[tuple[Any, ...]]:
 
 
 def left(out: Path) -> dict[str, Any]:
-    """Everything that must be the same, bit for bit: releases and charges, weights, lines but for their seconds."""
-    results = json.loads((out / "results.json").read_text())
-    rows = [(arm["name"], *charge) for arm in ARMS for charge in charges(out, arm["name"])]
-    assert len(rows) == len(ARMS) * (2 * USERS + TEST)
-    return {
-        "rows": rows,
-        "maps": [(out / "models" / slug(arm["name"]) / "maps.safetensors").read_bytes() for arm in ARMS],
-        "lines": [{k: v for k, v in line.items() if k != "seconds"} for line in results["arms"]],
-        "files": sorted(str(p.relative_to(out)) for p in out.rglob("*")),
-    }
+    """Everything that must be the same: charges with their releases, and every file to the byte, but for seconds, model
+    cards, which have a date, and how ledgers lie on the disk."""
+    result: dict[str, Any] = {}
+    for path in sorted(p for p in out.rglob("*") if p.is_file()):
+        name = str(path.relative_to(out))
+        if name == "results.json":
+            results = json.loads(path.read_text())
+            result[name] = {key: value for key, value in results.items() if key not in ("seconds", "arms")}
+            result["lines"] = [{k: v for k, v in line.items() if k != "seconds"} for line in results["arms"]]
+        else:
+            result[name] = None if name.startswith("nodes") or name.endswith("README.md") else path.read_bytes()
+    for arm in load(out / "experiment.toml").arms:
+        result[f"charges of {arm.name}"] = charges(out, arm.name)
+    return result
 
 
-def killed_at(out: Path, where: str, count: int, doing: Callable[..., None] = begin) -> None:
-    """Runs in a child process that SIGKILL ends when `where`, a function, is called for the count-th time."""
+Whole = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def whole_of(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """What a run of a protocol leaves that nobody disturbs."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def whole(protocol: str) -> dict[str, Any]:
+        if protocol not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                folder = tmp_path_factory.mktemp(protocol)
+                patch.chdir(folder)
+                without_work(patch, "paper", made=partial(made_up, shared=shared))
+                begin(folder / "run", study=study_of(protocol, shared))
+            known[protocol] = left(folder / "run")
+        return known[protocol]
+
+    return whole
+
+
+@pytest.fixture
+def whole(whole_of: Whole) -> dict[str, Any]:
+    result = whole_of("release-once")
+    assert all(len(result[f"charges of {arm['name']}"]) == 2 * USERS + TEST for arm in ARMS)
+    return result
+
+
+def in_a_child(where: str, count: int, what: Callable[[], None], doing: Callable[[], None]) -> tuple[int, str]:
+    """doing(), in a fork, with what() done before the count-th call of `where`, a function: how the fork ended, and the
+    line of its UserError."""
     module, _, name = where.rpartition(".")
-    owner = __import__(module, fromlist=[name]) if not module.endswith(".Journal") else Journal
+    owner: Any = Journal if module.endswith(".Journal") else __import__(module, fromlist=[name])
     real, calls = getattr(owner, name), [0]
 
-    def dying(*arguments: Any, **named: Any) -> Any:
+    def disturbed(*arguments: Any, **named: Any) -> Any:
         calls[0] += 1
         if calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
+            what()
         return real(*arguments, **named)
 
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            setattr(owner, name, dying)
-            doing(out)
+            setattr(owner, name, disturbed)
+            doing()
+            os.write(writing, b"it went well")
+        except UserError as error:
+            os.write(writing, str(error).encode())
+        except BaseException as error:
+            os.write(writing, f"raised {error!r}".encode())
         finally:
-            os._exit(1)  # nobody has killed it
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        words = pipe.read().decode()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), words
 
 
+def killed_at(out: Path, where: str, count: int, doing: Doing = begin) -> None:
+    """Run in a child process that SIGKILL ends when `where`, a function, is called for the count-th time."""
+    ended, words = in_a_child(where, count, lambda: os.kill(os.getpid(), signal.SIGKILL), partial(doing, out))
+    assert ended == -signal.SIGKILL, words
+
+
+soak = pytest.mark.soak
 MOMENTS = [
-    ("simulations.run.partition.write_node", 1),  # the hand-out, at its beginning and at its end
-    ("simulations.run.partition.write_node", NODES),
-    ("tests.support.studies.release", 3),  # mid-stage: some nodes have answered
-    ("tests.support.studies.release", NODES + 2),  # in the second stage, which asks by the first one's model
-    ("simulations.run.collect.shuffle", 1),  # all have answered, nothing has come of it
-    ("simulations.run.journal.Journal.finish", 1),  # the model is saved, the arm is not finished
-    ("tests.support.studies.release", STAGES * NODES + 1),  # between arms
-    ("simulations.run.run.results", 1),  # all arms are finished, the report is not written
-    ("simulations.run.journal._whole", 1),
-    ("os.rename", 2),  # it has its name, and has not forgotten how it was made
+    ("release-once", "simulations.run.partition.write_node", 1),  # the hand-out, at its beginning and at its end
+    ("release-once", "simulations.run.partition.write_node", NODES),
+    ("release-once", "tests.support.studies.release", 3),  # mid-stage: some nodes have answered
+    ("release-once", "tests.support.studies.release", NODES + 2),  # in the second stage, by the first one's model
+    ("release-once", "simulations.run.collect.shuffle", 1),  # all have answered, nothing has come of it
+    ("release-once", "simulations.run.journal.Journal.finish", 1),  # the model is saved, the arm is not finished
+    ("release-once", "tests.support.studies.release", STAGES * NODES + 1),  # between arms
+    ("release-once", "simulations.run.run.results", 1),  # all arms are finished, the report is not written
+    ("release-once", "simulations.run.journal._whole", 1),
+    ("release-once", "os.rename", 2),  # it has its name, and has not forgotten how it was made
+    ("sanitized-text", "tests.support.studies.release", FEW + 3),
+    ("paper", "server.training.paper.fit", 2),  # the first arm is finished
+    pytest.param("sanitized-text", "server.training.on_text.fit", 2, marks=soak),
+    pytest.param("sanitized-text", "simulations.run.run.write_answers", 1, marks=soak),
+    pytest.param("paper", "simulations.run.run.results", 1, marks=soak),
 ]
 
 
-@pytest.mark.parametrize(("where", "count"), MOMENTS)
+@pytest.mark.parametrize(("protocol", "where", "count"), MOMENTS)
 def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(
-    where: str, count: int, whole: dict[str, Any], place: Path
+    protocol: str, where: str, count: int, whole_of: Whole, shared: Path, place: Path
 ) -> None:
-    out = place / "run"
-    killed_at(out, where, count)
-    before = {a["name"]: charges(place / "run.part", a["name"]) for a in ARMS}
+    out, study = place / "run", study_of(protocol, shared)
+    killed_at(out, where, count, partial(begin, study=study))
+    before = {arm.name: charges(place / "run.part", arm.name) for arm in study.arms}
     go_on(out)
-    assert left(out) == whole
+    assert left(out) == whole_of(protocol)
     for name, rows in before.items():  # what was charged before is there still
         assert set(rows) <= set(charges(out, name))
     assert [p.name for p in place.iterdir()] == ["run"]
@@ -168,25 +250,6 @@ def test_killed_while_it_forgets_how_it_was_made_it_is_finished(place: Path) -> 
     assert "is finished already" in refusal(place / "run")
 
 
-def test_arms_of_any_name_run_and_go_on(place: Path) -> None:
-    """Names longer than a request's, and in other scripts: a file that is accepted runs to its end."""
-    long = "Purkayastha, ε = 10 for each radian, label by randomized response, ε = 3"
-    arms = [ARMS[0] | {"name": name} for name in ("p", long, f"{long}, again", "高斯", "مرحبا", "🙂")]
-    study = experiment(*arms)
-    out = place / "run"
-
-    def begun(out: Path) -> None:
-        begin(out, study=study)
-
-    killed_at(out, "tests.support.studies.release", NODES * 5 + 1, begun)
-    with resumed(out) as part:
-        assert load(part / "experiment.toml") == study
-        at_work(part, study)
-    for arm in study.arms:
-        assert len(charges(out, arm.name)) == 2 * USERS + TEST
-        assert (out / "models" / slug(arm.name) / "maps.safetensors").is_file()
-
-
 def test_it_may_be_killed_again_and_again(whole: dict[str, Any], place: Path) -> None:
     out = place / "run"
     killed_at(out, "tests.support.studies.release", 3)
@@ -194,18 +257,6 @@ def test_it_may_be_killed_again_and_again(whole: dict[str, Any], place: Path) ->
         killed_at(out, "tests.support.studies.release", count, go_on)
     go_on(out)
     assert left(out) == whole
-
-
-def test_finished_arms_are_not_asked_again(place: Path) -> None:
-    killed_at(place / "run", "tests.support.studies.release", STAGES * NODES + 1)
-    grids: list[LocalGrid] = []
-
-    def grid(nodes: int) -> LocalGrid:
-        grids.append(LocalGrid(nodes))
-        return grids[0]
-
-    go_on(place / "run", grid)
-    assert len(grids[0].sent) == STAGES * NODES
 
 
 class Failing(LocalGrid):
@@ -261,18 +312,14 @@ def test_a_run_whose_nodes_are_all_gone_stops(whole: dict[str, Any], place: Path
     assert left(place / "run") == whole
 
 
-def test_a_bug_keeps_what_was_released_too(place: Path) -> None:
-    with pytest.raises(RuntimeError) as stopped:
-        begin(place / "run", lambda nodes: Failing(nodes, RuntimeError("x")))
-    assert any(HINT in note for note in stopped.value.__notes__)
-
-
-@pytest.mark.parametrize("error", [AssertionError(), KeyError("x"), TypeError("x"), ZeroDivisionError("x")])
-def test_a_bug_that_comes_again_is_not_told_to_be_resumed(error: Exception, place: Path) -> None:
+@pytest.mark.parametrize(("error", "again"), [(RuntimeError("x"), False), (KeyError("x"), True)])
+def test_a_bug_keeps_what_was_released_and_one_that_comes_again_is_not_resumed(
+    error: Exception, again: bool, place: Path
+) -> None:
     with pytest.raises(type(error)) as stopped:
         begin(place / "run", lambda nodes: Failing(nodes, error))
     (note,) = stopped.value.__notes__
-    assert "--resume" not in note and f"is kept in {place / 'run.part'}; resumed, the run would fail so again" in note
+    assert (HINT in note) == (not again) == ("would fail so again" not in note) and (place / "run.part").is_dir()
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left")])
@@ -291,50 +338,67 @@ def test_before_anything_is_released_nothing_is_left(
 # --- a full disk
 
 
-def test_a_ledger_that_cannot_be_written_stops_the_run(
-    whole: dict[str, Any], place: Path, monkeypatch: pytest.MonkeyPatch
+def full(limit: int) -> None:
+    """The system lets no file of this process grow beyond so many bytes: as a full disk, within a file."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, and does not kill
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+
+SAVE, FINISH = "simulations.run.run.save_model", "simulations.run.journal.Journal.finish"
+FULL = [
+    ("release-once", "tests.support.studies.release", NODES + 1, 0, "a node cannot write its ledger "),
+    ("paper", SAVE, 2, 3000, ""),  # in the middle of the weights
+    pytest.param("paper", FINISH, 2, 0, "", marks=soak),
+    pytest.param("sanitized-text", SAVE, 2, 100, "", marks=soak),
+    pytest.param("sanitized-text", "simulations.run.run.write_answers", 2, 0, "", marks=soak),
+]
+
+
+@pytest.mark.parametrize(("protocol", "where", "count", "limit", "words"), FULL)
+def test_a_full_disk_stops_a_run_that_goes_on_later(
+    protocol: str, where: str, count: int, limit: int, words: str, whole_of: Whole, shared: Path, place: Path
 ) -> None:
-    real, commits = Ledger.commit, [0]
-
-    def full(self: Ledger, charges: Any) -> None:
-        commits[0] += 1
-        if commits[0] > NODES + 2:  # in the middle of the second stage
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise LedgerError("ledger: it cannot be used") from error
-        real(self, charges)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "commit", full)
-        with pytest.raises(UserError, match=r"a node cannot write its ledger \(is the disk full\?\); make room, then"):
-            begin(place / "run")
-    assert commits[0] > NODES + 2
-    go_on(place / "run")
-    assert left(place / "run") == whole
-
-
-class Limited(LocalGrid):
-    """From the second stage on, the system lets no file of this process grow."""
-
-    def send_and_receive(self, messages: Any, *, timeout: float) -> Any:
-        if self.sent:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, and does not kill
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        return super().send_and_receive(messages, timeout=timeout)
-
-
-def test_files_that_may_not_grow_stop_the_run(whole: dict[str, Any], place: Path) -> None:
-    """What a full disk does to SQLite, done to a child process by the system's own limit."""
-
-    def limited(out: Path) -> None:
-        with pytest.raises(UserError, match=rf"a node cannot write its ledger \(is the disk full\?\).*{HINT} run"):
-            begin(out, Limited)
-        os.kill(os.getpid(), signal.SIGKILL)  # as it should have been
-
-    killed_at(place / "run", "simulations.run.run.results", 1, limited)
+    """One line, which says how to go on; nothing that is half of something is taken for whole."""
+    doing = partial(begin, place / "run", study=study_of(protocol, shared))
+    ended, said = in_a_child(where, count, partial(full, limit), doing)
+    assert ended == 0 and "\n" not in said
+    assert f"{words}(is the disk full?); make room, then continue it with: " in said and said.endswith(f"{HINT} run")
     assert [p.name for p in place.iterdir()] == ["run.part"]
     go_on(place / "run")
-    assert left(place / "run") == whole
+    assert left(place / "run") == whole_of(protocol)
+
+
+@pytest.mark.parametrize("limit", [0, 140])
+def test_a_disk_that_is_full_before_anything_is_released_is_left_as_it_was(
+    limit: int, place: Path, shared: Path
+) -> None:
+    """At 140 bytes an array is written in part."""
+    doing = partial(begin, place / "run", study=study_of("sanitized-text", shared))
+    ended, said = in_a_child("simulations.run.run.hand_out", 1, partial(full, limit), doing)
+    assert ended == 0 and said.endswith("(is the disk full?); make room, then run it again") and "\n" not in said
+    assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("1000 requested and 21 written"),
+        Exception("No space left on device (os error 28)"),
+        SafetensorError("Error while serializing: I/O error: File too large (os error 27)"),
+    ],
+)
+def test_libraries_have_words_of_their_own_for_a_full_disk(
+    error: Exception, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy, tokenizers, safetensors."""
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("simulations.run.run.hand_out", failing)
+    with pytest.raises(UserError, match=r"\(is the disk full\?\); make room, then run it again$"):
+        begin(place / "run")
+    assert not list(place.iterdir())
 
 
 def test_a_damaged_ledger_is_its_own_users_loss_alone(place: Path) -> None:
@@ -401,36 +465,25 @@ def test_what_would_give_other_bits(file: str, key: str, words: str, place: Path
 def test_models_trained_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun on a GPU goes on on one; a run that trains no such model may go on anywhere."""
     paper = experiment(ARMS[0], training={"protocol": "paper", "acknowledge-not-private": True})
-    monkeypatch.delenv("SOTTOVOCE_DEVICE", raising=False)
-    with stand_in_gpu():
-        there, anywhere = (resume.trained_on(each.encoder, each.training) for each in (paper, STUDY))
+    with monkeypatch.context() as patch:
+        patch.delenv("SOTTOVOCE_DEVICE", raising=False)
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        patch.setattr("torch.cuda.current_device", lambda: 0)
+        there, anywhere = (journal.trained_on(study.encoder, study.training) for study in (paper, STUDY))
     monkeypatch.setenv("SOTTOVOCE_DEVICE", "cpu")
-    here, nowhere = (resume.trained_on(each.encoder, each.training) for each in (paper, STUDY))
+    here, nowhere = (journal.trained_on(study.encoder, study.training) for study in (paper, STUDY))
     assert (there, here, anywhere, nowhere) == ("cuda", "cpu", None, None)
     Journal(place).check_code(there)
     Journal(place).check_code(there)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=r"models trained on cuda, and here they would be on cpu \(SOTTOVOCE_DEVICE\)"):
         Journal(place).check_code(here)
-    assert str(refused.value) == (
-        f"{place}: was started with models trained on cuda, and here they would be on cpu (SOTTOVOCE_DEVICE): no "
-        "result would be the same; resume where the run was started, or run the experiment anew into another folder"
-    )
 
 
 def test_other_packages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unfinished(place)
-    monkeypatch.setattr(resume, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(journal, "version", lambda name: "0.0.1")
     line = refusal(place / "run")
     assert "was started with flwr " in line and "and here is 0.0.1" in line
-
-
-def test_a_run_that_an_older_version_began(place: Path) -> None:
-    """As 0.1 left one: its file of packages has the same form."""
-    path = unfinished(place) / "unfinished" / "code.json"
-    known = json.loads(path.read_text())
-    known["versions"]["sottovoce"] = "0.1.0"
-    path.write_text(json.dumps(known))
-    assert "was started with sottovoce 0.1.0, and here is " in refusal(place / "run")
 
 
 def test_a_run_that_is_at_work(place: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.studies import split_of
 from tests.support.tables import Made, made
 
 #: Of the seeds, how many are tried by default, and in all.
-FEW, MANY = 30, 2000
+FEW, MANY = 10, 2000
 #: One of so many is accounted too, which takes most of the time and does not depend on what a table is like.
 ACCOUNTED = 20
 

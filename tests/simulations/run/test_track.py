@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from simulations.errors import UserError
-from simulations.run import track as tracking
 from simulations.run.track import track, tracker
 from sottovoce.cli import main as cli
 from tests.support.results import demo
@@ -59,25 +58,16 @@ def test_a_tracker_that_is_not_there_is_refused_before_the_run_without_its_passw
     assert "s3c" not in str(caught.value) and "alice" not in str(caught.value)
 
 
-def test_mistakes_are_said_before_anything_is_run(
+def test_mistakes_are_refused_before_anything_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for command in (["simulate", "demo"], ["sweep", "composition"], ["simulate", "--resume", "x"]):
         assert cli.main([*command, "--track", "mlfow:x"]) == 2
-        said = capsys.readouterr().err
-        assert said == (
-            "sottovoce: --track mlfow:x: must be mlflow:PLACE, tensorboard:PLACE or wandb:PLACE; did you mean "
-            '"mlflow"?\n'
+        assert '--track mlfow:x: must be mlflow:PLACE, tensorboard:PLACE or wandb:PLACE; did you mean "mlflow"' in (
+            capsys.readouterr().err
         )
-
-    def missing(place: str) -> Any:
-        import no_such_package  # noqa: F401
-
-    monkeypatch.setitem(tracking.TRACKERS, "mlflow", (missing, "some"))
-    with pytest.raises(UserError, match="needs the package no_such_package: pip install no_such_package"):
-        tracker("mlflow:x")
-    with pytest.raises(UserError, match="--track wandb:mine/a#b: is no project's name"):
+    with pytest.raises(UserError, match="--track wandb:mine/a#b"):
         tracker("wandb:mine/a#b")
     assert not list(tmp_path.iterdir())
 
@@ -123,14 +113,12 @@ def test_mlflow_is_told_to_report_nothing_before_it_is_imported(
 def test_tensorboard_reads_it(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    track([tracker(f"tensorboard:{tmp_path}")], results())
-    read = EventAccumulator(str(tmp_path / "demo" / "purkayastha-eps-10-seed-1"))
-    read.Reload()
-    track([tracker(f"tensorboard:{tmp_path}")], results())  # another run of that name has a folder of its own
-    assert (tmp_path / "demo" / "purkayastha-eps-10-seed-1-2").is_dir()
-    (accuracy,) = read.Scalars("accuracy")
-    assert accuracy.value == pytest.approx(0.9) and "central_epsilon" not in read.Tags()["scalars"]
-    assert b"embedding.dim = 16" in read.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
+    for _ in range(2):  # another run of that name has a folder of its own
+        track([tracker(f"tensorboard:{tmp_path}")], results())
+    for name in ("purkayastha-eps-10-seed-1", "purkayastha-eps-10-seed-1-2"):
+        read = EventAccumulator(str(tmp_path / "demo" / name))
+        read.Reload()
+        assert read.Scalars("accuracy")[0].value == pytest.approx(0.9)
 
 
 @installed("wandb", "wandb")

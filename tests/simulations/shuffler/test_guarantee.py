@@ -17,6 +17,7 @@ import pytest
 from scipy.stats import chi2
 
 from mechanisms.guarantee import Guarantee
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.sealed import Sealed
@@ -129,32 +130,18 @@ A, B, C = (1, 0, 10), (2, 0, 20), (3, 0, 30)
 @pytest.mark.parametrize(
     ("replies", "minimum", "late", "contents"),
     [
-        ([[A, B], [(1, 0, 11)]], 2, (), [10, 20]),
-        ([[A, (1, 0, 11), B]], 2, (), [10, 20]),
-        ([[A, (1, 0, 11), (1, 1, 12)]], 2, (), []),
-        ([[A, A], [A]], 2, (), []),
-        ([[A, B, C]], 2, (2,), [10, 30]),
-        ([[A, B]], 2, (2,), []),
-        ([[A, B]], 0, (1, 2), []),
-        ([[(1, 0, 7), (2, 0, 7), (3, 0, 7)]], 3, (), [7, 7, 7]),
-        ([[A]], 2, (), []),
-        ([[A]], 1, (), [10]),
-        ([[A]], 0, (), [10]),
-        ([[], []], 0, (), []),
-    ],
-    ids=[
-        "twice in two replies",
-        "twice in one",
-        "one user with several records",
-        "one user again and again",
-        "one is late",
-        "late, and too few without",
-        "all are late",
-        "equal rows",
-        "a lone user",
-        "a lone user who is enough",
-        "no minimum",
-        "nobody",
+        ([[A, B], [(1, 0, 11)]], 2, (), [10, 20]),  # twice in two replies
+        ([[A, (1, 0, 11), B]], 2, (), [10, 20]),  # twice in one
+        ([[A, (1, 0, 11), (1, 1, 12)]], 2, (), []),  # one user with several records
+        ([[A, A], [A]], 2, (), []),  # one user again and again
+        ([[A, B, C]], 2, (2,), [10, 30]),  # one is late
+        ([[A, B]], 2, (2,), []),  # late, and too few without
+        ([[A, B]], 0, (1, 2), []),  # all are late
+        ([[(1, 0, 7), (2, 0, 7), (3, 0, 7)]], 3, (), [7, 7, 7]),  # equal rows
+        ([[A]], 2, (), []),  # a lone user
+        ([[A]], 1, (), [10]),  # a lone user who is enough
+        ([[A]], 0, (), [10]),  # no minimum
+        ([[], []], 0, (), []),  # nobody
     ],
 )
 def test_a_batch(
@@ -276,3 +263,50 @@ def test_a_stage_that_could_not_be_closed_is_open_with_every_row(store: Store) -
     store._connection.set_authorizer(None)
     store.close("train", dropped={}, errors={})
     assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, rows))
+
+
+# ---
+
+EMBEDDING = Guarantee(4.0, "angular", np.pi, "sequence")
+
+
+def reply(users, records=None):
+    users = np.asarray(users, np.int64)
+    records = np.zeros_like(users) if records is None else np.asarray(records, np.int64)
+    z = np.stack([users, records], axis=1).astype(np.int16)
+    return Reply(
+        users,
+        records,
+        (
+            Release({"z": z}, "embedding", "train", EMBEDDING, "e"),
+            Release({"y": (users % 3).astype(np.int16)}, "label", "train", LABEL, "l"),
+        ),
+    )
+
+
+def ids(message):
+    return zip(message.users.tolist(), message.records.tolist(), strict=True)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_batch_is_what_sorting_and_permuting_all_rows_gives(seed):
+    """Row by row, from many messages with repeated rows: the first of each (user, record), sorted, then permuted."""
+    generator = rng(seed)
+    replies = [reply(generator.integers(0, 20, n), generator.integers(0, 3, n)) for n in (5, 0, 17, 1, 40)]
+    batch, origin, _ = shuffle(replies, minimum_users=1, rng=rng(seed + 10))
+    rows = [(u, r, i, j) for i, m in enumerate(replies) for j, (u, r) in enumerate(ids(m))]
+    first = {}
+    for u, r, i, j in rows:
+        first.setdefault((u, r), (i, j))
+    keys = sorted(first)
+    keys = [keys[k] for k in rng(seed + 10).permutation(len(keys))]
+    assert list(zip(origin.users.tolist(), origin.records.tolist(), strict=True)) == keys
+    assert batch.users == len({u for u, _ in keys}) and batch.duplicates == len(rows) - len(keys)
+    for position, kind in enumerate((EmbeddingQuestion, LabelQuestion)):
+        values = batch.of(kind).values
+        expected = [next(iter(replies[i].releases[position].payload.values()))[j] for i, j in map(first.get, keys)]
+        assert np.array_equal(values, expected) and values.dtype == np.int16

@@ -32,7 +32,7 @@ from sottovoce.deployment import certificates, superlink
 from tests.support.fake_superlink import Fake
 from tests.support.paths import ROOT
 
-BIG = 63 * 10**6
+BIG = 24 * 10**6
 HONEST, MANY_PARTS, MANY_ROWS = range(1, 4)
 
 
@@ -225,9 +225,9 @@ print(error.replace(" ", "-") if record is None else len(sealed_from_record(reco
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize(
     ("what", "outcome", "megabytes"),
-    [("parts", "unreadable-reply", 50), ("too many rows", "unreadable-reply", 50), ("rows", str(BIG // 128), 300)],
+    [("parts", "unreadable-reply", 50), ("too many rows", "unreadable-reply", 50), ("rows", str(BIG // 128), 120)],
 )
-def test_a_reply_of_63_mb_takes_no_more_than_300_mb_of_a_shuffler(
+def test_a_reply_of_24_mb_takes_no_more_than_120_mb_of_a_shuffler(
     keys: Path, what: str, outcome: str, megabytes: int
 ) -> None:
     """And 50 MB where it is more than its node may send."""

@@ -79,14 +79,6 @@ def test_a_stage_from_first_to_last(store: Store, path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_opening_again_changes_nothing(store: Store) -> None:
-    opened(store)
-    store.add("train", sealed([1, 2]))
-    assert opened(store).rows == 2 and [s.name for s in store.open_stages()] == ["train"]
-    before = closed(store)
-    assert opened(store) == before and store.open_stages() == []
-
-
 @pytest.mark.parametrize("changes", [{"request": b"another"}, {"row_bytes": WIDTH + 64}])
 @pytest.mark.parametrize("ended", [False, True])
 def test_another_request_under_the_same_stage_is_refused(store: Store, changes: dict[str, Any], ended: bool) -> None:
@@ -165,26 +157,6 @@ def test_a_batch_is_there_when_it_is_closed(store: Store) -> None:
     for call in (store.batch, closed, lambda name: store.add(name, sealed([1]))):
         with pytest.raises(KeyError):
             call("nothing") if call is not closed else closed(store, "nothing")
-
-
-def test_a_batch_stays_what_it_is(path: Path) -> None:
-    with Store(path) as store:
-        opened(store)
-        store.add("train", sealed(range(50)))
-        done = closed(store)
-        batch = store.batch("train").tobytes()
-        assert store.batch("train").tobytes() == batch and closed(store) == done
-    for _ in range(3):
-        with Store(path) as store:
-            assert store.stage("train") == done and store.batch("train").tobytes() == batch
-
-
-def test_any_numbers_of_users_and_records(store: Store) -> None:
-    opened(store)
-    extremes = [-(2**63), -1, 0, 2**63 - 1]
-    store.add("train", sealed([0] * 4, extremes))
-    store.add("train", sealed([2**63 - 1] * 4, extremes))
-    assert (closed(store).rows, opened(store).users) == (8, 2)
 
 
 def test_more_records_than_a_user_may_have_are_refused(store: Store) -> None:
@@ -355,21 +327,6 @@ def test_killed_at_every_write_and_every_acknowledgement(place: Path, options: l
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert sum(found.values()) > 150 and {"pwrite64", "fdatasync", "ftruncate", "write"} <= set(found)
-
-
-@needs_trace
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("synchronous = OFF", "an acknowledged row is lost"),
-        ("secure_delete = OFF", "a user's number is in the file"),
-        ("journal_mode = DELETE", "a user's number is in the file"),
-        ("in parts", "StoreError"),
-    ],
-)
-def test_a_store_that_is_careless_does_not_pass(place: Path, fault: str, words: str) -> None:  # noqa: F811
-    done = kills(place, "--power", "--every=20", "--fault", fault)
-    assert done.returncode == 1 and words in done.stderr
 
 
 def test_one_process_at_a_time(path: Path, store: Store) -> None:

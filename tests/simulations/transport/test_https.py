@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import ssl
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from client.device.roles import MODEL
 from simulations.errors import UserError
-from simulations.transport import https
+from simulations.transport import engine, https
 from sottovoce.deployment import certificates
 from sottovoce.deployment.party_keys import FOLDERS, make_keys
+from tests.support.paths import ROOT
 
 CONNECTIONS = 8
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -113,12 +121,74 @@ def test_who_asks_again_and_again_stays(port: int, monkeypatch: pytest.MonkeyPat
             time.sleep(0.8)
 
 
-def test_without_it_they_keep_everybody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What uvicorn does by itself: the tests above can fail."""
-    monkeypatch.setattr(https.Patient, "_wait", lambda self: None)
-    monkeypatch.setattr(https.Patient, "connection_made", https.H11Protocol.connection_made)
-    with ExitStack() as held:
-        for _ in range(CONNECTIONS):
-            connected(port, HOSTILE, held)
-        line = connected(port, HONEST, held)
-        assert b"503" in answer(line, REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+# ---
+
+#: As from a notebook: the door's names import Flower. What Flower sends, and whether our code has been asked to run it.
+PROGRAM = """
+import contextlib, sys, urllib.request
+from pathlib import Path
+
+import flwr.simulation
+from flwr.supercore import telemetry
+from simulations.transport import engine
+
+sent = []
+urllib.request.urlopen = lambda request, *_, **__: sent.append(request.full_url)
+assert telemetry.FLWR_TELEMETRY_ENABLED == "1"
+
+def started(*_, **__):
+    telemetry.event(telemetry.EventType.PYTHON_API_RUN_SIMULATION_ENTER).exception(30)
+
+flwr.simulation.run_simulation = started
+engine._ray = lambda *_: contextlib.nullcontext()
+if sys.argv[2] == "ours":
+    try:
+        engine.run_on_flower(lambda grid: None, nodes=1, folder=Path(sys.argv[1]))
+    except RuntimeError as error:
+        assert "before the server had finished" in str(error)
+else:
+    started()
+print(*sent)
+"""
+
+
+@pytest.mark.parametrize("whose", ["ours", "flower's"])
+def test_a_simulation_from_python_phones_nobody(whose: str, tmp_path: Path) -> None:
+    told = {key: value for key, value in os.environ.items() if not key.startswith("FLWR")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), whose],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=told | {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "FLWR_HOME": str(tmp_path / "flwr")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("telemetry" in done.stdout) is (whose == "flower's")
+
+
+def test_a_folder_for_temporary_files_may_have_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's sockets lie in it, and their names have 107 bytes. A name of 40 bytes is too long with any of Ray's."""
+    started: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        started.append(options)
+        assert len(options.get("_temp_dir", os.environ["TMPDIR"])) <= 36
+        assert os.path.isdir(options.get("_temp_dir", tmp_path))
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(engine, "_SHORT", str(short := Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    try:
+        for length in (36, 37, 50):
+            monkeypatch.setenv("TMPDIR", "/tmp/" + "x" * (length - 5))
+            with engine._ray({}, None, None):
+                assert len(list(short.iterdir())) == (length > 36)
+        assert ["_temp_dir" in options for options in started] == [False, True, True] and not list(short.iterdir())
+    finally:
+        short.rmdir()
+    words = r"^TMPDIR: /tmp/x+ is too long for Ray's .* of at most 36 bytes$"
+    with pytest.raises(UserError, match=words), engine._ray({}, None, None):
+        raise AssertionError
+    assert len(started) == 3

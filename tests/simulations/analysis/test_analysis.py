@@ -3,24 +3,28 @@
 Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from client.models import vocabulary as vocabularies
-from mechanisms.mechanism_text import read_mechanism
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.santext import SanText
-from mechanisms.words.verbatim import Verbatim
 from simulations.analysis import deniability as command
+from simulations.analysis import similarity as module
+from simulations.analysis.similarity import similarity
 from simulations.artifacts.pos_tags import tag
+from sottovoce.cli import main as cli
 from sottovoce.cli.main import main
 from tests.support.words import streams
 
@@ -157,9 +161,7 @@ def test_mistakes_are_refused():
         (lambda: deniability.exact(madlib, np.arange(3)), "no closed probabilities"),
         (lambda: deniability.stays(madlib, np.arange(3)), "give streams"),
         (lambda: deniability.exact(THREE, np.array([0, 0])), "distinct"),
-        (lambda: deniability.exact(THREE, np.array([-1])), "distinct"),
         (lambda: deniability.exact(THREE, np.array([7])), "outside"),
-        (lambda: deniability.exact(THREE, np.arange(3), draws=0), "draws"),
     ):
         with pytest.raises(ValueError, match=said) as caught:
             call()
@@ -230,16 +232,6 @@ def test_a_study_holds_every_mechanism_at_every_epsilon(results):
     assert 0 < paper["against_first"]["share"] < 1 and plain["against_first"] is None
 
 
-def test_a_study_is_written_as_tables_and_figures(results, tmp_path):
-    names = {path.name for path in command.write(results, tmp_path)}
-    assert names == {"deniability.json", "deniability.md", "deniability.png", "tags.png", "distances.png"}
-    back = json.loads((tmp_path / "deniability.json").read_text(encoding="utf-8"))
-    assert len(back["runs"]) == 7 and back["runs"][2]["worst_case"] == "inf"
-    text = (tmp_path / "deniability.md").read_text(encoding="utf-8")
-    assert "∞ (unknown-words, tag)" in text and "## Parts of speech, madlib, ε = 1" in text
-    assert all((tmp_path / name).stat().st_size > 5000 for name in names if name.endswith(".png"))
-
-
 def test_equal_deniability_finds_an_epsilon_for_each(study):
     equal = replace(study, target=0.4, draws=100)
     found = command.run(equal, words_of(80))
@@ -263,12 +255,8 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     [
         (["--mechanism", "madlip"], "did you mean 'madlib'"),
         (["--mechanism", "madlib:epsilom=2"], "did you mean 'epsilon'"),
-        (["--mechanism", "madlib:2"], "is no mechanism's place"),
         (["--mechanism", "madlib", "--epsilon", "-1"], "--epsilon: must be from 0 to 1000, got -1"),
-        (["--mechanism", "madlib", "--draws", "1"], "--draws"),
-        (["--mechanism", "madlib", "--target", "1.5"], "--target"),
         (["--mechanism", "madlib", "--target", ".5", "--epsilon", "1"], "leave --epsilon out"),
-        (["--mechanism", "purkayastha"], "purkayastha"),
         (["--mechanism", "dp-mlm"], "dp-mlm: a language model reads the whole text for each draw"),
     ],
 )
@@ -279,19 +267,61 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys
     assert code == 2 and said in err[-1] and not (tmp_path / "out").exists()
 
 
-def test_specs_are_read_with_numbers_and_truths():
-    assert read_mechanism("madlib-syntax:mode=paper, k=20,penalty=.5,x=true") == {
-        "mechanism": "madlib-syntax",
-        "mode": "paper",
-        "k": 20,
-        "penalty": 0.5,
-        "x": True,
-    }
-    with pytest.raises(ValueError, match="k is given twice"):
-        read_mechanism("madlib:k=1,k=2")
+# ---
 
 
-def test_verbatim_words_have_no_deniability():
-    verbatim, x = Verbatim(SIXTY), np.arange(5)
-    figures = deniability.tallied(verbatim, x, deniability.draw(verbatim, x, draws=10, rng=streams(5)))
-    assert (figures.stays == 1).all() and (figures.distinct == 1).all() and (figures.core == 1).all()
+@pytest.fixture
+def lengths_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No encoder is made."""
+    monkeypatch.setattr(module, "_cosines", lambda a, b: np.ones(len(a)))
+
+
+def test_bleu_is_that_of_its_definition(lengths_alone: None) -> None:
+    """Precisions 5/6, 3/5, 2/4 and 1/3 of one to four words in a row; then e^(1 - 6/5) for a text that is too short."""
+    found = similarity(["the cat sat on a mat"], ["the cat sat on the mat"])
+    assert found.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-9)
+    short = similarity(["one two three four five six"], ["one two three four five"])
+    assert short.bleu == pytest.approx(100 * np.exp(1 - 6 / 5), abs=1e-9)
+    assert "tok:13a" in found.bleu_signature and found.same == 0
+
+
+def test_one_text_has_no_error_and_few_words_no_bleu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_text("a b c\n")
+    Path("b").write_text("a b c d\n")
+    for other, bleu in (("a", "–, as no text has four words"), ("b", "0.00")):
+        assert cli.main(["text", "similarity", other, "a"]) == 0
+        said = capsys.readouterr().out
+        assert f"BLEU    {bleu}" in said and "cosine  1.0000   (" in said and "±" not in said
+    assert cli.main(["text", "similarity", "a", "a", "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "NaN" not in said and json.loads(said)["bleu"] is None and json.loads(said)["cosine_error"] is None
+
+
+def test_pairs_are_needed(lengths_alone: None) -> None:
+    for original, rewritten in (([], []), (["a"], ["a", "b"])):
+        with pytest.raises(ValueError, match="pairs of texts"):
+            similarity(original, rewritten)
+
+
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.tsv").write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
+    Path("b.tsv").write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
+    assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("2 texts, 50.0% of them unchanged\nBLEU  ") and "all-MiniLM-L6-v2" in said
+    assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["texts"] == 2
+    Path("lines").write_text("one\ntwo\n")
+    assert cli.main(["text", "similarity", "lines", "lines"]) == 0
+    assert capsys.readouterr().out.startswith("2 texts, 100.0% of them unchanged")
+    Path("short").write_text("one\n")
+    for given, why in ((["lines", "short"], "has 1 rows"), (["a.tsv", "b.tsv", "--column", "sentence"], "sentence")):
+        assert cli.main(["text", "similarity", *given]) == 2
+        complaint = capsys.readouterr().err
+        assert why in complaint and complaint.count("\n") == 1

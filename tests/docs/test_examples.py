@@ -1,0 +1,170 @@
+"""Each example of the pages prints what the page says, and docs/reference/api.md lists every public name."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sottovoce
+from mechanisms.catalogue import CATALOGUE
+from mechanisms.mechanism import Mechanism, WordMechanism
+from sottovoce import PrivUnit, Purkayastha, RandomizedResponse, Rewriter, SanitizedEncoder, ladder
+from tests.support.devices import words
+from tests.support.paths import ROOT
+
+API = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    if page.name != "api.md" and ">>> " in page.read_text(encoding="utf-8")
+]
+#: Names whose examples start Ray, train or read a language model. Those of one run follow one another in its folder.
+RUN = ("simulate", "resume", "attack")
+SLOW = {*RUN, "vocabulary_folder"}
+_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name on the page: its description, the first example of its section, and its own example."""
+
+    about: str
+    beginning: str
+    example: str
+
+
+def entries() -> dict[str, Entry]:
+    result: dict[str, Entry] = {}
+    for section in re.split(r"^## ", API, flags=re.MULTILINE)[1:]:
+        beginning, *parts = re.split(r"^### ", section, flags=re.MULTILINE)
+        for part in parts:
+            heading, _, rest = part.partition("\n")
+            name = heading.strip().strip("`")
+            assert name not in result, f"{name} stands on the page twice"
+            result[name] = Entry(
+                _BLOCK.sub("", rest).strip(), "".join(_BLOCK.findall(beginning)), "".join(_BLOCK.findall(rest))
+            )
+    return result
+
+
+ENTRIES = entries()
+
+
+def run(text: str, place: str) -> None:
+    test = doctest.DocTestParser().get_doctest(text, {}, place, place, 0)
+    output: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(test, out=output.append)
+    assert runner.tries and not runner.failures, "".join(output)
+
+
+def run_names(*names: str) -> None:
+    """Run the examples of names of one section, one after another."""
+    run(ENTRIES[names[0]].beginning + "".join(ENTRIES[name].example for name in names), ", ".join(names))
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in SLOW])
+def test_the_example_of(name: str) -> None:
+    run_names(name)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_the_examples_of_a_run() -> None:
+    run_names(*RUN)
+
+
+@pytest.mark.slow
+def test_the_slow_example_of_a_vocabulary() -> None:
+    run_names("vocabulary_folder")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_examples_of_a_page(page: Path) -> None:
+    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    run("".join(block for block in blocks if ">>> " in block), page.name)
+
+
+def test_every_public_name_is_listed_with_its_import() -> None:
+    assert {"README", "sanitize"} <= {page.stem for page in PAGES}
+    assert sorted(ENTRIES) == sottovoce.__all__
+    for name, entry in ENTRIES.items():
+        assert entry.about and re.search(rf"^>>> from sottovoce import .*\b{name}\b", entry.example, re.MULTILINE), name
+    public = {getattr(sottovoce, name) for name in sottovoce.__all__}
+    assert not [kind.__name__ for kind in CATALOGUE.values() if kind not in public]
+
+
+def test_every_member_of_a_public_class_has_a_docstring() -> None:
+    """Its own, or that of what every mechanism is: the site shows it."""
+    promised = set(re.findall(r"(\w+): ", f"{Mechanism.__doc__} {WordMechanism.__doc__}"))
+    silent = [
+        f"{name}.{member}"
+        for name in sottovoce.__all__
+        if inspect.isclass(kind := getattr(sottovoce, name))
+        for member, value in vars(kind).items()
+        if not member.startswith("_") and (isinstance(value, property) or inspect.isroutine(value))
+        if member not in promised and not inspect.getdoc(getattr(kind, member))
+    ]
+    assert {"guarantee", "grid"} <= promised and not silent
+
+
+# --- by hand
+
+
+def test_other_types_than_texts_are_refused() -> None:
+    rewriter = Rewriter("santext", words(), epsilon=5)
+    assert isinstance(rewriter.rewrite("good film"), str) and isinstance(rewriter.rewrite(["good film"]), list)
+    for wrong in (b"good", 3, [3], [b"good"], None):
+        with pytest.raises(TypeError, match="texts must be"):
+            rewriter.rewrite(wrong)  # type: ignore[call-overload]
+    assert rewriter.worst_case() == rewriter.guarantee.worst_case()
+
+    class Fixed:
+        def encode(self, texts: list[str]) -> object:
+            return np.tile(np.eye(1, 4, dtype=np.float32), (len(texts), 1))
+
+    encoder = SanitizedEncoder(Fixed(), Purkayastha(dim=4, epsilon=2.0))
+    assert encoder.encode("good").shape == (4,) and encoder.encode(["good", "bad"]).shape == (2, 4)
+    with pytest.raises(TypeError, match="texts must be"):
+        encoder.encode(b"good")  # type: ignore[arg-type]
+
+
+def test_the_worst_case_of_a_text_counts_its_tokens_where_its_length_is_public() -> None:
+    kept = Rewriter("santext", words(), epsilon=5, length="kept", tokens=8)
+    token = kept.worst_case("good film") / 2
+    assert token == pytest.approx(kept.worst_case("good")) and kept.worst_case() == pytest.approx(8 * token)
+    drawn = Rewriter("santext", words(), epsilon=5, tokens=8)
+    assert drawn.worst_case("good") == drawn.worst_case() > 8 * token
+
+
+def test_a_ladder_is_a_frame_with_named_columns() -> None:
+    frame = ladder("labelled-demo").to_frame()
+    assert list(frame.columns[:4]) == ["arm", "user", "rung", "epsilon"]
+    assert set(frame["user"]) == {"training", "inference"}
+    alone = ladder(PrivUnit(dim=8, epsilon=2.0), users=1000).to_frame().set_index("rung")
+    assert alone.loc["user", "epsilon"] == pytest.approx(2, abs=1e-6) and alone.loc["shuffled", "epsilon"] < 2
+    assert ladder(RandomizedResponse(1.0, 3)).to_frame()["worst_case"].max() == 1
+    with pytest.raises(ValueError, match="channel label"):
+        ladder([RandomizedResponse(1.0, 3), RandomizedResponse(1.0, 3)])
+    with pytest.raises(ValueError, match="experiment"):
+        ladder("labelled-demo", stages=2)
+
+
+def test_a_mechanism_takes_a_generator_of_numpy() -> None:
+    x = np.zeros(20_000, np.int64)
+    drawn = RandomizedResponse(1.0, 2).sample(x, rng=np.random.default_rng(7))
+    kept = np.e / (1 + np.e)  # false alarm below 1e-6: five standard errors; a scale of 2/3 or 3/2 is .07 or .09 off
+    assert abs((drawn == 0).mean() - kept) < 5 * np.sqrt(kept * (1 - kept) / len(x)) < 0.02
+    same = [PrivUnit(dim=4, epsilon=3.0).sample(np.eye(4), rng=np.random.default_rng(1)) for _ in range(2)]
+    assert np.array_equal(*same)
