@@ -237,6 +237,7 @@ def test_a_training_server_needs_nothing_that_users_hold(deployed: Deployed) -> 
         assert not any(text in held for text in secret - public), path
 
 
+@pytest.mark.soak  # what `up` has scored by itself
 def test_the_command_scores_as_up_did(deployed: Deployed) -> None:
     done = deployed.run("deploy", "score", *scoring(deployed), "--out", "scored", "--json")
     assert done.returncode == 0, done.stderr

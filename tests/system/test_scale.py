@@ -88,7 +88,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return in_this_process(tmp_path_factory.mktemp("one") / "run", study(1))
 
 
-@pytest.mark.parametrize("nodes", [8, 64])
+@pytest.mark.parametrize("nodes", [8, pytest.param(64, marks=pytest.mark.soak)])
 def test_any_number_of_nodes(nodes: int, one: dict[str, Any], tmp_path: Path) -> None:
     assert in_this_process(tmp_path / "run", study(nodes)) == one
     assert len(list((tmp_path / "run" / "nodes").iterdir())) == nodes

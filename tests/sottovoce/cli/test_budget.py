@@ -163,7 +163,7 @@ def test_mistakes(arguments: list[str], words: str, capsys: pytest.CaptureFixtur
 
 
 #: Of these another experiment has the channels and the way: they take a quarter of a minute each.
-DEAR = ("frontier", "sst2-text", "sst2-words", "sst2-other-domain")
+DEAR = ("frontier", "text-demo", "sst2-text", "sst2-words", "sst2-other-domain")
 
 
 @pytest.mark.parametrize(

@@ -265,15 +265,6 @@ def test_a_shuffler_promises_nothing_for_a_model_that_nobody_has_named(capsys: p
     assert plain["text_epsilon"] == shuffled["text_epsilon"]
 
 
-def test_a_generator_is_for_what_generates(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    word_vectors(place)
-    for mechanism in ("santext", "dp-mlm", "purkayastha"):
-        words = () if mechanism == "purkayastha" else ("--words", "words")
-        given = ["plan", "--mechanism", mechanism, "--epsilon", "5", "--delta", "1e-6", "--generator", "model", *words]
-        assert cli.main(["budget", *given]) == 2
-        assert "--" in capsys.readouterr().err
-
-
 def test_labels_hide_among_more_users_the_more_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     """Their samplers are exact enough for any crowd: at δ = 1e-9 a million of them used to hide nobody."""
     spec = ("--mechanism", "randomized-response:epsilon=2", "--delta", "1e-9")

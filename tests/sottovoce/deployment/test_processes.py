@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,9 +20,7 @@ from sottovoce.deployment.processes import (
     COMMANDS,
     LIST,
     Parties,
-    check_port,
     ending_on_signals,
-    free_port,
     running,
     stop,
 )
@@ -195,27 +191,6 @@ def test_strangers_are_let_live(folder: Path, tmp_path: Path) -> None:
         for one in strangers:
             one.kill()
             one.wait()
-
-
-def test_a_copy_of_the_folder_stops_nothing_of_the_first(folder: Path, tmp_path: Path) -> None:
-    ours = started(folder)
-    process = ours.start("good", "good", SLEEP)
-    shutil.copytree(folder, tmp_path / "copy")
-    assert stop(tmp_path / "copy") == [] and process.poll() is None
-    ours.stop()
-
-
-def test_a_port_that_is_taken_is_refused() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=rf"^--port {port}: Address already in use; choose another"):
-            check_port(port)
-    check_port(free_port())
-    for bad in (0, -1, 70_000):
-        with pytest.raises(UserError, match="must be from 1 to 65535"):
-            check_port(bad)
 
 
 @pytest.mark.parametrize(

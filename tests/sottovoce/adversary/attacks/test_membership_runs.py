@@ -228,6 +228,7 @@ def test_the_published_procedure_remembers(shared, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_sanitized_text(shared, tmp_path):
     """A model trained on texts as they are knows them in the form that it read; random words tell nothing."""
     arms = [
