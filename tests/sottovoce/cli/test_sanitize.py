@@ -167,7 +167,7 @@ def test_parquet() -> None:
 
 
 def test_memory_does_not_grow_with_the_rows() -> None:
-    """Ten times the rows in at most 1 MiB more; were they kept, 20,000 rows of 200 characters would need 4 MiB."""
+    """Ten times the rows in at most 1 MiB more; were they kept, 10,000 rows of 200 characters would need 2 MiB."""
     from simulations.corpora.rewriting import block_writer
     from sottovoce.cli import sanitize
 
@@ -188,7 +188,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
             tracemalloc.stop()
 
     peak(100)
-    assert peak(22_000) < peak(2_200) + 2**20
+    assert peak(11_000) < peak(1_100) + 2**20
 
 
 def test_an_output_in_the_place_of_its_input() -> None:

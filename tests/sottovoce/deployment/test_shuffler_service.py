@@ -132,24 +132,6 @@ def test_a_stage_over_https(service: Service) -> None:
         assert "server" not in given.headers
 
 
-def test_a_discarded_stage_says_how_many_users_there_were(service: Service) -> None:
-    with service.client() as client:
-        post(client, wanted(minimum_users=9))
-        service.rounds.work()
-        given = client.get("/v1/stages/train")
-        head, _, rows = given.content.partition(b"\n")
-        assert given.status_code == 200 and rows == b""
-        assert json.loads(head) | {"errors": {}} == {
-            "batch": "",
-            "rows": 0,
-            "row_bytes": 112,
-            "users": 8,
-            "duplicates": 0,
-            "dropped": {},
-            "errors": {},
-        }
-
-
 @pytest.mark.parametrize("who", [None, "foreign", "no-client"])
 def test_without_a_certificate_of_the_authority_nobody_is_served(service: Service, who: str | None) -> None:
     """None at all, one of another authority with the right name, and one that is no client's."""

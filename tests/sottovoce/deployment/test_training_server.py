@@ -33,12 +33,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture()
 def files(tmp_path: Path) -> Path:
-    """ca/, shuffler/ and server/ with their keys; other/ is of another authority, nobody/ of another name."""
-    for authority, parties in (("ca", ("shuffler", "server", "nobody")), ("ca2", ("other",))):
+    """ca/, shuffler/ and server/ with their keys; ca2/ is another authority."""
+    for authority in ("ca", "ca2"):
         certificates.make_authority(tmp_path / authority)
-        for party in parties:
-            name = TRAINING_SERVER if party in ("server", "other") else party
-            certificates.issue(tmp_path / authority, tmp_path / party, name, client=True)
+    for party, name in (("shuffler", "shuffler"), ("server", TRAINING_SERVER)):
+        certificates.issue(tmp_path / "ca", tmp_path / party, name, client=True)
     (tmp_path / "server" / "seal.key").write_text(PRIVATE.hex())
     return tmp_path
 
@@ -77,12 +76,12 @@ def work(rounds: Rounds, over: threading.Event) -> None:
         rounds.work()
 
 
-def line(files: Path, port: int, party: str = "server", authority: str = "ca") -> Shuffler:
+def line(files: Path, port: int, authority: str = "ca") -> Shuffler:
     return Shuffler(
         f"127.0.0.1:{port}",
         root_certificates=files / authority / "ca.pem",
-        certificate=files / party / "cert.pem",
-        key=files / party / "cert.key",
+        certificate=files / "server" / "cert.pem",
+        key=files / "server" / "cert.key",
     )
 
 
@@ -143,13 +142,6 @@ def test_rows_that_come_to_nothing_are_taken_off_the_users(files: Path, nodes: N
     assert whose(files, server) == [100, *range(102, 108)]
 
 
-def test_another_request_under_the_same_stage_is_refused(files: Path, nodes: Nodes) -> None:
-    with shuffler(files, nodes) as port, line(files, port) as there:
-        collect(users(files, there))
-        with pytest.raises(UserError, match=r"refuses \(409\): the stage was opened by another request$"):
-            collect(users(files, there), minimum_users=4)
-
-
 def test_a_batch_that_is_replayed_or_exchanged_is_refused(files: Path, nodes: Nodes) -> None:
     with shuffler(files, nodes) as port, line(files, port) as there:
         collect(users(files, there))
@@ -193,17 +185,6 @@ def test_a_shuffler_that_is_not_there_is_one_line(files: Path, monkeypatch: pyte
 def test_a_shuffler_of_another_authority_is_not_spoken_to(files: Path, nodes: Nodes) -> None:
     refused = pytest.raises(UserError, match=r"^--shuffler .*: cannot be reached \(.*certificate")
     with shuffler(files, nodes) as port, line(files, port, authority="ca2") as there, refused:
-        collect(users(files, there))
-    assert nodes.asked == []
-
-
-@pytest.mark.parametrize(("party", "said"), [("nobody", r"refuses \(403\): only the training server"), ("other", "")])
-def test_the_training_server_alone_is_served(
-    files: Path, nodes: Nodes, party: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shuffler_client, "PATIENCE", 0.05)
-    refused = pytest.raises(UserError, match=rf"^--shuffler 127\.0\.0\.1:[0-9]+: .*{said}")
-    with shuffler(files, nodes) as port, line(files, port, party) as there, refused:
         collect(users(files, there))
     assert nodes.asked == []
 
