@@ -19,6 +19,8 @@ from client.rewrite import Rewriter, describe_cost
 from mechanisms.catalogue import build
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
+from simulations.artifacts.vocabulary import with_spans
+from simulations.errors import UserError
 from sottovoce.cli import main as cli
 
 WORDS = ["the", "film", "was", "good", "bad", "fine", "awful", "a", "it", "'s", "not", "very", "plot", ".", ",", "3"]
@@ -480,3 +482,32 @@ def test_columns_that_are_no_pair_are_refused(capsys: pytest.CaptureFixture[str]
     Path("in.txt").write_text("the film\n")
     pair = (*SANTEXT, "--words", "w.txt", "--in", "in.txt", "--public", "in.tsv", "--column", "q", "--column", "s")
     assert "has no columns" in complaint(capsys, *pair)
+
+
+# -- public spans of several words
+
+
+def test_public_spans_are_read_and_written_as_one_word(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "spans.txt").write_text("the film\nNot very  good\n\nfilm\n")
+    (place / "in.txt").write_text("The film was not very good .\nfilm\n")
+    given = ("--mechanism", "santext:epsilon=1000,length=kept")
+    files = ("--spans", "spans.txt", "--in", "in.txt", "--out", "out.txt")
+    assert cli.main(["text", "sanitize", "--words", "w.txt", *given, *files]) == 0
+    assert (place / "out.txt").read_text() == "the film was not very good .\nfilm\n"
+    said = capsys.readouterr().err
+    assert "18 words" in said and "2 rows, 5 tokens" in said
+    (place / "spans.txt").write_text("good grief\nqqq zzz\n")
+    given = ("--words", "w.txt", "--mechanism", "random", "--spans", "spans.txt", "--in", "in.txt")
+    assert cli.main(["text", "sanitize", *given, "--out", "other.txt"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no word of 'qqq zzz'" in line and not (place / "other.txt").exists()
+
+
+def test_a_span_lies_at_the_mean_of_its_words() -> None:
+    words = vocabulary()
+    spans = with_spans(words, ["good film", "GOOD film", "film"])
+    assert spans.words == (*words.words, "good film")
+    mean = (words.vectors[words.word_id("good")] + words.vectors[words.word_id("film")]) / 2
+    np.testing.assert_allclose(spans.vectors[-1], mean, rtol=1e-6)
+    with pytest.raises(UserError, match="before counts"):
+        with_spans(Vocabulary(words.words, words.vectors, np.ones(len(words), np.int64)), ["good film"])

@@ -4,19 +4,46 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from client.models.encoder import Encoder
+from mechanisms.vocabulary import Vocabulary
 from sottovoce.explore.explorer import Explorer
 from sottovoce.explore.serve import explorer, serving
 from sottovoce.explore.service import application
 from sottovoce.explore.world import World
 from tests.support.browser import Browser, browser
-from tests.support.exploring import TEXT, TOKEN, small_world
+from tests.support.devices import encoder_folder
+from tests.support.tiny_models import reviews
 
 __all__ = ["browser"]  # a fixture
+
+TOKEN = "a-token-of-the-tests"
+TEXT = "the film was good and the book was not very bad ."
+
+
+def small_world(place: Path) -> World:
+    """An encoder under `place`, and what is public around it."""
+    texts, labels = reviews(120, seed=3)
+    folder = encoder_folder(place)
+    words = ("good", "bad", "fine", "awful", "film", "book", "the", "a", "was", "and", "not", "very", "plot", ".")
+    vectors = np.random.default_rng(4).normal(size=(len(words), 5)).astype(np.float32)
+    counts = np.arange(1, len(words) + 1)
+    return World(
+        "small",
+        texts,
+        labels.astype(np.int64),
+        ("negative", "positive"),
+        folder,
+        Encoder(folder).encode(texts),
+        Vocabulary(words, vectors, counts=counts),
+    )
+
 
 Ask = Callable[..., Any]
 

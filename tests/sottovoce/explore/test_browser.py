@@ -6,10 +6,9 @@ import time
 
 import pytest
 
-from tests.sottovoce.explore.conftest import Person
+from tests.sottovoce.explore.conftest import TEXT, Person
 from tests.support.axe import faults, needs_axe
 from tests.support.browser import CHROMIUM
-from tests.support.exploring import TEXT
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,9 +19,8 @@ from sottovoce.explore import inference
 from sottovoce.explore.explorer import Explorer
 from sottovoce.explore.settings import MECHANISMS, SLIDERS, Settings
 from sottovoce.explore.world import World
-from tests.sottovoce.explore.conftest import Ask
+from tests.sottovoce.explore.conftest import TEXT, TOKEN, Ask
 from tests.support.budgets import answer, rung
-from tests.support.exploring import TEXT, TOKEN
 
 LABEL = {"channel": "label", "epsilon": 2.0}
 

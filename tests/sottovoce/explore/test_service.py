@@ -18,7 +18,7 @@ from sottovoce.explore.explorer import CHARACTERS, Explorer
 from sottovoce.explore.serve import explorer, serving
 from sottovoce.explore.settings import MECHANISMS, Settings
 from sottovoce.explore.world import World
-from tests.support.exploring import TEXT, TOKEN
+from tests.sottovoce.explore.conftest import TEXT, TOKEN
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "sottovoce" / "explore" / "page"

@@ -1,4 +1,4 @@
-"""The client as it is deployed, and labels beside texts: what is planted in randomness, draw or reply is found.
+"""The client as it is deployed, its texts, and labels beside them: faults of randomness, draw and reply are found.
 
 Statistical, at the audit's own rate: on devices the operating system draws, elsewhere seeds are fixed. A false alarm of
 sound draws has probability 1e-3 for all figures of one test together.
@@ -12,9 +12,12 @@ import pytest
 from client import app, sanitizer
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SecureUniforms, SimulationStreams
+from mechanisms.vocabulary import NOTHING
+from mechanisms.words.length import Length
+from mechanisms.words.santext import SanText
 from simulations.errors import UserError
 from sottovoce.adversary.audit import run as audit
-from sottovoce.adversary.audit.client_games import client_label_games, device_games
+from sottovoce.adversary.audit.client_games import client_label_games, client_text_games, device_games
 from sottovoce.adversary.audit.clients import Clients
 from sottovoce.adversary.audit.run import Audit
 
@@ -112,3 +115,44 @@ def test_a_label_in_clear_in_one_per_cent_of_cases_through_the_client(tmp_path, 
 
     monkeypatch.setattr(RandomizedResponse, "sample", leaking)
     assert label(tmp_path, 100_000).verdict == "violated"
+
+
+# --- faults of a whole text, in its words behind the first and in its length
+
+#: Of 32 figures; see WHOLE.
+WHOLE_TEXT = audit.FAMILY / 11
+
+
+def violated(folder):
+    games = client_text_games(Clients(folder), 1e-3)
+    findings = audit.measure(games, Audit(draws=20_000), family=WHOLE_TEXT)
+    return {f.game.pair for f in findings if f.verdict == "violated"}
+
+
+def test_sound_texts_hold(tmp_path):
+    assert violated(tmp_path) == set()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_all_words_but_the_first_in_clear(share, tmp_path, monkeypatch):
+    sample = SanText.sample
+
+    def leaking(self, x, *, rng):
+        drawn = sample(self, x, rng=rng)
+        clear = (np.random.default_rng(3).random(len(x)) < share)[:, None] & (np.arange(x.shape[1]) > 0)
+        return np.where(clear & (x != NOTHING) & (x != self.vocabulary.unknown), x, drawn)
+
+    monkeypatch.setattr(SanText, "sample", leaking)
+    assert "five words / five others" in violated(tmp_path)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.3])
+def test_a_length_above_four_in_clear(share, tmp_path, monkeypatch):
+    sample = Length.sample
+
+    def leaking(self, x, *, rng):
+        drawn = sample(self, x, rng=rng)
+        return np.where((x > 4) & (np.random.default_rng(3).random(len(x)) < share), x, drawn)
+
+    monkeypatch.setattr(Length, "sample", leaking)
+    assert "five words / two of them" in violated(tmp_path)
