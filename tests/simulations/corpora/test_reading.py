@@ -78,13 +78,14 @@ def test_classes_are_in_one_order_whatever_the_hashes(tmp_path: Path) -> None:
         refused("are one number; write it one way", lambda rows=rows: read(tmp_path, ".tsv", rows.encode()))
     assert read(tmp_path, ".tsv", b"text\tlabel\na\t10.0\nb\t2.0\nc\t-1\n").classes == ("-1", "2.0", "10.0")
     odd = "text\tlabel\na\t²\nb\t½\nc\t--1\nd\t1\ne\tz\n"
+    (tmp_path / "a.tsv").write_text(odd)
     code = (
-        "import sys; from tests.simulations.corpora.test_reading import read, Path; "
-        "print(read(Path(sys.argv[1]), '.tsv', sys.argv[2].encode()).classes)"
+        "import sys; from pathlib import Path; from simulations.corpora.files import read_files; "
+        "print(read_files(Path(sys.argv[1]), 'a.tsv', 'a.tsv', text='text', label='label')[0].classes)"
     )
     said = {
         subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), odd],
+            [sys.executable, "-c", code, str(tmp_path)],
             cwd=ROOT,
             env={"PYTHONHASHSEED": str(seed), "PATH": ""},
             capture_output=True,

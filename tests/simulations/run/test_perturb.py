@@ -212,7 +212,9 @@ def test_both_sides_are_released_and_charged(tmp_path: Path, monkeypatch: pytest
     """From the nodes' folders to the model, of a study whose data have a second text."""
     use_folder(tmp_path / "nodes", monkeypatch)
     joining = {"name": "joined", "text": SANTEXT | {"sides": 1}}
-    study = text_study(tmp_path, {"name": "two texts", "text": SANTEXT}, joining, training={"epochs": 1})
+    people = {"users": 20, "users-per-node": 10}
+    arms = {"name": "two texts", "text": SANTEXT}, joining
+    study = text_study(tmp_path, *arms, training={"epochs": 1}, population=people)
     study = replace(study, data=replace(PAIRS, measures=("matthews", "auroc")))
     ready = prepared(study, tmp_path)
     nodes = placed(study, ready, tmp_path / "nodes")

@@ -156,11 +156,10 @@ def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
 
 def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path, monkeypatch) -> None:
     found = []
-    for per_node, together in ((USERS, 2**14), (7, 3), (1, 2**14)):
+    for per_node, together in ((20, 2**14), (7, 3), (1, 2**14)):
         monkeypatch.setattr(texts, "_TEXTS", together)
-        study = text_study(
-            shared, *map(arm, ("santext", "random")), population={"users-per-node": per_node}, training={"epochs": 1}
-        )
+        people = {"users": 20, "users-per-node": per_node}
+        study = text_study(shared, *map(arm, ("santext", "random")), population=people, training={"epochs": 1})
         folder = tmp_path / str(per_node)
         use_folder(folder, monkeypatch)
         _, grid = run(study, folder, shared)

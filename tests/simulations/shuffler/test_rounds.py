@@ -278,8 +278,8 @@ def check_replies(store: Store, n: int, seed: int) -> Any:
 
 
 def test_hostile_replies_are_dropped_and_counted(store: Store) -> None:
-    done = check_replies(store, 1000, seed=1)
-    assert done.dropped["not enrolled there"] > 100 and done.errors.total() > 100 and done.duplicates > 100
+    done = check_replies(store, 300, seed=1)
+    assert done.dropped["not enrolled there"] > 30 and done.errors.total() > 30 and done.duplicates > 30
 
 
 def test_replies_of_100_mb_within_bounded_memory(store: Store) -> None:
