@@ -83,15 +83,6 @@ def test_a_parameter_that_a_cpu_computes_is_in_no_digest(ledger, monkeypatch, ch
         np.testing.assert_allclose(repeated[0]["arrays"]["w"], sent[0]["arrays"]["w"], rtol=1e-4)
 
 
-def test_without_the_mod_the_app_leaks_its_loss_its_number_of_examples_and_what_it_looked_at():
-    app = quickstart()
-    told = content(app(asks(), context(3)))
-    assert told["metrics"]["num-examples"] == len(examples(3)[0]) and told["metrics"]["train_loss"] > 0
-    assert content(app(asks("evaluate"), context(3)))["metrics"]["eval_loss"] > 0
-    with pytest.raises(RuntimeError, match=str(examples(3)[0][0, 0])):  # Flower sends an exception's text
-        app(asks(**{"break": 1}), context(3))
-
-
 def test_with_it_an_update_leaves_blurred_and_constants_stand_for_the_rest(app, ledger):
     told = content(app(asks(), context(3)))
     assert told["metrics"] == {"num-examples": 1} and set(told) == {"arrays", "metrics"}

@@ -19,7 +19,6 @@ from client.draw import draw
 from client.node import load_node
 from client.policy import Policy, Refused
 from client.store.ledger import ALL_RECORDS, Charge
-from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import ladder
 from mechanisms.catalogue import build
 from mechanisms.guarantee import Guarantee
@@ -240,14 +239,6 @@ def test_many_classes_take_bounded_memory(tmp_path: Path) -> None:
 # --- what it costs
 
 
-@pytest.mark.parametrize("n", [2, 7])
-def test_n_at_once_cost_what_n_one_by_one_do(n: int) -> None:
-    one = asked().named("answer").mechanism
-    together, each = compose([(one, n)], delta=1e-6), compose([(one, 1)] * n, delta=1e-6)
-    assert together.epsilon == pytest.approx(each.epsilon, rel=1e-9)
-    assert EPSILON < together.epsilon <= n * EPSILON + 1e-9
-
-
 def test_the_ladder_of_an_answer() -> None:
     one = asked().named("answer").mechanism
     rungs = ladder(None, None, answer=one, users=None, delta=1e-6)
@@ -375,9 +366,3 @@ def test_answers_of_all_records_on_an_old_ledger_count_towards_the_limit_of_each
         ledger.commit([Charge("count", "answer", "c" * 64, guarantee, EPSILON, POLICY.delta, user, record, row)])
     assert {row.record for row in ledger_rows(folder)} == {ALL_RECORDS}
     assert answer(folder, asked()).users.tolist() == [1]
-
-
-def test_a_request_for_one_answer_of_all_records_is_refused() -> None:
-    arrays, about = asked().parts()
-    with pytest.raises(ValueError, match="its arrays are not those of a request"):
-        Request.from_parts(arrays | {"once": np.ones(1, np.float32)}, about)

@@ -6,7 +6,6 @@ import json
 import sqlite3
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
@@ -20,8 +19,6 @@ from mechanisms.messages.questions import question
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from tests.support.clients import OPEN, context, make_node, message, request, with_prior
-
-CONSTANT = {text for _, text in REFUSALS.values()}
 
 
 @pytest.fixture
@@ -185,14 +182,3 @@ def test_arms_have_ledgers_of_their_own(nodes):
     release(message(request(arm="a")), context())
     release(message(request(arm="b")), context())
     assert sorted(p.name for p in (nodes / "0").glob("ledger*")) == ["ledger-a.sqlite", "ledger-b.sqlite"]
-
-
-def test_a_cohort_is_bit_for_bit_its_users(nodes):
-    make_node(nodes / "0", range(5))
-    cohort = reply_from_record(release(message(request()), context(0)).content)
-    for user in range(5):
-        make_node(nodes / str(user + 1), [user])
-        alone = reply_from_record(release(message(request()), context(user + 1)).content)
-        for one, all_ in zip(alone.releases, cohort.releases, strict=True):
-            for name in one.payload:
-                np.testing.assert_array_equal(one.payload[name][0], all_.payload[name][user])

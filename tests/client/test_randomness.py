@@ -184,12 +184,3 @@ def test_a_device_has_a_total(tmp_path: Path) -> None:
         load_node(tmp_path)
     write_node(tmp_path, seed=1, arms={"a": replace(OPEN, total=math.inf)})
     assert load_node(tmp_path).simulated
-
-
-def test_a_device_cannot_be_given_a_seed(tmp_path: Path) -> None:
-    write_node(tmp_path, policy=OPEN)
-    text = (tmp_path / "node.json").read_text()
-    for extra in ('"seed": 1', '"simulation": {"seed": 1, "arms": {}}', '"randomness": "seeded"'):
-        (tmp_path / "node.json").write_text(text.rstrip().removesuffix("}") + f", {extra}}}")
-        with pytest.raises(ValueError, match="node: "):
-            load_node(tmp_path)

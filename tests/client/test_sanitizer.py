@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -143,18 +140,20 @@ def test_total_counts_earlier_stages(tmp_path):
     assert refusal(tmp_path, request(stage="three", embedding=None)) == "spent"
 
 
-@pytest.mark.parametrize("make", [request, with_prior])
+PURKAYASTHA = {"mechanism": "purkayastha", "epsilon": 10.0}
+
+
 @pytest.mark.parametrize(
-    "mechanism",
+    ("make", "mechanism", "dim"),
     [
-        {"mechanism": "purkayastha", "epsilon": 10.0},
-        {"mechanism": "planar-laplace", "epsilon": 10.0},
-        {"mechanism": "planar-laplace", "epsilon": 10.0, "normalize": False},
-        {"mechanism": "gaussian", "sigma": 0.5},
-        {"mechanism": "identity"},
+        (request, PURKAYASTHA, 2),
+        (with_prior, PURKAYASTHA, 16),
+        (with_prior, {"mechanism": "planar-laplace", "epsilon": 10.0}, 2),
+        (request, {"mechanism": "planar-laplace", "epsilon": 10.0, "normalize": False}, 16),
+        (request, {"mechanism": "gaussian", "sigma": 0.5}, 4),
+        (with_prior, {"mechanism": "identity"}, 4),
     ],
 )
-@pytest.mark.parametrize("dim", [2, 4, 16])
 def test_a_cohort_answers_as_its_users_would_alone(tmp_path, make, mechanism, dim):
     n = 37
     m1 = np.random.default_rng(3).normal(size=(M, dim)).astype(np.float32)
@@ -257,41 +256,6 @@ def test_a_payload_of_another_length_fails_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(Ledger, "recall", short)
     with pytest.raises(LedgerError, match="length"):
         ask(tmp_path, request())
-
-
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {root!r})
-from pathlib import Path
-from client.store.ledger import Ledger
-from tests.support.clients import request
-from tests.client.test_sanitizer import ask, payloads
-commit = Ledger.commit
-def killed(self, charges):
-    if {after}:
-        commit(self, charges)
-    Path({out!r}).write_bytes(b"".join(c.payloads.tobytes() for c in charges))
-    os.kill(os.getpid(), signal.SIGKILL)
-Ledger.commit = killed
-ask(Path({node!r}), request(arm=""), arm="")
-"""
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_killed_around_the_commit(tmp_path, after):
-    """kill -9 of a device before the commit: nothing is charged and nothing left. After the commit and before
-    the
-    send: it is charged, and after a restart the very bytes of then are sent."""
-    node = make_node(tmp_path / "node", seed=None)
-    out = tmp_path / "drawn"
-    program = KILLED.format(root=os.getcwd(), after=after, out=str(out), node=str(node))
-    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
-    drawn = out.read_bytes()
-    assert len(ledger_rows(node, "")) == (16 if after else 0)
-    reply = payloads(ask(node, request(arm=""), arm=""))
-    sent = reply["embedding"].tobytes() + reply["label"].tobytes()
-    assert (sent == drawn) == after
-    assert len(ledger_rows(node, "")) == 16
 
 
 def test_global_generators_are_left_alone(tmp_path):

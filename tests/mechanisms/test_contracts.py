@@ -53,47 +53,6 @@ def test_the_catalogue_fills_in_sizes():
     assert PlanarLaplace(3, 1.0).normalize
 
 
-@pytest.mark.parametrize(
-    ("spec", "channel", "words"),
-    [
-        ({"mechanism": "purkayasta", "epsilon": 1.0}, "embedding", "did you mean 'purkayastha'"),
-        ({"mechanism": "zzz"}, "embedding", "known: "),
-        ({"epsilon": 1.0}, "embedding", "no name"),
-        ({"mechanism": ["purkayastha"]}, "embedding", "no name"),
-        ({"mechanism": "purkayastha"}, "embedding", "missing parameter epsilon"),
-        ({"mechanism": "purkayastha", "epsilon": 1.0, "epsilom": 2}, "embedding", "did you mean 'epsilon'"),
-        ({"mechanism": "purkayastha", "epsilon": 1.0}, "label", "sanitizes the embedding, not the label"),
-        ({"mechanism": "randomized-response", "epsilon": 1.0}, "embedding", "sanitizes the label"),
-        ({"mechanism": "identity", "channel": "label"}, "embedding", "sanitizes the label"),
-        ({"mechanism": "gaussian", "epsilon": 1.0}, "embedding", "epsilon"),
-        ({"mechanism": "gaussian"}, "embedding", "missing parameter sigma"),
-        ({"mechanism": "purkayastha", "epsilon": -1.0}, "embedding", "epsilon must be from 0 to 1000, got -1"),
-        ({"mechanism": "purkayastha", "epsilon": math.nan}, "embedding", "got nan"),
-        ({"mechanism": "purkayastha", "epsilon": math.inf}, "embedding", "got inf"),
-        ({"mechanism": "purkayastha", "epsilon": 10**400}, "embedding", "must be from 0 to 1000, got inf"),
-        ({"mechanism": "purkayastha", "epsilon": 1000.0001}, "embedding", "must be from 0 to 1000, got 1000.0001"),
-        ({"mechanism": "purkayastha", "epsilon": 2000.0}, "embedding", "must be from 0 to 1000, got 2000"),
-        ({"mechanism": "purkayastha", "epsilon": 1001}, "embedding", "got 1001"),
-        ({"mechanism": "purkayastha", "epsilon": "10"}, "embedding", "got '10'"),
-        ({"mechanism": "purkayastha", "epsilon": True}, "embedding", "got True"),
-        ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 1}, "embedding", "dim must be from 2 to 1024, got 1"),
-        ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 1025}, "embedding", "got 1025"),
-        ({"mechanism": "purkayastha", "epsilon": 1.0, "dim": 4.0}, "embedding", "whole number"),
-        ({"mechanism": "planar-laplace", "epsilon": 0.0, "normalize": False}, "embedding", "above 0"),
-        ({"mechanism": "planar-laplace", "epsilon": 1.0, "normalize": 1}, "embedding", "true or false"),
-        ({"mechanism": "gaussian", "sigma": 0.0}, "embedding", "sigma"),
-        ({"mechanism": "gaussian", "epsilon": 1.0, "delta": 0.0}, "embedding", "delta"),
-        ({"mechanism": "randomized-response", "epsilon": -0.1}, "label", "got -0.1"),
-        ({"mechanism": "randomized-response-prior", "epsilon": math.nan}, "label", "got nan"),
-        ({"mechanism": "randomized-response", "epsilon": 1.0, "classes": 1}, "label", "classes"),
-    ],
-)
-def test_a_bad_specification_is_one_line_that_says_what(spec, channel, words):
-    with pytest.raises(ValueError) as caught:
-        build(spec, channel=channel, dim=16, classes=12)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
 # --- identity
 # -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from mechanisms.gaussian import Gaussian
-from mechanisms.guarantee import gaussian_delta_bound, gaussian_epsilon
+from mechanisms.guarantee import gaussian_delta, gaussian_delta_bound, gaussian_epsilon
 from tests.support.mechanisms import fits, streams, unit
 
 
@@ -30,14 +30,9 @@ def test_gaussian_draws_fit_their_density(sigma):
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.01), (0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-12), (100.0, 1e-9)])
 def test_analytic_calibration_against_an_independent_evaluation(epsilon, delta):
     """δ of Balle and Wang, Theorem 8, in 60 digits: met at the σ chosen, missed by any smaller one."""
-
-    def exact(sigma):
-        with mpmath.workdps(60):
-            ratio, e = 2 / mpmath.mpf(sigma), mpmath.mpf(epsilon)
-            return mpmath.ncdf(ratio / 2 - e / ratio) - mpmath.exp(e) * mpmath.ncdf(-ratio / 2 - e / ratio)
-
     mechanism = Gaussian.calibrated(epsilon, delta, 16)
-    assert exact(mechanism.sigma) <= delta < exact(mechanism.sigma * (1 - 1e-8))
+    sigma = mpmath.mpf(mechanism.sigma)
+    assert exact_delta(2 / sigma, epsilon) <= delta < exact_delta(2 / (sigma * (1 - 1e-8)), epsilon)
     assert mechanism.guarantee.worst_case(delta) == pytest.approx(epsilon, abs=1e-6)
     assert mechanism.guarantee.worst_case(0.0) == math.inf
 
@@ -69,3 +64,24 @@ def test_a_calibrated_sigma_never_exceeds_its_delta(epsilon, delta):
     """Near the largest σ the two terms of the profile are equal to their last digits."""
     sigma = mpmath.mpf(Gaussian.calibrated(epsilon, delta, 3).sigma)
     assert exact_delta(2 / sigma, epsilon) <= delta < exact_delta(2 / (sigma * (1 - 2e-7)), epsilon)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "epsilon"), [(0.01, 0.0), (0.1, 0.3), (1.0, 0.0), (1.0, 1.0), (1.0, 6.0), (10.0, 100.0), (30.0, 900.0)]
+)
+def test_gaussian_delta_against_60_digits(ratio, epsilon):
+    assert gaussian_delta(ratio, epsilon) == pytest.approx(float(exact_delta(ratio, epsilon)), rel=1e-9)
+
+
+@pytest.mark.parametrize("ratio", [0.05, 1.0, 8.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2])
+def test_gaussian_epsilon_is_safe_and_tight(ratio, delta):
+    epsilon = gaussian_epsilon(ratio, delta)
+    assert exact_delta(ratio, epsilon) <= delta
+    assert epsilon == 0 or exact_delta(ratio, epsilon * (1 - 1e-6)) > delta
+
+
+def test_gaussian_limits():
+    assert gaussian_epsilon(0.0, 0.0) == 0.0 == gaussian_delta(0.0, 1.0)
+    assert gaussian_epsilon(1.0, 0.0) == math.inf == gaussian_epsilon(math.inf, 1e-6)
+    assert gaussian_epsilon(0.1, 0.9) == 0.0

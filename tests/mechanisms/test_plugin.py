@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from mechanisms import catalogue, plugin
 from mechanisms.accounting.ladder import ladder
-from mechanisms.catalogue import admit, admit_installed, build, find, rebuild
+from mechanisms.catalogue import CATALOGUE, admit, admit_installed, build, find, rebuild
+from mechanisms.facts import Facts, Pair, Slider, facts_of, tried, usual
 from mechanisms.guarantee import Guarantee
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import TextQuestion
-from sottovoce.contracts.cases import VOCABULARY
+from mechanisms.plugin import OwnMechanism
+from sottovoce.contracts.cases import VOCABULARY, small_vocabulary
 from tests.support.own_package import POINTS, write_package
 from tests.support.paths import ROOT
 
@@ -265,11 +269,13 @@ class Promising(Open):
 
 
 def test_contracts_find_what_breaks_them(tmp_path):
-    ran = pytest_on(write_package(tmp_path, more=CARELESS), *("--sottovoce", "quiet.noise:Careless"))
-    assert ran.returncode == 1 and "test_two_groupings_of_rows_give_identical_draws" in ran.stdout
-    ran = pytest_on(tmp_path, "--sottovoce", "quiet.noise:Promising")
-    assert ran.returncode == 1 and "test_the_log_likelihood_ratio_never_exceeds_the_guarantee" in ran.stdout
-    assert "test_two_groupings" not in ran.stdout
+    write_package(tmp_path, more=CARELESS)
+    for name, broken in (
+        ("Careless", "test_two_groupings_of_rows_give_identical_draws"),
+        ("Promising", "test_the_log_likelihood_ratio_never_exceeds_the_guarantee"),
+    ):
+        ran = pytest_on(tmp_path, "--sottovoce", f"quiet.noise:{name}", "-k", broken)
+        assert ran.returncode == 1 and broken in ran.stdout, ran.stdout
     ran = pytest_on(tmp_path, "--sottovoce", "quiet.noise:Nobody")
     assert ran.returncode == 4 and "quiet.noise:Nobody: cannot be imported" in ran.stderr
 
@@ -284,14 +290,66 @@ def test_a_run_without_the_option_loads_nothing_and_collects_what_it_would(tmp_p
     assert ran.returncode == 0 and "1 passed" in ran.stdout and "loaded set()" in ran.stdout, ran.stdout
 
 
-def test_the_plugin_is_installed_with_the_package():
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert '[project.entry-points.pytest11]\nsottovoce = "sottovoce.pytest_plugin"\n' in text
-
-
 def test_draws_of_a_place_repeat(package):
     from mechanisms.streams import SeededUniforms
 
     coin = build({"mechanism": COIN, "epsilon": 1.0}, channel="label", classes=3)
     one, same = (coin.sample(np.zeros(9, np.int64), rng=SeededUniforms(3)) for _ in range(2))
     assert np.array_equal(one, same) and plugin.is_reference(coin.name)
+
+
+WORDS = small_vocabulary()
+
+
+@dataclass(frozen=True)
+class Plain(OwnMechanism):
+    epsilon: float
+    classes: int
+    width: int = 3
+
+    metric: ClassVar[str] = "discrete"
+
+
+@dataclass(frozen=True)
+class Demanding(Plain):
+    strength: float = 0.0
+    facts: ClassVar[Facts] = Facts(tried={"strength": (0.0, 1.0)}, usual={"epsilon": 2.0})
+
+
+@pytest.mark.parametrize("kind", CATALOGUE.values(), ids=lambda kind: kind.name)
+def test_the_catalogue_declares_a_pair_and_values_of_every_parameter(kind: type[Any]) -> None:
+    facts = facts_of(kind)
+    assert facts.pair is not Pair.SEARCHED and all(name in facts.tried for name in usual(kind))
+    assert set(facts.tried) | {"vocabulary"} >= {f.name for f in fields(kind)}
+    if isinstance(facts.slider, Slider):
+        curve = facts.slider.curve
+        assert facts.label and list(curve) == sorted(set(curve)) and curve[0] <= facts.slider.usual <= curve[-1]
+    else:
+        assert facts.slider.reason.startswith("wh") and not facts.slider.reason.endswith(".")
+
+
+def test_a_mechanism_without_a_declaration_has_the_usual_values() -> None:
+    assert usual(Plain) == {"epsilon": 1.0, "classes": 10}
+    assert tried(Plain, WORDS) == {"epsilon": (0.5, 10.0), "classes": (2, 12)}
+
+
+def test_what_is_declared_stands_in_place_of_the_usual_values_and_beside_them() -> None:
+    assert usual(Demanding) == {"epsilon": 2.0, "classes": 10}
+    assert tried(Demanding, WORDS) == {"epsilon": (0.5, 10.0), "classes": (2, 12), "strength": (0.0, 1.0)}
+    assert list(tried(CATALOGUE["santext+"], WORDS)) == ["epsilon", "vocabulary", "w", "p"]
+
+
+def test_what_is_no_declaration_or_names_no_parameter_is_one_line() -> None:
+    wrong = type("Wrong", (Plain,), {"facts": {"pair": Pair.LABELS}, "name": "wrong"})
+    with pytest.raises(ValueError, match=r"^wrong: its facts are a dict, and must be Facts$"):
+        usual(wrong)
+    other = dataclass(frozen=True)(type("Other", (Plain,), {"facts": Facts(tried={"w": (1,)}), "name": "other"}))
+    with pytest.raises(ValueError, match=r"^other: its facts name w, which is no parameter"):
+        tried(other, WORDS)
+
+
+@pytest.mark.parametrize("empty", [{"audits": ()}, {"tried": {"epsilon": ()}}, {"few_words": {"width": ()}}])
+def test_a_declaration_that_leaves_nothing_to_test_is_refused(empty: dict[str, Any]) -> None:
+    kind = dataclass(frozen=True)(type("Idle", (Plain,), {"facts": Facts(**empty), "name": "idle"}))
+    with pytest.raises(ValueError, match=r"^idle: its facts list nothing under \w+, and a test without"):
+        facts_of(kind)

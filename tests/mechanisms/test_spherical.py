@@ -11,7 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import gammaincinv, logsumexp, ndtri
+from scipy.special import logsumexp
 
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.shuffle import joint_blanket
@@ -217,15 +217,6 @@ def test_the_arc_is_exact():
                 assert found == pytest.approx(float(exact), rel=1e-12)
 
 
-@pytest.mark.parametrize(("dim", "kappa"), [(3, 1000.0), (768, 0.0), (768, 1000.0), (1024, 0.0), (1024, 1000.0)])
-def test_nothing_underflows(dim, kappa):
-    x = unit(500, dim)
-    mechanism = Purkayastha(dim, kappa)
-    y = mechanism.sample(x, rng=streams(500))
-    np.testing.assert_allclose(np.linalg.norm(y, axis=1), 1.0, atol=1e-12)
-    assert np.isfinite(mechanism.log_prob(y, x)).all() and np.isfinite(mechanism.log_prob(-x, x)).all()
-
-
 def test_slightly_long_inputs_are_the_directions_they_point_in():
     x = unit(50, 16)
     for mechanism in (Purkayastha(16, 5.0), PlanarLaplace(16, 5.0), Gaussian(16, 1.0)):
@@ -288,20 +279,3 @@ def test_the_planar_density_integrates_to_one_and_attains_its_bound(dim, epsilon
 def test_the_normalized_form_promises_no_density():
     with pytest.raises(NotImplementedError, match="closed-form"):
         PlanarLaplace(3, 1.0).log_prob(unit(1, 3), unit(1, 3))
-
-
-@pytest.mark.parametrize("dim", [2, 3, 16, 768, 1024])
-def test_the_radius_is_the_exact_quantile(dim):
-    with mpmath.workdps(40):
-        for u in (2.0**-53, 1e-6, 0.1, 0.5, 0.9, 1 - 1e-6):
-            r = mpmath.mpf(float(gammaincinv(dim, u)))
-            missed = mpmath.gammainc(dim, 0, r, regularized=True) - mpmath.mpf(u)
-            density = mpmath.exp((dim - 1) * mpmath.log(r) - r - mpmath.loggamma(dim))
-            assert abs(missed / density / r) < 1e-11
-
-
-def test_the_normals_are_exact_quantiles():
-    with mpmath.workdps(40):
-        for u in (2.0**-53, 1e-10, 0.01, 0.3, 0.5 + 2.0**-53, 0.7, 1 - 1e-10, 1 - 2.0**-53):
-            z = mpmath.mpf(float(ndtri(u)))
-            assert abs(mpmath.ncdf(z) - mpmath.mpf(u)) / mpmath.npdf(z) < 1e-14 * max(1, abs(z))

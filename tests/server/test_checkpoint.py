@@ -9,13 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from client.models.encoder import Encoder
-from server import masked_lm
+from server import hub, masked_lm
 from server.checkpoint import load, positions
 from server.export import export_encoder
 from server.model import Pipeline
@@ -216,3 +218,31 @@ def test_weights_that_are_not_finite_and_an_adapter_are_refused(tmp_path: Path) 
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match="holds an adapter"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError("Name or service not known"), httpx.ReadTimeout("x"), httpx.InvalidURL("x")]
+)
+def test_no_answer_is_no_hub(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def head(url: str, *, timeout: float) -> httpx.Response:
+        assert url == constants.ENDPOINT and timeout <= 5
+        raise error
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(httpx, "head", head)
+    assert not hub.reachable()
+
+
+def test_any_answer_is_a_hub_unless_it_must_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(httpx, "head", lambda *_, **__: httpx.Response(503))
+    for offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        assert hub.reachable() is not offline
+
+
+def test_a_model_that_no_hub_gives_is_one_line_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.checkpoint.reachable", lambda: False)
+    monkeypatch.setattr(httpx.Client, "send", lambda *_, **__: pytest.fail("the hub was asked"))
+    with pytest.raises(ValueError, match="no model hub or cache gives it now; name a folder or minilm") as caught:
+        load("nobody/no-such-model")
+    assert "'nobody/no-such-model' is no folder here" in str(caught.value) and "\n" not in str(caught.value)

@@ -160,32 +160,17 @@ def test_no_two_texts_make_a_whole_output_likelier_than_is_charged(checkpoint):
     assert max(float((one - wild).max()) for one in wild) > 2 * epsilon
 
 
-def test_a_large_epsilon_writes_what_the_model_would(checkpoint):
-    """At ε = 1000 a draw is nearly the likeliest token; at 0, any."""
-    model = Generator(checkpoint[0] / "made")
-    scores = model.scores(TEXTS, model.vocabulary)
-    first = scores(np.zeros(4, np.int64), np.full((4, 1), NOTHING), np.arange(4))
-    low, high = float(first.min()), float(first.max())
-    mechanism = DpPrompt(1000.0, low, high, model.vocabulary)
-    y = mechanism.sample(np.zeros((4, 1), np.int64), rng=streams(4, 2), scores=scores)
-    assert (first[np.arange(4), y[:, 0]] > first.max(axis=1) - 0.1 * (high - low)).all()
-
-
 def test_what_cannot_be_a_generator_is_refused(checkpoint, tmp_path):
     folder, _ = checkpoint
 
-    def export(source, **more):
-        given = {"public_texts": TEXTS, "seed": 0, "prompt": PROMPT} | more
-        export_generator(source, tmp_path / "out", **given)
-
-    with pytest.raises(ValueError, match=r"must name \{text\} once"):
-        export(folder / "model", prompt="no place")
-    with pytest.raises(ValueError, match="leaves no room"):
-        export(folder / "model", max_length=3)
-    with pytest.raises(ValueError, match=r"no config\.json"):
-        export(tmp_path)
-    with pytest.raises(ValueError, match="public texts are needed"):
-        export(folder / "model", public_texts=[])
+    for source, more, words in (
+        (folder / "model", {"prompt": "no place"}, r"must name \{text\} once"),
+        (folder / "model", {"max_length": 3}, "leaves no room"),
+        (folder / "model", {"public_texts": []}, "public texts are needed"),
+        (tmp_path, {}, r"no config\.json"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            export_generator(source, tmp_path / "out", **{"public_texts": TEXTS, "seed": 0, "prompt": PROMPT} | more)
     broken = shutil.copytree(folder / "made", tmp_path / "broken")
     (broken / "generator.json").write_text("{}")
     with pytest.raises(ValueError, match="lacks one of"):

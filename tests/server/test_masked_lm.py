@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,25 +172,6 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(exported):
         assert (scores(np.zeros(size, np.int64), x, rows) == every[rows]).all()
 
 
-def test_what_padding_to_another_width_changes_is_float_noise(exported):
-    """Where another machine's kernels should not keep the bits, this bounds what is left: 1e-5 of a logit, and so at
-    most exp(2e-5·ε/(2(high - low))) in a probability."""
-    model = MaskedLM(exported, threads=1)
-    x = texts(40, 6)
-    x = x[x[:, 0] != NOTHING]
-    found = ask(model, x)
-    step, masked_lm._STEP = masked_lm._STEP, 40
-    try:
-        wide = ask(model, x)
-    finally:
-        masked_lm._STEP = step
-    there = np.isfinite(found)
-    assert np.abs(found[there] - wide[there]).max() < 1e-5
-    epsilon = 10.0
-    p, q = (np.exp(DpMlm(epsilon, model.low, model.high, V).log_probs(s)) for s in (found, wide))
-    assert np.abs(np.log(p / q)).max() < 2e-5 * epsilon / (2 * (model.high - model.low)) + 1e-12
-
-
 @pytest.mark.parametrize("kind", [DpMlm, DpMlmResized])
 def test_texts_are_drawn_alike_alone_and_in_a_cohort(exported, kind):
     model = MaskedLM(exported, threads=1)
@@ -289,24 +271,14 @@ def test_private_arguments_are_what_the_mechanism_reads(exported):
     with pytest.raises(ValueError, match="2 texts, but word ids of 3"):
         private_arguments(dp_mlm, ["", ""], x, exported)
 
-    class Other:
-        reads, name = ("importance",), "other"
+    def of(name: str, *reads: str) -> SimpleNamespace:
+        word = SimpleNamespace(name=name, reads=reads)
+        return SimpleNamespace(word=word, name=name, vocabulary=V, slices=(slice(0, 4),), sides=1)
 
-    class Odd:
-        reads, name = ("diary",), "odd"
-
-    class Plain:
-        reads, name = (), "plain"
-
-    class Whole:
-        def __init__(self, word):
-            self.word, self.name, self.vocabulary = word, word.name, V
-            self.slices, self.sides = (slice(0, 4),), 1
-
-    assert private_arguments(Whole(Plain), [""] * 3, x, None) == {}
-    assert private_arguments(Whole(Other), [""] * 3, x, exported)["importance"].shape == (3, 4)
+    assert private_arguments(of("plain"), [""] * 3, x, None) == {}
+    assert private_arguments(of("other", "importance"), [""] * 3, x, exported)["importance"].shape == (3, 4)
     with pytest.raises(ValueError, match="odd: reads diary"):
-        private_arguments(Whole(Odd), [""] * 3, x, exported)
+        private_arguments(of("odd", "diary"), [""] * 3, x, exported)
 
 
 # --- training

@@ -170,26 +170,6 @@ def test_hostile_batches() -> None:
     assert min(check_batches(700, seed=1)[reason] for reason in ("whole", "replayed", "does not open")) > 50
 
 
-@pytest.mark.parametrize(
-    ("place", "careless"),
-    [
-        ("server.sealed_batches._first", lambda rows: np.ones(len(rows), np.bool_)),
-        ("mechanisms.messages.sealed.hpke_info", lambda asked: b"whatever was asked"),
-    ],
-)
-def test_a_server_that_is_careless_does_not_pass(monkeypatch: pytest.MonkeyPatch, place: str, careless: object) -> None:
-    """It takes what is replayed, or what was sealed for another stage."""
-    monkeypatch.setattr(place, careless)
-    with pytest.raises(AssertionError):
-        check_batches(700, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_ten_thousand_hostile_batches() -> None:
-    check_batches(10_000, seed=2)
-
-
 # -- what was taken -------------------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,7 @@ def test_a_device_and_the_server_embed_as_sentence_transformers(published: tuple
     assert np.abs(truth[0] - truth[1]).max() > 1e-3
 
 
+@pytest.mark.parametrize("published", ["bert", "deberta-v3", "modernbert", "nomic"], indirect=True)
 def test_each_is_exported_in_few_bits_and_from_layers(published: tuple[Path, Layout], tmp_path: Path) -> None:
     folder, layout = published
     texts = reviews(64, 0)[0]
@@ -115,6 +116,7 @@ def test_each_is_exported_in_few_bits_and_from_layers(published: tuple[Path, Lay
     assert Encoder(tmp_path / "layers").encode(TEXTS).shape == (len(TEXTS), 64)
 
 
+@pytest.mark.parametrize("published", ["mpnet", "nomic", "gte", "last"], indirect=True)
 def test_each_is_fine_tuned_and_keeps_its_prefix(published: tuple[Path, Layout], tmp_path: Path) -> None:
     folder, layout = published
     texts, labels = reviews(24, seed=1)

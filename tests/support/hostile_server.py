@@ -101,7 +101,7 @@ def _questions(honest: Request, own: np.ndarray) -> Iterator[Attempt]:
     }
     for name, changes in others.items():
         yield Attempt(name, request_to_record(changed(honest, **changes)))
-    for number in range(12):
+    for number in range(3):
         yield Attempt(
             f"question {number + 1} of many", request_to_record(changed(honest, m1=own + number, stage=f"more{number}"))
         )

@@ -9,20 +9,14 @@ fast, and in how much memory; nor what happens below Python, where no books are 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
-
-from server import accelerator
-from tests.support.paths import ROOT
 
 GPU = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -34,7 +28,6 @@ _MOVES = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda}
 _ACROSS = {torch.Tensor.copy_, _SET_DATA, torch._has_compatible_shallow_copy_type}
 _PRODUCTS = {torch.nn.functional.linear, torch.addmm, torch.Tensor.addmm, torch.Tensor.matmul, torch.Tensor.__matmul__}
 _ARRAYS = {torch.Tensor.numpy, torch.Tensor.__array__}
-_OURS = (f"{ROOT}/server/", f"{ROOT}/simulations/")
 _CHANCE = {torch.nn.functional.dropout, torch.nn.functional.scaled_dot_product_attention}
 
 
@@ -48,14 +41,10 @@ def on_gpu(tensor: torch.Tensor) -> bool:
 
 
 class StandIn(TorchFunctionMode):
-    """deaf: a line of ours that asks for moves in vain. asked: those that have asked, as FILE:LINE (of modules torch
-    asks itself, so that `lent` is none of them). products: of matrices that lie there. chance: its generator's state.
-    """
+    """products: of matrices that lie there. chance: its generator's state."""
 
-    def __init__(self, deaf: str | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.deaf = deaf
-        self.asked: set[str] = set()
         self.products = 0
         self.chance = torch.Generator().manual_seed(0).get_state()
 
@@ -76,8 +65,8 @@ class StandIn(TorchFunctionMode):
         if func not in _ACROSS:
             self._check(func, tensors, there)
         if given.get("device") is not None:
-            there = _is_gpu(given["device"]) and self._heard()
-            given["device"] = _CPU if _is_gpu(given["device"]) else given["device"]
+            there = _is_gpu(given["device"])
+            given["device"] = _CPU if there else given["device"]
         self.products += there and func in _PRODUCTS
         with self._generator(func in _CHANCE and there):
             result = func(*args, **given)
@@ -113,24 +102,12 @@ class StandIn(TorchFunctionMode):
         if given.get("device") is not None:
             there = _is_gpu(given["device"])
             given["device"] = _CPU if there else given["device"]
-        there = there if there == on_gpu(tensor) or self._heard() else on_gpu(tensor)
         result = torch.Tensor.to(tensor, *rest, **given) if rest or given else tensor
         if there != on_gpu(tensor):
             result = result.clone() if result is tensor else result
         if result is not tensor:
             setattr(result, _MARK, there)
         return result
-
-    def _heard(self) -> bool:
-        """Whether a move is done: all are but those that a line of ours asks for to which this is deaf."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename in (__file__, accelerator.__file__):
-            frame = frame.f_back
-        if frame is None or not frame.f_code.co_filename.startswith(_OURS):
-            return True
-        line = f"{Path(frame.f_code.co_filename).relative_to(ROOT)}:{frame.f_lineno}"
-        self.asked.add(line)
-        return line != self.deaf
 
     @contextmanager
     def _generator(self, own: bool) -> Iterator[None]:
@@ -154,9 +131,9 @@ def _mark(result: Any, there: bool) -> None:
 
 
 @contextmanager
-def stand_in_gpu(deaf: str | None = None) -> Iterator[StandIn]:
-    """Inside, torch has a GPU, which is none. deaf: see `StandIn`."""
-    stand_in = StandIn(deaf)
+def stand_in_gpu() -> Iterator[StandIn]:
+    """Inside, torch has a GPU, which is none."""
+    stand_in = StandIn()
 
     def seed(number: int) -> None:
         stand_in.chance = torch.Generator().manual_seed(number).get_state()

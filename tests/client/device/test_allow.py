@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from client.app import answer, respond
-from client.device.ask import _refusal
 from client.device.signed_request import allow, write_request
-from client.node import Node, changing, load_node, write_node
+from client.node import changing, load_node, write_node
 from client.policy import Policy, Refused
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
@@ -195,10 +194,3 @@ def test_what_is_no_question_is_one_line(folder: Path, tmp_path: Path, capsys: p
     make_node(tmp_path / "simulated")
     assert command(tmp_path / "simulated", "--question", bad) == 2
     assert "whose users are asked nothing" in capsys.readouterr().err
-
-
-def test_whoever_asks_a_model_is_told_what_to_do(folder: Path) -> None:
-    node: Node = load_node(folder)
-    with pytest.raises(Refused) as caught:
-        node.policy("").check(own_maps())
-    assert "sottovoce device allow" in _refusal(caught.value, node.policy(""), own_maps())

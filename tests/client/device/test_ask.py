@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,22 +17,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.device.model import batch_size
+from client.device.ask import ask as ask_model
+from client.device.model import Model, batch_size
 from client.node import load_node
 from client.policy import Policy
 from client.shard import Shard, write_shard
 from client.store import questions as asking
 from client.store.ledger import Ledger
 from client.store.questions import FIRST_RECORD, QuestionRecords
-from mechanisms.messages.wire import record_from_bytes, reply_from_record, sealed_from_record
+from mechanisms.messages.wire import (
+    record_from_bytes,
+    record_to_bytes,
+    reply_from_record,
+    request_to_record,
+    sealed_from_record,
+)
 from server.predict import MOST, Predictor
 from sottovoce.deployment.predict import serving
 from tests.support.asking import (
     CLASSES,
     COST,
+    DIM,
+    EPSILON,
     POLICY,
     SENTENCE,
     World,
+    answered,
     ask,
     charged,
     honest,
@@ -37,6 +50,7 @@ from tests.support.asking import (
     question,
     raw_server,
 )
+from tests.support.fuzz import Fuzzer
 from tests.support.paths import ROOT
 
 # -- what it gives, and what it costs ---------------------------------------------------------------------------------
@@ -349,3 +363,128 @@ def test_a_witness_that_cannot_be_written_is_counted(world: World, node: Path, m
             ask(world, node, ["one"], server.address)
     assert not any(request.startswith(b"POST") for request in server.received)
     assert len(charged(node)) == 1
+
+
+def test_a_server_that_is_not_there_or_another_one(world: World, node: Path, tmp_path: Path) -> None:
+    stranger = world.place / "stranger" / "ca.pem"
+    with pytest.raises(ValueError, match=r"shows a certificate that .* does not vouch for"):
+        ask_model(node, [SENTENCE], server=world.address, root_certificates=stranger)
+    other = {"certificate": world.place / "elsewhere" / "cert.pem", "key": world.place / "elsewhere" / "cert.key"}
+    with serving(world.model(), **other) as address, pytest.raises(ValueError, match="does not vouch for"):
+        ask(world, node, [SENTENCE], address)
+    with pytest.raises(ValueError, match="cannot be reached"):
+        ask(world, node, [SENTENCE], address)
+    with raw_server(world, lambda request: http(b""), tls=False) as server, pytest.raises(ValueError, match="TLS"):
+        ask(world, node, [SENTENCE], server.address)
+    assert not any(b"POST" in request or b"GET" in request for request in server.received)
+    (tmp_path / "x").write_text("x")
+    for ca in (tmp_path / "x", tmp_path / "none"):
+        with pytest.raises(ValueError, match="cannot be read as an authority's certificate"):
+            ask_model(node, [SENTENCE], server=world.address, root_certificates=ca)
+    for bad in ("http://x:1", "x", "https://", "https://u:p@x", "https://x/path", "https://x:999999", "https://\x00"):
+        with pytest.raises(ValueError, match="is no address of a server"):
+            ask(world, node, [SENTENCE], bad)
+    assert not charged(node)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http(b"x", "500 Oops"),
+        http(b"", "302 Found", more="Location: https://elsewhere.example/\r\n"),
+        b"",
+        None,
+        b"SSH-2.0-x\r\n\r\n",
+        http(b""),
+        http(b"\x80\x04K\x01."),
+        http(bytes(10**7)),
+        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**7),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 10**6,
+        http(b"\x1f\x8b" + bytes(100), more="Content-Encoding: gzip\r\n"),
+    ],
+    ids=range(12),
+)
+def test_a_question_that_is_none(world: World, node: Path, answer: bytes | None) -> None:
+    with raw_server(world, lambda request: answer) as server, pytest.raises(ValueError, match="nothing was") as error:
+        ask(world, node, [SENTENCE], server.address)
+    said = str(error.value)
+    assert server.address in said and "\n" not in said and len(said) < 300
+    assert not charged(node)
+
+
+NAMES = list(CLASSES)
+BAD_ROWS: list[Any] = [
+    [],
+    [[1, 0, 0], [1, 0, 0]],
+    [[1, 0]],
+    [[True, 0, 0]],
+    [[0.5, 0.5, 0.5]],
+    [[2, -1, 0]],
+    [["1", 0, 0]],
+    [[float("nan"), 0, 1]],
+    [[float("inf"), 0, 1]],
+    [[10**400, 0, 1]],
+]
+BAD_CLASSES: list[Any] = ["abc", ["a", "a", "b"], [1, 2, 3], ["a", "b", ["c"]], ["a", "b", "c" * 1000]]
+BAD_CLASSES += [["a", "b", "\x1b[2J"], ["a", "b", "c\tx"]]
+BAD_ANSWERS: list[Any] = [{}, [], "x", 7, None, {"classes": NAMES}, {"classes": [], "probabilities": [[]]}]
+BAD_ANSWERS += [{"classes": NAMES, "probabilities": [[1, 0, 0]], "more": 1}]
+BAD_ANSWERS += [{"classes": NAMES, "probabilities": rows} for rows in BAD_ROWS]
+BAD_ANSWERS += [{"classes": classes, "probabilities": [[1, 0, 0]]} for classes in BAD_CLASSES]
+
+
+def test_answers_that_are_none(world: World, node: Path) -> None:
+    bodies = [json.dumps(answer).encode() for answer in BAD_ANSWERS]
+    whole = [http(body) for body in (*bodies, b"", b"\xff", b"[" * 10_000, b'{"classes":' * 500)]
+    whole += [http(bytes(10**6)), b"", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(10**6)]
+    with honest(world, lambda body: whole[turn[0]]) as server:
+        for turn[0] in range(len(whole)):
+            with pytest.raises(ValueError, match=r"; (1 sentence was|nothing was) charged") as error:
+                ask(world, node, [SENTENCE], server.address)
+            assert "\n" not in str(error.value) and len(str(error.value)) < 300
+    assert len(charged(node)) == 1
+
+
+turn = [0]
+
+
+def hostile_questions(world: World, n: int, seed: int) -> list[bytes]:
+    dear = {"mechanism": "purkayastha", "epsilon": 2 * EPSILON, "dim": DIM}  # which the policy does not allow
+    valid = [request_to_record(world.request(**more)) for more in ({}, {"embedding": dear})]
+    fuzzer, scribble = Fuzzer(valid, seed), random.Random(seed)
+    bodies: list[bytes] = []
+    for message in fuzzer.messages(2 * n):
+        with suppress(ValueError):  # what cannot be written at all
+            bodies.append(record_to_bytes(message))
+        if scribble.random() < 0.1:
+            data = bytearray(question(world.request()))
+            data[scribble.randrange(len(data))] ^= 1 << scribble.randrange(8)
+            bodies.append(bytes(data[: scribble.choice((len(data), scribble.randrange(len(data))))]))
+    return bodies[:n]
+
+
+def check_question(world: World, node: Path, number: int) -> bool:
+    """It is refused in one line, or within the policy and for an embedding alone."""
+    try:
+        found = ask(world, node, [f"film {number}"], "https://x:1")
+    except ValueError as error:
+        said = str(error)
+        assert "\n" not in said and "charged" in said and len(said) < 500
+        return False
+    assert found.request.channels == ("embedding",) and found.epsilon <= POLICY.embedding * (1 + 1e-9)
+    return True
+
+
+@pytest.mark.parametrize("n", [200, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.soak])])
+def test_hostile_questions(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    bodies = hostile_questions(world, n, seed=1)
+    monkeypatch.setattr(Model, "get", lambda *_, limit: bodies[turn[0]])
+    monkeypatch.setattr(Model, "post", lambda *_, limit: answered())
+    allowed = 0
+    for turn[0] in range(n):
+        allowed += check_question(world, node, turn[0])
+    assert 0 < allowed < n / 2
+    rows = charged(node)
+    assert {row.stage for row in rows} <= {"ask"} and {row.channel for row in rows} <= {"embedding"}
+    assert sum(row.epsilon for row in rows) <= POLICY.total * (1 + 1e-9)

@@ -119,7 +119,7 @@ sys.exit(code)
 def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
     node = world.device(tmp_path / "node", replace(POLICY, total=1e9, releases=100_000))
     peaks = []
-    for lines in (1_000, 30_000):
+    for lines in (500, 8_000):
         file, out = file_of(tmp_path, "".join(f"film {i} of {lines}\n" for i in range(lines)).encode()), f"{lines}.tsv"
         where = ["--server", world.address, "--root-certificates", str(world.ca)]
         done = subprocess.run(
@@ -132,7 +132,7 @@ def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stderr.split()[-1]) * 1024)
         assert sum(1 for _ in (tmp_path / out).open()) == lines + 1
-    assert peaks[1] - peaks[0] < 40e6
+    assert peaks[1] - peaks[0] < 12e6
 
 
 @pytest.mark.parametrize(
@@ -154,15 +154,7 @@ def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
     ],
     ids=range(13),
 )
-def test_bad_input_ends_in_one_line(
-    world: World,
-    node: Path,
-    tmp_path: Path,
-    options: list[str],
-    line: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_input_ends_in_one_line(world, node, tmp_path, options, line, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     for name, data in (("in.txt", b"x\n"), ("bad.txt", b"x\n\xff\n"), ("empty.txt", b"\n \n")):
         Path(name).write_bytes(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -64,8 +65,6 @@ def test_a_signature_is_of_its_data_its_purpose_and_its_key() -> None:
 
 def test_a_manifest_that_changed_is_not_signed(made: Bundle, tmp_path: Path) -> None:
     """Somebody on the way puts in a seal key of their own: every hash is right."""
-    import shutil
-
     copy = Path(shutil.copytree(made.folder, tmp_path / "copy"))
     (copy / MANIFEST).write_text(json.dumps(same(made, seal="ab" * 32)))
     with pytest.raises(ValueError, match=r"manifest\.sig is not the signature of [^\n]+$"):

@@ -12,8 +12,13 @@ from tests.support.fake_superlink import Fake
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pathspec.*")
 
 
-def command(node, keys, address="127.0.0.1:1", **changes):
-    options = {"superlink": address, "root-certificates": keys / "ca.pem", "key": keys / "node.key"}
+@pytest.fixture
+def node(tmp_path):
+    return make_node(tmp_path / "node", seed=None)
+
+
+def command(node, keys, superlink="127.0.0.1:1", **changes):
+    options = {"superlink": superlink, "root-certificates": keys / "ca.pem", "key": keys / "node.key"}
     options |= {name.replace("_", "-"): value for name, value in changes.items()}
     return ["device", "serve", str(node), *(part for name, v in options.items() for part in (f"--{name}", str(v)))]
 
@@ -27,17 +32,13 @@ def complaint(arguments, capsys):
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1", "a b:1", "[::1:5", "x:٣", "::1:5"],
-)
-def test_a_malformed_address_is_one_line(keys, tmp_path, capsys, address):
-    node = make_node(tmp_path / "node", seed=None)
-    assert "must be HOST:PORT" in complaint(command(node, keys, address), capsys)
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "words"),
     [
+        *(
+            ({"superlink": address}, "must be HOST:PORT")
+            for address in ("", "localhost", "localhost:", "localhost:0", "localhost:65536", "https://x:1", "a b:1")
+        ),
+        *(({"superlink": address}, "must be HOST:PORT") for address in ("[::1:5", "x:٣", "::1:5")),
         ({"key": "missing"}, "--key"),
         ({"key": "ca.pem"}, "no elliptic-curve private key"),
         ({"key": "node.pub"}, "no elliptic-curve private key"),
@@ -47,60 +48,45 @@ def test_a_malformed_address_is_one_line(keys, tmp_path, capsys, address):
         ({"root_certificates": "node.pub"}, "holds no certificate"),
     ],
 )
-def test_files_that_are_missing_or_something_else_are_one_line(keys, tmp_path, capsys, changes, says):
-    node = make_node(tmp_path / "node", seed=None)
-    changes = {name: keys / value for name, value in changes.items()}
-    assert says in complaint(command(node, keys, **changes), capsys)
+def test_an_address_or_file_that_is_none_is_one_line(keys, node, capsys, changes, words):
+    changes = {name: value if name == "superlink" else keys / value for name, value in changes.items()}
+    assert words in complaint(command(node, keys, **changes), capsys)
 
 
 def test_a_folder_that_is_no_devices_is_one_line(keys, tmp_path, capsys):
-    assert "node.json" in complaint(command(tmp_path / "missing", keys), capsys)
-    assert "node.json" in complaint(command(tmp_path, keys), capsys)
-    simulated = make_node(tmp_path / "simulated")
-    assert "simulation" in complaint(command(simulated, keys), capsys)
+    for folder, words in (
+        ("missing", "node.json"),
+        ("", "node.json"),
+        (make_node(tmp_path / "simulated"), "simulation"),
+    ):
+        assert words in complaint(command(tmp_path / folder, keys), capsys)
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_superlink_that_does_not_know_the_key_is_one_line(fake, keys, tmp_path, capsys):
-    fake.says["activate-node"] = (412, {}, b'{"code": 2004, "detail": "secret"}')
-    node = make_node(tmp_path / "node", seed=None)
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ((412, {}, b'{"code": 2004, "detail": "secret"}'), "does not accept this node's key"),
+        ((404, {}, b"secret"), "is no SuperLink"),
+    ],
+)
+def test_a_server_that_refuses_is_one_line(fake, keys, node, capsys, said, words):
+    fake.says["activate-node"] = said
     line = complaint(command(node, keys, fake.address), capsys)
-    assert "does not accept this node's key" in line and "secret" not in line
+    assert words in line and "secret" not in line
 
 
-def test_another_server_is_one_line(fake, keys, tmp_path, capsys):
-    fake.says["activate-node"] = (404, {}, b"secret")
-    node = make_node(tmp_path / "node", seed=None)
-    line = complaint(command(node, keys, fake.address), capsys)
-    assert "is no SuperLink" in line and "secret" not in line
-
-
-def test_a_certificate_of_another_authority_is_one_line(fake, keys, tmp_path, capsys):
+@pytest.mark.parametrize("what", ["another authority", "another host", "no TLS"])
+def test_a_server_that_is_another_is_one_line_and_asked_nothing(keys, node, tmp_path, capsys, what):
     certificates.make_authority(tmp_path / "ca")
-    node = make_node(tmp_path / "node", seed=None)
-    line = complaint(command(node, keys, fake.address, root_certificates=tmp_path / "ca" / "ca.pem"), capsys)
-    assert "certificate is not good for it" in line
-    assert not fake.asked
-
-
-def test_a_certificate_of_another_host_is_one_line(keys, tmp_path, capsys):
     certificates.issue(keys / "ca", tmp_path / "elsewhere", "superlink", hosts=("elsewhere.example",))
-    fake = Fake(tmp_path / "elsewhere")
+    trusted = tmp_path / "ca" if what == "another authority" else keys
+    fake = Fake(tmp_path / "elsewhere" if what == "another host" else keys, tls=what != "no TLS")
     try:
-        node = make_node(tmp_path / "node", seed=None)
-        assert "certificate is not good for it" in complaint(command(node, keys, fake.address), capsys)
+        line = complaint(command(node, keys, fake.address, root_certificates=trusted / "ca.pem"), capsys)
     finally:
         fake.close()
-    assert not fake.asked
-
-
-def test_a_plaintext_server_is_one_line(keys, tmp_path, capsys):
-    fake = Fake(keys, tls=False)
-    try:
-        node = make_node(tmp_path / "node", seed=None)
-        assert "does not speak TLS" in complaint(command(node, keys, fake.address), capsys)
-    finally:
-        fake.close()
+    assert ("does not speak TLS" if what == "no TLS" else "certificate is not good for it") in line
     assert not fake.asked
 
 

@@ -74,12 +74,12 @@ HOSTILE: dict[str, list[Any]] = {
     "pieces": [0, -1, "x", 3, 10**6],
     "low": ["x", None, 1e400, -(10**400)],
     "high": [10**400, float("nan"), -1e9],
-    "dim": [0, -1, "x", 10**30, None],
+    "dim": [0, -1, 31, "x", 10**30, None],
     "mask": [-1, "x", 10**6],
     "unknown": [-1, "x"],
     "spelling": [3],
     "pooling": [["mean"], 3, "max"],
-    "precision": [["fp32"], None],
+    "precision": [["fp32"], "int2", None],
     "segments": ["x", 2],
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -204,16 +205,6 @@ def test_tags_come_from_the_tagger(tmp_path: Path) -> None:
     assert found.tags is not None and found.tags.shape == (4,)
 
 
-def test_files_need_no_torch(tmp_path: Path) -> None:
-    path = written(tmp_path, GLOVE)
-    program = (
-        "import sys\nfrom simulations.artifacts.vocabulary import vocabulary_folder\n"
-        f"vocabulary_folder({str(path)!r})\nassert not {{'torch', 'transformers'}} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.tiny_models import tiny_bert
@@ -221,15 +212,17 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert(tmp_path_factory.mktemp("bert") / "model")
 
 
-def test_a_cached_vocabulary_needs_no_torch(bert: Path) -> None:
-    folder = sources.vocabulary_folder(bert)
+def test_a_file_and_a_cached_checkpoint_need_no_torch(bert: Path, tmp_path: Path) -> None:
+    folders = [sources.vocabulary_folder(source) for source in (bert, written(tmp_path, GLOVE + "new 1 1 1\n"))]
+    shutil.rmtree(folders[1])  # the file is read anew
     program = (
         "import sys\nfrom simulations.artifacts.vocabulary import vocabulary_folder\n"
-        f"print(vocabulary_folder({str(bert)!r}))\nassert not {{'torch', 'transformers'}} & set(sys.modules)"
+        "print(*map(vocabulary_folder, sys.argv[1:]))\nassert not {'torch', 'transformers'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program, str(bert), str(tmp_path / "vectors.txt")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(folder)
+    assert done.stdout.split() == list(map(str, folders))
 
 
 def test_words_of_a_wordpiece_checkpoint(bert: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -453,24 +451,3 @@ def test_a_folder_that_cannot_be_written_fails_closed(tmp_path):
         Ledger(tmp_path / "file" / "ledger.sqlite")
     with pytest.raises(LedgerError):
         Ledger(tmp_path)
-
-
-def test_a_transaction_cut_short_by_a_kill_leaves_nothing(tmp_path):
-    program = f"""
-import os, signal, sys
-sys.path.insert(0, {os.getcwd()!r})
-from tests.client.store.test_ledger import charge
-from client.store.ledger import Ledger
-ledger = Ledger({str(tmp_path / "l")!r})
-with ledger.exclusive():
-    ledger._connection.execute("PRAGMA cache_size = 1")  # pages spill to the file before the commit
-    number = ledger._connection.execute("INSERT INTO commits (time, nonce) VALUES (0, zeroblob(16))").lastrowid
-    for i in range(5000):
-        ledger._write(charge([i], [0], payloads=[b"x" * 50]), number)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
-    with Ledger(tmp_path / "l") as ledger:
-        assert ledger.rows() == []
-        write(ledger, charge([1], [0]))
-        assert len(ledger.rows()) == 1

@@ -18,6 +18,7 @@ from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.identity import Identity
 from mechanisms.losses.categorical import from_profile, pair_loss
 from mechanisms.losses.gaussian import gaussian_loss
+from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.losses.sphere import log_radial_ratio, normalized_laplace_loss, purkayastha_loss
 from mechanisms.metrics import angular
@@ -367,3 +368,31 @@ def test_extreme_parameters_neither_underflow_nor_warn():
         epsilon = cells.epsilon(1e-6)
         assert math.isfinite(epsilon) and cells.epsilon_optimistic(1e-6) <= epsilon
         assert epsilon == pytest.approx(cells.epsilon_optimistic(1e-6), rel=1e-4, abs=1e-5)
+
+
+def test_cells_dominate_every_law_inside_them_and_are_dominated_when_collapsed():
+    # truth: a fine discrete pair; cells: its outputs merged by rising loss, eight at a time
+    rng = np.random.default_rng(0)
+    p, q = rng.dirichlet(np.ones(64)), rng.dirichlet(np.ones(64))
+    order = np.argsort(np.log(p / q))
+    p, q = p[order], q[order]
+    loss = np.log(p / q).reshape(8, 8)
+    p, q = p.reshape(8, 8), q.reshape(8, 8)
+    cells = LossCells(loss.min(1), loss.max(1), np.log(p.sum(1)), np.log(q.sum(1)), symmetric=False)
+    for epsilon in np.linspace(-3, 3, 61):
+        exact = np.maximum(p - np.exp(epsilon) * q, 0).sum()
+        assert cells.delta_optimistic(epsilon) - 1e-15 <= exact <= cells.delta(epsilon) + 1e-15
+    # both masses are kept
+    losses, masses = cells.pessimistic
+    assert masses.sum() == pytest.approx(1.0) and (masses * np.exp(-losses)).sum() == pytest.approx(1.0)
+
+
+def test_unbounded_cells_and_mass_left_out_go_to_the_safe_side():
+    half = math.log(0.5)
+    cells = LossCells([0.0], [math.inf], [half], [half], infinite=0.1, left_out=0.05)
+    assert cells.delta(0.0) == pytest.approx(0.15)  # the mean ratio is 1, the lower end: nothing is spread
+    assert cells.delta_optimistic(0.0) == pytest.approx(0.1)
+    wide = LossCells([-math.inf], [math.inf], [0.0], [0.0])
+    assert wide.delta(50.0) == 1.0 and wide.delta_optimistic(0.0) == 0.0
+    assert wide.epsilon(0.5) == math.inf
+    assert no_loss().epsilon(0.0) == 0.0 and unbounded_loss().epsilon(0.99) == math.inf

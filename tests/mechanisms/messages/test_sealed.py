@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from flwr.app import RecordDict
@@ -21,7 +20,6 @@ from client.app import answer
 from client.node import load_node, write_node
 from client.store.ledger import Ledger
 from mechanisms.identity import Identity
-from mechanisms.messages import sealed as sealed_messages
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
@@ -453,29 +451,6 @@ def check_sealed(n: int, seed: int) -> Counter[str]:
 def test_hostile_sealed_replies() -> None:
     outcomes = check_sealed(1500, seed=1)
     assert set(outcomes) == {"unreadable", "opened", "dropped"} and min(outcomes.values()) > 100
-
-
-def test_a_seal_that_anything_opens_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = sealed_messages.SUITE
-
-    class Careless:
-        encrypt = suite.encrypt
-
-        def decrypt(self, row: bytes, key: Any, info: bytes) -> bytes:
-            try:
-                return suite.decrypt(row, key, info)
-            except (InvalidTag, ValueError):
-                return bytes(len(row) - OVERHEAD)
-
-    monkeypatch.setattr(sealed_messages, "SUITE", Careless())
-    with pytest.raises(AssertionError):
-        check_sealed(1500, seed=1)
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-def test_ten_thousand_hostile_sealed_replies() -> None:
-    check_sealed(10_000, seed=2)
 
 
 def check_bytes(n: int, seed: int) -> Counter[str]:

@@ -293,30 +293,6 @@ def test_is_in_the_catalogue_and_rebuilt_by_its_parameters(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ((-1.0, LOW, HIGH), "epsilon must be from 0 to 1000"),
-        ((math.inf, LOW, HIGH), "epsilon must be from 0"),
-        ((1.0, 3.0, 3.0), "low must be below high, got 3 and 3"),
-        ((1.0, math.nan, 3.0), "low must be from"),
-        ((1.0, "a", 3.0), "low must be a number"),
-    ],
-)
-def test_impossible_parameters_are_refused(kind, values, says):
-    with pytest.raises(ValueError, match=says):
-        kind(*values, V8)
-
-
-def test_impossible_options_are_refused():
-    for options in ({"mode": "loose"}, {"antonyms": (("a",),)}, {"antonyms": (("a", "a"),)}, {"antonyms": ((1, 2),)}):
-        with pytest.raises(ValueError, match=r"mode must be|antonyms must be"):
-            DpMlm(1.0, LOW, HIGH, V8, **options)
-    with pytest.raises(ValueError, match="deletion must be from 0 to 1"):
-        DpMlmResized(1.0, LOW, HIGH, V8, deletion=1.5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_exact_loss_of_one_draw_is_at_most_its_theorem_and_far_less_at_a_large_epsilon(kind):
     """By a search over all weights at their bounds, for few words, beside the closed form."""
     for size in (2, 3, 5):

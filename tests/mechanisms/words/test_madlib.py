@@ -8,10 +8,12 @@ words are compared exactly, the radius by its distribution function; the sum ove
 import itertools
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.linalg import sqrtm
 from scipy.special import gammainc, logsumexp
 
 from mechanisms.guarantee import EXPOSURES
@@ -19,39 +21,30 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import madlib, nearest
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
+from mechanisms.words.mahalanobis import Mahalanobis
 from mechanisms.words.santext import SanText
-from tests.support.words import streams
+from tests.support.words import fits, streams, vocabulary
 
-ALARM = 1e-6
 QUADRATURE = 1e-5
 ANGLES = 4000
 
 
-def vocabulary(size, width, seed=0, tags=4):
+def tagged(size, width, seed=0, tags=4):
     rng = np.random.default_rng(seed)
     vectors = rng.normal(size=(size, width)).astype(np.float32)
     return Vocabulary(tuple(f"w{i}" for i in range(size)), vectors, tags=rng.integers(0, tags, size).astype(np.int8))
 
 
-PLANE = replace(vocabulary(7, 2, seed=4), tags=np.array([0, 0, 1, 1, 0, 1, 2], np.int8))
+PLANE = replace(tagged(7, 2, seed=4), tags=np.array([0, 0, 1, 1, 0, 1, 2], np.int8))
 
 
 def draws(mechanism, word, n=40_000):
     return mechanism.sample(np.full(n, word), rng=streams(n, seed=word + 1))
 
 
-def fits(outputs, probability):
-    """Chi-square over the outputs expected at least five times; the rest together."""
-    counts = np.bincount(outputs, minlength=len(probability))
-    expected = probability / probability.sum() * len(outputs)
-    often = expected >= 5
-    if counts[expected < 1e-9].any():
-        return False
-    seen = np.append(counts[often], counts[~often].sum())
-    asked = np.append(expected[often], expected[~often].sum())
-    if asked[-1] < 5:
-        seen, asked = seen[:-1], asked[:-1] / asked[:-1].sum() * seen[:-1].sum()
-    return len(seen) == 1 or stats.chisquare(seen, asked).pvalue > ALARM
+def fits_masses(outputs, masses):
+    """`fits`, of masses that are summed over a grid."""
+    return fits(outputs, np.log(np.maximum(masses / masses.sum(), 1e-12)))
 
 
 def first_alike(distances, own, words, k):
@@ -93,7 +86,7 @@ def nearest_rule(distances):
 
 
 def test_the_nearest_word_is_exact_whatever_the_company_and_the_memory(monkeypatch):
-    words = vocabulary(300, 7)
+    words = tagged(300, 7)
     words = replace(words, vectors=np.vstack([words.vectors[:-1], words.vectors[5:6]]))  # 5 and 299 at one place
     points = np.random.default_rng(2).normal(size=(2000, 7)) * np.repeat([0.3, 3.0, 1e6, 1e30], 500)[:, None]
     distances = ((points[:, None] - words.vectors.astype(np.float64)) ** 2).sum(axis=2)
@@ -120,7 +113,7 @@ def test_near_ties_that_single_precision_gets_wrong_are_decided_exactly():
 
 @pytest.mark.parametrize("k", [1, 2, 5, 20, 10_000])
 def test_the_first_of_the_tag_among_k_is_that_of_sorting(k):
-    words = replace(vocabulary(120, 5), tags=np.repeat([0, 1, 4], [100, 19, 1]).astype(np.int8))
+    words = replace(tagged(120, 5), tags=np.repeat([0, 1, 4], [100, 19, 1]).astype(np.int8))
     points = np.random.default_rng(5).normal(size=(900, 5)) * 2
     own = np.random.default_rng(6).choice([-1, 0, 1, 3, 4, 12], 900)
     distances = ((points[:, None] - words.vectors.astype(np.float64)) ** 2).sum(axis=2)
@@ -140,7 +133,7 @@ def test_draws_in_the_plane_fit_the_masses_of_the_cells(epsilon):
         for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
             masses = plane_masses(PLANE, word, epsilon * factor, nearest_rule)
             assert masses.sum() == pytest.approx(1, abs=1e-9)
-            assert fits(outputs, masses) == right, (word, factor)
+            assert fits_masses(outputs, masses) == right, (word, factor)
 
 
 def test_on_a_line_in_many_dimensions_the_halves_are_those_of_the_noise():
@@ -152,7 +145,7 @@ def test_on_a_line_in_many_dimensions_the_halves_are_those_of_the_noise():
     cosine = np.sqrt(stats.beta.ppf((np.arange(20_000) + 0.5) / 20_000, 0.5, (m - 1) / 2))
     for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
         other = 0.5 * float(np.mean(1 - gammainc(m, epsilon * factor * a / cosine)))
-        assert fits(draws(Madlib(epsilon, words), 0), np.array([1 - other, other])) == right
+        assert fits_masses(draws(Madlib(epsilon, words), 0), np.array([1 - other, other])) == right
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 6.0])
@@ -177,7 +170,7 @@ def test_the_masses_obey_the_metric_guarantee_and_come_near_it(epsilon):
 
 
 def test_the_loss_at_a_small_delta_is_far_below_the_worst_case():
-    words = vocabulary(50, 100)
+    words = tagged(50, 100)
     mechanism = Madlib(1.0, words)
     assert mechanism.privacy_loss().epsilon(1e-6) < 0.6 * mechanism.guarantee.worst_case()
 
@@ -194,10 +187,10 @@ def paper_masses(words, word, epsilon, k):
 def test_guided_draws_in_the_plane_fit_the_published_rule(k):
     for word in (0, 3, 6, PLANE.unknown):
         outputs = draws(MadlibSyntax(2.0, PLANE, k=k, mode="paper"), word)
-        assert fits(outputs, paper_masses(PLANE, word, 2.0, k)), word
+        assert fits_masses(outputs, paper_masses(PLANE, word, 2.0, k)), word
         if k < 7 and word != 6:  # alone with its tag in a pool of everything, a word always stays
-            assert not fits(outputs, paper_masses(PLANE, word, 2.0 * 2 / 3, k))
-            assert not fits(outputs, paper_masses(PLANE, word, 2.0 * 3 / 2, k))
+            assert not fits_masses(outputs, paper_masses(PLANE, word, 2.0 * 2 / 3, k))
+            assert not fits_masses(outputs, paper_masses(PLANE, word, 2.0 * 3 / 2, k))
     if k == 1:
         np.testing.assert_array_equal(
             draws(MadlibSyntax(2.0, PLANE, k=1, mode="paper"), 0), draws(Madlib(2.0, PLANE), 0)
@@ -247,7 +240,7 @@ def formula(mechanism, x):
 
 @pytest.mark.parametrize(("epsilon", "penalty"), [(1.0, 0.0), (1.0, 2.0), (8.0, 0.5), (8.0, 100.0)])
 def test_repaired_guidance_obeys_its_guarantee_over_all_pairs_of_200_words(epsilon, penalty):
-    words = vocabulary(200, 20, seed=7)
+    words = tagged(200, 20, seed=7)
     mechanism = MadlibSyntax(epsilon, words, penalty=penalty)
     guarantee = mechanism.guarantee
     assert guarantee.exposes == () and guarantee.numeric_epsilon < 1e-9 and guarantee.numeric_delta < 1e-9
@@ -270,15 +263,15 @@ def test_repaired_guidance_obeys_its_guarantee_over_all_pairs_of_200_words(epsil
 
 @pytest.mark.parametrize("penalty", [0.5, 3.0])
 def test_repaired_draws_fit_their_probabilities(penalty):
-    words = vocabulary(60, 8, seed=9)
+    words = tagged(60, 8, seed=9)
     for word in (0, 17, words.unknown):
         outputs = draws(MadlibSyntax(2.0, words, penalty=penalty), word, 60_000)
         for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
             mechanism = MadlibSyntax(2.0 * factor, words, penalty=penalty)
-            assert fits(outputs, np.exp(formula(mechanism, np.array([word]))[0])) == right, (word, factor)
+            assert fits(outputs, formula(mechanism, np.array([word]))[0]) == right, (word, factor)
         if word != words.unknown:  # the unknown word's penalty is the same for every output
             other = MadlibSyntax(2.0, words, penalty=penalty * 3 / 2)
-            assert not fits(outputs, np.exp(formula(other, np.array([word]))[0]))
+            assert not fits(outputs, formula(other, np.array([word]))[0])
 
 
 def nearly_one_place(count=60, far=61, apart=8e-4):
@@ -301,11 +294,11 @@ def test_nearly_equal_vectors_of_two_tags_pay_the_penalty_once(epsilon, penalty)
     np.testing.assert_allclose(geometry.pairs(x, y), geometry.distances(everything).ravel(), rtol=0, atol=1e-6)
     assert (geometry.lowered(everything)[:, : len(words)] <= geometry.distances(everything) * (1 + 2.0**-20)).all()
     for word in (0, 1, words.unknown):
-        assert fits(draws(mechanism, word, 60_000), np.exp(formula(mechanism, np.array([word]))[0])), word
+        assert fits(draws(mechanism, word, 60_000), formula(mechanism, np.array([word]))[0]), word
 
 
 def test_a_larger_penalty_keeps_more_parts_of_speech():
-    words = vocabulary(200, 20, seed=7)
+    words = tagged(200, 20, seed=7)
     alike = words.tags[:, None] == words.tags[None]
     kept = [
         (np.exp(MadlibSyntax(2.0, words, penalty=p).log_probs(np.arange(200))) * alike).sum() / 200 for p in (0, 1, 4)
@@ -316,7 +309,7 @@ def test_a_larger_penalty_keeps_more_parts_of_speech():
 # --- all of them
 
 
-WIDE = vocabulary(300, 20, seed=11)
+WIDE = tagged(300, 20, seed=11)
 ALL = [Madlib(2.0, WIDE), MadlibSyntax(2.0, WIDE, k=5, mode="paper"), MadlibSyntax(1.0, WIDE, penalty=2.0)]
 
 
@@ -349,25 +342,110 @@ def test_texts_without_a_token_and_no_texts_are_fine(mechanism):
     assert set(mechanism.guarantee.exposes) <= set(EXPOSURES)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Madlib(0.0, WIDE), "madlib: epsilon must be from 1e-06"),
-        (lambda: Madlib(math.inf, WIDE), "madlib: epsilon"),
-        (lambda: Madlib(1.0, Vocabulary(("a", "b"), np.zeros((2, 1), np.float32))), "madlib: .* 2 to 1024 coord"),
-        (lambda: MadlibSyntax(1.0, replace(WIDE, tags=None)), "madlib-syntax: the vocabulary has no tags"),
-        (lambda: MadlibSyntax(1.0, WIDE, k=0), "madlib-syntax: k must be from 1"),
-        (lambda: MadlibSyntax(1.0, WIDE, penalty=-1.0), "madlib-syntax: penalty"),
-        (lambda: MadlibSyntax(1.0, WIDE, mode="papier"), "madlib-syntax: mode must be repaired or paper"),
-        (lambda: Madlib(1.0, WIDE).sample(np.array([301]), rng=streams(1)), "madlib: a word id is outside"),
-    ],
-)
-def test_mistakes_are_refused_in_one_line(make, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        make()
-    assert "\n" not in str(caught.value)
-
-
 def test_paper_mode_has_no_closed_probabilities():
     with pytest.raises(NotImplementedError):
         ALL[1].log_probs(np.arange(3))
+
+
+EPSILON, LAM = 6.0, 0.9
+STEP, REACH = 0.015, 5.4
+
+
+@lru_cache(maxsize=1)
+def plane():
+    """200 words within the square of side 4, twice as wide as they are high: lambda matters."""
+    vectors = np.random.default_rng(8).uniform(-2, 2, (200, 2)).astype(np.float32)
+    vectors[:, 1] *= 0.3
+    return Vocabulary(tuple(f"w{i}" for i in range(200)), vectors)
+
+
+@lru_cache(maxsize=1)
+def grid():
+    """Points of the grid (k, 2), and for each its nearest word (k,)."""
+    axis = np.arange(-REACH, REACH, STEP)
+    points = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    words = np.empty(len(points), dtype=np.int64)
+    for at in range(0, len(points), 2**14):
+        part = slice(at, at + 2**14)
+        apart = np.hypot(*(points[part].T[:, :, None] - plane().vectors.T[:, None].astype(np.float64)))
+        words[part] = apart.argmin(axis=1)
+    return points, words
+
+
+def shape(lam):
+    """λ·Σ + (1 - λ)·I by NumPy's covariance, and its symmetric root's inverse."""
+    covariance = np.cov(plane().vectors.astype(np.float64), rowvar=False)
+    whole = lam * covariance * 2 / np.trace(covariance) + (1 - lam) * np.eye(2)
+    return np.linalg.inv(np.real(sqrtm(whole))), math.sqrt(np.linalg.det(whole))
+
+
+def apart(lam):
+    whitened = plane().points.astype(np.float64) @ shape(lam)[0]
+    return np.linalg.norm(whitened[:, None] - whitened[None], axis=2)
+
+
+def law(x, epsilon, lam, every=1):
+    """Masses of the outputs of word x, (200,); from every so many points in either direction."""
+    side = round(len(grid()[0]) ** 0.5)
+    points, words = (a.reshape(side, side, -1)[::every, ::every].reshape(-1, a.size // side**2) for a in grid())
+    inverse, root_determinant = shape(lam)
+    far = np.hypot(*((points - plane().points[x].astype(np.float64)) @ inverse).T)
+    mass = epsilon**2 / (2 * math.pi * root_determinant) * np.exp(-epsilon * far) * (STEP * every) ** 2
+    return np.bincount(words[:, 0], mass, 200)
+
+
+def test_the_sums_are_those_of_a_law():
+    for lam in (0.0, LAM):
+        assert abs(law(3, EPSILON, lam).sum() - 1) < 1e-3
+
+
+@pytest.mark.parametrize("x", [0, 77, 200])
+def test_draws_fit_the_law(x):
+    n = 30_000
+    draws = Mahalanobis(EPSILON, plane(), LAM).sample(np.full(n, x), rng=streams(n))
+    for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
+        masses = law(x, EPSILON * factor, LAM)
+        assert fits_masses(draws, masses) == right, factor
+    other = law(x, EPSILON, 0.5)  # and another shape of the noise is another law
+    assert not fits_masses(draws, other)
+
+
+@pytest.mark.parametrize("lam", [LAM, 0.0])
+def test_all_pairs_keep_the_metric_guarantee(lam):
+    """All inputs on one (coarser) grid, so that sums of their masses keep what the densities keep: to the last bits."""
+    table = np.array([law(x, EPSILON, lam, every=4) for x in range(201)])
+    far, logs = apart(lam), np.log(np.maximum(table, 1e-300))
+    ratio = np.max([np.where(table[:, y] > 0, logs[:, None, y] - logs[None, :, y], 0.0) for y in range(200)], axis=0)
+    assert np.all(ratio <= EPSILON * far + 1e-9)
+    assert (ratio / np.maximum(EPSILON * far, 1e-9)).max() > 0.95  # and of no smaller ε
+    mechanism = Mahalanobis(EPSILON, plane(), lam)
+    assert mechanism.guarantee.exposes == () and mechanism.guarantee.epsilon == EPSILON
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("make", [plane, vocabulary], ids=["plane", "16 dimensions"])
+def test_distances_are_the_mahalanobis_ones_from_above(lam, make):
+    words = make()
+    mechanism = Mahalanobis(2.0, words, lam)
+    covariance = np.cov(words.vectors.astype(np.float64), rowvar=False)
+    width = len(covariance)
+    inverse = np.linalg.inv(lam * covariance * width / np.trace(covariance) + (1 - lam) * np.eye(width))
+    points = words.points.astype(np.float64)
+    difference = points[:, None] - points[None]
+    exact = np.sqrt(np.einsum("ijk,kl,ijl->ij", difference, inverse, difference))
+    every = np.arange(len(points))
+    found = mechanism.distances(every, every)
+    assert np.all(found >= exact * (1 - 1e-12)) and np.all(found <= exact + 1e-6 * exact.max())
+    assert exact.max() <= mechanism.guarantee.diameter <= exact.max() * (1 + 1e-6)
+    assert mechanism.guarantee.numeric_epsilon < 1e-9
+    np.testing.assert_allclose(mechanism.root @ mechanism.root.T @ inverse, np.eye(width), rtol=0, atol=1e-9)
+
+
+def test_without_covariance_it_is_madlib():
+    words, n = vocabulary(), 3000
+    x = np.arange(n) % 201
+    plain = Madlib(4.0, words).sample(x, rng=streams(n))
+    np.testing.assert_array_equal((Mahalanobis(4.0, words, 0.0).sample(x, rng=streams(n)) == plain).mean(), 1.0)
+    assert Mahalanobis(4.0, words, 0.0).guarantee.worst_case() == pytest.approx(
+        Madlib(4.0, words).guarantee.worst_case(), rel=1e-6
+    )

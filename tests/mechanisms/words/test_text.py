@@ -76,25 +76,6 @@ def test_a_vocabulary_cannot_be_changed_afterwards():
         vocabulary().vectors[0] = 0
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"words": ("a",)}, "at least two"),
-        ({"words": ("a", "")}, "empty"),
-        ({"words": ("a", "a")}, "twice"),
-        ({"vectors": np.zeros((2, 3))}, "float32"),
-        ({"vectors": np.zeros((3, 3), np.float32)}, "each of 2 words"),
-        ({"vectors": np.array([[0], [np.nan]], np.float32)}, "word 1 is not finite"),
-        ({"counts": np.array([1, -1])}, "counts"),
-        ({"tags": np.array([1, 99], np.int8)}, "below 12"),
-    ],
-)
-def test_what_is_no_vocabulary_is_refused_in_one_line(change, words):
-    with pytest.raises(ValueError, match=words) as refused:
-        Vocabulary(**{"words": ("a", "b"), "vectors": np.zeros((2, 1), np.float32)} | change)
-    assert "\n" not in str(refused.value)
-
-
 def test_kinds_of_words():
     assert is_punctuation("!?") and is_punctuation("—") and not is_punctuation("a,") and not is_punctuation("7")
     assert is_number("1,000") and is_number("٧") and not is_number("b2") and not is_number("!")
@@ -191,32 +172,6 @@ def test_guarantee_of_a_text_is_that_of_its_parts():
     assert (together.diameter, together.epsilon) == (1.0, pytest.approx(tokens * epsilon))
 
 
-def test_the_loss_of_every_pair_of_short_texts_is_within_the_guarantee():
-    """By enumeration: words a, b, unknown; up to two tokens; the output distribution from the parts' own formulas."""
-    v = vocabulary(("a", "b"))
-    word, text = Flip(v, q=0.4), TextMechanism(Flip(v, q=0.4), tokens=2, length=0.8)
-    length = Length(0.8, 2)
-
-    def word_prob(y, x):
-        return (0.4 * (x == y) if x != v.unknown else 0.4 / 2) + 0.6 / 2
-
-    def prob(y, x):
-        p = math.exp(length.log_prob(np.array([len(y)]), np.array([len(x)]))[0])
-        padded = (*x, v.unknown, v.unknown)
-        return p * math.prod(word_prob(a, b) for a, b in zip(y, padded, strict=False))
-
-    texts = [t for n in range(3) for t in itertools.product((0, 1, 2), repeat=n)]
-    outputs = [t for n in range(3) for t in itertools.product((0, 1), repeat=n)]
-    table = np.array([[prob(y, x) for y in outputs] for x in texts])
-    np.testing.assert_allclose(table.sum(axis=1), 1.0)
-    losses = np.log(table[:, None] / table[None])
-    assert losses.max() <= text.guarantee.worst_case() + 1e-9
-    counted = text.sample(np.array([[0, NOTHING]] * 60_000), rng=streams(60_000))
-    seen = [int((counted == [*y, *[NOTHING] * (2 - len(y))]).all(axis=1).sum()) for y in outputs]
-    assert stats.chisquare(seen, table[texts.index((0,))] * 60_000).pvalue > ALARM
-    assert word.guarantee.worst_case() > 0
-
-
 def test_identity_of_texts_loses_only_what_has_no_number():
     v = vocabulary()
     text = build({"mechanism": "identity", "tokens": 6, "length": "kept"}, channel="text", vocabulary=v)
@@ -235,21 +190,6 @@ def test_parameters_build_the_same_text_again():
         build(parameters(text), channel="text", vocabulary=vocabulary(seed=9))
     with pytest.raises(ValueError, match="needs a vocabulary"):
         build(spec, channel="text")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"tokens": 0}, "tokens"),
-        ({"length": "short"}, "kept"),
-        ({"length": -1.0}, "length"),
-        ({"unknown": "keep"}, "substitute or drop"),
-        ({"numbers": "hide"}, "substitute or drop or keep"),
-    ],
-)
-def test_impossible_treatments_are_refused(wrong, words):
-    with pytest.raises(ValueError, match=words):
-        TextMechanism(Flip(vocabulary()), **wrong)
 
 
 def test_where_words_move_none_can_be_kept():
@@ -305,31 +245,6 @@ def test_both_sides_are_charged(length):
     assert both.worst_case(declared=public) == pytest.approx(2 * one.worst_case(declared=public), rel=1e-12)
     assert both.numeric_delta == pytest.approx(2 * one.numeric_delta)
     assert [count for _, count in pair.parts()] == [2 * count for _, count in pair.side.parts()]
-
-
-def test_the_loss_of_a_pair_is_reached_and_not_passed():
-    """All outputs of all pairs of at most one word a side, by enumeration: the largest ratio is twice that of one side
-    alone, and at most what both are charged."""
-    words = vocabulary(("a", "b"))
-    santext = build({"mechanism": "santext", "epsilon": 1.0}, channel="text", vocabulary=words).word
-    pair = TextMechanism(santext, tokens=1, length=1.0, sides=2)
-    inputs = [np.array(x) for x in itertools.product([0, 1, 2, NOTHING], repeat=2)]
-    outputs = list(itertools.product([0, 1, NOTHING], repeat=2))
-
-    def log_side(word, out):
-        found = pair.lengths.log_prob(np.array([int(out != NOTHING)]), np.array([int(word != NOTHING)]))[0]
-        filled = words.unknown if word == NOTHING else word  # a text is filled up to its drawn end
-        return found + (0.0 if out == NOTHING else santext.log_probs(np.array([filled]))[0, out])
-
-    def log_law(x):
-        return np.array([sum(log_side(*each) for each in zip(x, y, strict=True)) for y in outputs])
-
-    laws = np.stack([log_law(x) for x in inputs])
-    np.testing.assert_allclose(np.exp(laws).sum(axis=1), 1)
-    worst = (laws[:, None] - laws[None]).max()
-    alone = np.array([[log_side(word, out) for out in (0, 1, NOTHING)] for word in (0, 1, 2, NOTHING)])
-    assert worst == pytest.approx(2 * (alone[:, None] - alone[None]).max())
-    assert worst <= pair.guarantee.worst_case()
 
 
 def test_pairs_that_do_not_fit_are_refused():

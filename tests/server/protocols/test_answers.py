@@ -13,9 +13,7 @@ from scipy import stats
 from simulations.errors import UserError
 from simulations.experiment import load, to_toml
 from simulations.experiment.ladder import of_experiment
-from simulations.run.figures import spent_figure
 from simulations.run.prepare import Prepared
-from simulations.run.report import markdown
 from tests.support.studies import (
     CLASSES,
     PURKAYASTHA,
@@ -109,27 +107,6 @@ def test_what_is_expected_before_a_run_is_what_a_run_costs(folder: Path) -> None
     assert [(r["rung"], r["epsilon"], r["delta"]) for r in before["test_ladder"]] == [
         (r["rung"], r["epsilon"], r["delta"]) for r in after
     ]
-
-
-def test_the_report_says_what_asking_is(folder: Path) -> None:
-    made = study({"name": "a", "embedding": PURKAYASTHA, "label": RANDOMIZED, "answer": ANSWER})
-    line = ran(made, folder)["a"].line
-    results = {
-        "name": "small",
-        "seed": 3,
-        "way": "release-once",
-        "arms": [line],
-        "chance": 1 / 3,
-        "classes": ["r", "g", "b"],
-    }
-    said = markdown(results)
-    assert (
-        "| ε, training | ε, inference |" in said
-        and "42 | 4 |" in said
-        and "Asked by answer: a user's device runs the whole model" in said
-    )
-    figure = spent_figure(results)
-    assert "ε, inference" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_a_study_with_answers_is_written_and_read_back(tmp_path: Path) -> None:

@@ -147,15 +147,14 @@ def test_two_users_and_identical_reports_do_not_break_it() -> None:
         assert np.isfinite(found.mean).all() and found.kept.any()
 
 
-@pytest.mark.slow
-def test_a_million_users_take_seconds() -> None:
-    """64 coordinates, 3 % liars: below 10 s of one core."""
-    rng, n, dim = np.random.default_rng(7), 1_000_000, 64
+def test_many_users_take_seconds() -> None:
+    """200,000 users of 64 coordinates, 3 % liars: below 2.5 s of one core."""
+    rng, n, dim = np.random.default_rng(7), 200_000, 64
     mechanism = PrivUnit(dim, EPSILON)
     rows = units(rng, n, dim)
     rows[: n // 33] = np.eye(dim)[0]
     batch = np.rint(rows * 32767).astype(np.int16)
     start = time.process_time()  # of all threads, and so whatever else runs
     found = robust_mean(mechanism, batch, honest_moment(mechanism, units(rng, 3000, dim - 1), 1), 1)
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 2.5
     assert 0.02 < found.dropped < 0.05
