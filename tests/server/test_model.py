@@ -143,12 +143,6 @@ def test_the_pipeline_agrees_with_its_maps(bert) -> None:
     np.testing.assert_allclose(logits, maps.logits(maps.project(pipeline.embed(TEXTS[:3]))), atol=1e-5)
 
 
-def test_a_card_states_what_protects_nobody() -> None:
-    about = {"name": "no noise", "reference": True, "budget": {"statement": "∞"}, "classes": ["a", "b"], "dim": 4}
-    card = model_card(about | {"ladder": user(math.inf)})
-    assert "Not private" in card and "none: something leaves without protection" in card
-
-
 def test_a_card_says_what_users_pay_and_under_which_condition() -> None:
     row = "| All that one user releases in {}, trusting nobody | {} |"
     card = model_card({"name": "a", "ladder": user(6.0), "test_ladder": user(200.0)})
@@ -221,17 +215,3 @@ def test_the_published_procedure_learns_through_the_noise(bert) -> None:
     )
     assert not pipeline.training and len(accuracies) == 4
     assert accuracies[-1] > 0.9
-
-
-@pytest.mark.slow
-def test_minilm_exported_is_minilm(tmp_path) -> None:
-    """Cosine to torch above 0.9999 for every text, whatever it is padded to."""
-    export_encoder("minilm", tmp_path)
-    texts = ["a film", "not a very good book , and the plot was awful", "x", "Größe — naïve café"] * 3
-    texts.append("long " * 200)
-    model, tokenizer = checkpoint.load("minilm")
-    maps = pca_maps(np.random.default_rng(0).standard_normal((400, 384)), dim=2, classes=2)
-    torch_rows = Pipeline(model, tokenizer, maps).embed(texts, batch_size=1).astype(np.float64)
-    rows = Encoder(tmp_path).encode(texts).astype(np.float64)
-    cosine = (rows * torch_rows).sum(1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(torch_rows, axis=1)
-    assert cosine.min() > 0.9999

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from client.app import answer
@@ -17,8 +23,12 @@ from mechanisms.messages.request import Request
 from mechanisms.messages.sealed import generate_keys
 from mechanisms.messages.wire import request_to_record
 from sottovoce.cli import main as cli
+from sottovoce.deployment.devices import ask as device_ask
+from sottovoce.deployment.predict import serving
+from tests.support.asking import CLASSES, COST, POLICY, SENTENCE, World, answered, ask, charged, honest, http
 from tests.support.clients import make_node, request
 from tests.support.devices import PUBLISHER, make_bundle, on_a_device
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +71,7 @@ def device(tmp_path: Path) -> Path:
     return node
 
 
-def ask(device: Path, asked: Request) -> None:
+def asked_for(device: Path, asked: Request) -> None:
     answer(request_to_record(asked), load_node(device))
 
 
@@ -73,9 +83,9 @@ def told(device: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str
 def test_a_ledger_in_words(device: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nothing has left this device" in told(device, capsys)
     monkeypatch.setattr("client.store.ledger.time.time", lambda: 1_795_000_000.9)
-    ask(device, request(arm=""))
-    ask(device, request(arm="", stage="more", embedding=None))
-    ask(device, request(arm=""))  # again, at no cost
+    asked_for(device, request(arm=""))
+    asked_for(device, request(arm="", stage="more", embedding=None))
+    asked_for(device, request(arm=""))  # again, at no cost
     said = told(device, capsys)
     for words in (
         "the embedding of 3 records, to the stage train: ε = 31.42 at worst each (ε = 10·d_angular)",
@@ -98,7 +108,7 @@ def test_a_clock_that_was_set_back_is_said(
 ) -> None:
     for at, stage in ((2e9, "train"), (1e9, "more")):
         monkeypatch.setattr("client.store.ledger.time.time", lambda at=at: at)
-        ask(device, request(arm="", stage=stage, embedding=None))
+        asked_for(device, request(arm="", stage=stage, embedding=None))
     said = told(device, capsys)
     assert "The clock was set back" in said
     assert said.index("to the stage train") < said.index("to the stage more")
@@ -106,7 +116,7 @@ def test_a_clock_that_was_set_back_is_said(
 
 
 def test_a_ledger_as_json(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ask(device, request(arm=""))
+    asked_for(device, request(arm=""))
     found = json.loads(told(device, capsys, "--json"))
     assert [(a["channel"], a["records"]) for a in found["answers"]] == [("embedding", 3), ("label", 3)]
     assert found["answers"][0]["digest"] == request(arm="").digest("embedding")
@@ -116,7 +126,7 @@ def test_a_ledger_as_json(device: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_is_declared_public_is_shown_as_unprotected(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_node(device, policy=Policy(embedding=70.0, total=700.0, accept_unprotected=("label: everybody knows",)))
-    ask(device, request(arm="", label={"mechanism": "identity"}))
+    asked_for(device, request(arm="", label={"mechanism": "identity"}))
     said = told(device, capsys)
     assert "the label of 3 records, to the stage train: ε = ∞ each (in clear)" in said
     assert "label: anything, declared public (everybody knows)" in said
@@ -125,7 +135,7 @@ def test_what_is_declared_public_is_shown_as_unprotected(device: Path, capsys: p
 
 
 def test_a_ledger_that_cannot_be_trusted_is_not_shown(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ask(device, request(arm=""))
+    asked_for(device, request(arm=""))
     path = device / "ledger.sqlite"
     kept = path.read_bytes()
     for change, line in (
@@ -147,8 +157,8 @@ def test_folders_that_are_no_device(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_many_users_of_one_device_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     node = make_node(tmp_path / "node", range(40), seed=None)
-    ask(node, request(arm="", label=None))
-    ask(node, request(arm="", stage="more", embedding=None))
+    asked_for(node, request(arm="", label=None))
+    asked_for(node, request(arm="", stage="more", embedding=None))
     said = told(node, capsys)
     assert "user 2, without what is declared public: ε = 33.42 at worst" in said and "user 3," not in said
     assert "and 37 users that cost no more than the last one above: 74 releases together" in said
@@ -170,3 +180,190 @@ def test_the_cost_of_a_text_that_shows_something_public_has_its_condition() -> N
     about = {"folder": "device", "policy": declared.to_dict(), "answers": [answer], "records": [record]}
     said = format_statement(about | {"users": [account], "clock_set_back": False, "stand_ins": 0})
     assert f"ε = 8 at worst each{condition} (in words)" in said and f"What it has cost{condition}" in said
+
+
+def command(world: World, address: str, *arguments: object) -> int:
+    return cli.main(["device", "ask", *map(str, arguments), "--server", address, "--root-certificates", str(world.ca)])
+
+
+def test_ask_on_the_command_line(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(world, world.address, node, SENTENCE) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and "ε = 31.42 at worst (ε = 10·d_angular)" in said.out and "spent" in said.out
+    assert command(world, world.address, node, SENTENCE) == 0
+    assert "cost   nothing: asked about before, at ε = 31.42 at worst" in capsys.readouterr().out
+    assert command(world, world.address, node, SENTENCE, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["probabilities"]) == set(CLASSES) and found["class"] in CLASSES
+    assert (found["cost"], found["charged"], found["delta"]) == (pytest.approx(COST), 0, 0.0)
+    assert found["spent"] == pytest.approx(COST) and found["statement"] == "ε = 10·d_angular"
+
+
+def test_embeddings_declared_public_are_said_so(world: World, node: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world.device(node, Policy(total=1.0, mechanisms=("identity",), accept_unprotected=("embedding: a test",)))
+    with serving(world.model(embedding={"mechanism": "identity"}), **world.pair) as address:
+        assert command(world, address, node, SENTENCE) == 0
+        assert "ε = ∞ (ε = ∞·d_discrete)" in (out := capsys.readouterr().out) or "in clear" in out
+        assert "declared public, and not counted" in out
+        assert command(world, address, node, SENTENCE, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["cost"] == "inf"
+
+
+def file_of(folder: Path, text: bytes) -> Path:
+    path = folder / "in.txt"
+    path.write_bytes(text)
+    return path
+
+
+def test_a_file_of_sentences(world: World, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "\ufeffthe film was good\n\na bad\tbook\r\n   \nthe film was good\nof\u2028two\x0bhalves".encode()
+    file, out = file_of(tmp_path, text), tmp_path / "out.tsv"
+    assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert (found["lines"], found["charged"], sum(found["classes"].values())) == (6, 3, 4)
+    assert "3 sentences are new" in said.err and "the policy allows 318" in said.err
+    rows = [line.split("\t") for line in out.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert rows[0] == ["line", "class", *CLASSES, "sentence"] and len(rows) == 7
+    assert {len(row) for row in rows} == {3 + len(CLASSES)}
+    assert [row[0] for row in rows[1:]] == list("123456") and rows[2][1:] == [""] * 5 == rows[4][1:]
+    assert rows[1][1:] == rows[5][1:] and rows[1][-1] == "the film was good" and rows[3][-1] == "a bad book"
+    shares = [float(share) for share in rows[1][2:-1]]
+    assert sum(shares) == pytest.approx(1, abs=1e-5) and CLASSES[int(np.argmax(shares))] == rows[1][1]
+
+
+def test_a_file_comes_whole_or_not_at_all_and_goes_on_at_no_further_cost(
+    world: World, node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = file_of(tmp_path, "\n".join(f"film {i}" for i in range(300)).encode()), tmp_path / "out.tsv"
+    posts: list[bytes] = []
+
+    def dies_later(body: bytes) -> bytes | None:
+        posts.append(body)
+        return http(answered(256)) if len(posts) == 1 else None
+
+    with honest(world, dies_later) as server:
+        assert command(world, server.address, node, "--file", file, "--out", out) == 2
+    complaint = capsys.readouterr().err.splitlines()[-1]
+    assert "300 sentences were charged (ε = 31.42 at worst each), and cost nothing when" in complaint
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "node"] and len(charged(node)) == 300
+    before = charged(node)
+    assert command(world, world.address, node, "--file", file, "--out", out, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["charged"] == 0 and found["lines"] == 300 and charged(node) == before
+    assert len(out.read_text().splitlines()) == 301
+
+
+def test_the_rest_of_a_file_is_charged_when_it_goes_on(world: World, node: Path) -> None:
+    sentences = [f"film {i}" for i in range(600)]
+    world.device(node, replace(POLICY, total=20_000.0))
+    with honest(world, lambda body: None) as server, pytest.raises(ValueError, match="256 sentences were charged"):
+        ask(world, node, sentences, server.address)
+    assert ask(world, node, sentences, world.address).charged == 344
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+from sottovoce.cli.main import main
+code = main(sys.argv[1:])
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
+    node = world.device(tmp_path / "node", replace(POLICY, total=1e9, releases=100_000))
+    peaks = []
+    for lines in (500, 8_000):
+        file, out = file_of(tmp_path, "".join(f"film {i} of {lines}\n" for i in range(lines)).encode()), f"{lines}.tsv"
+        where = ["--server", world.address, "--root-certificates", str(world.ca)]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, "device", "ask", node, "--file", file, "--out", tmp_path / out, *where],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stderr.split()[-1]) * 1024)
+        assert sum(1 for _ in (tmp_path / out).open()) == lines + 1
+    assert peaks[1] - peaks[0] < 12e6
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["x"], "--server: "),
+        ([], 'give a "SENTENCE", or --file'),
+        (["x", "--file", "f"], "--file FILE goes with"),
+        (["--file", "f"], "--file FILE goes with"),
+        (["x", "--out", "o"], 'give a "SENTENCE"'),
+        (["--file", "none.txt", "--out", "o"], "none.txt: No such file"),
+        (["--file", "bad.txt", "--out", "o"], "bad.txt: line 2: is not UTF-8"),
+        (["--file", "empty.txt", "--out", "o"], "there is no sentence to ask about; nothing was charged"),
+        (["--file", "in.txt", "--out", "in.txt"], "in.txt: is there already"),
+        (["--file", "in.txt", "--out", "no/such/o"], "no/such/o: cannot be written"),
+        (["  "], "there is no sentence"),
+        (["caf\udce9"], "is not Unicode"),
+        (["x", "--user", "-1"], "has no user -1"),
+    ],
+    ids=range(13),
+)
+def test_bad_input_ends_in_one_line(world, node, tmp_path, options, line, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, data in (("in.txt", b"x\n"), ("bad.txt", b"x\n\xff\n"), ("empty.txt", b"\n \n")):
+        Path(name).write_bytes(data)
+    here = sorted(os.listdir(tmp_path))
+    if "--server" in line:
+        assert cli.main(["device", "ask", str(node), *options]) == 2
+    else:
+        assert command(world, world.address, node, *options) == 2
+    said = capsys.readouterr()
+    assert line.rstrip(": ") in said.err.splitlines()[-1] and said.out == ""
+    assert sorted(os.listdir(tmp_path)) == here
+    assert not (node / "ledger.sqlite").exists()  # before `charged` opens one
+    assert charged(node) == []
+
+
+def test_ctrl_c_says_what_stays(world: World, node: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_ask, "ask_model", interrupted)
+    assert command(world, "https://x:1", node, SENTENCE) == cli.INTERRUPTED
+    assert "interrupted; what was charged until then stays charged" in capsys.readouterr().err
+
+
+def test_install_and_ask_where_a_device_alone_is_installed(world: World, tmp_path: Path) -> None:
+    bundle, node = make_bundle(world.place, "b", seal=generate_keys()[1], model_seal=world.public), tmp_path / "node"
+    (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
+    install = ["device", "install", "--bundle", bundle.folder, "--device", node]
+    done = on_a_device(*install, "--publisher", tmp_path / "sign.pub")
+    assert done.returncode == 0 and f"{node}: answers for embedding, label" in done.stdout, done.stderr
+    assert len(done.stdout.splitlines()) == 1 and load_node(node).model_seal == world.public
+    with serving(world.model(sealed=True), **world.pair) as address:
+        where = ["--server", address, "--root-certificates", world.ca]
+        done = on_a_device("device", "ask", node, SENTENCE, *where, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["charged"] == 1, done.stderr
+    assert done.stderr == ""
+
+
+def test_an_installation_that_cannot_be(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle, node = make_bundle(world.place, "c"), tmp_path / "node"
+    (tmp_path / "short").write_text("abcd")
+    (tmp_path / "zero").write_text("00" * 32)
+    (tmp_path / "sign.pub").write_text(f"{PUBLISHER.hex()}\n")
+    install = ["device", "install", "--bundle", str(bundle.folder), "--device", str(node)]
+    for key, line in (("short", "is no key"), ("none", "cannot be read"), ("zero", "trusts 0000000000000000")):
+        assert cli.main([*install, "--publisher", str(tmp_path / key)]) == 2
+        assert line in (said := capsys.readouterr()).err and said.out == "" and len(said.err.splitlines()) == 1
+        assert not node.exists()
+    assert cli.main(install) == 2 and "give the publisher's public key" in capsys.readouterr().err
+    assert cli.main([*install, "--publisher", str(tmp_path / "sign.pub")]) == 0 and load_node(node).seal is None
+    assert "in clear" in capsys.readouterr().out
+    manifest = bundle.folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("sottovoce-bundle-4", "sottovoce-bundle-9"))
+    assert cli.main([*install[:-1], str(tmp_path / "other")]) == 2
+    assert "is of the format 'sottovoce-bundle-9'" in capsys.readouterr().err

@@ -6,13 +6,19 @@ Statistical tests answer at a false-alarm rate of 1e-6 each, by Hoeffding's boun
 wrong parameter.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
+from collections.abc import Callable
 
 import mpmath
+import mpmath as mp
 import numpy as np
 import pytest
 
+from mechanisms.accounting.shuffle import amplify
+from mechanisms.checks import LEAST_EPSILON
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.identity import Identity
@@ -20,8 +26,10 @@ from mechanisms.losses.categorical import from_profile, pair_loss
 from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.losses.planar_laplace import laplace_loss
-from mechanisms.losses.sphere import log_radial_ratio, normalized_laplace_loss, purkayastha_loss
+from mechanisms.losses.sampled_gaussian import replaced_loss
+from mechanisms.losses.sphere import RADIAL_ERROR, SMALL, log_radial_ratio, normalized_laplace_loss, purkayastha_loss
 from mechanisms.metrics import angular
+from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from tests.support.mechanisms import every_mechanism, streams
@@ -396,3 +404,223 @@ def test_unbounded_cells_and_mass_left_out_go_to_the_safe_side():
     assert wide.delta(50.0) == 1.0 and wide.delta_optimistic(0.0) == 0.0
     assert wide.epsilon(0.5) == math.inf
     assert no_loss().epsilon(0.0) == 0.0 and unbounded_loss().epsilon(0.99) == math.inf
+
+
+#: Shares of the largest loss at which δ is compared.
+PLACES = (0.0, 0.3, 0.8)
+
+
+def log_ratio(m: int, epsilon: float, theta: object) -> object:
+    """log E e^(εg), g = r - |r·ξ - x| under r ~ Gamma(m, 1/ε), by mpmath's own quadrature in r: no digits are lost."""
+    e, c = mp.mpf(epsilon), mp.cos(theta)
+    usual, corner = (m - 1) / e, mp.sin(theta)
+
+    def integrand(r: object) -> object:
+        gain = e * (2 * r * c - 1) / (r + mp.sqrt((r - c) ** 2 + corner**2))
+        return (r / usual) ** (m - 1) * mp.exp((m - 1) - e * r) * mp.expm1(gain)
+
+    width = usual / mp.sqrt(m)
+    cuts = {mp.mpf(0), *(usual + k * width for k in (-5, -2, 0, 2, 5, 12, 30, 60))}
+    cuts |= {k * usual for k in (0.03, 0.3)} | {c + k * corner for k in (-1, 0, 1, 4)} | {mp.mpf(4), mp.mpf(20)}
+    kept: list[object] = []
+    for cut in sorted(cut for cut in cuts if cut >= 0):
+        if not kept or cut - kept[-1] > 1e-13:
+            kept.append(cut)
+    scale = usual ** (m - 1) * mp.exp(-(m - 1)) * e**m / mp.gamma(m)
+    return mp.log1p(scale * mp.quad(integrand, kept))
+
+
+@pytest.mark.parametrize(
+    ("m", "epsilon"), [(2, 1e-9), (3, SMALL), (2, 1.01 * SMALL), (3, 1e-5), (16, 1e-3), (3, 0.1), (16, 10.0)]
+)
+def test_the_density_of_the_normalized_laplace_to_its_stated_error(m: int, epsilon: float) -> None:
+    angles = [1e-3, 0.8, 2.5]
+    error = 4 * epsilon**2 / (m - 1) + 2e-16 * epsilon if epsilon <= SMALL else RADIAL_ERROR
+    with mp.workdps(20):
+        for angle, value in zip(angles, log_radial_ratio(m, epsilon, np.array(angles)), strict=True):
+            assert abs(value - log_ratio(m, epsilon, mp.mpf(angle))) <= error
+
+
+@pytest.mark.parametrize("m", [2, 3, 64, 1024])
+def test_the_density_of_the_normalized_laplace_at_the_poles(m: int) -> None:
+    """Opposite to its input it is e^-ε times the uniform one; at its input, incomplete gamma functions."""
+    for epsilon in (1e-12, SMALL, 1.01 * SMALL, 1e-4, 0.3, 10.0, 1000.0):
+        with mp.workdps(30):
+            e = mp.mpf(epsilon)
+            inside = mp.quad(lambda r, e=e: r ** (m - 1) * mp.exp(e * (r - 1)), [0, 0.5, 0.9, 0.99, 1]) * e**m
+            at = mp.log((inside + mp.exp(e) * mp.gammainc(m, e)) / mp.gamma(m))
+            error = 4 * e**2 / (m - 1) + 4e-16 * e if epsilon <= SMALL else RADIAL_ERROR
+            first, last = log_radial_ratio(m, epsilon, np.array([0.0, math.pi]))
+            assert abs(first - at) <= error and abs(last + e) <= error
+
+
+def dominates(cells: LossCells, exact: Callable[[object], object], places: list[object], loose: float = 3e-2) -> None:
+    """δ of the cells is at least the exact one, and hardly more; what their ε(δ) says holds."""
+    for place in places:
+        truth = exact(mp.mpf(place))
+        assert cells.delta_optimistic(float(place)) <= truth * (1 + mp.mpf(10) ** -12)
+        assert truth <= cells.delta(float(place)) <= truth * (1 + loose)
+        if 0 < truth < 0.9:
+            found = cells.epsilon(float(truth))
+            assert exact(mp.mpf(found)) <= mp.mpf(float(truth)) and found <= place * (1 + loose) + 1e-12
+
+
+def on_the_sphere(m: int, log_f: Callable[[object], object], parts: int = 2) -> Callable[[object], object]:
+    """δ of the antipodal pair of a density that falls with the angle, by quadrature up to where the loss is ε."""
+
+    def density(theta: object, at: object) -> object:
+        return mp.sin(theta) ** (m - 2) * mp.exp(log_f(at))
+
+    whole = mp.quad(lambda t: density(t, t), mp.linspace(0, mp.pi, 3))
+
+    def exact(place: object) -> object:
+        def excess(theta: object) -> object:
+            return log_f(theta) - log_f(mp.pi - theta) - place
+
+        low, high = mp.mpf(0), mp.pi / 2
+        if excess(low) <= 0:
+            return mp.mpf(0)
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        gain = mp.quad(lambda t: density(t, t) * -mp.expm1(-excess(t)), mp.linspace(0, high, parts))
+        return gain / whole
+
+    return exact
+
+
+@pytest.mark.parametrize("kappa", [LEAST_EPSILON, 1e-15, 1e-12, 1e-9, 1e-4])
+@pytest.mark.parametrize("m", [2, 16])
+def test_purkayastha(m: int, kappa: float) -> None:
+    cells = Purkayastha(m, kappa).privacy_loss()
+    with mp.workdps(20 - 2 * int(math.log10(kappa))):
+        exact = on_the_sphere(m, lambda theta: -mp.mpf(kappa) * theta)
+        dominates(cells, exact, [place * kappa * mp.pi for place in PLACES])
+        assert cells.epsilon(0.0) == pytest.approx(kappa * math.pi, rel=1e-15)
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 1.01 * SMALL, 1e-4])
+def test_the_normalized_laplace(epsilon: float) -> None:
+    m = 3
+    with mp.workdps(20):
+        steps = [mp.pi * k / 12 for k in range(13)]
+        values = [log_ratio(m, epsilon, theta) for theta in steps]
+        # log f over ε is smooth: a Chebyshev fit of it keeps every digit that is asked for here
+        fit = np.polynomial.Chebyshev.fit(
+            [float(mp.cos(t)) for t in steps], [float(v / epsilon) for v in values], 6, domain=[-1, 1]
+        )
+        assert max(abs(fit(float(mp.cos(t))) - float(v / epsilon)) for t, v in zip(steps, values, strict=True)) < 1e-8
+
+        def log_f(theta: object) -> object:
+            return mp.mpf(epsilon) * mp.mpf(fit(float(mp.cos(theta))))
+
+        cells = PlanarLaplace(m, epsilon).privacy_loss()
+        dominates(cells, on_the_sphere(m, log_f), [2 * epsilon * place for place in PLACES[1:]])
+        worst = log_ratio(m, epsilon, mp.mpf(0)) - log_ratio(m, epsilon, mp.pi)
+        assert worst * (1 - mp.mpf(10) ** -15) <= cells.epsilon(0.0) <= 2 * epsilon
+
+
+def tilted(m: int, epsilon: float, place: float) -> float:
+    """Of the normalized and of the raw planar Laplace as ε vanishes: δ(2ε·place)/(2ε) = E(cos θ - place)₊."""
+    weight = (m - 3) / mp.mpf(2)
+    gain = mp.quad(lambda c: (c - place) * (1 - c * c) ** weight, [place, (1 + mp.mpf(place)) / 2, 1])
+    return gain / mp.beta(mp.mpf(1) / 2, (m - 1) / mp.mpf(2))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("epsilon", [LEAST_EPSILON, 1e-15, 1e-12, 1e-9, 1e-7, 1e-5])
+@pytest.mark.parametrize("m", [2, 16])
+def test_planar_laplace_as_epsilon_vanishes(m: int, epsilon: float, normalize: bool) -> None:
+    mechanism = PlanarLaplace(m, epsilon, normalize=normalize)
+    cells = mechanism.privacy_loss()
+    for place in PLACES:
+        limit = float(tilted(m, epsilon, place)) * 2 * epsilon
+        assert limit * (1 - 2 * epsilon) <= cells.delta(2 * epsilon * place) <= limit * (1 + 3e-2)
+    assert 2 * epsilon * (1 - epsilon) <= cells.epsilon(0.0) <= 2 * epsilon
+    near = mechanism.privacy_loss(0.5)
+    assert near.delta(0.0) >= float(tilted(m, epsilon, 0.0)) * 0.5 * epsilon * (1 - 2 * epsilon)
+
+
+def test_gaussian_noise_at_the_largest_sigma() -> None:
+    with mp.workdps(60):
+        for sigma in (1e6, 1e4, 1.0):
+            ratio = 2 / mp.mpf(sigma)
+
+            def exact(e: object, ratio: object = ratio) -> object:
+                return mp.ncdf(ratio / 2 - e / ratio) - mp.exp(e) * mp.ncdf(-ratio / 2 - e / ratio)
+
+            dominates(Gaussian(3, sigma).privacy_loss(), exact, [0.0, ratio, 3 * ratio], loose=1e-4)
+
+
+def test_randomized_response_and_privunit() -> None:
+    with mp.workdps(150):
+        for epsilon in (LEAST_EPSILON, 1e-30, 1e-15, 1e-12, 1e-6, 1.0):
+            e = mp.mpf(epsilon)
+            for classes in (2, 3, 1000):
+                high = mp.exp(e) / (mp.exp(e) + classes - 1)
+                rest = (1 - high) / (classes - 1)
+                for mechanism in (RandomizedResponse(epsilon, classes), RandomizedResponsePrior(epsilon, classes)):
+                    cells = mechanism.privacy_loss()
+                    assert cells.delta(0.0) * (1 + 1e-14) >= (high - rest) and cells.epsilon(0.0) == epsilon
+            for p in (1e-6, 0.25, 0.5):
+                mechanism = PrivUnit(16, epsilon, p)
+                inside = mp.mpf(p)
+                c = 1 / (1 + mp.exp(e) * (1 - inside) / inside)
+                cells, truth = mechanism.privacy_loss(), inside - (1 - inside) * c / (1 - c)
+                assert cells.delta(0.0) * (1 + 1e-9) >= truth and cells.epsilon(0.0) == epsilon
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 1e-6), (1e3, 1e-6), (1e8, 1e-6), (1e8, 1.0), (30.0, 0.01)])
+def test_a_sampled_gaussian_sum(noise: float, rate: float) -> None:
+    with mp.workdps(40):
+        s, q = mp.mpf(noise), mp.mpf(rate)
+
+        def exact(place: object) -> object:
+            def gain(z: object) -> object:  # x = s·z
+                p, other = (mp.npdf(z) * (1 - q + q * mp.exp(side * z / s - 1 / (2 * s * s))) for side in (1, -1))
+                return p - mp.exp(place) * other
+
+            cut = (place + 0) * s / (2 * q)
+            low, high = cut - abs(cut) - 1, cut + abs(cut) + 1
+            for _ in range(120):
+                middle = (low + high) / 2
+                low, high = (middle, high) if gain(middle) < 0 else (low, middle)
+            return mp.quad(gain, [high + k for k in (0, 0.5, 1, 2, 3, 4, 6, 8, 12, 20)])
+
+        scale = 2 * rate / noise
+        dominates(replaced_loss(noise, rate), exact, [0.0, 0.5 * scale, 2 * scale])
+
+
+def test_two_laws_next_to_each_other() -> None:
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.5, 0.3, 0.2]) * (1 + np.array([1e-12, -1e-12, -1e-12]))
+    cells = pair_loss(np.log(p), np.log(q))
+    with mp.workdps(40):
+        truth = sum(
+            max(mp.exp(mp.mpf(float(a))) - mp.exp(mp.mpf(float(b))), 0)
+            for a, b in zip(np.log(p), np.log(q), strict=True)
+        )
+    assert cells.delta(0.0) >= truth * (1 - 1e-9)
+
+
+def irwin_hall_gain(n: int, place: object) -> object:
+    """E(S - n·place)₊ of a sum S of n numbers that are uniform on [-1, 1]."""
+    x = n * (1 + place) / 2  # of n numbers on [0, 1], S = 2·sum - n; E(sum - x)₊ is E(y - sum)₊ with y = n - x
+    y = n - x
+    total = sum((-1) ** k * mp.binomial(n, k) * max(y - k, 0) ** (n + 1) for k in range(n + 1))
+    return 2 * total / mp.factorial(n + 1)
+
+
+@pytest.mark.parametrize("users", [2, 3, 10])
+def test_shuffled_at_the_least_epsilon(users: int) -> None:
+    """The others hold the target's input: as ε vanishes a loss is 2ε·U, U uniform on [-1, 1] for m = 3, and δ(2εa) is
+    2ε·E(ΣU - n·a)₊/n. Every bound is above what that asks for, to the order of ε; at 1e-6 it is hardly above."""
+    with mp.workdps(40):
+        share = mp.mpf("1e-2")
+        low, high = mp.mpf(0), mp.mpf(1)
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if 2 * irwin_hall_gain(users, middle) / users > share else (low, middle)
+        least = float(2 * low)
+    for epsilon in (1e-90, 1e-9, 1e-6):
+        answer = amplify([PlanarLaplace(3, epsilon)], users=users, delta=1e-2 * epsilon)
+        assert least * (1 - 2 * epsilon) <= answer.epsilon / epsilon <= (2.0 if epsilon < 1e-6 else least * 1.02)
