@@ -1,4 +1,4 @@
-"""A policy refuses what asks for too much, and a mistyped one is an error."""
+"""A policy refuses what asks for too much, and its total holds for whatever a server asks in the light of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mechanisms of other people's packages: found, admitted, refused."""
+"""Mechanisms of other people's packages: found, admitted, refused; and what they declare for tests."""
 
 from __future__ import annotations
 

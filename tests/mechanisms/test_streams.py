@@ -1,4 +1,4 @@
-"""Row streams: the published generator, exact midpoints, and rows that never depend on one another."""
+"""Row streams: the published generator, exact midpoints, rows of their own; no code draws from a shared generator."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Checkpoints in the layouts of others are read, exported and trained, and a file that is not whole is refused."""
+"""Checkpoints in the layouts of others are read, exported and trained; what is not whole or not there is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sentence is asked about: what leaves, what it costs, and what is kept of it."""
+"""A sentence is asked about: what leaves, what it costs, what is kept of it, and servers that misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device costs, and what its ledger says, with nothing installed but what a device has."""
+"""Commands of a device, with nothing installed but what a device has: its ledger, questions about sentences."""
 
 from __future__ import annotations
 

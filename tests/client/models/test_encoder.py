@@ -1,4 +1,4 @@
-"""The client's encoder on a tiny ONNX model: a hidden state is the row of a table that its token id names."""
+"""The client's encoder: pooling, its bits in any batch and at any precision, and texts that are hard to read."""
 
 from __future__ import annotations
 

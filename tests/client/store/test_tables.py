@@ -1,4 +1,4 @@
-"""Rows of tables on the disk: equal to the plain matrix, refused in one line, not resident."""
+"""Columns, tables and embeddings on the disk: equal to what they were made of, refused in one line where torn."""
 
 from __future__ import annotations
 

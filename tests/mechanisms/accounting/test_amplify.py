@@ -1,4 +1,4 @@
-"""`amplify`: every bound that a mechanism has, and the least of them."""
+"""`amplify`: every bound of a mechanism, the least of them, samplers in δ, and several rounds of a shuffler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blanket bound, its lower bounds and truncation.
+"""The blanket bound and its truncation: for pure mechanisms, for Gaussian noise, and where numbers end.
 
 Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and must reject an ε that is 10 % off.
 """

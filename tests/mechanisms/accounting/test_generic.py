@@ -1,7 +1,4 @@
-"""The generic amplification bound against enumeration, published figures and the clone pairs that it generalizes.
-
-The Monte Carlo test answers at a false-alarm rate of 1e-6 and must reject a wrong probability of clones.
-"""
+"""The generic amplification bound against enumeration, published figures and the clone pairs that it generalizes."""
 
 from __future__ import annotations
 
@@ -219,20 +216,6 @@ def test_variation_ratio_grows_with_total_variation_up_to_the_stronger_clone():
 def test_published_figures():
     # the example of the software beside Feldman, McMillan and Talwar 2021: n = 1e5, ε0 = 4, δ = 1e-6
     assert 0.1675385583317841 <= pair_epsilon(clones_pair(4.0), 10**5, 1e-6) <= 0.172790550755978
-
-
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_monotone_in_users_delta_and_local_epsilon(share):
-    def bound(epsilon, users, delta):
-        return variation_ratio(epsilon, share * math.tanh(epsilon / 2), users, delta)
-
-    slack = 1 + 2e-4
-    by_users = [bound(2.0, n, 1e-6) or 2.0 for n in (2, 10, 100, 1000, 10**5, 10**7)]
-    by_delta = [bound(2.0, 10**4, d) for d in (1e-12, 1e-9, 1e-6, 1e-3)]
-    by_loss = [bound(e, 10**6, 1e-6) for e in (0.1, 1.0, 3.0, 5.0, 7.0)]
-    assert all(b <= a * slack for a, b in itertools.pairwise(by_users)) and by_users[-1] < 0.02
-    assert all(b <= a * slack for a, b in itertools.pairwise(by_delta))
-    assert all(a <= b * slack for a, b in itertools.pairwise(by_loss))
 
 
 def test_no_amplification_is_none():

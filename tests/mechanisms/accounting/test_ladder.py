@@ -1,4 +1,4 @@
-"""The ladder: rungs in order, what is unprotected named, nothing added across units, n at once as n one by one."""
+"""The ladder: rungs in order, what is unprotected named, n at once as n one by one; the planner: its answers fit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""MADLIB and its syntax-guided form: exact neighbours, exact draws, and what is and is not promised.
+"""MADLIB, its syntax-guided form and Mahalanobis: exact neighbours, exact draws, and what is and is not promised.
 
 Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds, and must reject 2/3 and 3/2 of the ε.
 Masses of outputs in the plane are computed without any sampling: along each of 4,000 directions the distances to the
 words are compared exactly, the radius by its distribution function; the sum over directions is off by less than 1e-5.
+Mahalanobis' law is summed over a grid of noisy vectors, in cells of .015: its sums are off by less than 1e-4.
 """
 
 import itertools

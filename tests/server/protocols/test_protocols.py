@@ -1,4 +1,4 @@
-"""Ways of training are conversations: whoever answers, the same answers give the same questions and the same model."""
+"""Protocols are conversations: the same answers give the same requests and model; refusals before any request."""
 
 from __future__ import annotations
 

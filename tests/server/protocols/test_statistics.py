@@ -1,4 +1,4 @@
-"""The way `statistics`: what users are asked for, what the server makes of their mean, and what is said of its cost."""
+"""The protocol `statistics`, and arms whose users ask by the class that their own device finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning rates over the steps of a training, and the keys of an experiment that set them."""
+"""Training end to end: learning rates over its steps, its bottleneck, and the keys that set them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head in closed form, from noisy means of how features go with labels: against what must come of it by itself."""
+"""The head in closed form, of users' noisy means and of class names: against what must come of it by itself."""
 
 from __future__ import annotations
 
