@@ -76,13 +76,3 @@ def test_what_does_not_fit_is_one_line() -> None:
         SanitizedEncoder(Table(3), Purkayastha(3, 1.0), mean=np.zeros(4), m1=np.ones((5, 3), np.float32))
     with pytest.raises(ValueError, match="embeddings of 4 dimensions, 3 expected"):
         SanitizedEncoder(Table(4), Purkayastha(3, 1.0)).encode(["a"])
-
-
-def test_a_column_of_a_frame_and_a_pipeline(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    preprocessing = pytest.importorskip("sklearn.preprocessing")
-    encoder = SanitizedEncoder(Table(3), Identity("embedding", 3))
-    column = pandas.Series(["a", "bb"], index=[7, 9])
-    expected = encoder.encode(["a", "bb"])
-    np.testing.assert_array_equal(encoder.encode(column), expected)
-    np.testing.assert_array_equal(preprocessing.FunctionTransformer(encoder.encode).fit_transform(column), expected)

@@ -128,8 +128,8 @@ def test_damage_anywhere_is_survived(fab):
 
 @pytest.mark.parametrize("how", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_bomb_is_refused_without_unpacking_it(mine, how):
-    bomb = archive((mine | {"client/app.py": bytes(32 * 2**20)}).items(), how=how)
-    assert len(bomb) < 2**20  # and 32 times that in memory
+    bomb = archive((mine | {"client/app.py": bytes(16 * 2**20)}).items(), how=how)
+    assert len(bomb) < 2**20  # and 16 times that in memory
     same, peak = peak_of(bomb)
     assert not same
     assert peak < 8 * 2**20
@@ -145,13 +145,10 @@ def test_a_bomb_that_lies_about_its_size_is_refused_without_unpacking_it(mine):
     assert peak < 4 * 2**20
 
 
-def test_100_000_entries_are_refused_before_they_are_read():
-    many = archive((str(i), b"") for i in range(100_000))
-    assert peak_of(many) == (False, pytest.approx(0, abs=2**16))
-
-
-def test_a_table_that_lies_about_its_entries_is_refused_before_it_is_read():
+def test_a_table_of_many_entries_is_refused_before_it_is_read():
+    """Also where it lies about their number."""
     many = bytearray(archive((str(i), b"") for i in range(20_000)))
+    assert peak_of(bytes(many)) == (False, pytest.approx(0, abs=2**16))
     for at in (8, 10):
         many[len(many) - 22 + at : len(many) - 22 + at + 2] = (5).to_bytes(2, "little")
     same, peak = peak_of(bytes(many))
