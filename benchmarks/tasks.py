@@ -38,6 +38,7 @@ from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Encoder
+from simulations.run.measures import Guesses, own_labels
 
 Array = np.ndarray
 LAYERS = {"minilm": (4, 6), "mpnet": (7, 9, 11, 12)}
@@ -48,8 +49,6 @@ PUBLIC, TESTS = 2_000, 2_000
 SIZES = ((2_000, 1), (20_000, 1), (300, 20), (1_240, 51))
 #: Of these annotators of popquorn, so many teach; the others are tested. So many comments are public.
 TEACHERS, COMMENTS = 200, 500
-#: A user's own class shares: so many records count as much as the model's.
-PSEUDO_COUNTS = 8.0
 
 
 @dataclass(frozen=True)
@@ -225,24 +224,13 @@ class World:
         """Return the accuracy on test texts."""
         return float((self._logits(model).argmax(axis=1) == self.truth).mean())
 
-    def own_shares(self, model: Model) -> float | None:
-        """Return the accuracy where testers' devices correct the model by their own class shares; None without testers.
-
-        A text is judged with the shares of the tester's other texts: PSEUDO_COUNTS records of the model's own shares
-        count beside them. The result never leaves the device.
-        """
+    def own_labels(self, model: Model) -> float | None:
+        """Return the accuracy where testers' devices correct the model by their labels; None without testers."""
         if not len(self.testers):
             return None
-        logits, right = self._logits(model), 0
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares = (shares / shares.sum(axis=1, keepdims=True)).mean(axis=0)
-        for tester in range(int(self.testers.max()) + 1):
-            rows = np.flatnonzero(self.testers == tester)
-            counts = np.bincount(self.truth[rows], minlength=len(self.classes))
-            for row in rows:
-                own = counts - np.eye(len(self.classes))[self.truth[row]] + PSEUDO_COUNTS * shares
-                right += int((logits[row] + np.log(own / own.sum() / shares)).argmax() == self.truth[row])
-        return right / len(self.truth)
+        texts = np.arange(len(self.truth))
+        guesses = Guesses(self._logits(model), self.truth, texts, self.testers, self.classes, None, self.seed)
+        return own_labels(guesses).value
 
     def _logits(self, model: Model) -> Array:
         return model.maps.logits(model.maps.project(self.embedded[1]))
@@ -283,7 +271,7 @@ def cells(name: str, data: Path, seed: int, encoder: CachedEncoder) -> Iterator[
             arms |= {f"ε = {e:g}, unclipped": (partial(PrivUnit, epsilon=e), 1) for e in EPSILONS}
         for arm, (mechanism, assumed) in arms.items():
             model = world.model(*size, mechanism, assumed)
-            yield cell(arm, world.accuracy(model), size, world.own_shares(model))
+            yield cell(arm, world.accuracy(model), size, world.own_labels(model))
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:

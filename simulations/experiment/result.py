@@ -30,6 +30,7 @@ SHOWN: dict[str, str] = {name: name for name in ("matthews", "macro-f1", "auroc"
     "by-class": "accuracy by class",
     "by-group": "accuracy by group",
     "by-user": "accuracy over users",
+    "own-labels": "accuracy with own labels",
 }
 #: Keys under which "inf" is a number, not a name.
 _NUMBERS = ("epsilon", "worst_case", "claimed", "exact", "measured")

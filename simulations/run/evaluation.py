@@ -13,7 +13,7 @@ from simulations.errors import UserError
 from simulations.experiment.sections import Data
 from simulations.output.atomic import whole
 from simulations.run.accuracy import Counts
-from simulations.run.measures import Guesses, measured, measures_of
+from simulations.run.measures import MEASURES, Guesses, measured, measures_of
 from simulations.run.prepare import Held
 from simulations.shuffler.shuffle import Origin
 
@@ -70,10 +70,10 @@ def measures(
 ) -> dict[str, dict[str, Any]]:
     """Return the measures beside accuracy, by split (`simulations.run.measures`). None stands for no model."""
     names = measures_of(data, held)
-    found = {"sanitized": sanitized, "on_device": on_device}
+    anywhere = [name for name in names if not MEASURES[name].on_device]
     return {
-        split: measured(names, None if scored is None else _guesses(data, seed, held, scored))
-        for split, scored in found.items()
+        split: measured(wanted, None if scored is None else _guesses(data, seed, held, scored))
+        for split, scored, wanted in (("sanitized", sanitized, anywhere), ("on_device", on_device, names))
     }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from client.own_labels import own_label_correction
 from simulations.experiment.sections import Data
 from simulations.run.accuracy import Counts, score
 
@@ -111,10 +112,12 @@ class Measure:
     Attributes:
         compute: Function that returns the measure of guesses, or its values by group.
         wanted: Function that says whether data and held test texts need it although the experiment does not request it.
+        on_device: Whether only a device can have it, because it takes a user's own labels.
     """
 
     compute: Callable[[Guesses], Value | Mapping[str, Value]]
     wanted: Callable[[Data, Held], bool] = lambda data, held: False
+    on_device: bool = False
 
 
 def measured(names: Sequence[str], guesses: Guesses | None) -> dict[str, dict[str, float] | None]:
@@ -285,6 +288,27 @@ def by_user(guesses: Guesses) -> dict[str, Value]:
     return {name: found[name] for name in ("mean", "worst decile", "worst decile by chance", "variance")}
 
 
+def own_labels(guesses: Guesses) -> Value:
+    """Return the accuracy where each user's device corrects the model by the user's labels of their other texts."""
+    probabilities, truth = softmax(guesses.scores, axis=1), np.eye(guesses.scores.shape[1])[guesses.labels]
+    user = np.unique(guesses.users, return_inverse=True)[1]
+    text = np.unique(np.stack([user, guesses.texts]), axis=1, return_inverse=True)[1]
+
+    def others(values: FloatArray) -> FloatArray:
+        """Return the sum (n, K) over a user's other texts: a repeat of a text must not tell its label."""
+        return _sums(user, values)[user] - _sums(text, values)[text]
+
+    scores = guesses.scores + own_label_correction(others(truth), others(probabilities))
+    return replace(guesses, scores=scores).accuracy()
+
+
+def _sums(rows: IntArray, values: FloatArray) -> FloatArray:
+    """Return the sums of the values (n, K) with each number in `rows` (n,)."""
+    sums = np.zeros((int(rows.max()) + 1, values.shape[1]))
+    np.add.at(sums, rows, values)
+    return sums
+
+
 def _tenth(often: IntArray) -> int:
     return -(-len(often) // 10)
 
@@ -335,6 +359,7 @@ MEASURES: dict[str, Measure] = {
     "by-class": Measure(by_class, lambda data, held: data.numbers is None),
     "by-group": Measure(by_group, lambda data, held: data.group is not None),
     "by-user": Measure(by_user, _users_have_records),
+    "own-labels": Measure(own_labels, _users_have_records, on_device=True),
 }
 
 

@@ -93,7 +93,8 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     rows = {(row["arm"], row["metric"], row["split"]): (row["mean"], row[errors]) for row in records(found)}
     metrics = table["metric"].unique()
     groups = {name: [metric for metric in metrics if metric.startswith(f"{name}: ")] for name in names}
-    single = [(name, split, f"{SHOWN[name]}, {SAID[split]}") for name in names if not groups[name] for split in SPLITS]
+    measured = {(metric, split) for _, metric, split in rows}
+    single = [(n, split, f"{SHOWN[n]}, {SAID[split]}") for n in names for split in SPLITS if (n, split) in measured]
     tables = [("", single)] if single else []
     for name in (name for name in names if groups[name]):
         for split in SPLITS:

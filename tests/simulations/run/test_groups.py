@@ -272,8 +272,8 @@ def test_an_attribute_column_is_read_and_kept_from_devices(tmp_path: Path) -> No
 def test_which_measures_a_run_has_of_itself() -> None:
     users = np.repeat(np.arange(20), 2)
     truth = held(np.arange(40) % 2, groups=["a"] * 40, users=users)
-    assert measures_of(Data(), truth) == ("by-class", "by-user")
-    assert measures_of(COLUMN, truth) == ("by-class", "by-group", "by-user")
+    assert measures_of(Data(), truth) == ("by-class", "by-user", "own-labels")
+    assert measures_of(COLUMN, truth) == ("by-class", "by-group", "by-user", "own-labels")
     assert measures_of(replace(COLUMN, label_range=(0.0, 1.0)), replace(truth, owners=None)) == ("by-group",)
 
 

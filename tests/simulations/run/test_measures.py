@@ -20,7 +20,18 @@ from simulations.experiment import from_table
 from simulations.experiment.result import SHOWN
 from simulations.experiment.sections import MEASURES as KEYS
 from simulations.experiment.sections import Data
-from simulations.run.measures import MEASURES, auprc, auroc, macro_f1, matthews, measured, pearson, spearman
+from simulations.run.measures import (
+    MEASURES,
+    Guesses,
+    auprc,
+    auroc,
+    macro_f1,
+    matthews,
+    measured,
+    own_labels,
+    pearson,
+    spearman,
+)
 from simulations.run.prepare import Prepared
 from simulations.run.table import beside
 from tests.support.results import guesses
@@ -70,7 +81,18 @@ def test_they_are_what_they_are_called(classes: int, rounded: bool) -> None:
     }
     for name, value in want.items():
         assert OF_CLASSES[name](guesses(scores, labels), weights) == pytest.approx(value, rel=1e-12), name
-    assert set(MEASURES) == set(SHOWN) == {*KEYS, "by-class", "by-group", "by-user"}
+    assert set(MEASURES) == set(SHOWN) == {*KEYS, "by-class", "by-group", "by-user", "own-labels"}
+
+
+def test_own_labels_of_other_texts_correct_a_model() -> None:
+    """The model always says class 0. One user finds nine texts of ten in class 1; of one text nothing is learnt."""
+    users, labels = np.repeat([0, 1, 2], [10, 10, 1]), np.array([1] * 9 + [0] + [0] * 10 + [1])
+    scores = np.tile([0.5, 0.0], (21, 1))
+    corrected = own_labels(Guesses(scores, labels, np.arange(21), users, ("0", "1"), None, 1))
+    assert corrected.value == pytest.approx((9 + 10 + 0) / 21)  # log(10/5.40) - log(3/7.60) > .5 in the first nine
+    # a text of which there are two rows tells nothing of itself
+    again = own_labels(Guesses(scores[:2], np.array([1, 1]), np.zeros(2), np.zeros(2), ("0", "1"), None, 1))
+    assert again.value == 0.0
 
 
 def test_a_class_without_weight_is_none() -> None:
