@@ -121,6 +121,7 @@ def propose(
     kept: Sequence[str] = (),
     seed: int = 1,
     kind: str = VECTORS,
+    records: int | None = None,
 ) -> Proposal:
     """Write the folder `out` for a table: train.csv, test.csv, and experiment.toml with a sweep over five ε.
 
@@ -134,6 +135,8 @@ def propose(
         kept: Columns to copy. The first of them that has groups becomes `data.group`.
         seed: Seed of the split and of the experiment.
         kind: What is compared: one vector a user (VECTORS), or mechanisms of texts (TEXTS).
+        records: Records of a typical user; None for the median of the users whose rows become public. Other users' rows
+            are not counted: the number goes to the server, and no ε covers it.
 
     Raises:
         UserError: `kind` is neither, `out` exists, a column cannot be found, or too few rows can be used.
@@ -167,8 +170,8 @@ def propose(
             group=group,
             public=Public(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
         )
-        experiment = _experiment(out, data, seed, cut, kind, lengths, named=named)
-        why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind)
+        experiment = _experiment(out, data, seed, cut, kind, lengths, named=named, records=records)
+        why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind, stated=records is not None)
         written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
         (part / STUDY).write_text(written, encoding="utf-8")
     return Proposal(experiment, out / STUDY, used, left, found)
@@ -316,7 +319,15 @@ def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
 
 
 def _experiment(
-    out: Path, data: Data, seed: int, cut: int, kind: str, lengths: NDArray[np.int64], *, named: bool
+    out: Path,
+    data: Data,
+    seed: int,
+    cut: int,
+    kind: str,
+    lengths: NDArray[np.int64],
+    *,
+    named: bool,
+    records: int | None,
 ) -> Experiment:
     """Return a demo's arms and policy, with a centralised arm, on the rows in `data.path`, which becomes `out`."""
     demo, part = _for_lengths(load(KINDS[kind]), lengths), data.path
@@ -326,7 +337,6 @@ def _experiment(
     arms = (Arm(name="centralised, not private", way=CENTRALISED.name, reference=True), *known)
     experiment = replace(
         demo,
-        training=replace(demo.training, records=1),
         name=slug(out.name),
         seed=seed,
         data=data,
@@ -341,8 +351,12 @@ def _experiment(
         raise UserError(str(error).replace(str(part), str(out))) from None
     users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
     least = min(Shuffle.minimum_users, users, asked)
+    if records is None:
+        held = np.bincount(np.unique(split.public.users or range(1), return_inverse=True)[1])
+        records = int(np.median(held)) if kind == VECTORS else 1
     return replace(
         experiment,
+        training=replace(demo.training, records=records),
         data=replace(data, path=str(out)),
         population=Population(users=users),
         shuffle=Shuffle(minimum_users=least),
@@ -405,7 +419,9 @@ def _few(tests: int) -> list[str]:
     ]
 
 
-def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool, kind: str) -> dict[str, Any]:
+def _why(
+    experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: bool, kind: str, *, stated: bool
+) -> dict[str, Any]:
     """Return the comments above keys that the data determined."""
     cut, public = experiment.encoder.max_length, experiment.data.public.fraction
     row = "users, with all their rows" if owned else "train.csv"
@@ -417,6 +433,8 @@ def _why(experiment: Experiment, lengths: NDArray[np.int64], train: int, owned: 
         + ".",
         "data.public.labels": "Users teach what goes with which. With true, public labels help, and say more of users "
         "than a stranger may know.",
+        "training.records": "Records of a typical user, "
+        + ("as stated." if stated else "the median of the users whose rows are public."),
         "population.users": f"All whose rows are not public, of {train:,} rows.",
         "encoder.max-length": f"Tokens after these are cut: of {np.mean(lengths > cut):.1%} of the texts. Twice as "
         "many take more than twice as long.",

@@ -32,6 +32,15 @@ def command(
     kind: Annotated[
         str, typer.Option("--kind", help="What to compare: vectors (one a user), or texts (sanitized word by word).")
     ] = "vectors",
+    records: Annotated[
+        int | None,
+        typer.Option(
+            "--records",
+            min=1,
+            help="Records of a typical user (default: the median of the users whose rows become public).",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
 ) -> None:
     """Write an experiment on your own table of texts and labels."""
@@ -49,6 +58,7 @@ def command(
         kept=tuple(keep or ()),
         seed=whole(0, most=MOST_SEED)(seed, "--seed"),
         kind=kind,
+        records=records,
     )
     study = shlex.quote(str(made.file))
     print("\n".join(made.found))

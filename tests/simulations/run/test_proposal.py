@@ -7,6 +7,7 @@ import datetime
 import json
 import re
 import stat
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,11 @@ def test_people_are_in_one_part_each(tmp_path: Path) -> None:
     people = [set(part.users or ()) for part in (split.public, split.train, split.test)]
     assert sum(map(len, people)) == len(set.union(*people)) == 65
     assert holders.people == made.experiment.population.users == len(people[1])
+    # a person states the typical number of records, or it is counted of those who are public
+    counts = sorted(Counter(split.public.users or ()).values())
+    assert made.experiment.training.records == int(np.median(counts)) > 1
+    stated = propose(tmp_path / "reviews.csv", Path("stated"), records=7)
+    assert stated.experiment.training.records == load("stated/experiment.toml").training.records == 7
 
 
 @pytest.mark.slow
