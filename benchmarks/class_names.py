@@ -26,7 +26,7 @@ from server.protocols.statistics import LEAST_GAIN
 from server.training.class_names import name_probabilities
 from server.training.principal import pca_maps
 from server.training.statistic_head import (
-    best_features,
+    Prospects,
     covering_features,
     expected_gain,
     head_with_names,
@@ -106,7 +106,7 @@ class World:
     def features(self, epsilon: float, users: int, least: int = 0) -> int:
         """Return the number of features of users' vectors."""
         noise = lambda size: noise_of(size, epsilon, users)  # noqa: E731
-        return best_features(self.public, self.codes, noise, users=users, least=least)
+        return Prospects(self.public, self.codes).best(noise, users=users, least=least)[0]
 
     def accuracy(self, dim: int, head: tuple[Array, Array]) -> float:
         """Return the accuracy of a head for so many features on the test texts."""

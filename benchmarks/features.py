@@ -22,7 +22,7 @@ import numpy as np
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
 from server.training.principal import pca_maps
-from server.training.statistic_head import CANDIDATES, best_features, linear_head, mean_noise, of_users, simplex_codes
+from server.training.statistic_head import CANDIDATES, Prospects, linear_head, mean_noise, of_users, simplex_codes
 from simulations.artifacts.encoder import layers_of
 from simulations.experiment import load
 from simulations.progress import progress_lines
@@ -119,7 +119,7 @@ def layers(
             part = sample.of_layers(known, chosen, scaled).components(CANDIDATES[-1])
             cells, codes = list[str](), simplex_codes(sample.classes)
             for each in epsilons:
-                dim = best_features(part.public, codes, partial(noise_of, part, each), users=len(part.users))
+                dim = Prospects(part.public, codes).best(partial(noise_of, part, each), users=len(part.users))[0]
                 cells.append(f"{accuracy(part, dim, each, ridge=False, draws=draws):.3f} ({dim})")
             yield [", ".join(map(str, chosen)), "yes" if scaled else "no", *cells]
 

@@ -51,7 +51,7 @@ from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.streams import SeededUniforms
 from server.training.principal import pca_maps
 from server.training.robust_mean import RobustMean, honest_moment, robust_mean
-from server.training.statistic_head import best_features, linear_head, mean_noise, of_users, simplex_codes
+from server.training.statistic_head import Prospects, linear_head, mean_noise, of_users, simplex_codes
 from sottovoce.adversary.estimators.poison import imitations, points, strongest, unseen
 
 SHARES = (0.001, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
@@ -471,8 +471,8 @@ def world_of(folder: str, seed: int, arm: dict[str, float], overrides: Sequence[
     """Return the world of a seed."""
     _, (public, held, _) = prepared("sst2-statistics", folder, seed, "shuffle.enabled=false", *overrides)
     codes, users = simplex_codes(2), len(held.train.labels)
-    dim = best_features(
-        public.embeddings, codes, lambda size: mean_noise(PrivUnit(size, **arm), users=users), users=users
+    dim, _ = Prospects(public.embeddings, codes).best(
+        lambda size: mean_noise(PrivUnit(size, **arm), users=users), users=users
     )
     maps = pca_maps(public.embeddings, dim=dim, classes=2)
     every = np.arange(users), np.arange(len(held.test.labels))

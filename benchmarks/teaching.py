@@ -32,7 +32,7 @@ from server.training.principal import pca_maps
 from server.training.rescale import factored
 from server.training.statistic_head import (
     SHARED,
-    best_features,
+    Prospects,
     linear_head,
     mean_noise,
     of_labels,
@@ -76,8 +76,8 @@ def draws(folder: str, seed: int, users: int, times: int) -> None:
     )
     embeddings, known, codes = public.embeddings, public.labels, shared_codes(len(public.classes))
     own = simplex_codes(len(public.classes))
-    dim = best_features(
-        embeddings, own, lambda size: mean_noise(PrivUnit(2 * size, 3.0), users=users) / (1 - SHARED), users=users
+    dim, _ = Prospects(embeddings, own).best(
+        lambda size: mean_noise(PrivUnit(2 * size, 3.0), users=users) / (1 - SHARED), users=users
     )
     frame = pca_maps(embeddings, dim=dim, classes=len(own))
     features, labels = frame.project(embeddings), held.train.labels
@@ -210,8 +210,8 @@ def gradients(folder: str, seed: int, users: int, sample: int, dim: int) -> None
         "shuffle.enabled=false",
     )
     codes = simplex_codes(2)
-    chosen = best_features(
-        public.embeddings, codes, lambda size: mean_noise(PrivUnit(size, FIRST), users=first), users=first
+    chosen, _ = Prospects(public.embeddings, codes).best(
+        lambda size: mean_noise(PrivUnit(size, FIRST), users=first), users=first
     )
     frame = pca_maps(public.embeddings, dim=chosen, classes=2)
     taught, labels = frame.project(held.train_embeddings[:first]), held.train.labels[:first]

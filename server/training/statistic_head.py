@@ -428,46 +428,51 @@ def features_allowed(
     return tuple(d for d in candidates if d <= most) or (min(most, max(candidates)),)
 
 
-def best_features(
-    embeddings: NDArray[Any],
-    codes: NDArray[np.float32],
-    noise: Callable[[int], float],
-    *,
-    users: int,
-    length: int | None = None,
-    least: int = 0,
-) -> int:
-    """Return d, the number of principal components with the most expected information, before any request.
+class Prospects:
+    """What users' vectors are expected to teach by their number of features, before any request.
 
-    It maximizes the expected share of a label's variance that shrunk estimates explain. It assumes that directions of
-    public text go with labels as DECAY and EXPLAINED state. The result is at least the smallest candidate that the
-    encoder's width allows.
+    Directions of public text are assumed to go with labels as DECAY and EXPLAINED state.
 
     Args:
         embeddings: Public embeddings (N, m).
         codes: Codes of labels.
-        noise: Function from D to the noise variance in each coordinate of the users' mean.
-        users: Number of users.
         length: Length of the codes that users send, if these are longer than `codes`.
-        least: Smallest d that will do, as far as users' vectors can hold it.
     """
-    h = np.asarray(embeddings, np.float64)
-    c = codes.shape[1]
-    allowed = features_allowed(length or c, width=h.shape[1], rows=len(h))
-    maps = pca_maps(h, dim=allowed[-1], classes=len(codes))
-    components = (h - maps.mean) @ maps.m1
-    own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)
-    share = EXPLAINED * own / own.sum()  # of a label's variance, explained by each component
-    best, chosen = -1.0, allowed[0]
-    for d in [d for d in allowed if d >= least] or allowed[-1:]:
-        f = components[:, :d] / np.maximum(np.linalg.norm(components[:, :d], axis=1, keepdims=True), 1e-12)
-        values = np.maximum(np.linalg.eigvalsh(np.cov(f, rowvar=False))[::-1], 1e-12)
-        prior = share[:d] * values / c
-        variance = noise(c * (d + 1)) / (1 - constant_share(d)) + values / (c * users)
-        explained = float((share[:d] * prior / (prior + variance)).sum())
-        if explained > best:
-            best, chosen = explained, d
-    return chosen
+
+    def __init__(self, embeddings: NDArray[Any], codes: NDArray[np.float32], *, length: int | None = None) -> None:
+        h = np.asarray(embeddings, np.float64)
+        self._c = codes.shape[1]
+        self._allowed = features_allowed(length or self._c, width=h.shape[1], rows=len(h))
+        maps = pca_maps(h, dim=self._allowed[-1], classes=len(codes))
+        components = (h - maps.mean) @ maps.m1
+        own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)
+        self._share = EXPLAINED * own / own.sum()  # of a label's variance, explained by each component
+        self._values = {}
+        for d in self._allowed:
+            f = components[:, :d] / np.maximum(np.linalg.norm(components[:, :d], axis=1, keepdims=True), 1e-12)
+            self._values[d] = np.maximum(np.linalg.eigvalsh(np.cov(f, rowvar=False))[::-1], 1e-12)
+
+    def best(self, noise: Callable[[int], float], *, users: int, least: int = 0) -> tuple[int, float]:
+        """Return d, the number of features with the most expected information, and its share of all information.
+
+        It maximizes the expected share of a label's variance that shrunk estimates explain. The result is at least the
+        smallest candidate that the encoder's width allows.
+
+        Args:
+            noise: Function from D to the noise variance in each coordinate of the users' mean.
+            users: Number of users.
+            least: Smallest d that will do, as far as users' vectors can hold it.
+        """
+        candidates = [d for d in self._allowed if d >= least] or self._allowed[-1:]
+        shares = [self._explained(d, noise(self._c * (d + 1)), users) for d in candidates]
+        best = int(np.argmax(shares))
+        return candidates[best], shares[best] / EXPLAINED
+
+    def _explained(self, d: int, noise: float, users: int) -> float:
+        share, values = self._share[:d], self._values[d]
+        prior = share * values / self._c
+        variance = noise / (1 - constant_share(d)) + values / (self._c * users)
+        return float((share * prior / (prior + variance)).sum())
 
 
 def wide_features(embeddings: NDArray[Any]) -> int:

@@ -15,12 +15,12 @@ from client.models.tokens import sides_of, word_ids
 from mechanisms.words.text import TextMechanism
 from server.checkpoint_files import resolve
 from server.protocols.protocol import Public
-from server.protocols.statistics import LEAST_GAIN, codes_asked, first_belief, gain_beyond_names, not_worth
+from server.protocols.statistics import LEAST_GAIN, first_group, not_worth
 from simulations.artifacts.encoder import check_trained, encoder_folder
 from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
 from simulations.artifacts.public import CachedEncoder, names_of, public_labels
 from simulations.artifacts.text_channel import rewriter_to_price
-from simulations.artifacts.ways import channels_of
+from simulations.artifacts.ways import channels_of, training_of
 from simulations.corpora.classes import listed
 from simulations.corpora.corpus import Corpus, Split
 from simulations.experiment import Experiment
@@ -45,7 +45,7 @@ def check(experiment: Experiment) -> dict[str, Any]:
     - "crowds": expected and least number of training and test users in a batch;
     - "cut": share of the texts that each limit truncates;
     - "unknown": share of the words that the encoder and the vocabulary lack;
-    - "arms": as in `simulations.experiment.ladder.of_experiment`;
+    - "arms": as in `simulations.experiment.ladder.of_experiment`, with "expected", what users should teach;
     - "names": sentences on class names: arms whose users will not be queried, and labels that contradict the names;
     - "warnings": warnings.
 
@@ -86,8 +86,10 @@ def check(experiment: Experiment) -> dict[str, Any]:
             public=len(split.public),
             classes=classes,
         ),
-        "names": [] if lengths is None else _of_names(experiment, split.public),
     }
+    found["names"], forecasts = ([], {}) if lengths is None else _forecast(experiment, split.public)
+    for arm in found["arms"]:
+        arm["expected"] = forecasts.get(arm["arm"])
     return found | {
         "warnings": [
             *data_warnings(experiment.data, split, about),
@@ -100,18 +102,20 @@ def _classes(part: Corpus) -> dict[str, int]:
     return dict(zip(part.classes, np.bincount(part.labels, minlength=len(part.classes)).tolist(), strict=True))
 
 
-def _of_names(experiment: Experiment, corpus: Corpus) -> list[str]:
-    """Return sentences on class names, none if no arm depends on them or the encoder is trained first.
+def _forecast(experiment: Experiment, corpus: Corpus) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Return sentences on class names, and by arm what its users should teach, from public text alone.
 
-    At most GAIN_TEXTS public texts are embedded, which a run need not do again.
+    An arm's forecast has the keys "share", of what its users would teach without noise, and "half", the number of users
+    who would teach half of it; None for too many (`server.protocols.statistics.Group.expected`). There is none where no
+    user releases a vector, the encoder is trained first, or all public text has labels. At most GAIN_TEXTS public texts
+    are embedded, which a run need not do again.
     """
-    least = LEAST_GAIN.of(experiment.training.options)
-    setups = [each for each in experiment.setups if each.statistic is not None and not each.arm.public_only]
+    setups = [setup for setup in experiment.setups if setup.statistic is not None and not setup.arm.public_only]
     part = experiment.data.public
-    if not setups or least == 0 or experiment.encoder.fine_tune_on_public or (part.any_labels and not part.labelled):
-        return []
+    if not setups or experiment.encoder.fine_tune_on_public or (part.any_labels and not part.labelled):
+        return [], {}
     labels, every = public_labels(part, corpus, experiment.seed), slice(None, None, len(corpus) // GAIN_TEXTS + 1)
-    log.info("embedding public texts, to see whether users would add to class names")
+    log.info("embedding public texts, to see what users should teach")
     encoder = CachedEncoder(
         encoder_folder(experiment.encoder, corpus, batch_size=experiment.training.batch_size, seed=experiment.seed)
     )
@@ -122,17 +126,21 @@ def _of_names(experiment: Experiment, corpus: Corpus) -> list[str]:
         encoder,
         elsewhere=experiment.data.elsewhere,
     )
-    embeddings = encoder.embed(public.texts)
-    public = replace(public, embeddings=embeddings, names=names_of(experiment, public))
-    believed = first_belief(public, embeddings)
-    codes = codes_asked(public, experiment.training.self_training)
-    lines = [believed.doubt] if believed is not None and believed.doubt else []
+    public = replace(public, embeddings=encoder.embed(public.texts))
+    public = replace(public, names=names_of(experiment, public))
+    training = training_of(experiment.training, experiment.encoder, experiment.seed)
+    first, least = first_group(public, channels_of(setups[0], public), training), LEAST_GAIN.of(training.options)
+    lines = [first.believed.doubt] if first.believed is not None and first.believed.doubt else []
+    forecasts = {}
     for setup in setups:
-        channels = channels_of(setup, public)
-        gain = gain_beyond_names(embeddings, believed, channels, codes, experiment.training.records)
+        group = replace(first, channels=channels_of(setup, public))
+        gain, users = group.gain_beyond_names(), group.channels.users
         if gain is not None and gain < least:
-            lines.append(f'arm "{setup.arm.name}": no user will be queried: {not_worth(gain, least, channels.users)}')
-    return lines
+            lines.append(f'arm "{setup.arm.name}": no user will be queried: {not_worth(gain, least, users)}')
+        elif not setup.arm.reference:
+            share, half = group.expected()
+            forecasts[setup.arm.name] = {"share": share, "half": half}
+    return lines, forecasts
 
 
 def _lengths(model: str, split: Split) -> NDArray[np.int64] | None:

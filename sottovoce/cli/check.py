@@ -72,8 +72,19 @@ def lines(found: Mapping[str, Any]) -> list[str]:
                 rungs = [rung for rung in arm[key] if rung["epsilon"] is not None]
                 said += [f" All that one {whose} releases: {price}", *table(rungs)]
         said += [f" {arm['liars']}"] if arm["liars"] else []
+        said += [f" {_expected(**arm['expected'])}"] if arm["expected"] else []
     said += LEGEND
     return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
+
+
+def _expected(*, share: float, half: int | None) -> str:
+    """Return what users should teach, in a sentence."""
+    users = (
+        "half of it would take more than a billion users"
+        if half is None
+        else f"half of it takes about {float(f'{half:.2g}'):,.0f} users"
+    )
+    return f"Users should teach about {share:.0%} of what they would without noise; {users}"
 
 
 #: Classes that are listed one by one.

@@ -15,7 +15,7 @@ from server.training.class_names import TEMPLATES, name_probabilities, prototype
 from server.training.statistic_head import (
     CANDIDATES,
     Evidence,
-    best_features,
+    Prospects,
     code_length,
     covering_features,
     expected_gain,
@@ -218,16 +218,16 @@ def test_more_users_and_more_epsilon_afford_more_features() -> None:
 
     def chosen(epsilon: float, users: int) -> int:
         noise = lambda size: mean_noise(PrivUnit(size, epsilon), users=users)  # noqa: E731
-        return best_features(embeddings, codes, noise, users=users)
+        return Prospects(embeddings, codes).best(noise, users=users)[0]
 
     by_users = [chosen(4.0, n) for n in (100, 2_000, 50_000, 10**6)]
     by_epsilon = [chosen(e, 5_000) for e in (0.5, 2.0, 8.0)]
     assert by_users == sorted(by_users) and by_users[0] < by_users[-1]
     assert by_epsilon == sorted(by_epsilon) and by_epsilon[0] < by_epsilon[-1]
     assert set(by_users + by_epsilon) <= set(CANDIDATES)
-    free = best_features(embeddings, codes, lambda size: 0.0, users=50_000)
-    assert free >= by_users[-2]
-    assert best_features(embeddings[:, :5], codes, lambda size: 1.0, users=50) == 5
+    free, share = Prospects(embeddings, codes).best(lambda size: 0.0, users=50_000)
+    assert free >= by_users[-2] and 0.9 < share < 1
+    assert Prospects(embeddings[:, :5], codes).best(lambda size: 1.0, users=50)[0] == 5
 
 
 @pytest.mark.parametrize("classes", [2, 21, 22, 23, 77, 150, 1000])
@@ -240,7 +240,8 @@ def test_as_many_features_as_a_vector_has_room_for(classes: int, shared: bool) -
     assert allowed and all(length * (d + 1) <= MAX_DIM for d in allowed)
     h = np.random.default_rng(0).normal(size=(3_100, 384)) * (np.arange(1, 385) ** -0.1)
     codes = np.eye(classes, classes - 1, dtype=np.float32)
-    assert best_features(h, codes, lambda size: 0.0, users=10**9, length=length) in allowed
+    d, share = Prospects(h, codes, length=length).best(lambda size: 0.0, users=10**9)
+    assert d in allowed and 0 < share <= 1
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0])

@@ -121,17 +121,22 @@ def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: i
 def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
     """By class names, assumed right; an encoder that is trained first, and a gate that is off, are not considered."""
 
+    expected = {}
+
     def names(descriptions: Any = None, **sections: Any) -> list[str]:
         described = {"class-descriptions": descriptions or {"0": "a bad film", "1": "a good film"}}
         weak = {"name": "weak", "vector": {"mechanism": "privunit", "epsilon": 0.01, "dim": 4}}
         users = {f"u{i}": 2 for i in range(40)}, {f"t{i}": 1 for i in range(24)}
         found = check(by_people(bert, *users, data=described, arm=[weak], **sections))
         assert found["warnings"][: len(found["names"])] == found["names"]
+        (expected["weak"],) = (arm["expected"] for arm in found["arms"])
         return list(found["names"])
 
     (line,) = names()
+    assert expected["weak"] is None
     assert line.startswith('arm "weak": no user will be queried: if the class names are right, 30 user vectors')
     assert not names(training={"least-gain": 0.0}) and not names("none")
+    assert 0 <= expected["weak"]["share"] < 0.5 and expected["weak"]["half"] > 30
 
 
 @pytest.mark.parametrize("classes", [77])
