@@ -54,9 +54,9 @@ def test_it_works_from_a_file_and_its_search_finds_three_terms(site: Path, tmp_p
             browser.open(site / "index.html")
             browser.evaluate(_SEARCH % term)
             until = time.monotonic() + 60
-            while page not in (found := str(browser.evaluate(_FOUND))) and time.monotonic() < until:
+            while page not in (result := str(browser.evaluate(_FOUND))) and time.monotonic() < until:
                 time.sleep(0.2)
-            assert page in found, (term, found)
+            assert page in result, (term, result)
         assert not [url for url in browser.requested if not url.startswith(("file:", "data:", "about:"))]
         for page in ("index.html", "how-to/privacy-review.html", "explanation/threats.html"):
             browser.open(site / page)

@@ -26,10 +26,10 @@ _LEFT_OUT = ("...", "…")
 
 def commands(page: Path) -> Iterator[str]:
     text = page.read_text(encoding="utf-8")
-    for found in _LINE.finditer(text):
-        yield found["line"].replace("\\\n", " ").partition("  #")[0]
-    for found in _QUOTED.finditer(text):
-        yield " ".join(found[1].split())
+    for result in _LINE.finditer(text):
+        yield result["line"].replace("\\\n", " ").partition("  #")[0]
+    for result in _QUOTED.finditer(text):
+        yield " ".join(result[1].split())
 
 
 def fault(line: str, root: Any) -> str | None:
@@ -39,10 +39,10 @@ def fault(line: str, root: Any) -> str | None:
     while hasattr(command, "commands"):
         if at == len(words) or words[at].startswith("-") or not re.fullmatch(r"[a-z][a-z-]*", words[at]):
             break
-        found = command.commands.get(words[at])
-        if found is None:
+        result = command.commands.get(words[at])
+        if result is None:
             return f"no command {words[at]!r}"
-        command, at = found, at + 1
+        command, at = result, at + 1
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     known |= {"--help", "-h"}
     for word in words[at:]:

@@ -48,14 +48,14 @@ def normal(name: str) -> str:
 @cache
 def declared(extra: str | None) -> frozenset[str]:
     """Distributions that the core (None) or an extra brings, without the core."""
-    found: set[str] = set()
+    results: set[str] = set()
     for line in PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]:
         name, extras = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", line).groups()
         if name == "sottovoce":
-            found.update(*(declared(part) for part in extras.split(",")))
+            results.update(*(declared(part) for part in extras.split(",")))
         else:
-            found.add(normal(name))
-    return frozenset(found)
+            results.add(normal(name))
+    return frozenset(results)
 
 
 @cache

@@ -37,7 +37,7 @@ def where(page: Path) -> str:
 
 def measured(text: str) -> list[str]:
     """What stands above each table that has a column of numbers, or numbers in half of its rows."""
-    lines, found = text.split("\n"), []
+    lines, result = text.split("\n"), []
     starts = [i for i, line in enumerate(lines) if line.startswith("|") and not lines[i - 1].startswith("|")]
     for at in starts:
         rows = []
@@ -46,8 +46,8 @@ def measured(text: str) -> list[str]:
                 break
             rows.append(line)
         if _RIGHT.search(lines[at + 1]) or 2 * sum(bool(_DECIMAL.search(row)) for row in rows) >= len(rows):
-            found.append(lines[at - 2])
-    return found
+            result.append(lines[at - 2])
+    return result
 
 
 def test_every_measured_table_is_in_the_manifest_and_the_other_way_round(results: ModuleType) -> None:
@@ -167,7 +167,7 @@ def test_what_is_not_finished_is_done_again_and_no_more(results: ModuleType, pla
     assert [words[0] for words in said] == ["simulate", "summarize"]
 
 
-# ---
+# --- means over runs of one experiment
 
 STUDY = {"name": "study", "data": {"path": "a"}, "arm": [{"name": "a", "arm": {"embedding": {"epsilon": 1.0}}}]}
 
@@ -262,8 +262,8 @@ def test_what_users_paid_is_that_of_the_dearest_run(tmp_path):
 
 def test_what_is_declared_public_is_named_in_the_row(tmp_path):
     folder = run(tmp_path, 1, 0, arms=[arm("a", 0.7, public=["label"]), arm("b", 0.7)])
-    said = summarize([folder])
-    assert "| 16 | 31.4 ‡ | 2,000 |" in said and "| 16 | 31.4 | 2,000 |" in said
+    text = summarize([folder])
+    assert "| 16 | 31.4 ‡ | 2,000 |" in text and "| 16 | 31.4 | 2,000 |" in text
     ticks = figure([folder]).axes[0].get_yticklabels()
     assert [tick.get_text() for tick in ticks] == ["a (label public)", "b"]
 
@@ -284,5 +284,5 @@ def test_runs_of_different_experiments_are_refused(change, words, tmp_path, caps
     """Names of studies and arms may be the same: what counts is the experiment as it was resolved."""
     one, other = run(tmp_path, 1, 0.7), run(tmp_path, 2, 0.7, study=STUDY | change)
     assert main([str(one), str(other)]) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1 and words in said.err and str(other) in said.err
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and words in captured.err and str(other) in captured.err

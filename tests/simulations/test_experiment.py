@@ -69,8 +69,8 @@ def complaint(tmp_path: Path, text: str, *overrides: str) -> str:
 
 @pytest.mark.parametrize("channel", ["embedding", "label"])
 def test_a_channel_is_named_once(channel: str, tmp_path: Path) -> None:
-    said = complaint(tmp_path, MINIMAL, f"arm.0.{channel}.mechanism=nothing")
-    assert said.startswith(f"arm \"a\": {channel}: unknown mechanism 'nothing'")
+    text = complaint(tmp_path, MINIMAL, f"arm.0.{channel}.mechanism=nothing")
+    assert text.startswith(f"arm \"a\": {channel}: unknown mechanism 'nothing'")
 
 
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_resolved_file_reads_back_the_same_whatever_is_set(tmp_path: Path) -> 
 def test_integers_of_numpy_are_written_as_numbers() -> None:
     demo = load("demo")
     people = dataclasses.replace(demo.population, users=np.int64(600))
-    found = dataclasses.replace(demo, seed=np.int64(3), population=people)
-    assert to_toml(found) == to_toml(load("demo", ["seed=3", "population.users=600"]))
+    result = dataclasses.replace(demo, seed=np.int64(3), population=people)
+    assert to_toml(result) == to_toml(load("demo", ["seed=3", "population.users=600"]))
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_descriptions_of_classes_are_texts_and_read_back_the_same(tmp_path: Path
     assert load(written(tmp_path, to_toml(experiment))).data == experiment.data
 
 
-# ---
+# --- the schema
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -189,12 +189,12 @@ TAGGED = {
 def test_parts_of_speech_of_common_words_are_the_usual_ones():
     pytest.importorskip("HanTa")
     pairs = [(word, name) for name, line in TAGGED.items() for word in line.split()]
-    found = tag([word for word, _ in pairs])
-    assert found.dtype == np.int8 and len(pairs) > 60
-    wrong = [(w, name, TAGS[t]) for (w, name), t in zip(pairs, found, strict=True) if TAGS[t] != name]
+    result = tag([word for word, _ in pairs])
+    assert result.dtype == np.int8 and len(pairs) > 60
+    wrong = [(w, name, TAGS[t]) for (w, name), t in zip(pairs, result, strict=True) if TAGS[t] != name]
     assert len(wrong) <= 0.05 * len(pairs), wrong
     again = tag([word for word, _ in reversed(pairs)])[::-1]
-    np.testing.assert_array_equal(found, again)  # a word's tag depends on no other word
+    np.testing.assert_array_equal(result, again)  # a word's tag depends on no other word
     assert len(tag([])) == 0
     assert (tag(["👍", "العربية", "日本", "Ünïcødé", "x" * 5000]) < len(TAGS)).all()
 
@@ -234,11 +234,11 @@ def test_a_study_holds_every_mechanism_at_every_epsilon(results):
 
 def test_equal_deniability_finds_an_epsilon_for_each(study):
     equal = replace(study, target=0.4, draws=100)
-    found = command.run(equal, words_of(80))
-    taken = [r for r in found["runs"] if r["epsilon"] is not None]
+    result = command.run(equal, words_of(80))
+    taken = [r for r in result["runs"] if r["epsilon"] is not None]
     assert len(taken) == 3 and len({r["epsilon"] for r in taken}) == 3
     assert all(r["stays"]["q0.5"] == pytest.approx(0.4, abs=0.03) for r in taken)
-    assert "at equal deniability: quantile 0.5 of N_x is 0.4" in command.markdown(found)
+    assert "at equal deniability: quantile 0.5 of N_x is 0.4" in command.markdown(result)
 
 
 def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
@@ -267,7 +267,7 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys
     assert code == 2 and said in err[-1] and not (tmp_path / "out").exists()
 
 
-# ---
+# --- how near rewritten texts are
 
 
 @pytest.fixture
@@ -278,11 +278,11 @@ def lengths_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bleu_is_that_of_its_definition(lengths_alone: None) -> None:
     """Precisions 5/6, 3/5, 2/4 and 1/3 of one to four words in a row; then e^(1 - 6/5) for a text that is too short."""
-    found = similarity(["the cat sat on a mat"], ["the cat sat on the mat"])
-    assert found.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-9)
+    result = similarity(["the cat sat on a mat"], ["the cat sat on the mat"])
+    assert result.bleu == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-9)
     short = similarity(["one two three four five six"], ["one two three four five"])
     assert short.bleu == pytest.approx(100 * np.exp(1 - 6 / 5), abs=1e-9)
-    assert "tok:13a" in found.bleu_signature and found.same == 0
+    assert "tok:13a" in result.bleu_signature and result.same == 0
 
 
 def test_one_text_has_no_error_and_few_words_no_bleu(
@@ -293,11 +293,11 @@ def test_one_text_has_no_error_and_few_words_no_bleu(
     Path("b").write_text("a b c d\n")
     for other, bleu in (("a", "–, as no text has four words"), ("b", "0.00")):
         assert cli.main(["text", "similarity", other, "a"]) == 0
-        said = capsys.readouterr().out
-        assert f"BLEU    {bleu}" in said and "cosine  1.0000   (" in said and "±" not in said
+        output = capsys.readouterr().out
+        assert f"BLEU    {bleu}" in output and "cosine  1.0000   (" in output and "±" not in output
     assert cli.main(["text", "similarity", "a", "a", "--json"]) == 0
-    said = capsys.readouterr().out
-    assert "NaN" not in said and json.loads(said)["bleu"] is None and json.loads(said)["cosine_error"] is None
+    output = capsys.readouterr().out
+    assert "NaN" not in output and json.loads(output)["bleu"] is None and json.loads(output)["cosine_error"] is None
 
 
 def test_pairs_are_needed(lengths_alone: None) -> None:
@@ -313,8 +313,8 @@ def test_the_command(
     Path("a.tsv").write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
     Path("b.tsv").write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
     assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("2 texts, 50.0% of them unchanged\nBLEU  ") and "all-MiniLM-L6-v2" in said
+    output = capsys.readouterr().out
+    assert output.startswith("2 texts, 50.0% of them unchanged\nBLEU  ") and "all-MiniLM-L6-v2" in output
     assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["texts"] == 2
     Path("lines").write_text("one\ntwo\n")

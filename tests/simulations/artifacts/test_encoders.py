@@ -199,10 +199,10 @@ def test_a_student_is_checked_like_the_encoder(tmp_path: Path) -> None:
 def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published = as_sentence_encoder(tiny_bert(tmp_path / "published"), length=40)
     sha256 = hashlib.sha256((published / "model.safetensors").read_bytes()).hexdigest()
-    asked: list[tuple[str, str | None]] = []
+    requests: list[tuple[str, str | None]] = []
 
     def download(name: str, *, revision: str | None, allow_patterns: list[str], local_dir: str) -> None:
-        asked.append((name, revision))
+        requests.append((name, revision))
         shutil.copytree(published, local_dir, dirs_exist_ok=True)
         (Path(local_dir) / ".cache").mkdir()
 
@@ -213,7 +213,7 @@ def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.
     folder = encoders.get("mpnet")
     assert not (folder / ".cache").exists() and read("mpnet") == SentenceLayout("mean", 40)
     other = encoders.get("some/model", prefix="query: ")
-    assert asked == [("x/y", "c0ffee"), ("some/model", None)]
+    assert requests == [("x/y", "c0ffee"), ("some/model", None)]
     assert checkpoint_files.resolve("some/model") == str(other) and read("some/model").prefix == "query: "
     assert (checkpoint_files.MINILM, *checkpoint_files.NAMES) == tuple(encoders.ENCODERS)
 
@@ -227,7 +227,7 @@ def test_what_nobody_holds_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert encoders.here("minilm") and not encoders.here("mpnet")
 
 
-# ---
+# --- what was trained on a GPU is kept beside what was trained on the CPU
 
 TEXTS = ["a good film", "a bad book"]
 PUBLIC = Corpus(TEXTS, np.array([1, 0]), ("bad", "good"))

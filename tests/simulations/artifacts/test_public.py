@@ -112,7 +112,7 @@ def test_what_is_of_another_study_or_damaged_is_one_line(tmp_path: Path) -> None
     load_public(made, place)
 
 
-# ---
+# --- the prediction head that comes with Sottovoce
 
 __all__ = ["bert"]  # a fixture
 

@@ -21,13 +21,13 @@ def plain_sentences(corpus: Corpus) -> set[str]:
     undo = re.compile(r"\b(" + "|".join(sorted((*british, *full), key=len, reverse=True)) + r")\b")
     adverb = re.compile(r"^(" + "|".join(fragments.ADVERBS) + r"), ")
     sign_off = re.compile(r"( - | – | \.\.\. |, )(" + "|".join(fragments.SIGN_OFFS) + r")[.!]*$")
-    found = set()
+    result = set()
     for text in corpus.texts:
         text = undo.sub(lambda match: british.get(match[0]) or full[match[0]], text.lower())
         for sentence in re.split(r"[.!]+(?: |$)", sign_off.sub("", text)):
             if sentence:
-                found.add(adverb.sub("", sentence))
-    return found
+                result.add(adverb.sub("", sentence))
+    return result
 
 
 def test_parts_share_no_sentence_even_between_seeds():

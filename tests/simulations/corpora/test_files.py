@@ -159,17 +159,17 @@ def test_hub_gives_sentence_pairs_with_the_hubs_classes(monkeypatch):
         label=datasets.ClassLabel(names=["entailment", "not_entailment"]),
     )
     rows = {"question": ["who?", "why?"], "sentence": ["ann", "because"], "label": [1, 0]}
-    asked = []
+    requests = []
 
     def load_dataset(name, configuration, *, split):
-        asked.append((name, configuration, split))
+        requests.append((name, configuration, split))
         labels = [-1, -1] if split == "test" else rows["label"]
         return datasets.Dataset.from_dict(rows | {"label": labels}, features=features)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     columns = {"text": "question", "second_text": "sentence", "label": "label"}
     train, test = read_hub("glue/qnli", **columns)
-    assert asked == [("nyu-mll/glue", "qnli", "train"), ("nyu-mll/glue", "qnli", "validation")]
+    assert requests == [("nyu-mll/glue", "qnli", "train"), ("nyu-mll/glue", "qnli", "validation")]
     assert train.texts == [("who?", "ann"), ("why?", "because")]
     assert train.classes == test.classes == ("entailment", "not_entailment")
     assert train.labels.tolist() == [1, 0]

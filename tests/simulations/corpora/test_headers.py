@@ -36,9 +36,9 @@ def refused(path: Path, columns: Sequence[str]) -> str:
     """The one line that says why, with nothing of the file that was not typed."""
     with pytest.raises(UserError) as caught:
         sanitized(path, columns)
-    said = str(caught.value)
-    assert said.isprintable() and not any(word in said for word in PRIVATE if word not in columns), said
-    return said
+    text = str(caught.value)
+    assert text.isprintable() and not any(word in text for word in PRIVATE if word not in columns), text
+    return text
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_names_that_are_shown_are_words_of_a_list() -> None:
     assert set(map(str.casefold, headers.USUAL)) == headers.USUAL
 
 
-# ---
+# --- pipes, marks of an encoding, and other encodings
 
 STUDY = 'name = "a"\n[[arm]]\nname = "b"\nembedding = { mechanism = "identity" }\nreference = true\n'
 TABLE = "text,label\na fine film,1\na bad one,0\n"
@@ -145,9 +145,9 @@ def test_a_pipe_is_read_where_once_is_enough(capsys: pytest.CaptureFixture[str])
 def test_a_pipe_is_named_where_once_is_not_enough(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo("pipe.csv")
     assert cli.main(command) == 2
-    said = capsys.readouterr().err
-    assert "pipe.csv: is a pipe or a device, which can be read only once; save what it gives in a file" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "pipe.csv: is a pipe or a device, which can be read only once; save what it gives in a file" in output
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize("coding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])

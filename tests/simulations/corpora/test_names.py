@@ -61,9 +61,9 @@ OTHER = [
 
 
 def refused(match: str, action: Callable[[], object]) -> None:
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError) as result:
         action()
-    assert re.search(match, str(found.value)) and "\n" not in str(found.value), found.value
+    assert re.search(match, str(result.value)) and "\n" not in str(result.value), result.value
 
 
 @pytest.mark.parametrize("first, second", SAME)
@@ -125,10 +125,10 @@ def people(tmp_path: Path, train: str, test: str, *, between: str = "ben") -> No
 
 @pytest.mark.parametrize("first, second", [pair for pair in SAME if pair[1].strip() != pair[0]])
 def test_a_user_of_two_spellings_is_refused(tmp_path: Path, first: str, second: str) -> None:
-    with pytest.raises(UserError, match="are one name in two spellings") as found:
+    with pytest.raises(UserError, match="are one name in two spellings") as result:
         people(tmp_path, first, second)
-    said = str(found.value)
-    assert spelled(first) in said and spelled(second.strip()) in said and 'column "user"' in said
+    text = str(result.value)
+    assert spelled(first) in text and spelled(second.strip()) in text and 'column "user"' in text
     with pytest.raises(UserError, match="are one name in two spellings"):
         people(tmp_path, first, "pat", between=second)  # within one file
 
@@ -147,9 +147,9 @@ def test_a_name_that_may_be_somebodys_words_is_not_shown(tmp_path: Path, first: 
         f"one of {len(first)} characters .*train.csv: line 2.* and one of {len(second)} characters .*test.csv: line 2",
         lambda: people(tmp_path, first, second),
     )
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError) as result:
         people(tmp_path, first, second)
-    assert first not in str(found.value) and second not in str(found.value)
+    assert first not in str(result.value) and second not in str(result.value)
     table(tmp_path / "train.csv", [("a", first), ("b", f"{first}\u200b"), ("c", "x")])
     with pytest.raises(UserError, match="are one name") as told:
         read_files(tmp_path, "train.csv", "train.csv", text="text", label="label")

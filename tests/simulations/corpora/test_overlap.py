@@ -45,8 +45,8 @@ UNSEEN = ("\u200b", "\u00ad", "\u2060", "\ufeff", "\u034f", "\u200d", "\ufe0f", 
 def test_what_nobody_sees_makes_no_other_text(sign: str) -> None:
     """A space of no width between all letters would hide a text from the comparison, and from what is nearly it."""
     assert normalized(sign.join(SENTENCE)) == normalized(SENTENCE) == SENTENCE
-    found, _ = compared(Split(part(["public"]), part([SENTENCE]), part([sign.join(SENTENCE)])), people=False)
-    assert [each.texts for each in found] == [0, 1, 0]
+    result, _ = compared(Split(part(["public"]), part([SENTENCE]), part([sign.join(SENTENCE)])), people=False)
+    assert [each.texts for each in result] == [0, 1, 0]
 
 
 def test_marks_of_letters_tell_texts_apart() -> None:
@@ -96,17 +96,17 @@ def test_all_parts_are_compared_and_rows_are_counted() -> None:
         train=part(["a fine film", "a fine film", "quite another"], [*"acc"]),
         test=part(["A FINE FILM", "a  fine film!", long.replace("charm", "charms"), "new"], [*"dcad"]),
     )
-    found, repeated = compared(split, people=True)
-    counted = [(each.of, each.within, each.rows, each.texts, each.near, each.users) for each in found]
+    result, repeated = compared(split, people=True)
+    counted = [(each.of, each.within, each.rows, each.texts, each.near, each.users) for each in result]
     assert counted == [("public", "train", 3, 1, 0, 1), ("test", "train", 4, 2, 0, 2), ("test", "public", 4, 2, 1, 1)]
-    assert repeated == {"public": 0, "train": 1, "test": 1} and all(found)
-    assert str(found[2]) == "2 and 1 nearly of 4 test texts are in public, 1 user is in test and public"
+    assert repeated == {"public": 0, "train": 1, "test": 1} and all(result)
+    assert str(result[2]) == "2 and 1 nearly of 4 test texts are in public, 1 user is in test and public"
 
 
 def test_the_built_in_parts_have_nothing_in_common() -> None:
-    found, repeated = compared(builtin(public=150, train=400, test=100, seed=3), people=True)
-    assert [(each.texts, each.near) for each in found] == [(0, 0)] * 3 and not any(repeated.values())
-    assert found[1].users and not found[0].users  # whoever wrote them; a study says whether that is who holds them
+    result, repeated = compared(builtin(public=150, train=400, test=100, seed=3), people=True)
+    assert [(each.texts, each.near) for each in result] == [(0, 0)] * 3 and not any(repeated.values())
+    assert result[1].users and not result[0].users  # whoever wrote them; a study says whether that is who holds them
 
 
 @pytest.mark.slow
@@ -115,11 +115,11 @@ def test_the_built_in_parts_have_nothing_in_common() -> None:
 def test_sst2_as_the_bundled_experiments_split_it() -> None:
     train, test = read_files(SST2, "train.tsv", "dev.tsv", text="sentence", label="label")
     public, private, _ = split_by_sentence(train, 0.05, 1)
-    found, _ = compared(Split(public, private, test), people=True)
-    assert [(each.texts, each.near) for each in found] == [(9, 22), (1, 0), (0, 0)]
+    result, _ = compared(Split(public, private, test), people=True)
+    assert [(each.texts, each.near) for each in result] == [(9, 22), (1, 0), (0, 0)]
 
 
-# ---
+# --- splits: no public phrase inside a private sentence, nor the other way round
 
 
 def corpus(texts, users=None) -> Corpus:
@@ -128,11 +128,11 @@ def corpus(texts, users=None) -> Corpus:
 
 def runs(texts) -> set[tuple[str, ...]]:
     """Every run of whole tokens of every text: slow and plain, to judge the fast search by."""
-    found = set()
+    result = set()
     for tokens in {tuple(text.split()) for text in texts}:
         for start in range(len(tokens)):
-            found.update(tokens[start:end] for end in range(start + 1, len(tokens) + 1))
-    return found
+            result.update(tokens[start:end] for end in range(start + 1, len(tokens) + 1))
+    return result
 
 
 def leaks(one: Corpus, other: Corpus) -> set[tuple[str, ...]]:

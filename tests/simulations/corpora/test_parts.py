@@ -135,7 +135,7 @@ def test_a_public_part_that_cannot_be_is_one_line(public: dict, says: str, tmp_p
     assert "\n" not in str(caught.value)
 
 
-# ---
+# --- which class is which
 
 
 def test_names_and_published_numbers_say_it_and_no_order_does() -> None:

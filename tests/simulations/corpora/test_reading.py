@@ -239,7 +239,7 @@ def test_damaged_files_are_read_or_refused_in_one_line(tmp_path: Path, suffix: s
     assert min(taken, refusals) > 0  # of both some, or the damage is none, or all
 
 
-# ---
+# --- what stands between cells
 
 ROWS = [["a fine film; truly", "1,5"], ["dull", "0,5"]]
 
@@ -269,8 +269,8 @@ def test_a_file_is_read_and_written_with_its_own(mark: str, tmp_path: Path, monk
     quoted = [[f'"{cell}"' for cell in row] for row in ROWS]
     (tmp_path / "in.csv").write_text("".join(mark.join(row) + "\n" for row in [["text", "score"], *quoted]))
     assert column_names(tmp_path / "in.csv") == ["text", "score"]
-    asked = ["text", "sanitize", "--mechanism", "santext:epsilon=2", "--words", "words.txt", "--column", "text"]
-    assert main([*asked, "--in", "in.csv", "--out", "out.csv"]) == 0
+    command = ["text", "sanitize", "--mechanism", "santext:epsilon=2", "--words", "words.txt", "--column", "text"]
+    assert main([*command, "--in", "in.csv", "--out", "out.csv"]) == 0
     head, first, second = (tmp_path / "out.csv").read_text().splitlines()
     assert head == f"text{mark}score" and [line.rpartition(mark)[2] for line in (first, second)][1] in ("0,5", '5"')
     assert all(mark in line for line in (first, second))

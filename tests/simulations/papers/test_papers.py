@@ -52,8 +52,8 @@ def test_no_user_refuses_a_text_of_a_whole_run(name: str) -> None:
             study = experiment_of(paper, item, quick=False, data=DATA, rows=2490)
             published = not study.training.protocol.private
             model, seed = study.encoder.model, study.seed
-            found = rewriter_to_price(study.setups, study.text, ["a sentence"], model=model, seed=seed)
-            assert (found is None) == published, item.name
+            result = rewriter_to_price(study.setups, study.text, ["a sentence"], model=model, seed=seed)
+            assert (result is None) == published, item.name
 
 
 PAPER = Paper(
@@ -92,10 +92,10 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> None:
-    asked = []
+    requests = []
 
     def run(study: Any, folder: Path) -> dict[str, Any]:
-        asked.append((study.name, study.population.users, folder.name))
+        requests.append((study.name, study.population.users, folder.name))
         measures = {"sanitized": {"spearman": {"value": 0.25, "error": math.nan}}}
         return {
             "chance": 0.6,
@@ -104,12 +104,12 @@ def test_what_was_run_stands_beside_the_paper(data: Path, tmp_path: Path) -> Non
             ],
         }
 
-    found = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run)
-    assert asked == [
+    result = reproduce(PAPER, PAPER.items, quick=False, data=data, out=tmp_path, run=run)
+    assert requests == [
         ("made-up Table 1, A", 450, "made-up-table-1-a-2000"),
         ("made-up Table 1, B", 450, "made-up-table-1-b-2000"),
     ]
-    page = text(PAPER, PAPER.items, found, quick=False)
+    page = text(PAPER, PAPER.items, result, quick=False)
     assert page.count("commonest class of our test sentences is right of 0.600.") == 1  # of a correlation there is none
     for line in ("| some | 0.500 | 0.750 ± 0.020 |", "| none | 0.800 | 0.250 |", "- smaller", "- rounded"):
         assert line in page.splitlines()
@@ -151,18 +151,18 @@ def test_the_command_goes_on_with_what_was_stopped_and_takes_any_size(
 
     monkeypatch.setattr("simulations.run.simulate.simulate", simulate)
     monkeypatch.setattr("simulations.run.simulate.resume", resume)
-    asked = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
-    assert cli.main([*asked, "--users", "300"]) == 0
+    command = ["reproduce", "yue-2021", "--table", "SST-2", "--data", str(data), "--out", str(tmp_path / "runs")]
+    assert cli.main([*command, "--users", "300"]) == 0
     said = "`sottovoce reproduce yue-2021 --users 300` made this page, by a run of 300 training and"
     assert said in capsys.readouterr().out
     begun = tmp_path / "runs" / "yue-2021-table-1-sst-2-2000.part" / "unfinished"
     begun.mkdir(parents=True)
     (begun / "code.json").write_text("{}")
-    assert cli.main(asked) == 0
+    assert cli.main(command) == 0
     assert done == [("300 users", "yue-2021-table-1-sst-2-300"), ("resumed", "yue-2021-table-1-sst-2-2000")]
     capsys.readouterr()
     for wrong in (["--quick", "--users", "300"], ["--users", "99"]):
-        assert cli.main([*asked, *wrong]) == 2
+        assert cli.main([*command, *wrong]) == 2
         assert "--users" in capsys.readouterr().err
-    assert cli.main([*asked, "--page", str(tmp_path)]) == 2 and not (tmp_path / "yue-2021.md").exists()
+    assert cli.main([*command, "--page", str(tmp_path)]) == 2 and not (tmp_path / "yue-2021.md").exists()
     assert "--page: is made of all tables" in capsys.readouterr().err

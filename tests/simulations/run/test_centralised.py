@@ -47,14 +47,14 @@ def test_is_the_regression_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> N
     h, y = rows(400, 1)
     x = h.astype(np.float64) - h.astype(np.float64).mean(axis=0)
     monkeypatch.setattr(centralised, "PENALTIES", (0.01,))
-    found = logistic_regression(h, y, classes=3, seed=0)
+    result = logistic_regression(h, y, classes=3, seed=0)
     penalty = 0.01 * float((x * x).sum() / len(x))
     other = LogisticRegression(C=1 / (penalty * len(x)), tol=1e-10, max_iter=5000).fit(x, y)
-    ours = x @ found.weight + found.bias
+    ours = x @ result.weight + result.bias
     theirs = other.decision_function(x)
     centred = [each - each.mean(axis=1, keepdims=True) for each in (ours, theirs)]
     np.testing.assert_allclose(*centred, atol=5e-3)
-    assert (found.scores(h).argmax(axis=1) == other.predict(x)).mean() > 0.995
+    assert (result.scores(h).argmax(axis=1) == other.predict(x)).mean() > 0.995
 
 
 def test_the_penalty_is_chosen_on_rows_that_were_left_out() -> None:
@@ -200,7 +200,7 @@ def test_macro_f1_stands_beside_accuracy_where_one_class_dominates(share: float,
     assert measures_of(Data(measures=("macro-f1", "auroc")), held) == ("macro-f1", "auroc", "by-class")
 
 
-# ---
+# --- the figure of accuracy against ε
 
 
 def arm(

@@ -55,18 +55,19 @@ def study(bert: Path, **sections: Any) -> Experiment:
 
 def test_it_counts_what_the_run_would_work_on_and_leaves_nothing_behind(bert: Path, tmp_path: Path) -> None:
     experiment = study(bert)
-    found = check(experiment)
+    result = check(experiment)
     split, _, _ = parts(experiment)
     for name, rows in (("public", 40), ("train", 60), ("test", 50)):
         corpus = getattr(split, name)
         counts = {label: int((corpus.labels == i).sum()) for i, label in enumerate(corpus.classes)}
-        assert found["parts"][name] == {"rows": rows, "classes": counts}
-    assert found["crowds"] == {"train": {"users": 60, "least": 20}, "test": {"users": 50, "least": 20}}
-    assert found["arms"] == of_experiment(experiment, records=1, classes=2)
+        assert result["parts"][name] == {"rows": rows, "classes": counts}
+    assert result["crowds"] == {"train": {"users": 60, "least": 20}, "test": {"users": 50, "least": 20}}
+    priced = of_experiment(experiment, records=1, classes=2)
+    assert result["arms"] == [line | {"expected": None} for line in priced]  # users of embeddings teach no share
     tokenizer = Tokenizer.from_file(str(bert / "tokenizer.json"))
     every = [text for part in (split.public, split.train, split.test) for text in part.texts]
     lengths = [len(tokenizer.encode(text).ids) for text in every]
-    (cut,) = found["cut"]
+    (cut,) = result["cut"]
     assert cut["share"] == np.mean([n > 24 for n in lengths]) > 0 and cut["longest"] == max(lengths)
     assert list(tmp_path.iterdir()) == []
 
@@ -107,15 +108,15 @@ def test_each_kind_of_user_is_priced_with_their_own_records(most: int, others: i
         {"heavy": most} | {f"t{i}": 1 for i in range(24)},
         population={"late": 0.2},
     )
-    found = check(experiment)
-    (arm,) = found["arms"]
+    result = check(experiment)
+    (arm,) = result["arms"]
     users = {key: next(rung for rung in arm[key] if rung["rung"] == "user") for key in ("ladder", "test_ladder")}
     assert users["ladder"]["worst_case"] == pytest.approx(6.0)
     assert users["test_ladder"]["worst_case"] == pytest.approx(4.0 * most)
-    assert found["crowds"]["test"]["users"] == 20
+    assert result["crowds"]["test"]["users"] == 20
     shuffled = next(rung for rung in arm["test_ladder"] if rung["rung"] == "shuffled")
     assert shuffled["crowd"] == (20 if shuffled["epsilon"] is not None else None)
-    assert f" All that one test user releases: ε = {4 * most}" in check_command.lines(found)
+    assert f" All that one test user releases: ε = {4 * most}" in check_command.lines(result)
 
 
 def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
@@ -127,10 +128,10 @@ def test_it_names_arms_whose_users_will_not_be_queried(bert: Path) -> None:
         described = {"class-descriptions": descriptions or {"0": "a bad film", "1": "a good film"}}
         weak = {"name": "weak", "vector": {"mechanism": "privunit", "epsilon": 0.01, "dim": 4}}
         users = {f"u{i}": 2 for i in range(40)}, {f"t{i}": 1 for i in range(24)}
-        found = check(by_people(bert, *users, data=described, arm=[weak], **sections))
-        assert found["warnings"][: len(found["names"])] == found["names"]
-        (expected["weak"],) = (arm["expected"] for arm in found["arms"])
-        return list(found["names"])
+        result = check(by_people(bert, *users, data=described, arm=[weak], **sections))
+        assert result["warnings"][: len(result["names"])] == result["names"]
+        (expected["weak"],) = (arm["expected"] for arm in result["arms"])
+        return list(result["names"])
 
     (line,) = names()
     assert expected["weak"] is None
@@ -197,8 +198,8 @@ def test_a_text_mechanisms_limit_cuts_what_it_says(bert: Path) -> None:
 def test_the_command(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("study.toml").write_text(to_toml(study(bert)), encoding="utf-8")
     assert cli.main(["check", "study.toml", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads(json.dumps(check(study(bert))))
+    result = json.loads(capsys.readouterr().out)
+    assert result == json.loads(json.dumps(check(study(bert))))
     assert cli.main(["check", "study.toml", "--set", "encoder.max-length=8"]) == 0
     shown = capsys.readouterr().out
     assert "All that one training user releases: ε = 34.42" in shown and "60 expected, of at least 20: met" in shown
@@ -229,7 +230,7 @@ def test_what_a_run_refuses_is_refused_before_it_in_one_line(
     assert said in error and "Traceback" not in error
 
 
-# ---
+# --- what of the data is named before a run
 
 GERMAN = [
     "Der Film war leider ziemlich langweilig und viel zu lang.",
@@ -256,10 +257,10 @@ def english(n: int, seed: int) -> list[str]:
 
 
 def test_an_english_encoder_says_that_it_does_not_know_german(tmp_path: Path) -> None:
-    found = check(of_rows(tmp_path, written(GERMAN, 40), written(GERMAN[::-1], 20)))
-    (encoder,) = found["unknown"]
-    assert encoder["share"] > 0.4 and any("made for this language?" in line for line in found["warnings"])
-    assert any(line.startswith("encoder.model minilm: does not have 45") for line in check_command.lines(found))
+    result = check(of_rows(tmp_path, written(GERMAN, 40), written(GERMAN[::-1], 20)))
+    (encoder,) = result["unknown"]
+    assert encoder["share"] > 0.4 and any("made for this language?" in line for line in result["warnings"])
+    assert any(line.startswith("encoder.model minilm: does not have 45") for line in check_command.lines(result))
     plain = check(of_rows(tmp_path, written(english(30, 1), 40), written(english(20, 2), 20)))
     assert plain["unknown"][0]["share"] < 0.1 and not any("language" in line for line in plain["warnings"])
 

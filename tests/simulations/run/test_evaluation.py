@@ -38,8 +38,8 @@ def test_the_error_counts_what_arrived() -> None:
     """34 of 872 test users are delivered: their error is that of 34 texts, and not of 872."""
     truth = held([f"text {i}" for i in range(872)], [0] * 872)
     guesses = np.array([0] * 20 + [1] * 14)
-    found, unknown = sanitized(truth, guesses, origin([100 + 20 * i for i in range(34)]))
-    scored = score(found)
+    result, unknown = sanitized(truth, guesses, origin([100 + 20 * i for i in range(34)]))
+    scored = score(result)
     assert unknown == 0 and scored is not None and scored.accuracy == 20 / 34
     # with four more, two of them right, by hand
     assert scored.error == pytest.approx(math.sqrt(22 / 38 * 16 / 38 / 37)) and scored.error > 0.08
@@ -58,8 +58,8 @@ def test_a_text_that_is_asked_about_often_is_one_text() -> None:
 
 def test_what_nobody_asked_is_counted_apart() -> None:
     truth = held(["a", "b"], [0, 1], repeats=2)
-    found, unknown = sanitized(truth, np.array([0, 1, 1, 0]), origin([101, 100, 999, 102]))
-    assert unknown == 1 and found.guesses.tolist() == [2, 1] and found.right.tolist() == [1, 0]
+    result, unknown = sanitized(truth, np.array([0, 1, 1, 0]), origin([101, 100, 999, 102]))
+    assert unknown == 1 and result.guesses.tolist() == [2, 1] and result.right.tolist() == [1, 0]
     with pytest.raises(ValueError, match="4 guesses of 3 rows"):
         sanitized(truth, np.zeros(4, np.int64), origin([100, 101, 102]))
 
@@ -76,10 +76,10 @@ def test_a_difference_is_paired_by_text() -> None:
     (McNemar 1947), and one more each, by hand; unpaired it would be nearly twice that."""
     one = counts([1] * 200, [1] * 130 + [1] * 30 + [0] * 12 + [0] * 28)
     other = counts([1] * 200, [1] * 130 + [0] * 30 + [1] * 12 + [0] * 28)
-    found, unpaired = difference(one, other), [score(c) for c in (one, other)]
-    assert found is not None and found.difference == pytest.approx(0.09)
-    assert found.error == pytest.approx(math.sqrt((44 / 202 - (18 / 202) ** 2) / 201))
-    assert found.error < 0.8 * math.hypot(*(s.error for s in unpaired if s is not None))
+    result, unpaired = difference(one, other), [score(c) for c in (one, other)]
+    assert result is not None and result.difference == pytest.approx(0.09)
+    assert result.error == pytest.approx(math.sqrt((44 / 202 - (18 / 202) ** 2) / 201))
+    assert result.error < 0.8 * math.hypot(*(s.error for s in unpaired if s is not None))
     assert difference(one, one) == Difference(0.0, pytest.approx(math.sqrt(2 / 202 / 201)))
 
 
@@ -91,8 +91,8 @@ def test_nothing_is_certain_because_it_never_failed() -> None:
         assert scored is not None and scored.accuracy == right / 7 and 0.025 < 2 * scored.error < 0.03
     every, none = counts([7] * 100, [7] * 100), counts([7] * 100, [0] * 100)
     for one, other, gap in ((every, every, 0), (every, none, 1), (none, every, -1)):
-        found = difference(one, other)
-        assert found is not None and found.difference == gap and 0.013 < found.error < 0.03
+        result = difference(one, other)
+        assert result is not None and result.difference == gap and 0.013 < result.error < 0.03
 
 
 #: Shares of right answers, dense where nearly all are.
@@ -124,24 +124,24 @@ def test_two_errors_hold_a_difference_of_arms_that_hardly_differ(scale: float, h
     errors = []
     for a, b in every:
         one, other = ([1] * a + [0] * b, [0] * a + [1] * b)
-        found = difference(*(counts([1] * n, each + [1] * (n - a - b)) for each in (one, other)))
-        errors.append(math.nan if found is None else found.error)
+        result = difference(*(counts([1] * n, each + [1] * (n - a - b)) for each in (one, other)))
+        errors.append(math.nan if result is None else result.error)
     plain = np.sqrt(((ours + theirs) / n - gaps**2) / (n - 1))
     for p in (1e-4, 0.003, 0.01, 0.03, 0.1, 0.3):
         for q in (0, 1e-4, 0.003, 0.01, 0.03, 0.1, 0.3):
             law = multinomial.pmf(np.stack([ours, theirs, n - ours - theirs], axis=1), n, [p, q, 1 - p - q])
-            for found, error in ((misses, scale * np.array(errors)), (plainly, plain)):
-                found.append(law[np.abs(gaps - (p - q)) > 2 * error].sum())
+            for result, error in ((misses, scale * np.array(errors)), (plainly, plain)):
+                result.append(law[np.abs(gaps - (p - q)) > 2 * error].sum())
     assert (max(misses) < 0.07) == holds and max(plainly) > 0.99
 
 
 def drawn(rng: np.random.Generator, n: int) -> tuple[Counts, Counts]:
     """Two arms on 40 texts of unequal difficulty, each text asked one to five times, some of which are lost."""
     hard = rng.beta(1, 1, size=(n, 40))
-    asked = rng.integers(1, 6, size=(2, n, 40))
-    asked[rng.random(asked.shape) < 0.2] = 0
-    right = rng.binomial(asked, np.stack([hard, np.minimum(1, 1.1 * hard)]))
-    return Counts(asked[0], right[0]), Counts(asked[1], right[1])
+    request = rng.integers(1, 6, size=(2, n, 40))
+    request[rng.random(request.shape) < 0.2] = 0
+    right = rng.binomial(request, np.stack([hard, np.minimum(1, 1.1 * hard)]))
+    return Counts(request[0], right[0]), Counts(request[1], right[1])
 
 
 @pytest.mark.parametrize("paired", [False, True])
@@ -163,8 +163,8 @@ def test_errors_are_as_large_as_estimates_vary(paired: bool, scale: float, holds
 
 def test_answers_are_a_table_that_reads_back(tmp_path: Path) -> None:
     truth = held(["secret a", "secret b", "secret a"], [1, 0, 1], repeats=2)
-    asked, _ = sanitized(truth, np.array([1, 1, 0]), origin([100, 101, 105]))
-    answers = Answers(asked, on_device(truth, np.array([1, 0, 0])))
+    request, _ = sanitized(truth, np.array([1, 1, 0]), origin([100, 101, 105]))
+    answers = Answers(request, on_device(truth, np.array([1, 0, 0])))
     path = tmp_path / "answers" / "a.tsv"
     write_answers(path, truth, answers)
     text = path.read_text()
@@ -193,7 +193,7 @@ def test_an_arms_error_is_of_the_test_users_who_were_delivered(tmp_path: Path, m
     assert line["accuracy_se"] == pytest.approx(math.sqrt(p * (1 - p) / (arrived + 3)))
 
 
-# ---
+# --- who holds which record
 
 N, CLASSES = 3_000, 3
 

@@ -68,9 +68,9 @@ def guesses(right: np.ndarray, truth: Held, column: str | None = None) -> Guesse
 def test_accuracy_by_class_and_group_has_the_error_of_its_own_texts() -> None:
     truth = held(np.repeat([0, 1], [30, 10]), groups=["north"] * 20 + ["south"] * 20)
     right = np.arange(40) % 4 > 0
-    found = by_class(guesses(right, truth))
-    assert {name: (each.value, each.n) for name, each in found.items()} == {"0": (22 / 30, 30), "1": (0.8, 10)}
-    assert found["1"].error == pytest.approx(math.sqrt(10 / 14 * 4 / 14 / 13))  # with four more, two of them right
+    result = by_class(guesses(right, truth))
+    assert {name: (each.value, each.n) for name, each in result.items()} == {"0": (22 / 30, 30), "1": (0.8, 10)}
+    assert result["1"].error == pytest.approx(math.sqrt(10 / 14 * 4 / 14 / 13))  # with four more, two of them right
     assert {name: each.n for name, each in by_group(guesses(right, truth, "dialect")).items()} == {
         "north": 20,
         "south": 20,
@@ -84,9 +84,9 @@ def test_texts_of_one_user_are_one_draw() -> None:
     truth = held(np.arange(40) % 2, users=users)
     right = users % 2 == 0
     by_text = score(Counts(np.ones(40, np.int64), right.astype(np.int64)))
-    found = guesses(right, truth).accuracy()
+    result = guesses(right, truth).accuracy()
     assert by_text is not None and by_text.error is not None
-    assert found.error == pytest.approx(math.sqrt(0.25 / 11)) and found.error > 1.9 * by_text.error
+    assert result.error == pytest.approx(math.sqrt(0.25 / 11)) and result.error > 1.9 * by_text.error
 
 
 def test_by_user_tells_chance_from_users_who_differ() -> None:
@@ -99,22 +99,22 @@ def test_by_user_tells_chance_from_users_who_differ() -> None:
         variances = []
         for _ in range(50):
             p = 0.8 + spread * rng.choice([-1, 1], size=60)
-            found = by_user(guesses(rng.random(len(users)) < p[users], truth))
-            variances.append(found["variance"].value)
+            result = by_user(guesses(rng.random(len(users)) < p[users], truth))
+            variances.append(result["variance"].value)
         error = np.std(variances) / math.sqrt(len(variances))
         assert abs(np.mean(variances) - spread**2) < 4 * error, spread  # false alarm: 1 in 16,000
         for wrong in (2 / 3, 3 / 2):
             assert spread == 0 or abs(np.mean(variances) - wrong * spread**2) > 4 * error
-    assert found["worst decile"].value < found["worst decile by chance"].value < found["mean"].value
-    assert [each.n for each in found.values()] == [60] * 4
+    assert result["worst decile"].value < result["worst decile by chance"].value < result["mean"].value
+    assert [each.n for each in result.values()] == [60] * 4
 
 
 def test_worst_decile_by_hand() -> None:
     users = np.repeat(np.arange(20), 4)
     right = np.ones(80, np.bool_)
     right[[0, 1, 2, 4]] = False  # user 0 is right once, user 1 three times
-    found = by_user(guesses(right, held(np.arange(80) % 2, users=users)))
-    assert found["worst decile"].value == (0.25 + 0.75) / 2 and found["mean"].value == (18 + 1) / 20
+    result = by_user(guesses(right, held(np.arange(80) % 2, users=users)))
+    assert result["worst decile"].value == (0.25 + 0.75) / 2 and result["mean"].value == (18 + 1) / 20
     assert by_user(guesses(right[:76], held(np.arange(76) % 2, users=users[:76]))) == {}  # 19 users
 
 
@@ -160,8 +160,8 @@ def test_a_class_that_noise_destroys_is_named_in_results_and_their_lines() -> No
     clear = rng.random(400) < 0.9
     noisy = clear & (rng.random(400) < np.where(labels == 2, 0.2, 0.97))
     lines = with_losses(arms("users"), {"no noise": answers(clear), "users": answers(noisy)}, truth, Data())
-    found = lines[1]["measures"]["on_device"]["loss-by-class: 2"]
-    assert found["falls"] and found["value"] > 0.5 > 0.1 > found["rest"] and found["against"] == "no noise"
+    result = lines[1]["measures"]["on_device"]["loss-by-class: 2"]
+    assert result["falls"] and result["value"] > 0.5 > 0.1 > result["rest"] and result["against"] == "no noise"
     assert not lines[1]["measures"]["on_device"]["loss-by-class: 0"]["falls"] and "measures" not in lines[0]
     said = remarks([results(list(lines))])
     assert len([each for each in said if 'the loss falls on class "2": 0.' in each]) == 2  # of either split
@@ -190,12 +190,12 @@ def test_a_reference_of_the_arm_s_own_protocol_comes_before_others() -> None:
     truth = held(np.arange(40) % 2)
     every = [line("other", "identity", math.inf, 0.9, reference=True, way="statistics"), *arms("users")]
     public = line("alone", "purkayastha", 1.0, 0.8, way="public-only")
-    found = {each["name"]: answers(np.arange(40) > 3) for each in [*every, public]}
-    lines = with_losses([*every, public], found, truth, Data())
+    result = {each["name"]: answers(np.arange(40) > 3) for each in [*every, public]}
+    lines = with_losses([*every, public], result, truth, Data())
     assert lines[2]["measures"]["on_device"]["loss-by-class: 1"]["against"] == "no noise"
     assert "measures" not in lines[3]  # nothing of it is lost to users' noise
-    assert all("measures" not in each for each in with_losses(every[2:], found, truth, Data()))  # no reference at all
-    nothing = found | {"users": answers(np.zeros(40, np.bool_))}
+    assert all("measures" not in each for each in with_losses(every[2:], result, truth, Data()))  # no reference at all
+    nothing = result | {"users": answers(np.zeros(40, np.bool_))}
     nothing["users"] = Answers(Counts(np.zeros(40, np.int64), np.zeros(40, np.int64)), nothing["users"].device)
     lines = with_losses(every, nothing, truth, Data())
     assert list(lines[2]["measures"]) == ["on_device"]
@@ -230,7 +230,7 @@ def test_the_error_of_a_contrast_is_how_contrasts_vary(owned: bool) -> None:
 
     Two thirds and three halves of the error are far outside.
     """
-    rng, found = np.random.default_rng(5), []
+    rng, result = np.random.default_rng(5), []
     for _ in range(2000):
         users = np.repeat(np.arange(100), 4)
         inside = users < 40
@@ -242,8 +242,8 @@ def test_the_error_of_a_contrast_is_how_contrasts_vary(owned: bool) -> None:
             users if owned else np.arange(400),
         )
         assert each is not None
-        found.append((each.loss - each.rest, each.more_error))
-    values, errors = np.array(found).T
+        result.append((each.loss - each.rest, each.more_error))
+    values, errors = np.array(result).T
     ratio = values.var() / np.mean(errors**2)
     assert 0.86 < ratio < 1.16, ratio
 

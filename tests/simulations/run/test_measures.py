@@ -122,9 +122,9 @@ def test_errors_are_as_large_as_estimates_vary() -> None:
         scores, labels, _ = made_up(BINARY, 80, seed)
         twice, truth, texts = np.tile(scores, (2, 1)), np.tile(labels, 2), np.tile(np.arange(80), 2)
         of = partial(by_hand, twice, truth)
-        found = guesses(twice, truth, texts, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
-        values.append(found.value)
-        squares.append(found.error**2)
+        result = guesses(twice, truth, texts, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
+        values.append(result.value)
+        squares.append(result.error**2)
         if seed < 40:
             other = guesses(twice, truth, seed=seed).value(lambda weights, of=of: of(weights)["matthews"])
             apart.append(other.error**2)
@@ -155,7 +155,7 @@ def test_measures_that_nobody_knows_are_refused() -> None:
             from_table({"name": "x", "data": {"measures": given}, "arm": []})
 
 
-# ---
+# --- labels that are numbers of a declared range
 
 PLAIN = {"maps": "principal-components"}
 SCORES = Data(
@@ -181,8 +181,8 @@ def test_labels_are_rounded_to_the_nearest_level(tmp_path: Path) -> None:
     assert train.classes == test.classes and len(train.classes) == 21 and train.classes[1:3] == ("0.25", "0.5")
     assert [float(train.classes[label]) for label in train.labels] == [0, 5, 4.75, 2, 0, 1, 3.75]
     (tmp_path / "c.jsonl").write_text('{"text": "a", "score": 2.4}\n{"text": "b", "score": 5}\n')
-    found, _ = read_files(tmp_path, "c.jsonl", "b.tsv", text="text", label="score", numbers=numbers)
-    assert [found.classes[label] for label in found.labels] == ["2.5", "5"]
+    result, _ = read_files(tmp_path, "c.jsonl", "b.tsv", text="text", label="score", numbers=numbers)
+    assert [result.classes[label] for label in result.labels] == ["2.5", "5"]
 
 
 @pytest.mark.parametrize("score", ["5.01", "-0.1", "nan", "inf", "x", "", "1,5", "1_0", "0x1", "1e9999"])

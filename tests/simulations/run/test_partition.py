@@ -80,15 +80,15 @@ def asked(stage: str, part: tuple[int, int]) -> Request:
 
 def batches(part: Experiment, made: Prepared, folder: Path) -> list[Any]:
     """What the server gets of two stages and of the first again, and what was charged."""
-    grid, found = LocalGrid(placed(part, made, folder)), []
+    grid, result = LocalGrid(placed(part, made, folder)), []
     users = FlowerUsers(grid, part.population, seed=part.seed, tests=len(made.held.test_rows), nodes=folder)
     for stage, half in (("one", 0), ("two", 1), ("one", 0)):
         batch = users.collect(asked(stage, (half, 2))).batch
         origin = users.origins[stage]
-        found += [origin.users.tolist(), origin.records.tolist(), batch.users]
-        found += [values.tobytes() for release in batch.releases for values in release.payload.values()]
+        result += [origin.users.tolist(), origin.records.tolist(), batch.users]
+        result += [values.tobytes() for release in batch.releases for values in release.payload.values()]
     charged = [(r.user, r.record, r.stage, r.channel, r.digest, r.epsilon, r.payload) for r in ledger_rows(folder, "a")]
-    return [*found, sorted(charged)]
+    return [*result, sorted(charged)]
 
 
 @pytest.mark.parametrize("per_node", [USERS, 8, 1])
@@ -99,10 +99,10 @@ def test_1_8_and_64_nodes_release_the_same_bits(per_node: int, tmp_path: Path, m
     use_folder(tmp_path / "one", monkeypatch)
     expected = batches(one, made, tmp_path / "one")
     use_folder(tmp_path / "other", monkeypatch)
-    found = batches(study(per_node), in_tables(made, tmp_path / "tables"), tmp_path / "other")
+    result = batches(study(per_node), in_tables(made, tmp_path / "tables"), tmp_path / "other")
     assert len(list((tmp_path / "other").iterdir())) == USERS // per_node
-    assert found == expected
-    assert found[:5] == found[10:15] and found[2] == USERS // 4 and len(found[-1]) == 2 * USERS
+    assert result == expected
+    assert result[:5] == result[10:15] and result[2] == USERS // 4 and len(result[-1]) == 2 * USERS
 
 
 @pytest.mark.parametrize(("cores", "cohort", "nodes"), [(1, 999, 1), (2, 999, 2), (2, 32, 2), (2, 31, 4), (3, 10, 9)])

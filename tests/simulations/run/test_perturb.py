@@ -136,11 +136,11 @@ def test_only_who_asks_by_the_same_texts_is_a_baseline(shared: Path) -> None:
     alone = {"name": "alone", "protocol": "public-only", "text": SANTEXT}
     arms = [{"name": kind, "text": SANTEXT, "reference": True, "perturb": kind} for kind in PERTURBED]
     study = text_study(shared, alone, *arms)
-    found = {arm.name: baseline(study.arms, arm) for arm in study.arms}
-    assert {name for name, base in found.items() if base is not None} == {"test", "both"}
+    result = {arm.name: baseline(study.arms, arm) for arm in study.arms}
+    assert {name for name, base in result.items() if base is not None} == {"test", "both"}
 
 
-# ---
+# --- pairs of texts, released as two
 
 #: The fillers, one of which stands in each place but the answer's.
 FILLERS = ("the", "film", "book", "a", "plot", "and", "very", "was")

@@ -114,10 +114,10 @@ def test_a_test_part_that_is_held_out_of_what_users_would_hold(tmp_path: Path) -
         public = {"fraction": 0.25, "split": split}
         args = (rows(40, seed=1), rows(9, seed=2))
         whole, _ = split_of(files(tmp_path, *args, public=public))
-        found, about = split_of(files(tmp_path, *args, public=public, **{"held-out": 0.2}))
-        assert list(found.public.texts) == list(whole.public.texts) and about["held_out"] == 0.2
-        assert len(found.test) == round(0.2 * len(whole.train))
-        assert sorted([*found.train.texts, *found.test.texts]) == sorted(whole.train.texts)
+        result, about = split_of(files(tmp_path, *args, public=public, **{"held-out": 0.2}))
+        assert list(result.public.texts) == list(whole.public.texts) and about["held_out"] == 0.2
+        assert len(result.test) == round(0.2 * len(whole.train))
+        assert sorted([*result.train.texts, *result.test.texts]) == sorted(whole.train.texts)
 
 
 # -- what the parts share ----------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def test_the_copies_are_for_their_owner_alone(tmp_path: Path, monkeypatch: pytes
     assert modes == {".": 0o700, "train.csv": 0o600, "test.csv": 0o600}
 
 
-# ---
+# --- what becomes of rows: each is used or named
 
 
 def texts(rows: int) -> list[str]:
@@ -260,24 +260,24 @@ def proposed(file: Path, **columns: Any) -> Proposal:
 def test_what_is_no_text(value: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": value, "label": i % 2} for i in range(300)]
     Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = complaint(capsys, "--from", "in.jsonl")
-    assert said in found and "fine" not in found and "7171" not in found
+    result = complaint(capsys, "--from", "in.jsonl")
+    assert said in result and "fine" not in result and "7171" not in result
 
 
 def test_a_time_and_a_list_are_no_users(capsys: pytest.CaptureFixture[str]) -> None:
     for value, said in ((datetime.datetime(2020, 1, 2), "a time"), (["ann"], "a list"), ({"a": 1}, "an object")):
         table = pyarrow.table({"text": texts(220), "label": ["a", "b"] * 110, "user": [value] * 220})
         parquet.write_table(table, "in.parquet")
-        found = complaint(capsys, "--from", "in.parquet")
-        assert f'row 1: "user" is {said}' in found and "2020" not in found and "ann" not in found
+        result = complaint(capsys, "--from", "in.parquet")
+        assert f'row 1: "user" is {said}' in result and "2020" not in result and "ann" not in result
 
 
 def test_a_table_that_is_too_short_says_what_became_of_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     said = texts(70)
     rows = [(text, i % 2) for i, text in enumerate([*said[:40], *said[30:35]])]
-    found = complaint(capsys, "--from", str(written("in.csv", ("text", "label"), rows)))
+    result = complaint(capsys, "--from", str(written("in.csv", ("text", "label"), rows)))
     assert (
-        "40 of 45 rows can be used, and 50 are needed for ten test texts; give more rows (5 rows with a text" in found
+        "40 of 45 rows can be used, and 50 are needed for ten test texts; give more rows (5 rows with a text" in result
     )
     enough = written("in.csv", ("text", "label"), [(text, i % 2) for i, text in enumerate(said)])
     assert len(proposed(enough).used) == 70

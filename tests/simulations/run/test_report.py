@@ -208,7 +208,7 @@ def test_an_epsilon_between_data_that_agree_in_something_public_says_so_everywhe
     assert "‡: between data that agree in what is declared public" in spent_figure(results).axes[0].get_xlabel()
 
 
-# ---
+# --- which arms are set against each other
 
 
 def answers(sanitized: float, device: float, n: int = 100) -> Answers:
@@ -289,10 +289,10 @@ def test_tables_show_what_users_added_and_every_gap_with_its_error() -> None:
 def test_the_conclusion_is_what_users_teach_beside_the_best_guess_without_them() -> None:
     """The commonest class, or a public-only arm if it is right more often."""
     results = compared()
-    said = conclusion(results)
+    text = conclusion(results)
     alone = next(arm for arm in results["arms"] if arm["name"] == "public-only")
-    assert said.startswith('Without users the best guess is right 0.830 of the time ("public-only"); with them ')
-    assert said in markdown(results) and said.count(" at ε = ") == 4 and "0.880 ± 0.010 at ε = 1.571" in said
+    assert text.startswith('Without users the best guess is right 0.830 of the time ("public-only"); with them ')
+    assert text in markdown(results) and text.count(" at ε = ") == 4 and "0.880 ± 0.010 at ε = 1.571" in text
     results["chance"] = 0.99
     assert "0.990 of the time (the commonest class)" in conclusion(results)
     unknown = [arm | {"ladder": None} for arm in results["arms"]]
@@ -300,7 +300,7 @@ def test_the_conclusion_is_what_users_teach_beside_the_best_guess_without_them()
         assert conclusion(results | {"arms": arms}) == ""
 
 
-# ---
+# --- a column of results costs one place that computes it and one that shows it
 
 HEADING = "worst tenth of users, on device"
 
@@ -366,8 +366,8 @@ def test_a_new_column_is_in_every_view(tmp_path: Path, monkeypatch: pytest.Monke
     html, label = report_html([run, tmp_path / "study"], tmp_path / "report.html")
     assert html.read_text(encoding="utf-8").count(HEADING) == 3  # of the run, of the study, and of the study's run
     assert json.loads(label.read_text())["runs"][0]["arms"][0]["measures"]["worst-tenth"]["on_device"] == worst.value
-    found = tables.read(tmp_path / "study")
-    assert HEADING in tables.overview(found)[0]
+    result = tables.read(tmp_path / "study")
+    assert HEADING in tables.overview(result)[0]
     card = (tmp_path / "study" / "models" / "users" / "README.md").read_text(encoding="utf-8")
     assert f"| Worst tenth of users, clean test sentences | {worst.value:.4g} |" in card
 

@@ -304,8 +304,8 @@ class Killed(LocalGrid):
 
 def test_a_run_whose_nodes_are_all_gone_stops(whole: dict[str, Any], place: Path) -> None:
     """In place of results of 0 users; what was released is kept."""
-    said = rf"^stage \S+: none of {NODES} nodes answered: no answer; was memory short"
-    with pytest.raises(UserError, match=said) as stopped:
+    text = rf"^stage \S+: none of {NODES} nodes answered: no answer; was memory short"
+    with pytest.raises(UserError, match=text) as stopped:
         begin(place / "run", Killed)
     assert "what users have released is kept in" in str(stopped.value) and "\n" not in str(stopped.value)
     go_on(place / "run")

@@ -31,20 +31,20 @@ def gone_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, capsy
     options = [word for name, value in table.options.items() for word in (f"--{name}", value)]
     capsys.readouterr()
     code = cli.main(["init", str(out), "--from", str(table.file), *options])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert code in (0, 2), (seed, code)
     if code == 2:
         assert not out.exists(), seed
-        refused(table, said.err, seed)
+        refused(table, captured.err, seed)
         return "init refused"
     all_rows(kept[-1], table, seed)
     if seed % ACCOUNTED:
         monkeypatch.setattr("simulations.run.check.of_experiment", lambda *_, **__: [])
     code = cli.main(["check", str(out / "experiment.toml")])
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     assert code in (0, 2), (seed, code)
     if code == 2:
-        refused(table, said.err, seed)
+        refused(table, captured.err, seed)
     shutil.rmtree(out)
     return "run" if code == 0 else "check refused"
 
@@ -53,8 +53,8 @@ def refused(table: Made, said: str, seed: int) -> None:
     """One line, and no word of anybody's in it."""
     line = said.removesuffix("\n").splitlines()[-1]
     assert line.startswith("sottovoce: ") and line.isprintable() and len(line) < 600, (seed, said)
-    told = line.replace(str(table.file), "")
-    assert not [word for word in table.private if word in told], (seed, said)
+    text = line.replace(str(table.file), "")
+    assert not [word for word in table.private if word in text], (seed, said)
     assert "Traceback" not in said and ".part" not in said, (seed, said)
 
 
@@ -86,5 +86,5 @@ def test_tables_of_any_kind(
     tmp_path: Path, part: range, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = Counter(gone_through(tmp_path, seed, monkeypatch, capsys) for seed in part)
-    assert found["run"] > len(part) / 8 and found["init refused"] > len(part) / 20, found
+    result = Counter(gone_through(tmp_path, seed, monkeypatch, capsys) for seed in part)
+    assert result["run"] > len(part) / 8 and result["init refused"] > len(part) / 20, result

@@ -128,12 +128,12 @@ def test_texts_beside_vectors_are_released_trained_on_and_charged_as_alone(folde
         policy={"accept-unprotected": DECLARED},
     )
     alone = text_study(shared, arm("random"), policy={"accept-unprotected": DECLARED})
-    found = []
+    results = []
     for study in (beside, alone):
         outcomes, grid = run(study, folder, shared)
-        found.append((outcomes["random"].line, charged(folder, "random"), sorted(map(str, sent(grid)))))
+        results.append((outcomes["random"].line, charged(folder, "random"), sorted(map(str, sent(grid)))))
         shutil.rmtree(folder)
-    (one, *rest), (other, *same) = found
+    (one, *rest), (other, *same) = results
     assert rest == same and one["way"] == "sanitized-text"
     assert {key: one[key] for key in one if key != "seconds"} == {key: other[key] for key in other if key != "seconds"}
 
@@ -155,7 +155,7 @@ def test_what_users_add_can_be_learned(folder: Path, shared: Path) -> None:
 
 
 def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path, monkeypatch) -> None:
-    found = []
+    results = []
     for per_node, together in ((20, 2**14), (7, 3), (1, 2**14)):
         monkeypatch.setattr(texts, "_TEXTS", together)
         people = {"users": 20, "users-per-node": per_node}
@@ -163,8 +163,8 @@ def test_a_cohort_answers_as_its_users_would_alone(tmp_path: Path, shared: Path,
         folder = tmp_path / str(per_node)
         use_folder(folder, monkeypatch)
         _, grid = run(study, folder, shared)
-        found.append(sent(grid))
-    assert found[0] == found[1] == found[2]
+        results.append(sent(grid))
+    assert results[0] == results[1] == results[2]
 
 
 def text_request(**changes: Any) -> Request:
@@ -193,16 +193,18 @@ def known(identity: str) -> Any:
 
 @pytest.mark.parametrize("label", [None, {"mechanism": "randomized-response", "epsilon": 1.0}])
 def test_request_round_trip(label: Any) -> None:
-    asked = text_request(label=label, part=(1, 2))
-    read = request_from_record(request_to_record(asked), known)
-    assert read.channels == asked.channels == ("text",) + (("label",) if label else ())
-    assert read.named("text").spec == asked.named("text").spec and read.vocabulary is WORDS and read.projection is None
-    assert [read.digest(c) for c in read.channels] == [asked.digest(c) for c in asked.channels]
+    request = text_request(label=label, part=(1, 2))
+    read = request_from_record(request_to_record(request), known)
+    assert read.channels == request.channels == ("text",) + (("label",) if label else ())
+    assert (
+        read.named("text").spec == request.named("text").spec and read.vocabulary is WORDS and read.projection is None
+    )
+    assert [read.digest(c) for c in read.channels] == [request.digest(c) for c in request.channels]
     assert read.named("text").payload_form == ("w", np.dtype(np.int32), (TOKENS,))
     with pytest.raises(ValueError, match="needs a vocabulary"):
-        request_from_record(request_to_record(asked))
+        request_from_record(request_to_record(request))
     with pytest.raises(Refused):
-        request_from_record(request_to_record(asked), lambda identity: known("0" * 64))
+        request_from_record(request_to_record(request), lambda identity: known("0" * 64))
 
 
 def test_a_texts_digest_covers_what_its_draw_depends_on() -> None:
@@ -272,12 +274,12 @@ def test_an_encoder_that_no_question_reads_is_refused() -> None:
     ],
 )
 def test_malformed_texts_are_dropped(change: Any, reason: str | None) -> None:
-    asked = text_request()
+    request = text_request()
     w = np.full((2, TOKENS), -1, np.int32)
     w[0, 3] = len(WORDS) - 1
-    guarantee = asked.named("text").mechanism.guarantee
-    release = Release({"w": change(w)}, "text", "train", guarantee, asked.digest("text"))
-    valid, dropped = validate(Reply(np.arange(2), np.zeros(2, np.int64), (release,)), asked, enrolled=range(2))
+    guarantee = request.named("text").mechanism.guarantee
+    release = Release({"w": change(w)}, "text", "train", guarantee, request.digest("text"))
+    valid, dropped = validate(Reply(np.arange(2), np.zeros(2, np.int64), (release,)), request, enrolled=range(2))
     assert dict(dropped) == ({} if reason is None else {reason: 2}) and len(valid) == 2 - dropped.total()
 
 
@@ -285,7 +287,7 @@ def exposing() -> list[tuple[str, dict[str, Any]]]:
     """Every catalogue mechanism of texts, as it is and with each thing passed through that a text may pass through."""
     extra = {"w": 0.5, "p": 0.3, "k": 5, "low": 0.0, "high": 1.0, "epsilon": 1.0, "rest": 2.0}
     extra |= {"delta": 1e-6, "width": 4}
-    found = []
+    results = []
     for name, kind in CATALOGUE.items():
         if getattr(kind, "channel", None) != "text":
             continue
@@ -294,9 +296,9 @@ def exposing() -> list[tuple[str, dict[str, Any]]]:
         kept = [] if getattr(kind, "moves", False) else ["stop_words", "punctuation", "numbers"]
         lengths = [] if getattr(kind, "whole", False) else [{"length": "kept"}]
         changes = [{}, *lengths, *({kind: "keep"} for kind in kept)]
-        found += [(name, spec | change) for change in changes]
-        found += [(name, spec | {"mode": "paper"})] if "mode" in takes else []
-    return found
+        results += [(name, spec | change) for change in changes]
+        results += [(name, spec | {"mode": "paper"})] if "mode" in takes else []
+    return results
 
 
 @pytest.mark.parametrize(("name", "spec"), exposing())
@@ -304,30 +306,30 @@ def test_policies_refuse_what_is_passed_through_and_nobody_declared(name: str, s
     words = stand_in()
     text = text_mechanism(spec | {"tokens": 4}, words)
     reads = "ab" * 32 if text.word.reads else ""
-    asked = text_request(text=parameters(text), vocabulary=words, masked_lm=reads)
-    exposes = asked.named("text").mechanism.guarantee.exposes
+    request = text_request(text=parameters(text), vocabulary=words, masked_lm=reads)
+    exposes = request.named("text").mechanism.guarantee.exposes
     with pytest.raises(Refused) as caught:
-        Policy().check(asked)
+        Policy().check(request)
     # the default policy allows no ε at all; one without limits still refuses what is exposed
     assert caught.value.reason in ("channel", "unprotected") and (not exposes or caught.value.reason == "unprotected")
     if not exposes:
-        Policy(text=math.inf, delta=1e-6).check(asked)
+        Policy(text=math.inf, delta=1e-6).check(request)
         if text.guarantee.sigma is not None:  # which has no ε without a δ
             with pytest.raises(Refused, match="unprotected"):
-                Policy(text=math.inf).check(asked)
+                Policy(text=math.inf).check(request)
         return
     for some in range(len(exposes)):
         names = exposes[:some]
         with pytest.raises(Refused, match="unprotected"):
-            Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in names)).check(asked)
+            Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in names)).check(request)
     declared = Policy(text=math.inf, accept_unprotected=tuple(f"{n}: a reason" for n in exposes))
-    declared.check(asked)
-    cost = declared.cost(asked.named("text").mechanism.guarantee).epsilon
+    declared.check(request)
+    cost = declared.cost(request.named("text").mechanism.guarantee).epsilon
     assert math.isfinite(cost)
     if cost == 0:  # words by chance and a length that is public: nothing is left that could cost
         return
     with pytest.raises(Refused, match="epsilon on the channel"):
-        Policy(text=cost * 0.99, accept_unprotected=declared.accept_unprotected).check(asked)
+        Policy(text=cost * 0.99, accept_unprotected=declared.accept_unprotected).check(request)
 
 
 def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -> None:
@@ -336,20 +338,20 @@ def test_budgets_count_exposed_releases_as_the_policy_declares(tmp_path: Path) -
 
     shard = write_shard(tmp_path, "train", np.array([0]), np.array([0]), ["the film was good"], np.array([1]))
     spec = parameters(text_mechanism(SANTEXT | {"length": "kept"}, WORDS))
-    asked = text_request(text=spec)
-    one = asked.named("text").mechanism.guarantee.worst_case(declared=["length"])
+    request = text_request(text=spec)
+    one = request.named("text").mechanism.guarantee.worst_case(declared=["length"])
     policy = Policy(text=1.5 * one, accept_unprotected=("length: known",))
     with Ledger(tmp_path / "ledger.sqlite", durable=False) as ledger:
         sanitizer = Sanitizer(policy, ledger, SimulationStreams(1))
-        first = sanitizer.answer(asked, shard)
-        again = sanitizer.answer(asked, shard)
+        first = sanitizer.answer(request, shard)
+        again = sanitizer.answer(request, shard)
         np.testing.assert_array_equal(again.releases[0].payload["w"], first.releases[0].payload["w"])
         assert [row.epsilon for row in ledger.rows()] == [one]
         with pytest.raises(Refused, match="budget"):
             sanitizer.answer(text_request(text=spec, stage="again"), shard)
         strict = Sanitizer(Policy(text=1e9), ledger, SimulationStreams(1))
         with pytest.raises(Refused, match="unprotected"):
-            strict.answer(asked, shard)
+            strict.answer(request, shard)
 
 
 def test_a_node_answers_about_its_own_vocabulary_only(folder: Path, shared: Path) -> None:
@@ -443,12 +445,12 @@ def test_texts_through_flower_on_ray(shared: Path, tmp_path: Path) -> None:
         assert {r.epsilon for r in rows if r.channel == "text"} == {worst}
         card = (finished.out / "models" / "santext" / "README.md").read_text()
         assert "Pipeline.from_pretrained" in card and "sanitized-text: every user" in card
-        said = markdown(finished.results)
-        assert "| token | text |" in said
+        text = markdown(finished.results)
+        assert "| token | text |" in text
         assert any("6·Σ" in (rung["statement"] or "") for rung in finished.lines()[1]["ladder"])
 
 
-# ---
+# --- texts that models generate anew
 
 
 def test_a_study_reads_a_language_model_of_each_kind(folder: Path, shared: Path, monkeypatch) -> None:

@@ -84,9 +84,9 @@ def test_mlflow_reads_it(tmp_path: Path) -> None:
     made["arms"][1]["measures"] = {"on_device": {"by-class: größe/c#?": {"value": 0.5, "error": None}}}
     track([tracker(f"mlflow:{uri}")], made)
     client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name("demo")
-    assert found is not None
-    runs = {run.info.run_name: run for run in client.search_runs([found.experiment_id])}
+    result = client.get_experiment_by_name("demo")
+    assert result is not None
+    runs = {run.info.run_name: run for run in client.search_runs([result.experiment_id])}
     run = runs[f"{NAME}, seed 1"]
     assert run.data.metrics["accuracy"] == 0.9 and run.data.params["embedding.dim"] == "16"
     assert run.info.status == "FINISHED" and runs["no noise, seed 1"].data.params["protected"] == "False"
@@ -140,9 +140,9 @@ def test_wandb_reads_it_and_is_told_nothing_else(tmp_path: Path, monkeypatch: py
     assert rest <= {"header", "telemetry", "summary", "exit", "files", "stats"}
     files = [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix not in (".log", ".wandb")]
     assert not {"requirements.txt", "wandb-metadata.json", "output.log"} & set(files), files
-    said = b"".join(path.read_bytes() for path in tmp_path.rglob("*.wandb"))
+    output = b"".join(path.read_bytes() for path in tmp_path.rglob("*.wandb"))
     for secret in (sys.executable, str(Path.cwd()), "pytest"):  # the command, the folder, the program
-        assert secret.encode() not in said
+        assert secret.encode() not in output
 
 
 def wandb_run(path: Path) -> tuple[Any, Any, set[str]]:
@@ -150,7 +150,7 @@ def wandb_run(path: Path) -> tuple[Any, Any, set[str]]:
     LevelDB's log format, blocks of 32 KiB behind a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    data, at, whole, found = path.read_bytes(), 7, b"", {}
+    data, at, whole, result = path.read_bytes(), 7, b"", {}
     while at + 7 <= len(data):
         if (left := 2**15 - at % 2**15) < 7:
             at += left
@@ -159,5 +159,5 @@ def wandb_run(path: Path) -> tuple[Any, Any, set[str]]:
         whole, at = whole + data[at + 7 : at + 7 + length], at + 7 + length
         if kind in (1, 4):  # a whole record, or the last part of one
             record = Record.FromString(whole)
-            found[record.WhichOneof("record_type")], whole = record, b""
-    return found.pop("run"), found.pop("history"), set(found)
+            result[record.WhichOneof("record_type")], whole = record, b""
+    return result.pop("run"), result.pop("history"), set(result)

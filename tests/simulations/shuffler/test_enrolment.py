@@ -145,16 +145,16 @@ def test_one_user_has_one_place_and_one_node_one_token(tmp_path: Path) -> None:
 def test_a_crowd_is_of_those_who_are_vouched_for(tmp_path: Path, vouched: int, state: str) -> None:
     """Two devices with four users each; a batch needs three. Those that nobody vouches for are sent too, and do not
     count: seven real users make a batch, two among six strangers do not."""
-    asked = wanted()
+    request = wanted()
     people: dict[str, dict[str, int]] = {str(ONE): {}, str(TWO): {}}
     for user in range(100, 100 + vouched):
         people[str(ONE) if user < 104 else str(TWO)][str(user)] = 1
     enrolled = read_tokens(
         written(tmp_path, devices({node: users for node, users in people.items() if users})), AUTHORITY
     )
-    nodes = Nodes({ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)})
+    nodes = Nodes({ONE: answer(request, range(100, 104)), TWO: answer(request, range(104, 108), seed=2)})
     with Store(tmp_path / "store") as store:
-        opened(store, asked)
+        opened(store, request)
         Rounds(store, enrolled, nodes.ask, OPENS).work()
         done = store.stage("train")
     assert done is not None and (done.users, done.state) == (vouched, state)

@@ -237,8 +237,8 @@ def test_the_rules_are_what_a_loop_says() -> None:
     [(0, 0, "no release"), (0, 5, "no release"), (4, 5, "4 users are fewer than the 5"), (1, 0, None), (5, 5, None)],
 )
 def test_too_few_users(users: int, minimum: int, words: str | None) -> None:
-    said = shortfall(users, minimum)
-    assert said is None if words is None else said is not None and words in said
+    text = shortfall(users, minimum)
+    assert text is None if words is None else text is not None and words in text
 
 
 # -- a crash between write and release ------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_a_stage_that_could_not_be_closed_is_open_with_every_row(store: Store) -
     assert sorted(map(bytes, store.batch("train"))) == sorted(map(bytes, rows))
 
 
-# ---
+# --- the simulation's shuffler against sorting and permuting
 
 EMBEDDING = Guarantee(4.0, "angular", np.pi, "sequence")
 

@@ -128,14 +128,14 @@ def hostile(keys: Path) -> Iterator[Passing]:
 
 def test_what_one_node_sends_takes_no_other_nodes_reply_with_it(hostile: Passing, keys: Path) -> None:
     grid = grid_of(hostile.address, keys / "ca.pem")
-    found = dict(
+    result = dict(
         (node, (record, error))
         for node, record, error in superlink.ask(
             grid, RecordDict(), {HONEST: 2**20, MANY_PARTS: 2**20, MANY_ROWS: 2**20}, timeout=20
         )
     )
-    assert found.pop(HONEST) == (reply(100), None)
-    assert found == {MANY_PARTS: (None, "unreadable reply"), MANY_ROWS: (None, "unreadable reply")}
+    assert result.pop(HONEST) == (reply(100), None)
+    assert result == {MANY_PARTS: (None, "unreadable reply"), MANY_ROWS: (None, "unreadable reply")}
 
 
 def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(
@@ -150,9 +150,9 @@ def test_a_device_that_is_away_is_asked_again_and_answers_the_same_stage(
     passing = Passing(keys, {HONEST: reply(3), back: reply(5), gone: reply(1)}, {}, {back: 4, gone: 10**6})
     grid = grid_of(passing.address, keys / "ca.pem")
     nodes = dict.fromkeys((HONEST, back, gone), 2**20)
-    found = {node: rest for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=3)}
+    result = {node: rest for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=3)}
     passing.close()
-    assert found == {HONEST: [reply(3), None], back: [reply(5), None], gone: [None, "code 5"]}
+    assert result == {HONEST: [reply(3), None], back: [reply(5), None], gone: [None, "code 5"]}
     assert passing.sent[HONEST] == 1 and passing.sent[back] == 5 and passing.sent[gone] > 5
 
 
@@ -167,9 +167,9 @@ def test_a_device_that_was_killed_over_a_question_is_asked_again(keys: Path, mon
     )
     grid = grid_of(passing.address, keys / "ca.pem")
     nodes = dict.fromkeys((HONEST, killed, gone), 2**20)
-    found = [(node, *rest) for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=2)]
+    results = [(node, *rest) for node, *rest in superlink.ask(grid, RecordDict(), nodes, timeout=2)]
     passing.close()
-    assert sorted(found, key=lambda one: one[0]) == [
+    assert sorted(results, key=lambda one: one[0]) == [
         (HONEST, reply(3), None),
         (killed, reply(5), None),
         (gone, None, "no answer"),
@@ -196,9 +196,9 @@ def test_a_device_that_was_killed_within_its_answer_is_asked_again(keys: Path, m
     monkeypatch.setattr(superlink, "_POLL", 0.01)
     monkeypatch.setattr(superlink, "_PATIENCE", 0.2)
     passing = Passing(keys, {HONEST: reply(3)}, {}, {}, cut={HONEST: 2})
-    found = list(superlink.ask(grid_of(passing.address, keys / "ca.pem"), RecordDict(), {HONEST: 2**20}, timeout=20))
+    result = list(superlink.ask(grid_of(passing.address, keys / "ca.pem"), RecordDict(), {HONEST: 2**20}, timeout=20))
     passing.close()
-    assert found == [(HONEST, reply(3), None)] and passing.sent[HONEST] == 3
+    assert result == [(HONEST, reply(3), None)] and passing.sent[HONEST] == 3
 
 
 #: Asks one node at each address, and prints what it said and how much more memory was used at most, in MB.

@@ -46,26 +46,26 @@ from tests.system.test_fuzz import ROOM, extra, text_request
 
 
 def test_a_round_asks_each_node_once_and_closes(store: Store) -> None:
-    asked = wanted()
-    replies = {ONE: answer(asked, range(100, 104)), TWO: answer(asked, range(104, 108), seed=2)}
+    request = wanted()
+    replies = {ONE: answer(request, range(100, 104)), TWO: answer(request, range(104, 108), seed=2)}
     nodes = Nodes(replies)
     done = served(store, nodes)
     ((question, whom, timeout),) = nodes.asked
-    assert question.digest("embedding") == asked.digest("embedding")
+    assert question.digest("embedding") == request.digest("embedding")
     assert timeout == 0.5 and set(whom) == set(ENROLLED)
     assert (done.state, done.users, done.rows, done.dropped, done.errors) == (CLOSED, 8, 8, {}, {})
     rows = store.batch("train")
     assert sorted(map(bytes, rows)) == sorted(bytes(row) for r in replies.values() for row in r.rows)
-    releases, mask = unseal(rows, asked, PRIVATE)
+    releases, mask = unseal(rows, request, PRIVATE)
     assert mask.all() and len(releases[0]) == 8
     assert Rounds(store, ENROLLED, nodes.ask, OPENS).work() == 0 and len(nodes.asked) == 1
 
 
 def test_a_node_speaks_for_its_own_users_alone(store: Store) -> None:
     """Of users of another node, and of users of nobody: dropped, counted, and the others' own releases count."""
-    asked = wanted()
-    mine = answer(asked, range(104, 108), seed=2)
-    liar = answer(asked, [100, 104, 105, 999, -1, 101], seed=3)
+    request = wanted()
+    mine = answer(request, range(104, 108), seed=2)
+    liar = answer(request, [100, 104, 105, 999, -1, 101], seed=3)
     done = served(store, Nodes({ONE: liar, TWO: mine}))
     assert (done.users, done.rows, done.duplicates, done.dropped) == (6, 6, 0, {"not enrolled there": 4})
     expected = [*mine.rows, liar.rows[0], liar.rows[5]]
@@ -120,9 +120,9 @@ def test_replies_that_their_device_did_not_sign_for_this_request_come_to_nothing
 
 
 def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
-    asked = wanted(part=(1, 2), minimum_users=1)
-    reply = answer(asked, [101, 101, 101, 100, 555, 103, 103], records=[0, 0, 1, 0, -1, -5, 2**62])
-    done = served(store, Nodes({ONE: reply}), asked)
+    request = wanted(part=(1, 2), minimum_users=1)
+    reply = answer(request, [101, 101, 101, 100, 555, 103, 103], records=[0, 0, 1, 0, -1, -5, 2**62])
+    done = served(store, Nodes({ONE: reply}), request)
     assert (done.users, done.rows, done.duplicates) == (2, 3, 1)
     assert done.dropped == {"user of another part": 1, "not enrolled there": 1, "record below 0": 1}
     assert done.errors == {"no answer": 1}
@@ -131,18 +131,18 @@ def test_every_row_is_counted_under_its_first_fault(store: Store) -> None:
 def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> None:
     """Two: 2,000 more of one user's, in one message and in the next after a restart, come to nothing and are counted;
     the other users', and the same record again, are as ever."""
-    asked = wanted(minimum_users=1)
+    request = wanted(minimum_users=1)
     many = 2_000
     flood = Sealed(
         np.array([100] * many + [101], np.int64),
         np.array([*range(many), 0], np.int64),
         np.zeros((many + 1, 112), np.uint8),
     )
-    opened(store, asked)
-    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(asked, range(104, 108))}).ask, OPENS)
+    opened(store, request)
+    rounds = Rounds(store, ENROLLED, Nodes({ONE: flood, TWO: answer(request, range(104, 108))}).ask, OPENS)
     (stage,) = store.open_stages()
     dropped: Counter[str] = Counter()
-    rounds._take(stage, (0, 1), ONE, answer(asked, [100], records=[7]), dropped)  # by a process that was killed then
+    rounds._take(stage, (0, 1), ONE, answer(request, [100], records=[7]), dropped)  # by a process that was killed then
     assert not +dropped
     rounds.work()
     done = store.stage("train")
@@ -152,13 +152,13 @@ def test_a_user_has_as_many_rows_as_records_that_are_enrolled(store: Store) -> N
 
 def test_a_node_may_send_what_its_users_may(store: Store) -> None:
     """In bytes: 2 records of each of 4 users, and what is around them."""
-    asked, limits = wanted(), {}
+    request, limits = wanted(), {}
 
     def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Answer]:
         limits.update(nodes)
         yield from ((node, None, "code 101") for node in nodes)
 
-    opened(store, asked)
+    opened(store, request)
     Rounds(store, ENROLLED, ask, OPENS).work()
     assert limits == dict.fromkeys(ENROLLED, 2**20 + 8 * (112 + 48 + 16))
 
@@ -264,11 +264,11 @@ def signed_where_it_can_be(content: RecordDict) -> RecordDict | Sealed:
 
 def check_replies(store: Store, n: int, seed: int) -> Any:
     """Broken replies of as many nodes, each with two users of its own: the stage as it is closed."""
-    asked = wanted(minimum_users=1)
-    fuzzer = Fuzzer([sealed_to_record(answer(asked, [100, 101, 102, 103], records=[0, 1, 2, 0]))], seed)
+    request = wanted(minimum_users=1)
+    fuzzer = Fuzzer([sealed_to_record(answer(request, [100, 101, 102, 103], records=[0, 1, 2, 0]))], seed)
     nodes = Nodes(dict(enumerate(map(signed_where_it_can_be, fuzzer.messages(n)), start=1)))
     enrolled = {node: Enrolled(np.array([100, 102]), np.array([1, 1]), device(node)[1]) for node in nodes.replies}
-    opened(store, asked)
+    opened(store, request)
     Rounds(store, enrolled, nodes.ask, OPENS).work()
     done = store.stage("train")
     assert done is not None and done.state == CLOSED
@@ -300,8 +300,8 @@ def test_replies_of_100_mb_within_bounded_memory(store: Store) -> None:
 
 def test_a_request_is_read_without_a_vocabulary() -> None:
     """A text's, too: the shuffler has none, and passes it on."""
-    asked = read_request(request_to_record(text_request(minimum_users=7, part=(1, 4), stage="words")))
-    assert (asked.stage, asked.minimum_users, asked.part) == ("words", 7, (1, 4))
+    request = read_request(request_to_record(text_request(minimum_users=7, part=(1, 4), stage="words")))
+    assert (request.stage, request.minimum_users, request.part) == ("words", 7, (1, 4))
 
 
 @pytest.mark.parametrize(

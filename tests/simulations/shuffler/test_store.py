@@ -325,8 +325,8 @@ def test_killed_at_some_writes(place: Path, options: list[str]) -> None:  # noqa
 def test_killed_at_every_write_and_every_acknowledgement(place: Path, options: list[str]) -> None:  # noqa: F811
     done = kills(place, *options)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert sum(found.values()) > 150 and {"pwrite64", "fdatasync", "ftruncate", "write"} <= set(found)
+    result = json.loads(done.stdout)
+    assert sum(result.values()) > 150 and {"pwrite64", "fdatasync", "ftruncate", "write"} <= set(result)
 
 
 def test_one_process_at_a_time(path: Path, store: Store) -> None:

@@ -46,8 +46,8 @@ def test_every_point_with_every_seed() -> None:
         )
     )
     assert study.axes == ("population.users", "training.maps") and len(study.runs) == 8
-    found = [(e.population.users, e.training.maps, e.seed) for e in (run.experiment for run in study.runs)]
-    assert found == [(u, m, s) for u in (200, 300) for m in ("learned", "principal-components") for s in (3, 5)]
+    results = [(e.population.users, e.training.maps, e.seed) for e in (run.experiment for run in study.runs)]
+    assert results == [(u, m, s) for u in (200, 300) for m in ("learned", "principal-components") for s in (3, 5)]
     assert all(run.experiment.shuffle.minimum_users == 50 for run in study.runs)
     assert len({run.name for run in study.runs}) == 8 and study.runs[0].name.startswith("users-200-maps-learned-")
     (alone,) = load_study(written("")).runs

@@ -174,9 +174,9 @@ def test_a_study_that_was_killed_goes_on_and_ends_with_the_same_tables(whole: Pa
 def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
     study = load_study("s.toml")
     results = [json.loads((whole / "runs" / run.name / "results.json").read_text()) for run in study.runs]
-    found = rows(whole / "tidy.csv")
-    assert len({tuple(row.values())[:-3] for row in found}) == len(found)
-    accuracy = [row for row in found if (row["metric"], row["split"]) == ("accuracy", "on_device")]
+    result = rows(whole / "tidy.csv")
+    assert len({tuple(row.values())[:-3] for row in result}) == len(result)
+    accuracy = [row for row in result if (row["metric"], row["split"]) == ("accuracy", "on_device")]
     assert [float(row["value"]) for row in accuracy] == [
         arm["accuracy_clean_test"] for each in results for arm in each["arms"]
     ]
@@ -184,7 +184,7 @@ def test_the_tables_hold_what_the_runs_say(whole: Path) -> None:
         (u, s) for u in ("40", "60") for s in ("1", "2")
     }
     table = parquet.read_table(whole / "tidy.parquet").to_pylist()
-    assert [row["value"] for row in table] == [float(row["value"]) for row in found]
+    assert [row["value"] for row in table] == [float(row["value"]) for row in result]
     name = "a, label ε = 3.0"
     values = [next(a["accuracy_clean_test"] for a in r["arms"] if a["name"] == name) for r in results[:2]]
     (mean,) = (
@@ -313,8 +313,8 @@ def test_a_worker_says_why_it_ends(
     monkeypatch.setattr(worker, "_run", fail)
     monkeypatch.setattr(worker.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *_: None))
     assert worker.main(["small.toml", "out", "1", str(os.getppid())]) == code
-    told = capsys.readouterr().err
-    assert told.splitlines()[-1] == words and ("Traceback" in told) == (code != 2)
+    output = capsys.readouterr().err
+    assert output.splitlines()[-1] == words and ("Traceback" in output) == (code != 2)
 
 
 def test_runs_on_a_cluster_are_one_at_a_time_or_share_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_who_asks_again_and_again_stays(port: int, monkeypatch: pytest.MonkeyPat
             time.sleep(0.8)
 
 
-# ---
+# --- the engine: Flower phones nobody, and Ray has room for its sockets
 
 #: As from a notebook: the door's names import Flower.
 PROGRAM = """
