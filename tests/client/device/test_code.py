@@ -109,7 +109,15 @@ def test_a_file_that_is_missing_extra_twice_or_spelled_otherwise_is_refused(mine
 
 
 def test_what_is_no_archive_and_what_stands_around_one_are_refused(mine, fab):
-    for bad in (b"", b"PK", b"no archive at all" * 100, b"\0" * 10_000, b"#!/bin/sh\n" + fab, fab + b"\0"):
+    for bad in (
+        b"",
+        b"PK",
+        b"no archive at all" * 100,
+        b"\0" * 10_000,
+        b"#!/bin/sh\n" + fab,
+        fab + b"\0",
+        fab[:-2] + b"\1\0",
+    ):
         assert not same_code(bad)
     assert not same_code(archive(mine.items(), comment=b"PK\x05\x06"))
 
