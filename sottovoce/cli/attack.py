@@ -28,7 +28,6 @@ def command(
         typer.Option(
             "--masked-lm",
             metavar="FOLDER",
-            show_default=False,
             help="Checkpoint with a masked-LM head, for the attack `mask` (default: the run's own, if it has one).",
         ),
     ] = None,
@@ -36,7 +35,6 @@ def command(
         int | None,
         typer.Option(
             "--shadows",
-            show_default=False,
             help="Models that membership-shadow and -lira train (default: 16; none where that means to train BERT).",
         ),
     ] = None,
@@ -45,7 +43,6 @@ def command(
         typer.Option(
             "--attribute",
             metavar="NAME",
-            show_default=False,
             help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
         ),
     ] = None,
@@ -56,6 +53,7 @@ def command(
     Write attacks.json and attacks.md into its folder. If a named attack has no result, the others are kept, and the
     exit code is 2.
     """
+    from simulations.analysis.attack_results import table
     from sottovoce.adversary.attacks import run as attacks
 
     show_progress()
@@ -71,7 +69,7 @@ def command(
     if as_json:
         print_json(results)
     else:
-        print(attacks.table(results))
+        print(table(results))
     for line in results["refused"]:
         print(f"sottovoce: {line}", file=sys.stderr)
     if results["refused"]:

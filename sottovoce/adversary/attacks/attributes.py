@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.text_column import Text
 from mechanisms.catalogue import nearest
-from simulations.corpora import files, hub
-from simulations.corpora.corpus import Text
+from simulations.corpora.parts import read_parts
 from simulations.errors import UserError
 from simulations.experiment.sections import Data
 from simulations.run.prepare import Held
-from sottovoce.adversary.attacks.target import Skipped, Target
+from sottovoce.adversary.attacks.scores import guesses_right
+from sottovoce.adversary.attacks.target import Result, Skipped, Target
+from sottovoce.adversary.estimators import allowed
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Name of the author attribute of the built-in corpus.
@@ -81,21 +85,16 @@ def column(target: Target, held: Held, name: str) -> Mapping[Text, str]:
         known = [*held.train.extra, AUTHOR]
         if name not in known:
             raise UserError(f"--attribute {name}: the built-in corpus has none of that name; {nearest(name, known)}")
-        said = [(c, c.users if name == AUTHOR else c.extra[name]) for c in parts]
+        named = [(c, c.users if name == AUTHOR else c.extra[name]) for c in parts]
     else:
-        label = int(name) if isinstance(data.text, int) and name.isdigit() else name
-        common = {"text": data.text, "label": label, "second_text": data.second_text}
         try:
-            if data.source == "files":
-                read = files.read_files(data.path, data.train, data.test, **common)
-            else:
-                read = hub.read_hub(data.path, train=data.train, test=data.test, **common)
+            read = read_parts(data, label=int(name) if isinstance(data.text, int) and name.isdigit() else name)
         except UserError as error:
             raise UserError(f"--attribute {name}: {error}") from error
-        said = [(c, [c.classes[label] for label in c.labels]) for c in read]
+        named = [(c, [c.classes[label] for label in c.labels]) for c in read]
     found: dict[Text, set[str]] = {}
-    for corpus, words in said:
-        for text, value in zip(corpus.texts, words or (), strict=True):
+    for corpus, values in named:
+        for text, value in zip(corpus.texts, values or (), strict=True):
             found.setdefault(text, set()).add(str(value))
     return {text: next(iter(of)) for text, of in found.items() if len(of) == 1}
 
@@ -130,10 +129,49 @@ def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Seque
     )
 
 
-def by_value(guesses: IntArray, found: Collected) -> dict[str, float]:
+def by_value(guesses: IntArray, collected: Collected) -> dict[str, float]:
     """Return the share of right guesses among texts of each value."""
+    truth = collected.truth
     return {
-        name: float((guesses[found.truth == i] == i).mean())
-        for i, name in enumerate(found.classes)
-        if (found.truth == i).any()
+        name: float((guesses[truth == i] == i).mean()) for i, name in enumerate(collected.classes) if (truth == i).any()
     }
+
+
+def result(
+    result_of: Callable[..., Result],
+    attribute: str,
+    guesses: IntArray,
+    truth: IntArray,
+    count: int,
+    curves: Sequence[FloatArray] | None,
+    *,
+    note: str = "",
+    more: Mapping[str, Any] | None = None,
+) -> Result:
+    """Return the result of guesses of an attribute of `count` values.
+
+    Args:
+        result_of: Function that fills in attack and arm.
+        attribute: Name of the attribute.
+        guesses: Guesses (t,).
+        truth: True values (t,).
+        count: Number of values.
+        curves: Curves (`allowed.curve`) of one release and of two; None if a release may show everything.
+        note: Further note.
+        more: Further entries.
+    """
+    rate = guesses_right(guesses, truth)
+    share = np.bincount(truth, minlength=count) / len(truth)
+    baseline = float(share.max())
+    bound, bound_counts = (1.0, 1.0) if curves is None else (allowed.guess(curve, share) for curve in curves)
+    gain = rate.success - baseline
+    return result_of(
+        attribute=attribute,
+        texts=len(truth),
+        rate=rate,
+        baseline=baseline,
+        bound=bound,
+        bound_counts=bound_counts,
+        note=f"{attribute}, {count} values; gain {gain:+.3f}{note}",
+        more={"gain": gain / (1 - baseline) if baseline < 1 else 0.0} | dict(more or {}),
+    )

@@ -7,20 +7,20 @@ mechanism. Only `adversary.attacks.scores` compares its guesses with the truth.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.text_column import Text
 from simulations.artifacts.text_channel import as_lines
-from simulations.corpora.corpus import Text
 from simulations.experiment import embedding_mechanism
 from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import Knowledge, knowledge, prepared, values
-from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.attacks.word_pieces import Pieces
 from sottovoce.adversary.estimators import allowed, chosen, inversion
 
@@ -71,8 +71,8 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     found: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
-        lines_of_side, left = each((name for name in names if name in side.applies), side.entries, on=side.name)
-        found += lines_of_side
+        entries_, left = collect((name for name in names if name in side.applies), side.results, on=side.name)
+        found += entries_
         skipped += left
     return found, skipped
 
@@ -100,21 +100,14 @@ class _Embeddings:
             "mechanism": self.known.mechanism.name,
             "epsilon": getattr(self.known.mechanism, "epsilon", None),
             "worst_case_epsilon": theorem.worst_case(),
-            "stage": self.rows[0].released.stage,
-            "dim": self.seen.shape[1],
         }
 
-    def entries(self, name: str) -> list[dict[str, Any]]:
-        """Return an attack's entries; raise Skipped if it does not apply."""
+    def results(self, name: str) -> list[Result]:
+        """Return an attack's results; raise Skipped if it does not apply."""
+        result_of = partial(Result, attack=name, arm=self.name, **self.about, stage=self.rows[0].released.stage)
         if name in _INVERSIONS:
-            found = [self._inverted(name)]
-        else:
-            found = [self._attribute(name, attribute) for attribute in attributes.wanted(self.target)]
-        for e in found:
-            what = f"{self.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
-            log.info(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
-        empty = {"tokens": None, "best": None, "expected": None, "texts": len(self.texts)}
-        return [{"attack": name, "arm": self.name} | self.about | empty | e for e in found]
+            return [self._inverted(name, result_of)]
+        return [self._attribute(name, attribute, result_of) for attribute in attributes.wanted(self.target)]
 
     # --- data that attacks learn on
 
@@ -129,17 +122,13 @@ class _Embeddings:
         return self.known.points[None]
 
     @cached_property
-    def curve(self) -> FloatArray:
-        return allowed.curve(self.known.mechanism)
-
-    @cached_property
-    def pairs(self) -> FloatArray:
-        """Return the curve of two releases together: of two users who might be exchanged."""
-        return allowed.curve(self.known.mechanism, 2)
+    def curves(self) -> list[FloatArray]:
+        """Return the curves of one release, and of two together: of two users who might be exchanged."""
+        return [allowed.curve(self.known.mechanism, n) for n in (1, 2)]
 
     # --- words
 
-    def _inverted(self, name: str) -> dict[str, Any]:
+    def _inverted(self, name: str, result_of: Callable[..., Result]) -> Result:
         pieces, seed = self._pieces, self.target.seed
         words = pieces.public
         if name == "inversion":
@@ -157,18 +146,23 @@ class _Embeddings:
         truth, beyond = pieces.truth(as_lines(self.texts))
         found = scores.words(guesses, truth, beyond)
         plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
-        return {
-            **found.f1.shown,
-            "precision": found.precision,
-            "recall": found.recall,
-            "baseline": plain.f1.success,
-            "baseline_precision": plain.precision,
-            "baseline_recall": plain.recall,
-            "tokens": int(truth.sum() + beyond.sum()),
-            "bound": allowed.f1(self.curve, truth.mean(axis=0)),
-            "bound_counts": allowed.f1(self.pairs, truth.mean(axis=0)),
-            "note": f"precision {found.precision:.3f}, recall {found.recall:.3f}",
-        }
+        bound, bound_counts = (allowed.f1(curve, truth.mean(axis=0)) for curve in self.curves)
+        return result_of(
+            rate=found.f1,
+            baseline=plain.f1.success,
+            texts=len(self.texts),
+            tokens=int(truth.sum() + beyond.sum()),
+            bound=bound,
+            bound_counts=bound_counts,
+            note=f"precision {found.precision:.3f}, recall {found.recall:.3f}",
+            more={
+                "dim": self.seen.shape[1],
+                "precision": found.precision,
+                "recall": found.recall,
+                "baseline_precision": plain.precision,
+                "baseline_recall": plain.recall,
+            },
+        )
 
     @cached_property
     def _pieces(self) -> Pieces:
@@ -179,16 +173,17 @@ class _Embeddings:
 
     # --- attributes
 
-    def _attribute(self, name: str, attribute: str) -> dict[str, Any]:
-        held = prepared(self.target.run).held
-        about = attributes.column(self.target, held, attribute)
+    def _attribute(self, name: str, attribute: str, result_of: Callable[..., Result]) -> Result:
+        about = attributes.column(self.target, prepared(self.target.run).held, attribute)
         found = attributes.collected(about, self.known.texts, self.texts)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
-        asked = None
+        curves, dim, note = self.curves, self.seen.shape[1], ""
         if name == "attribute-chosen":
-            asked = self._question(found)
-            guesses = self._answered(asked, found)
+            question = self._question(found)
+            guesses = self._answered(question, found)
+            curves, dim = [allowed.curve(question.mechanism, n) for n in (1, 2)], question.m1.shape[1]
+            note = f"; m' = {dim}, drawn anew"
         else:
             learnt = self.clean if name == "attribute-static" else self.public
             from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
@@ -200,21 +195,9 @@ class _Embeddings:
                 classes=len(found.classes),
                 seed=self.target.seed,
             )
-        rate = scores.guesses_right(guesses, found.truth)
-        share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
-        return {
-            "attribute": attribute,
-            **rate.shown,
-            "baseline": float(share.max()),
-            "texts": len(found.truth),
-            "bound": allowed.guess(self.curve if asked is None else allowed.curve(asked.mechanism), share),
-            "bound_counts": allowed.guess(self.pairs if asked is None else allowed.curve(asked.mechanism, 2), share),
-            "dim": self.seen.shape[1] if asked is None else asked.m1.shape[1],
-            "gain": (rate.success - share.max()) / (1 - share.max()),
-            "by_value": attributes.by_value(guesses, found),
-            "note": f"{attribute}, {len(found.classes)} values; gain {rate.success - share.max():+.3f}"
-            + ("" if asked is None else f"; m' = {asked.m1.shape[1]}, drawn anew"),
-        }
+        more = {"dim": dim, "by_value": attributes.by_value(guesses, found)}
+        count = len(found.classes)
+        return attributes.result(result_of, attribute, guesses, found.truth, count, curves, note=note, more=more)
 
     def _question(self, found: attributes.Collected) -> chosen.Question:
         spec = self.target.arm.embedding
@@ -251,21 +234,16 @@ class _Unprotected(_Embeddings):
 
     @property
     def about(self) -> dict[str, Any]:
-        none = {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
-        return none | {"stage": self.rows[0].released.stage, "dim": self.seen.shape[1]}
+        return {"mechanism": None, "epsilon": None, "worst_case_epsilon": float("inf")}
 
     @cached_property
     def public(self) -> NDArray[Any]:
         return self.known.embeddings[None]
 
-    @property
-    def clean(self) -> NDArray[Any]:  # type: ignore[override]
+    @cached_property
+    def clean(self) -> NDArray[Any]:
         return self.public
 
-    @property
-    def curve(self) -> FloatArray:  # type: ignore[override]
-        return np.zeros((0, 2))
-
-    @property
-    def pairs(self) -> FloatArray:  # type: ignore[override]
-        return self.curve
+    @cached_property
+    def curves(self) -> list[FloatArray]:
+        return [np.zeros((0, 2))] * 2

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.store.text_column import Text
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import EmbeddingQuestion, Projection
 from server.maps import FILE, Maps
 from server.protocols.models import ASKED, ENCODER, STUDENT
 from server.training.noise import sanitize_public
 from simulations.artifacts.public import CachedEncoder
-from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import embedding_mechanism, load, slug
 from simulations.run.prepare import Prepared, prepare
@@ -88,6 +88,7 @@ def knowledge(target: Target, row: Row) -> Knowledge:
     """
     public = prepared(target.run).public
     folder = target.run / "models" / slug(target.arm.name)
+    checkpoint: str | Path
     if (folder / ENCODER).is_dir():  # the run has trained it for these releases
         encoder = CachedEncoder(folder / ENCODER)
         checkpoint = folder / STUDENT if (folder / STUDENT).is_dir() else folder

@@ -30,7 +30,7 @@ from sottovoce.adversary.attacks import membership_scores as scores
 from sottovoce.adversary.attacks.knowledge import prepared
 from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others
 from sottovoce.adversary.attacks.membership_records import delivered as delivered_to
-from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import lira, membership, presence
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.sequences import Table
@@ -77,7 +77,7 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
         attacked = _Membership.opened(target)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    return each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
+    return collect(names, lambda name: [attacked.result(name)], on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +117,8 @@ class _Membership:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
         return cls(target, ready.public, model, members, delivered)
 
-    def entry(self, name: str) -> dict[str, Any]:
-        """Return one attack's entry; raise Skipped if it does not apply."""
+    def result(self, name: str) -> Result:
+        """Return one attack's result; raise Skipped if it does not apply."""
         extra: dict[str, Any] = {}
         cut = 0.0
         if name in _SHADOWS:
@@ -137,39 +137,40 @@ class _Membership:
         precision = scores.precision(evidence, self.members)
         found = scores.found_at(evidence, self.members, FALSE_ALARMS)
         arm = self.target.arm
-        log.info(f"{arm.name}: {name}: {rate.success:.3f} ± {rate.error:.3f}")
         notes = [
             f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {precision:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} "
             "false alarms"
         ]
         if "shadow_models" in extra:
             notes.append(f"{extra['shadow_models']} shadow models of {extra['shadow_texts']:,} texts")
-        notes += [self._allowed["bound_why"]] if self._allowed["bound_why"] else []
+        bound = self._allowed
+        notes += [bound["bound_why"]] if bound["bound_why"] else []
         spec = arm.text or arm.embedding or {}
-        return (
-            {
-                "attack": name,
-                "arm": arm.name,
-                "mechanism": spec.get("mechanism"),
-                "epsilon": spec.get("epsilon"),
-                "stage": "every step" if self.delivered is None else self.delivered.stage,
-                "texts": int(self.members.sum()),
+        return Result(
+            attack=name,
+            arm=arm.name,
+            mechanism=spec.get("mechanism"),
+            epsilon=spec.get("epsilon"),
+            worst_case_epsilon=bound["worst_case_epsilon"],
+            stage="every step" if self.delivered is None else self.delivered.stage,
+            texts=int(self.members.sum()),
+            rate=rate,
+            baseline=0.5,
+            bound=bound["bound"],
+            bound_counts=bound["bound"],
+            note="; ".join(notes),
+            more={
                 "others": int((~self.members).sum()),
-                "tokens": None,
-                **rate.shown,
-                "baseline": 0.5,
-                "best": None,
-                "expected": None,
                 "auc": auc.success,
                 "auc_error": auc.error,
                 "auprc": precision,
                 "found_at_1_percent": found,
                 "scored": int(scored.sum()),
                 "trained": self.model.records.trained,
-                "note": "; ".join(notes),
+                "bound_protected": bound["bound_protected"],
+                "bound_why": bound["bound_why"],
             }
-            | self._allowed
-            | extra
+            | extra,
         )
 
     @cached_property
@@ -237,6 +238,7 @@ class _Membership:
             raise Skipped("nothing is released in this way: its noise is drawn anew at every step")
         if delivered.w is not None:
             return self._by_texts(delivered.w)
+        assert delivered.z is not None
         public, labels = self.public, None
         response: Any = model.channels.label
         if delivered.y is not None and public.labels is not None and not response.needs_prior:
@@ -274,7 +276,6 @@ class _Membership:
         if self.delivered is None:
             return {
                 "bound": 1.0,
-                "bound_counts": 1.0,
                 "bound_protected": None,
                 "worst_case_epsilon": math.inf,
                 "bound_why": "nothing is promised: gradients depend on raw text",
@@ -298,7 +299,6 @@ class _Membership:
             why = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {found:.3g}"
         return {
             "bound": 1.0 if public else found,
-            "bound_counts": 1.0 if public else found,
             "bound_protected": found,
             "worst_case_epsilon": worst,
             "bound_why": why,

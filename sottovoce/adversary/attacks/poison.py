@@ -6,7 +6,7 @@ allows. Accuracy is on the clear test texts, on the device. Only this module com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from simulations.run.prepare import Prepared
 from sottovoce.adversary.attacks import knowledge, releases
 from sottovoce.adversary.attacks.releases import Row
 from sottovoce.adversary.attacks.scores import Rate
-from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import poison
 
 IntArray = NDArray[np.int64]
@@ -59,7 +59,7 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     if why is not None:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
     attacked = _Attacked(target)
-    return each(names, attacked.entries, on=target.arm.name)
+    return collect(names, attacked.results, on=target.arm.name)
 
 
 def _left_out(target: Target) -> str | None:
@@ -87,42 +87,32 @@ class _Attacked:
         """Return the model of honest users alone."""
         return self._trained(None, 0.0)[0]
 
-    def entries(self, name: str) -> list[dict[str, Any]]:
-        """Return an entry for each share of liars."""
+    def results(self, name: str) -> Iterator[Result]:
+        """Yield a result for each share of liars."""
         if name == _ADAPTIVE and self.target.arm.statistic is None:
             raise Skipped("only one vector a user has a mean to aim with; use poison-flip")
-        baseline, found = float(self._wrong(self.honest).mean()), []
+        baseline = float(self._wrong(self.honest).mean())
         for share in SHARES:
-            model, seen = self._trained(name, share)
-            found.append(self._entry(name, share, self._wrong(model), baseline, model, seen.question))
-        return found
-
-    def _entry(
-        self, name: str, share: float, outcome: NDArray[np.bool_], baseline: float, model: Model, question: Any
-    ) -> dict[str, Any]:
-        mechanism = question.mechanism
-        n, success, most = len(outcome), float(outcome.mean()), moved(mechanism, share, question.clip)
-        said = [f"{100 * share:g} % liars"]
-        said += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
-        said += [test.told for test in getattr(model, "tests", ()) if test.alarm]
-        return {
-            "attack": name,
-            "arm": self.target.arm.name,
-            "attribute": f"{100 * share:g} % liars",
-            "mechanism": mechanism.name,
-            "epsilon": mechanism.guarantee.epsilon,
-            "worst_case_epsilon": mechanism.guarantee.worst_case(),
-            "stage": "train",
-            "texts": n,
-            "tokens": None,
-            "best": None,
-            "bound": None,
-            "bound_counts": None,
-            "expected": None,
-            "baseline": baseline,
-            "note": "; ".join(said),
-            **Rate(success, float(np.sqrt(success * (1 - success) / n)), n).shown,
-        }
+            model, users = self._trained(name, share)
+            question, wrong = users.question, self._wrong(model)
+            mechanism, most = question.mechanism, moved(question.mechanism, share, question.clip)
+            notes = [liars := f"{100 * share:g} % liars"]
+            notes += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
+            notes += [test.told for test in getattr(model, "tests", ()) if test.alarm]
+            n, success = len(wrong), float(wrong.mean())
+            yield Result(
+                attack=name,
+                arm=self.target.arm.name,
+                attribute=liars,
+                mechanism=mechanism.name,
+                epsilon=mechanism.guarantee.epsilon,
+                worst_case_epsilon=mechanism.guarantee.worst_case(),
+                stage="train",
+                texts=n,
+                rate=Rate(success, float(np.sqrt(success * (1 - success) / n)), n),
+                baseline=baseline,
+                note="; ".join(notes),
+            )
 
     def _wrong(self, model: Model) -> NDArray[np.bool_]:
         test = self.ready.held.test

@@ -86,26 +86,29 @@ def run(attack: Attack) -> dict[str, Any]:
     nodes = [load_node(path.parent) for path in sorted(attack.run.glob(f"nodes/*/{NODE}"))]
     if not nodes and study.training.protocol.private:
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
-    clear = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
-    settings = {
-        "seed": study.seed,
-        "data": study.data,
-        "population": study.population,
-        "encoder": study.encoder,
-        "training": study.training,
-        "clear": next(clear, None),
-        "nodes": nodes,
-        "limit": attack.limit,
-        "masked_lm": attack.masked_lm,
-        "attributes": attack.attributes,
-        "shadows": attack.shadows,
-    }
+    unchanged = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
+    clear = next(unchanged, None)
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
     refused: list[str] = []
     first = next((setup for setup in setups if setup.arm.embedding is not None), None)
     for setup in setups:
-        target = Target(attack.run, setup, **settings, unprotected=setup is first)
+        target = Target(
+            attack.run,
+            setup,
+            seed=study.seed,
+            data=study.data,
+            population=study.population,
+            encoder=study.encoder,
+            training=study.training,
+            clear=clear,
+            nodes=nodes,
+            limit=attack.limit,
+            masked_lm=attack.masked_lm,
+            attributes=attack.attributes,
+            shadows=attack.shadows,
+            unprotected=setup is first,
+        )
         for kind, applies in KINDS:
             names = [name for name in dict.fromkeys(attack.names or ATTACKS) if name in kind.ATTACKS]
             if not (names and applies(setup)):

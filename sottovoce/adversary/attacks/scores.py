@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +40,6 @@ class Rate:
         if self.error < 1e-9:  # rounding errors alone
             p = (self.success * self.observations + 0.5) / (self.observations + 1)
             object.__setattr__(self, "error", math.sqrt(p * (1 - p) / (self.observations * self.weight)))
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """Return its keys in an entry."""
-        names = ("success", "error", "observations", "weight")
-        return {name: getattr(self, name) for name in names}
 
 
 def scored(released: IntArray, truth: IntArray, size: int) -> NDArray[np.bool_]:

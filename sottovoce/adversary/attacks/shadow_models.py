@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -170,7 +171,7 @@ class _OnReleases:
         if public.labels is not None:
             labels = np.concatenate([labels, public.labels[fill]])
         people = _People(
-            texts=[*(self.records.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)],
+            texts=[*compress(self.records.texts, inside), *(public.texts[i] for i in fill.tolist())],
             labels=labels,
             embeddings=np.concatenate([self.embeddings[inside], np.asarray(public.embeddings)[fill]]),
             streams=_streams(self.training.seed, number),
@@ -257,7 +258,7 @@ class _AsPublished:
 
         training, public = self.training, self.public
         fill = _filled(self.records, inside, public, training.seed, number)
-        texts = [*(self.records.texts[i] for i in np.flatnonzero(inside)), *(public.texts[i] for i in fill)]
+        texts = [*compress(self.records.texts, inside), *(public.texts[i] for i in fill.tolist())]
         labels = self.records.labels[inside]
         if public.labels is not None:
             labels = np.concatenate([labels, public.labels[fill]])

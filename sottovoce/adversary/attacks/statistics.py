@@ -9,9 +9,9 @@ Membership is the exception: it sets its threshold on one half of the records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.draw import draw
+from client.store.text_column import Text
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages import questions
@@ -28,7 +29,6 @@ from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding
 from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
-from simulations.corpora.corpus import Text
 from simulations.experiment import slug
 from simulations.run.prepare import Prepared
 from sottovoce.adversary.attacks import attributes, membership_scores, releases, scores
@@ -36,7 +36,7 @@ from sottovoce.adversary.attacks.knowledge import maps_sent, prepared, values
 from sottovoce.adversary.attacks.membership import FALSE_ALARMS
 from sottovoce.adversary.attacks.membership_records import arrived, members_and_others
 from sottovoce.adversary.attacks.releases import Row
-from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import allowed, membership, statistic
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
 from sottovoce.adversary.estimators.presence import embedding_evidence
@@ -73,7 +73,7 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
         attacked = _Vectors.opened(target)
     except Skipped as why:
         return [], [f"{name} on {target.arm.name}: {why}" for name in names]
-    return each(names, attacked.entries, on=target.arm.name)
+    return collect(names, attacked.results, on=target.arm.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,26 +116,20 @@ class _Vectors:
         seen = np.stack([values(row, question.mechanism) for row in rows])
         return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage)
 
-    def entries(self, name: str) -> list[dict[str, Any]]:
-        """Return an attack's entries; raise Skipped if it does not apply."""
+    def results(self, name: str) -> list[Result]:
+        """Return an attack's results; raise Skipped if it does not apply."""
         chosen = name == "vector-attribute-chosen"
         if chosen and isinstance(self.question.mechanism, Identity):
             raise Skipped("there is no noise that other maps would get round")
         if name == "vector-text":
-            found = [self._text()]
-        elif name == "vector-member":
-            found = [self._member()]
-        else:
-            found = [self._attribute(attribute, chosen) for attribute in self._attributes]
-        for e in found:
-            what = f"{self.target.arm.name}: {name}" + (f" of {e['attribute']}" if "attribute" in e else "")
-            log.info(f"{what}: {e['success']:.3f} ± {e['error']:.3f}")
-        empty = {"tokens": None, "best": None, "expected": None, "stage": self.stage}
-        return [{"attack": name, "arm": self.target.arm.name} | empty | e for e in found]
+            return [self._text()]
+        if name == "vector-member":
+            return [self._member()]
+        return [self._attribute(name, attribute, chosen) for attribute in self._attributes]
 
     # --- identification
 
-    def _text(self) -> dict[str, Any]:
+    def _text(self) -> Result:
         who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
         n = len(who)
         if n < 2:
@@ -143,15 +137,17 @@ class _Vectors:
         question = self.question
         means = self._drawing(question)[1][who]
         evidence = log_likelihood_of_means(question.mechanism, self.seen[who], means, question.clip)
-        found, auc = scores.matched(evidence), scores.area(evidence)
-        return self._about(question, f"AUC {auc.success:.3f} ± {auc.error:.3f}") | {
-            **found.shown,
-            "texts": n,
-            "baseline": 1 / n,
-            **_allowed(question, np.full(n, 1 / n)),
-            "auc": auc.success,
-            "auc_error": auc.error,
-        }
+        area = scores.area(evidence)
+        bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in _curves(question))
+        return self._result("vector-text", question)(
+            rate=scores.matched(evidence),
+            texts=n,
+            baseline=1 / n,
+            bound=bound,
+            bound_counts=bound_counts,
+            note=f"AUC {area.success:.3f} ± {area.error:.3f}",
+            more=_about(question) | {"auc": area.success, "auc_error": area.error},
+        )
 
     # --- attributes
 
@@ -160,24 +156,19 @@ class _Vectors:
         named = self.target.attributes or attributes.of_corpus(self.target.data)
         return list(dict.fromkeys(["label", *named]))
 
-    def _attribute(self, attribute: str, chosen: bool) -> dict[str, Any]:
+    def _attribute(self, name: str, attribute: str, chosen: bool) -> Result:
         pool, who, truth, count = self._values(attribute)
-        question = self.question
+        question, note = self.question, ""
         if chosen and attribute == "label":
             question = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
         elif chosen:
             question = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
         guesses = statistic.guessed(question, self._seen(question)[who], pool, count)
-        rate, share = scores.guesses_right(guesses, truth), np.bincount(truth, minlength=count) / len(truth)
-        gain = rate.success - share.max()
-        return self._about(question, f"{attribute}, {count} values; gain {gain:+.3f}") | {
-            "attribute": attribute,
-            **rate.shown,
-            "texts": len(who),
-            "baseline": float(share.max()),
-            **_allowed(question, share),
-            "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
-        }
+        about = _about(question)
+        if chosen:
+            note = "; {features} features, p = {cap_probability:.4g}, drawn anew".format(**about)
+        made = self._result(name, question)
+        return attributes.result(made, attribute, guesses, truth, count, _curves(question), note=note, more=about)
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """Return the public records to guess by, the attacked users, their values, and the number of values."""
@@ -197,7 +188,7 @@ class _Vectors:
 
     # --- membership
 
-    def _member(self) -> dict[str, Any]:
+    def _member(self) -> Result:
         held = self.ready.held
         inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
         mine, rest, _ = members_and_others(self.target, held, inside)
@@ -215,17 +206,15 @@ class _Vectors:
         at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
         most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
         note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
-        return self._about(question, f"{note}; among {len(self.seen):,} vectors") | {
-            **rate.shown,
-            "texts": n,
-            "others": n,
-            "baseline": 0.5,
-            "bound": most,
-            "bound_counts": most,
-            "auc": auc.success,
-            "auc_error": auc.error,
-            "found_at_1_percent": at,
-        }
+        return self._result("vector-member", question)(
+            rate=rate,
+            texts=n,
+            baseline=0.5,
+            bound=most,
+            bound_counts=most,
+            note=f"{note}; among {len(self.seen):,} vectors",
+            more=_about(question) | {"others": n, "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at},
+        )
 
     # --- knowledge of the adversary
 
@@ -250,19 +239,17 @@ class _Vectors:
         labels = self.ready.public.labels
         return np.full(len(self._public), -1, np.int64) if labels is None else labels
 
-    def _about(self, question: VectorQuestion, note: str) -> dict[str, Any]:
-        mechanism, features = question.mechanism, question.m1.shape[1]
-        cap = getattr(mechanism, "cap_probability", None)
-        if question is not self.question:
-            note += f"; {features} features, p = {cap:.4g}, drawn anew"
-        return {
-            "mechanism": mechanism.name,
-            "epsilon": getattr(mechanism, "epsilon", None),
-            "worst_case_epsilon": mechanism.guarantee.worst_case(),
-            "features": features,
-            "cap_probability": cap,
-            "note": note,
-        }
+    def _result(self, name: str, question: VectorQuestion) -> Callable[..., Result]:
+        mechanism = question.mechanism
+        return partial(
+            Result,
+            attack=name,
+            arm=self.target.arm.name,
+            stage=self.stage,
+            mechanism=mechanism.name,
+            epsilon=getattr(mechanism, "epsilon", None),
+            worst_case_epsilon=mechanism.guarantee.worst_case(),
+        )
 
     def _drawing(self, question: VectorQuestion) -> tuple[questions.VectorQuestion, FloatArray]:
         """Return what users are asked, and each user's mean (u, D) under it."""
@@ -278,10 +265,16 @@ class _Vectors:
         return asked.decode(draw(asked, means, users, np.zeros_like(users), stage=_STAGE, streams=streams))
 
 
-def _allowed(question: VectorQuestion, share: FloatArray) -> dict[str, float]:
-    """Return the theorem's bounds for guessing one of several values of these shares."""
-    curves = (allowed.curve(question.mechanism), allowed.curve(question.mechanism, 2))
-    return dict(zip(("bound", "bound_counts"), (allowed.guess(points, share) for points in curves), strict=True))
+def _about(question: VectorQuestion) -> dict[str, Any]:
+    return {
+        "features": question.m1.shape[1],
+        "cap_probability": getattr(question.mechanism, "cap_probability", None),
+    }
+
+
+def _curves(question: VectorQuestion) -> list[FloatArray]:
+    """Return the curves of one release and of two, for the theorem's bounds."""
+    return [allowed.curve(question.mechanism, n) for n in (1, 2)]
 
 
 def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encoding, VectorQuestion, list[Row]]:

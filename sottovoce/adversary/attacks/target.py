@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,18 @@ from simulations.corpora.corpus import Split
 from simulations.corpora.parts import load_split
 from simulations.experiment import Arm, ArmSetup, Encoder
 from simulations.experiment.sections import Data, Population, Training
+from sottovoce.adversary.attacks.scores import Rate
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
     """One arm of a finished run, with the settings of its attacks.
 
-    Each kind of attack is a module with ATTACKS, a description of each attack by name, and entries(target,
-    names). The function returns a JSON-ready object for each result, and a line with the reason for each attack
-    that does not apply. `names` are some of its ATTACKS.
-
-    An entry has the keys of ENTRY; unknown values are None.
-
-    - `success` is a rate from 0 to 1, and `error` its standard error.
-    - `observations` and `weight` are the sample size (`adversary.attacks.intervals`).
-    - `baseline` is the success of a guess without any release.
-    - `best` is the largest success of any such attack.
-    - `expected` is the expected success of this attack, where theory gives it.
-    - `bound` is the theorem's bound for guesses from one release at a time.
-    - `bound_counts` is the theorem's bound for an adversary who sees all releases and knows the number of each value
-      (`adversary.estimators.allowed`).
+    Each kind of attack is a module with ATTACKS, a description of each attack by name, and entries(target, names). The
+    function returns the entry of each result, and a line with the reason for each attack that does not apply. `names`
+    are some of its ATTACKS.
 
     Args:
         run: Folder of the run.
@@ -80,43 +73,74 @@ class Skipped(Exception):
     """Reason why an attack does not apply."""
 
 
-def each(
-    names: Iterable[str], attack: Callable[[str], list[dict[str, Any]]], *, on: str
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Success of one attack on one arm: an entry of attacks.json. Unknown values are None.
+
+    Args:
+        attack: Name of the attack.
+        arm: Name of the arm.
+        mechanism: Name of the mechanism.
+        epsilon: ε that the mechanism names.
+        worst_case_epsilon: ε of the theorem between any two inputs.
+        stage: Names of the stages of the releases.
+        texts: Number of attacked texts.
+        tokens: Number of scored tokens.
+        rate: Success.
+        baseline: Success of a guess without any release.
+        best: Largest success of any such attack.
+        bound: Bound of the theorem for guesses from one release at a time.
+        bound_counts: Bound of the theorem for an adversary who sees all releases and knows the number of each value
+            (`adversary.estimators.allowed`).
+        expected: Expected success of this attack, where theory gives it.
+        attribute: Name of the guessed attribute.
+        note: Further figures, for people.
+        more: Further entries.
+    """
+
+    attack: str
+    arm: str
+    mechanism: str | None
+    epsilon: float | None
+    worst_case_epsilon: float
+    stage: str
+    texts: int
+    tokens: int | None = None
+    rate: Rate
+    baseline: float
+    best: float | None = None
+    bound: float | None = None
+    bound_counts: float | None = None
+    expected: float | None = None
+    attribute: str | None = None
+    note: str = ""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("rate", "more", "attribute")}
+        named = {} if self.attribute is None else {"attribute": self.attribute}
+        return values | asdict(self.rate) | named | dict(self.more)
+
+
+def collect(
+    names: Iterable[str], attack: Callable[[str], Iterable[Result]], *, on: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of attack(name) for each name, and a line for each that raises Skipped.
 
     Args:
         names: Names of attacks.
-        attack: Function from a name to entries.
+        attack: Function from a name to results.
         on: Name of the target.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     skipped: list[str] = []
     for name in names:
         try:
-            found += attack(name)
+            for result in attack(name):
+                of = "" if result.attribute is None else f" of {result.attribute}"
+                log.info(f"{on}: {name}{of}: {result.rate.success:.3f} ± {result.rate.error:.3f}")
+                entries.append(result.to_dict())
         except Skipped as why:
             skipped.append(f"{name} on {on}: {why}")
-    return found, skipped
-
-
-#: Keys of every entry.
-ENTRY = (
-    "attack",
-    "arm",
-    "mechanism",
-    "epsilon",
-    "worst_case_epsilon",
-    "stage",
-    "texts",
-    "tokens",
-    "success",
-    "error",
-    "observations",
-    "weight",
-    "baseline",
-    "best",
-    "bound",
-    "bound_counts",
-    "expected",
-)
+    return entries, skipped

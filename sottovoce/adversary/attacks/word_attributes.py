@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from client.models import texts
 from client.models.tokens import joined, padded_word_ids
+from client.store.text_column import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import TextMechanism
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
-from simulations.corpora.corpus import Text
 from simulations.experiment.result import arms_of
 from sottovoce.adversary.attacks import attributes, scores
 from sottovoce.adversary.attacks.knowledge import prepared
-from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.attacks.words import Held, held_of, mechanism_of
 from sottovoce.adversary.estimators import allowed, text_attributes
 from sottovoce.adversary.estimators.channel import Channel
@@ -66,7 +66,11 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     """
     text, language_model = mechanism_of(target)
     attacked = _Attributes(target, text, held_of(target, text), language_model)
-    return each(names, attacked.entries, on=target.arm.name)
+    return collect(
+        names,
+        lambda name: (attacked.result(name, attribute) for attribute in attributes.wanted(target)),
+        on=target.arm.name,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,53 +82,43 @@ class _Attributes:
     held: Held
     language_model: Path | None
 
-    def entries(self, name: str) -> list[dict[str, Any]]:
-        """Return one attack's entries, one for each attribute; raise Skipped if it does not apply."""
-        return [self._entry(name, attribute) for attribute in attributes.wanted(self.target)]
-
-    def _entry(self, name: str, attribute: str) -> dict[str, Any]:
-        ready = prepared(self.target.run)
-        about = attributes.column(self.target, ready.held, attribute)
+    def result(self, name: str, attribute: str) -> Result:
+        """Return an attack's result for an attribute; raise Skipped if it does not apply."""
+        about = attributes.column(self.target, prepared(self.target.run).held, attribute)
         found = attributes.collected(about, self._texts, self.held.texts)
         if found.why:
             raise Skipped(f"{attribute}: {found.why}")
         by, guesses, plain = self._exact(found) if name.endswith("exact") else self._learnt(name, attribute, found)
-        rate, before = scores.guesses_right(guesses, found.truth), scores.guesses_right(plain, found.truth)
-        share = np.bincount(found.truth, minlength=len(found.classes)) / len(found.truth)
-        gain = rate.success - float(share.max())
+        before = scores.guesses_right(plain, found.truth)
         relative = self._relative(guesses == found.truth, plain == found.truth)
-        log.info(f"{self.target.arm.name}: {name} of {attribute}: {rate.success:.3f} ± {rate.error:.3f}")
         theorem = self.text.guarantee
-        one = both = 1.0  # exposed information may reveal everything
-        if not theorem.exposes:
-            one, both = (allowed.guess(allowed.curve(self.text, n), share) for n in (1, 2))
-        return {
-            "attack": name,
-            "arm": self.target.arm.name,
-            "mechanism": self.text.name,
-            "epsilon": getattr(self.text.word, "epsilon", None),
-            "stage": self.held.stage,
-            "worst_case_epsilon": theorem.worst_case(declared=theorem.exposes),
-            "texts": len(found.truth),
-            **rate.shown,
-            "baseline": float(share.max()),
-            "best": None,
-            "bound": one,
-            "bound_counts": both,
-            "expected": None,
-            "tokens": None,
-            "attribute": attribute,
-            "gain": gain / (1 - share.max()) if share.max() < 1 else 0.0,
-            "without_noise": before.success,
-            "without_noise_error": before.error,
-            "relative_gain": None if relative is None else relative[0],
-            "relative_gain_error": None if relative is None else relative[1],
-            "by_value": attributes.by_value(guesses, found),
-            "by": by,
-            "note": f"{attribute}, {len(found.classes)} values; gain {gain:+.3f}; {before.success:.3f} ± "
-            f"{before.error:.3f} without noise{by and f'; by {by}'}"
-            + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
-        }
+        note = f"; {before.success:.3f} ± {before.error:.3f} without noise{by and f'; by {by}'}"
+        return attributes.result(
+            partial(
+                Result,
+                attack=name,
+                arm=self.target.arm.name,
+                mechanism=self.text.name,
+                epsilon=getattr(self.text.word, "epsilon", None),
+                stage=self.held.stage,
+                worst_case_epsilon=theorem.worst_case(declared=theorem.exposes),
+            ),
+            attribute,
+            guesses,
+            found.truth,
+            len(found.classes),
+            # exposed information may reveal everything
+            None if theorem.exposes else [allowed.curve(self.text, n) for n in (1, 2)],
+            note=note + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
+            more={
+                "without_noise": before.success,
+                "without_noise_error": before.error,
+                "relative_gain": None if relative is None else relative[0],
+                "relative_gain_error": None if relative is None else relative[1],
+                "by_value": attributes.by_value(guesses, found),
+                "by": by,
+            },
+        )
 
     # --- knowledge of the adversary
 

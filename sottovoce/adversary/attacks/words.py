@@ -20,16 +20,16 @@ from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
 from client.node import NODE, Node
+from client.store.text_column import Text
 from mechanisms.catalogue import admit
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism
-from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import BOTH, Arm, text_mechanism
 from simulations.progress import prefixed
 from sottovoce.adversary.attacks import releases, scores
-from sottovoce.adversary.attacks.target import Skipped, Target, each
+from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import context, linkage, tokens
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.sequences import Table
@@ -97,8 +97,7 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     held = held_of(target, text)
     log.info(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
     attacked = _Words(target, text, held, language_model, tuple(names))
-    found, skipped = each(names, lambda name: [attacked.entry(name)], on=target.arm.name)
-    return found, skipped
+    return collect(names, lambda name: [attacked.result(name)], on=target.arm.name)
 
 
 def mechanism_of(target: Target) -> tuple[TextMechanism, Path | None]:
@@ -127,7 +126,7 @@ def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechani
     said = None
     try:
         kind = admit(arm.text["mechanism"])
-        if language_model is not None and getattr(kind, "reads", ()):
+        if language_model is not None and getattr(kind, "reads", None):
             said = language_models.said(kind, language_models.load(language_model, language_models.kind_of(kind)))
         return text_mechanism(arm.text, words, model=said)
     except ValueError as error:
@@ -167,63 +166,48 @@ class _Words:
     language_model: Path | None
     names: tuple[str, ...]
 
-    def entry(self, name: str) -> dict[str, Any]:
-        """Return one attack's entry; raise Skipped if it does not apply."""
-        kinds = {
-            "bayes": self._bayes,
-            "copy": self._copy,
-            "mask": self._mask,
-            "context": self._context,
-            "strongest": self._strongest,
-            "linkage": self._linkage,
-        }
-        found = kinds[name]()
-        error = found["error"]
-        log.info(f"{self.target.arm.name}: {name}: {found['success']:.3f}" + (f" ± {error:.3f}" if error else ""))
-        worst = self.text.word.guarantee.worst_case()
-        return {
-            "attack": name,
-            "arm": self.target.arm.name,
-            "mechanism": self.text.name,
-            "epsilon": getattr(self.text.word, "epsilon", None),
-            "worst_case_epsilon": worst,
-            "stage": self.held.stage,
-            "texts": len(self.held.texts),
-        } | found
+    def result(self, name: str) -> Result:
+        """Return one attack's result; raise Skipped if it does not apply."""
+        if name == "linkage":
+            return self._linkage()
+        if name == "bayes":
+            return self._bayes()
+        if name == "copy":
+            expected = float(self._frequencies[:-1] @ self._decoded.unchanged) if self._exact else None
+            return self._tokens(name, self.held.released, alone=True, expected=expected)
+        if name == "context":
+            chain, _, texts_read = self._chain
+            note = f"{len(chain.states):,} words, {texts_read:,} public texts"
+            return self._tokens(name, self._guesses(name), note=note)
+        return self._strongest() if name == "strongest" else self._tokens(name, self._guesses(name))
+
+    def _result(self, name: str, **values: Any) -> Result:
+        return Result(
+            attack=name,
+            arm=self.target.arm.name,
+            mechanism=self.text.name,
+            epsilon=getattr(self.text.word, "epsilon", None),
+            worst_case_epsilon=self.text.word.guarantee.worst_case(),
+            stage=self.held.stage,
+            **values,
+        )
 
     # --- tokens
 
-    def _bayes(self) -> dict[str, Any]:
-        found = self._decoded
-        released = self.held.released
-        at_most = tokens.guessed(released, found.top)
-        extra: dict[str, Any] = {
-            "expected": found.expected(self._frequencies),
-            "best_under_prior": float(found.best[0]),
-            "success_of_5": self._rate(at_most).success,
-            "law": "exact" if self._channel.exact else f"estimated, {self._channel.draws} draws of each word",
-        }
-        extra["note"] = f"{extra['success_of_5']:.3f} among 5 guesses"
-        extra["note"] += "" if self._channel.exact else f"; law {extra['law']}"
-        return self._tokens(self._guesses("bayes")) | extra
+    def _bayes(self) -> Result:
+        decoded, channel = self._decoded, self._channel
+        of_5 = self._rate(tokens.guessed(self.held.released, decoded.top)).success
+        law = "exact" if channel.exact else f"estimated, {channel.draws} draws of each word"
+        return self._tokens(
+            "bayes",
+            self._guesses("bayes"),
+            alone=True,
+            expected=decoded.expected(self._frequencies),
+            note=f"{of_5:.3f} among 5 guesses" + ("" if channel.exact else f"; law {law}"),
+            more={"best_under_prior": float(decoded.best[0]), "success_of_5": of_5, "law": law},
+        )
 
-    def _copy(self) -> dict[str, Any]:
-        extra = {}
-        if self._exact:
-            extra = {"expected": float(self._frequencies[:-1] @ self._decoded.unchanged)}
-        return self._tokens(self.held.released) | extra
-
-    def _mask(self) -> dict[str, Any]:
-        # it reads the words around too, so bounds of single tokens do not apply
-        return self._tokens(self._guesses("mask"), alone=False)
-
-    def _context(self) -> dict[str, Any]:
-        chain, _, texts_read = self._chain
-        note = f"{len(chain.states):,} words, {texts_read:,} public texts"
-        # it reads the words around too
-        return self._tokens(self._guesses("context"), alone=False) | {"note": note}
-
-    def _strongest(self) -> dict[str, Any]:
+    def _strongest(self) -> Result:
         every: dict[str, IntArray] = {}
         for name in _ONE_RELEASE:
             try:
@@ -233,21 +217,23 @@ class _Words:
         if len(self.held.texts) < 2 or not every:
             raise Skipped("nothing to choose from")
         guesses, chosen = scores.chosen_by_the_other_half(every, self.held.truth, self._scored)
-        note = " and ".join(dict.fromkeys(chosen)) + f", of {len(every)}"
-        return self._tokens(guesses, alone=False) | {"note": note}
+        return self._tokens("strongest", guesses, note=" and ".join(dict.fromkeys(chosen)) + f", of {len(every)}")
 
     # --- guesses from one release of each text, each made once
 
     def _guesses(self, name: str) -> IntArray:
         """Return an attack's guesses (n, L); raise Skipped if it does not apply."""
         if name not in self._made:
-            made = {
-                "bayes": self._decoded_words,
-                "copy": lambda: self.held.released,
-                "mask": self._mask_guesses,
-                "context": lambda: context.guessed(*self._chain[:2], self._alone),
-            }
-            self._made[name] = made[name]().reshape(self.held.released.shape)
+            if name == "bayes":
+                guesses = tokens.guessed(self.held.released, self._decoded.guesses[0])
+            elif name == "copy":
+                guesses = self.held.released
+            elif name == "context":
+                guesses = context.guessed(*self._chain[:2], self._alone)
+            else:
+                with prefixed(f"{self.target.arm.name}: mask: "):
+                    guesses = self._masked_lm.guesses(self._alone)
+            self._made[name] = guesses.reshape(self.held.released.shape)
         return self._made[name]
 
     @cached_property
@@ -261,13 +247,6 @@ class _Words:
     @property
     def _alone(self) -> IntArray:
         return self._sides(self.held.released)
-
-    def _decoded_words(self) -> IntArray:
-        return tokens.guessed(self.held.released, self._decoded.guesses[0])
-
-    def _mask_guesses(self) -> IntArray:
-        with prefixed(f"{self.target.arm.name}: mask: "):
-            return self._masked_lm.guesses(self._alone)
 
     @cached_property
     def _masked_lm(self) -> Any:
@@ -292,18 +271,23 @@ class _Words:
         chain = context.Chain.fitted(public, self._public_prior(_UNSEEN))
         return chain, Table.of(channel, chain.states, self._alone), len(public)
 
-    def _tokens(self, guesses: IntArray, *, alone: bool = True) -> dict[str, Any]:
-        """Return the scores of guesses; `alone` is True if each guess reads one released word, so that bounds apply."""
-        found = self._rate(guesses)
-        return {
-            **found.shown,
-            "tokens": int(self._scored.sum()),
-            "baseline": float(self._frequencies[self._prior.argmax()]),
-            "best": float(self._decoded.best[1]) if alone and self._exact else None,
-            "bound": tokens.bound(self.text, self._frequencies) if alone else None,
-            "bound_counts": tokens.bound(self.text, self._frequencies, releases=2) if alone else None,
-            "expected": None,
-        }
+    def _tokens(self, name: str, guesses: IntArray, *, alone: bool = False, **values: Any) -> Result:
+        """Return the result of guesses.
+
+        `alone` is True if each guess reads one released word. Bounds of single tokens do not apply to attacks that read
+        the words around too.
+        """
+        return self._result(
+            name,
+            rate=self._rate(guesses),
+            texts=len(self.held.texts),
+            tokens=int(self._scored.sum()),
+            baseline=float(self._frequencies[self._prior.argmax()]),
+            best=float(self._decoded.best[1]) if alone and self._exact else None,
+            bound=tokens.bound(self.text, self._frequencies) if alone else None,
+            bound_counts=tokens.bound(self.text, self._frequencies, releases=2) if alone else None,
+            **values,
+        )
 
     def _rate(self, guesses: IntArray) -> scores.Rate:
         return scores.rate(guesses, self.held.truth, self._scored)
@@ -391,19 +375,16 @@ class _Words:
         again = drawn.astype(np.int64)
         return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
 
-    def _linkage(self) -> dict[str, Any]:
+    def _linkage(self) -> Result:
         evidence, n = self._linked.scores(self.text), min(len(self.held.texts), _LINKED)
-        found, auc = scores.matched(evidence), scores.area(evidence)
-        return {
-            **found.shown,
-            "texts": n,
-            "tokens": None,
-            "baseline": 1 / n,
-            "best": None,
-            "bound": linkage.bound(self.text, n),
-            "bound_counts": linkage.bound(self.text, n),
-            "expected": None,
-            "auc": auc.success,
-            "auc_error": auc.error,
-            "note": f"AUC {auc.success:.3f} ± {auc.error:.3f}",
-        }
+        area, bound = scores.area(evidence), linkage.bound(self.text, n)
+        return self._result(
+            "linkage",
+            rate=scores.matched(evidence),
+            texts=n,
+            baseline=1 / n,
+            bound=bound,
+            bound_counts=bound,
+            note=f"AUC {area.success:.3f} ± {area.error:.3f}",
+            more={"auc": area.success, "auc_error": area.error},
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ HALF = np.array([0.5, 0.5])
 
 
 def entry(rate: scores.Rate, bound: float | None) -> dict:
-    return {"bound": bound} | rate.shown
+    return {"bound": bound} | asdict(rate)
 
 
 def rows(true: float, bound: float, count: int, seed: int) -> list[dict]:
