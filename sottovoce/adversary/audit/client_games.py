@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,20 @@ class Pairs:
             self.asked[key] = self.clients.ask(name, self.clients.request(self.channel))
         return self.asked[key]
 
+    def values(self, side: int, n: int, seed: int) -> NDArray[Any]:
+        """Return the releases on the channel of all rows of a side, decoded if they are vectors."""
+        values = audit_clients.values_of(self.reply(side, n, seed), self.channel)
+        return SPHERE.decode(values) if values.ndim > 1 and self.channel != TextQuestion.channel else values
+
+    def targets(self, side: int, n: int, seed: int) -> NDArray[Any]:
+        """Return the targets' releases."""
+        return self.values(side, n, seed)[1::2]
+
+    def same(self, side: int, n: int, seed: int) -> NDArray[Any]:
+        """Return 1 for each target whose release equals that of the adversary's own user beside them, otherwise 0."""
+        values = self.values(side, n, seed).reshape(2 * n, -1)
+        return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
+
     def _write(self, name: str, side: int, n: int, seed: int) -> None:
         # other users on the other side, because a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
@@ -124,68 +138,34 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     joint: BlanketCells = reduce(BlanketCells.product, (embedding.blanket(), label.blanket()))
     together = _joint(parts)
     claimed = claim(joint.loss(), together, delta)
-    inputs = np.eye(2, DIM)
-    inputs[1] = -inputs[0]
+    first = np.eye(1, DIM)[0]
+    alone = audit_games.ratio(embedding, first, -first)
 
-    def targets(side: int, n: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        reply = pairs.reply(side, n, seed)
-        z, y = (next(iter(r.payload.values())) for r in reply.releases)
-        return embedding.grid.decode(z), y.astype(np.float64)
+    def labels(side: int, n: int, seed: int) -> NDArray[Any]:
+        return audit_clients.values_of(pairs.reply(side, n, seed), "label")
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        z, y = targets(side, n, seed)
-        return np.column_stack([z[1::2], y[1::2]])
-
-    def alone(outputs: NDArray[Any]) -> FloatArray:
-        z = outputs[:, :DIM]
-        z = z / np.linalg.norm(z, axis=1, keepdims=True)  # undoes the quantizer's rounding
-        one, other = (embedding.log_prob(z, np.tile(x, (len(z), 1))) for x in inputs)
-        difference: FloatArray = one - other
-        return difference
+        return np.column_stack([pairs.targets(side, n, seed), labels(side, n, seed)[1::2].astype(np.float64)])
 
     def ratio(outputs: NDArray[Any]) -> FloatArray:
         y = outputs[:, DIM].astype(np.int64)
         one, other = (label.log_prob(y, np.full(len(y), x)) for x in (0, 1))
-        difference: FloatArray = alone(outputs) + one - other
+        difference: FloatArray = alone(outputs[:, :DIM]) + one - other
         return difference
 
     def same(side: int, n: int, seed: int) -> NDArray[Any]:
-        z, y = targets(side, n, seed)
-        return np.column_stack([(z[1::2] == z[::2]).all(axis=1), y[1::2] == y[::2]]).astype(np.int64)
+        y = labels(side, n, seed)
+        return np.column_stack([pairs.same(side, n, seed), y[1::2] == y[::2]]).astype(np.int64)
 
     about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
-    worst = sum(g.worst_case() for g in parts)
+    game = partial(Game, "client", about, share=_CLIENT_SHARE)
+    worst, own = sum(g.worst_case() for g in parts), embedding.guarantee
+    fits = (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step))
+    by_itself = claim(embedding.privacy_loss(), own, delta)
     return [
-        Game(
-            "client",
-            about,
-            "antipodal embedding and other label",
-            worst,
-            claimed,
-            draw,
-            (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step)),
-            share=_CLIENT_SHARE,
-        ),
-        Game(
-            "client",
-            about,
-            "the same, the embedding alone",
-            embedding.guarantee.worst_case(),
-            claim(embedding.privacy_loss(), embedding.guarantee, delta),
-            draw,
-            (known(alone),),
-            share=_CLIENT_SHARE,
-        ),
-        Game(
-            "client",
-            about,
-            "the same, beside the adversary's own noise",
-            worst,
-            claimed,
-            same,
-            (learned,),
-            share=_CLIENT_SHARE,
-        ),
+        game("antipodal embedding and other label", worst, claimed, draw, fits),
+        game("the same, the embedding alone", own.worst_case(), by_itself, pairs.targets, (known(alone),)),
+        game("the same, beside the adversary's own noise", worst, claimed, same, (learned,)),
     ]
 
 
@@ -202,8 +182,7 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
 
     def game(other: int, shown: str) -> Game:
         def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-            reply = pairs.reply(side * other, n, seed)
-            return audit_clients.values_of(reply, "text")[1::2].astype(np.int64)
+            return pairs.targets(side * other, n, seed).astype(np.int64)
 
         loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
         return Game(
@@ -290,65 +269,21 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
     nothing = PairClaim(0.0, 0.0, np.zeros((1, 2)))
 
-    def drawn(kind: int) -> Callable[[int, int, int], NDArray[Any]]:
-        def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-            (release,) = pairs.reply(kind + side, n, seed).releases
-            (values,) = release.payload.values()
-            return SPHERE.decode(values[1::2])
+    def several(side: int, n: int, seed: int) -> NDArray[Any]:
+        return pairs.targets(2 + side, n, seed)
 
-        return draw
-
-    def same(side: int, n: int, seed: int) -> NDArray[Any]:
-        (release,) = pairs.reply(side, n, seed).releases
-        (values,) = release.payload.values()
-        return (values[1::2] == values[::2]).all(axis=1).astype(np.int64)
-
-    def ratio(x: FloatArray) -> Fit:
-        """Return the log-likelihood ratio of a vector's direction against the opposite one."""
-        inputs = np.vstack([x, -x]) / np.linalg.norm(x)
-
-        def score(z: NDArray[Any]) -> FloatArray:
-            z = z / np.linalg.norm(z, axis=1, keepdims=True)  # undoes the quantizer's rounding
-            one, other = (mechanism.log_prob(z, np.tile(unit, (len(z), 1))) for unit in inputs)
-            difference: FloatArray = one - other
-            return difference
-
-        return known(score)
+    def fits(x: FloatArray) -> tuple[Fit, ...]:
+        unit = x / np.linalg.norm(x)
+        return known(audit_games.ratio(mechanism, unit, -unit)), looked_at(SPHERE.step), boosted(SPHERE.step)
 
     about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.question(VectorQuestion).dim}"
-    worst, claimed = (mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta))
-    seen, bits = looked_at(SPHERE.step), boosted(SPHERE.step)
+    worst, claimed = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    game = partial(Game, "client-statistic", about, share=_CLIENT_SHARE)
+    alike = game("two records / four of the same mean", worst, nothing, several, fits(records.mean(axis=0)))
     return [
-        Game(
-            "client-statistic",
-            about,
-            "one record / three of the other label",
-            worst,
-            claimed,
-            drawn(0),
-            (ratio(records[0]), seen, bits),
-            share=_CLIENT_SHARE,
-        ),
-        Game(
-            "client-statistic",
-            about,
-            "the same, beside the adversary's own noise",
-            worst,
-            claimed,
-            same,
-            (learned,),
-            share=_CLIENT_SHARE,
-        ),
-        Game(
-            "client-statistic",
-            about,
-            "two records / four of the same mean",
-            worst,
-            nothing,
-            drawn(2),
-            (ratio(records.mean(axis=0)), seen, bits),
-            share=_MANY_SHARE,
-        ),
+        game("one record / three of the other label", worst, claimed, pairs.targets, fits(records[0])),
+        game("the same, beside the adversary's own noise", worst, claimed, pairs.same, (learned,)),
+        replace(alike, share=_MANY_SHARE),
     ]
 
 
@@ -363,42 +298,18 @@ def client_answer_games(clients: Clients, delta: float) -> list[Game]:
     outcomes = np.arange(CLASSES)
     one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
 
-    def answers(side: int, n: int, seed: int) -> NDArray[np.int64]:
-        (release,) = pairs.reply(side, n, seed).releases
-        (values,) = release.payload.values()
-        return values.astype(np.int64)
-
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        return answers(side, n, seed)[1::2]
-
-    def same(side: int, n: int, seed: int) -> NDArray[Any]:
-        values = answers(side, n, seed)
-        return (values[1::2] == values[::2]).astype(np.int64)
+        return pairs.targets(side, n, seed).astype(np.int64)
 
     about = f"randomized response ε={ANSWER['epsilon']:g}, K={CLASSES}"
-    worst, claimed = (mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta))
+    worst, claimed = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    game = partial(Game, "client-answer", about, share=_CLIENT_SHARE)
+    by_class = game(
+        "two texts of which the model says different classes", worst, claimed, draw, (finite(outcomes, one - other),)
+    )
     return [
-        Game(
-            "client-answer",
-            about,
-            "two texts of which the model says different classes",
-            worst,
-            claimed,
-            draw,
-            (finite(outcomes, one - other),),
-            law=audit_games.law_of(one, other, mechanism.guarantee, delta),
-            share=_CLIENT_SHARE,
-        ),
-        Game(
-            "client-answer",
-            about,
-            "the same, beside the adversary's own noise",
-            worst,
-            claimed,
-            same,
-            (learned,),
-            share=_CLIENT_SHARE,
-        ),
+        replace(by_class, law=audit_games.law_of(one, other, mechanism.guarantee, delta)),
+        game("the same, beside the adversary's own noise", worst, claimed, pairs.same, (learned,)),
     ]
 
 

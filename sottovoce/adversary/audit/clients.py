@@ -205,13 +205,16 @@ class Clients:
         folder, installed = self.folder / name, self.folder / "words"
         if not installed.exists():
             vocabularies.save(few_words(), installed)
-        known = {} if embeddings is None else {"embeddings": embeddings, "identity": ENCODER}
-        write_shard(folder, "train", users, records, texts, labels, **known)
+        encoder = None if embeddings is None else ENCODER
+        write_shard(folder, "train", users, records, texts, labels, embeddings=embeddings, identity=encoder)
         shown = tuple(f"{exposed}: what the audit measures is the rest" for exposed in EXPOSURES)
-        everything = Policy(**{channel: math.inf for channel in CHANNELS}, total=_TOTAL, accept_unprotected=shown)
+        limits: dict[str, Any] = dict.fromkeys(CHANNELS, math.inf)
+        everything = Policy(**limits, total=_TOTAL, accept_unprotected=shown)
         if self.deployed:
-            seals = {"seal": self._keys[1], "shuffler_seal": self._shuffler[1]}
-            write_node(folder, vocabulary=installed.resolve(), policy=everything, **seals)
+            seal, shuffler_seal = self._keys[1], self._shuffler[1]
+            write_node(
+                folder, vocabulary=installed.resolve(), policy=everything, seal=seal, shuffler_seal=shuffler_seal
+            )
         else:
             write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
 
@@ -282,8 +285,8 @@ def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
     """Return True for each record of a reply that is in another reply too, (n,)."""
     if other is reply:
         return np.ones(len(reply), dtype=bool)
-    pairs = [np.rec.fromarrays([r.users, r.records], names="user,record") for r in (reply, other)]
-    return np.isin(*pairs)
+    pairs = {*zip(other.users.tolist(), other.records.tolist(), strict=True)}
+    return np.array([pair in pairs for pair in zip(reply.users.tolist(), reply.records.tolist(), strict=True)], bool)
 
 
 def values_of(reply: Reply, channel: str) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from mechanisms.words.distances import metric_distances
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from mechanisms.words.text import TextMechanism
-from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, learned, looked_at
+from sottovoce.adversary.estimators.audit import Fit, Score, boosted, finite, known, learned, looked_at
 
 FloatArray = NDArray[np.float64]
 
@@ -132,7 +132,7 @@ def streams(name: str, side: int, n: int, seed: int, start: int = 0) -> Simulate
     return SimulationStreams(seed).rows(users, np.zeros(n, np.int64), stage=f"audit {name}", channel=f"side {side}")
 
 
-def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> dict[str, Callable[..., Any]]:
+def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> dict[str, Any]:
     """Return a game's draws, by sample(side, n, rng): in pieces of bounded memory, and of a batch beside small ones.
 
     A row's draw depends on its input and its own uniforms alone. So a mechanism that answers in clear for one row, or
@@ -159,6 +159,21 @@ def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> dict[s
 # --- embeddings
 
 
+def ratio(mechanism: Any, x: FloatArray, other: FloatArray, *, rounded: bool = True) -> Score:
+    """Return the log-likelihood ratio of x against another unit vector, as a score of outputs.
+
+    `rounded` undoes the quantizer's rounding of outputs on a sphere.
+    """
+
+    def score(outputs: NDArray[Any]) -> FloatArray:
+        z = outputs / np.linalg.norm(outputs, axis=1, keepdims=True) if rounded else outputs
+        of_x, of_other = (mechanism.log_prob(z, np.tile(unit, (len(z), 1))) for unit in (x, other))
+        difference: FloatArray = of_x - of_other
+        return difference
+
+    return score
+
+
 def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None, shown: str = "antipodal") -> Game:
     """Return the game of an antipodal pair, released on the public quantizer.
 
@@ -181,13 +196,6 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         y = mechanism.sample(np.tile(inputs[side], (n, 1)), rng=rng)
         return y if grid is None else grid.decode(grid.encode(y))
 
-    def ratio(y: NDArray[Any]) -> FloatArray:
-        if grid is SPHERE:  # undoes the quantizer's rounding
-            y = y / np.linalg.norm(y, axis=1, keepdims=True)
-        return mechanism.log_prob(y, np.tile(inputs[0], (len(y), 1))) - mechanism.log_prob(
-            y, np.tile(inputs[1], (len(y), 1))
-        )
-
     closed = hasattr(mechanism, "log_prob") and not getattr(mechanism, "normalize", False)
     return Game(
         name=mechanism.name,
@@ -197,7 +205,7 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
         **_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
         fits=(
-            known(ratio) if closed else learned,
+            known(ratio(mechanism, *inputs, rounded=grid is SPHERE)) if closed else learned,
             *(() if grid is None else (looked_at(grid.step), boosted(grid.step))),
         ),
     )
@@ -241,7 +249,8 @@ def finite_game(
         others = {key: _rows(values[side], n) for key, values in private.items()}
         return mechanism.sample(np.tile(row, (n, 1)) if row.ndim else np.full(n, row), rng=rng, **others)
 
-    law, fit = None, learned
+    law: PairClaim | None = None
+    fit: Fit = learned
     if log_probs is not None and outcomes is not None:
         one, other = log_probs
         there = np.isfinite(one) | np.isfinite(other)

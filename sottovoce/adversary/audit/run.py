@@ -207,8 +207,8 @@ def verify(
     check_seed(seed or 0)
     written = certificate.load(Path(path))
     if callable(mechanism):
-        source = Function(mechanism, Claim.of(written.get("claim"), str(path)))
-        return certificate.checked(written, source, seed=seed)
+        function = Function(mechanism, Claim.of(written.get("claim"), str(path)))
+        return certificate.checked(written, function, seed=seed)
     command = written.get("command") if mechanism is None else mechanism
     if not isinstance(command, str):
         raise UserError(f"{path}: names no command that draws anew; give one with --command")

@@ -82,7 +82,8 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
     drawer, rows = pool.drawer, pool.rows
     claim = drawer.source.claim
     candidates, moved = _candidates(drawer)
-    start, best = drawer.drawn, []
+    start = drawer.drawn
+    best: list[tuple[float, Pair]] = []
     for n, share, most in rounds:
         ranked: list[tuple[float, Pair]] = []
         seen: set[str] = set()
