@@ -63,56 +63,6 @@ def difference(one: Counts, other: Counts) -> Difference | None:
     return Difference(_accuracy(one) - _accuracy(other), _error(residuals, (one.guesses > 0) | (other.guesses > 0)))
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """Loss of accuracy in a group of texts, against that in all others.
-
-    Attributes:
-        loss: Accuracy of the reference less that of the arm, in the group.
-        error: Its standard error.
-        rest: The same loss outside of the group.
-        more_error: Standard error of loss - rest.
-        clusters: Number of independent clusters of texts in the group, or outside of it if these are fewer.
-        n: Predictions of the arm in the group.
-    """
-
-    loss: float
-    error: float
-    rest: float
-    more_error: float
-    clusters: int
-    n: int
-
-
-def contrast(reference: Counts, arm: Counts, inside: NDArray[np.bool_], owners: IntArray) -> Contrast | None:
-    """Return an arm's loss against a reference in a group of texts and outside; None if either has no prediction.
-
-    Args:
-        reference: Counts of the reference.
-        arm: Counts of the arm, for the same texts.
-        inside: Mask (g,) of the group's texts.
-        owners: Cluster (g,) of each text: texts of one user are no independent draws.
-
-    Residuals are paired by text, as in `difference`, and added by cluster before they are squared. Two texts are added
-    to the group and two to the rest, of which each of the two models has one right.
-    """
-    more = np.array([1.0, 0.0])
-    losses, parts, clusters = [], [], []
-    for mask in (inside, ~inside):
-        one, other = (Counts(each.guesses * mask, each.right * mask) for each in (reference, arm))
-        if not one.guesses.sum() or not other.guesses.sum():
-            return None
-        losses.append(_accuracy(one) - _accuracy(other))
-        residuals = _residuals(one, more) - _residuals(other, 1 - more)
-        parts.append((np.bincount(owners, residuals[: len(mask)]), residuals[len(mask) :]))
-        clusters.append(len(np.unique(owners[(one.guesses > 0) | (other.guesses > 0)])))
-    (ours, added), (rest, added_to_rest) = parts
-    fewest = min(clusters)
-    error = _root(np.concatenate([ours, added]), clusters[0] + len(added))
-    more_error = _root(np.concatenate([ours - rest, added, added_to_rest]), fewest + len(added))
-    return Contrast(losses[0], error, losses[1], more_error, fewest, int(arm.guesses[inside].sum()))
-
-
 def _accuracy(counts: Counts) -> float:
     return float(counts.right.sum() / counts.guesses.sum())
 
@@ -134,8 +84,5 @@ def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:
     texts = int(there.sum())
     if texts < 2:
         return math.nan
-    return _root(residuals, texts + len(residuals) - len(there))
-
-
-def _root(residuals: FloatArray, n: int) -> float:
+    n = texts + len(residuals) - len(there)
     return math.sqrt(n / (n - 1) * float(np.sum(residuals**2)))

@@ -1,4 +1,4 @@
-"""Warnings about arms: references that are no upper line, models that have learned nothing, and uneven losses."""
+"""Warnings about arms: references that are no upper line, and models that have learned nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
-from simulations.run import groups, trust
+from simulations.run import trust
 from simulations.run.comparison import gap, shown
 from simulations.run.over_runs import standard_error
 
@@ -22,12 +22,12 @@ def remarks(runs: Sequence[Results]) -> list[str]:
 
     A reference without noise is named if private arms are better on the device by more than the error of the
     difference, or if a centralised arm is. A model is named if it predicts one class for all texts, or is worse than
-    that would be. A class or a group is named if an arm's loss falls on it (`simulations.run.groups`). A batch is named
-    if honest users alone would hardly have sent it. Class names are named that public labels or users contradict.
+    that would be. A batch is named if honest users alone would hardly have sent it. Class names are named that public
+    labels or users contradict.
     """
     arms = arms_of(runs[0])
     each = list(zip(*map(arms_of, runs), strict=True))
-    lines = [line for same in each for line in (*_of_model(runs, same), *groups.warnings(runs, same))]
+    lines = [line for same in each for line in _of_model(runs, same)]
     batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
     doubts = dict.fromkeys(f"{arm.name}: {said}." for run in runs for arm in arms_of(run) for said in arm.doubts)
     return [*_of_references(runs, arms), *lines, *batches, *doubts]
@@ -41,7 +41,7 @@ def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[s
     private = [arm.name for arm in arms if not trust.unprotected(arm)]
     centralised = [arm.name for arm in arms if arm.way == CENTRALISED.name]
     lines = []
-    for arm in filter(groups.without_noise, arms):
+    for arm in (arm for arm in arms if arm.reference and arm.budget.central_epsilon is None):  # without noise
         name, other = arm.name, arm.way != CENTRALISED.name
         if above := [each for each in private if _below(runs, name, each)]:
             why = _MAPS if other else _HEAD

@@ -16,13 +16,11 @@ from server.protocols.protocol import Public
 from simulations.artifacts.model_folder import save_model
 from simulations.artifacts.ways import embeddings_of, training_of
 from simulations.experiment import Arm, Experiment, slug, to_toml
-from simulations.experiment.result import arms_of
 from simulations.run.arm import ArmRun
 from simulations.run.centralised import CentralisedArm
 from simulations.run.collect import FlowerUsers
 from simulations.run.comparison import differences
 from simulations.run.evaluation import Answers, read_answers, write_answers
-from simulations.run.groups import warnings, with_losses
 from simulations.run.journal import Journal, trained_on, versions
 from simulations.run.measures import chance, measures_of
 from simulations.run.partition import hand_out
@@ -58,7 +56,8 @@ def run(experiment: Experiment, out: Path, *, engine: Engine = run_on_flower) ->
     headline = f"{experiment.name}: {experiment.population.users:,} users, {arms}"
     prepared = prepare(experiment, headline=headline)
     journal.check_data(experiment.training.protocol, prepared.public, prepared.held)
-    lines = {arm.name: line for arm in experiment.arms if (line := journal.finished(slug(arm.name))) is not None}
+    finished = {arm.name: journal.finished(slug(arm.name)) for arm in experiment.arms}
+    lines: dict[str, Line] = {name: line for name, line in finished.items() if line is not None}
     if lines:
         log.info(f"finished before: {', '.join(lines)}")
     unfinished = [arm for arm in experiment.arms if arm.name not in lines]
@@ -66,11 +65,8 @@ def run(experiment: Experiment, out: Path, *, engine: Engine = run_on_flower) ->
         lines |= _run_arms(experiment, unfinished, prepared, out, journal, engine)
     answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
     seconds = time.perf_counter() - start
-    told = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
-    for arm in arms_of(told):
-        for line in warnings([told], [arm]):
-            log.warning(line)
-    return told | {"trained_on": processor}
+    found = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
+    return found | {"trained_on": processor}
 
 
 def _answers(out: Path, arm: Arm) -> Path:
@@ -84,16 +80,16 @@ def _run_arms(
     models, folder = out / "models", out / "nodes"
 
     def job(users: FlowerUsers | None) -> dict[str, Line]:
-        lines = {}
-        for each in runs:
-            place = models / slug(each.arm.name)
+        lines: dict[str, Line] = {}
+        for run in runs:
+            place = models / slug(run.arm.name)
             shutil.rmtree(place, ignore_errors=True)  # remains of a run that was killed
-            result, model, answers = each.run(users)
-            if not each.arm.centralised:  # a centralised arm is a reference, and its model is not kept
+            result, model, answers = run.run(users)
+            if not run.arm.centralised:  # a centralised arm is a reference, and its model is not kept
                 result = replace(result, model=str(place.relative_to(out)))
                 save_model(place, model, prepared.public, result)
-            write_answers(_answers(out, each.arm), prepared.held, answers)
-            lines[each.arm.name] = journal.finish(slug(each.arm.name), result.to_dict())
+            write_answers(_answers(out, run.arm), prepared.held, answers)
+            lines[run.arm.name] = journal.finish(slug(run.arm.name), result.to_dict())
         return lines
 
     if not experiment.training.protocol.private:
@@ -161,7 +157,7 @@ def results(
     lines: list[Line],
     answers: Mapping[str, Answers],
     *,
-    seconds: float,
+    seconds: float | None,
     randomness: str = SIMULATED,
 ) -> dict[str, Any]:
     """Return the results that `--json` prints and results.json keeps.
@@ -188,7 +184,7 @@ def results(
         "way_sentence": sentence,
         "chance": chance(held.test.labels),
         "classes": list(public.classes),
-        "arms": with_losses(lines, answers, held, experiment.data),
+        "arms": lines,
         "differences": differences(experiment.arms, answers),
         "label_range": experiment.data.label_range,
         "measures": list(measures_of(experiment.data, held)),
