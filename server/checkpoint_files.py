@@ -14,7 +14,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 
 
 #: Names of checkpoints that `sottovoce encoders get NAME` puts into the cache.
-NAMES = ("mpnet", "e5-small", "e5-small-en")
+NAMES = ("mpnet", "e5-small")
 
 
 def kept(name: str) -> Path:

