@@ -1,9 +1,13 @@
 """Cache of exported encoders and embeddings between runs.
 
 The folder is $XDG_CACHE_HOME/sottovoce (~/.cache/sottovoce). Each entry is named by the hash of its inputs, its code
-and its libraries. Entries are written under another name and renamed when they are complete on the disk. They have
-checksums, and may be deleted at any time. A damaged entry is found when it is used, set aside and made again. A
-simulation owns its users' texts, so their embeddings are cached too. A device keeps no such cache.
+and its libraries. Entries are written under another name, renamed when they are complete on the disk, and may be
+deleted at any time. A simulation owns its users' texts, so their embeddings are cached too. A device keeps no such
+cache.
+
+Embeddings are rows of float32 under 16-byte keys, in immutable segments. A segment is a folder with keys.npy, uint64
+(k, 2) ascending, and values.npy, float32 (k, m) with row i under key i. It is named by the hash of its keys, so two
+processes that add the same rows add one segment, and neither waits. A segment that cannot be read is removed.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,12 +28,10 @@ from numpy.typing import NDArray
 
 from client.models.embeddings import TableEmbeddings
 from client.models.encoder import Encoder
+from client.store.durable import private_file
 from client.store.tables import Tables
-from client.store.text_column import TextColumn
-from simulations.artifacts.checksums import set_aside, sound, write_sums
+from client.store.text_column import Text, TextColumn
 from simulations.artifacts.provenance import made_by
-from simulations.artifacts.segments import Keys, Segments
-from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.output.atomic import cached, made_once
 
@@ -38,12 +41,12 @@ log = logging.getLogger(__name__)
 #: Number of texts in a segment, and between two readings of the clock.
 _SEGMENT, _PIECE = 1 << 15, 1 << 11
 _SECONDS_BETWEEN_LINES = 10.0
-#: Number of attempts if embeddings are lost while others are made.
-_TRIES = 3
-#: Subfolder of a cached entry, beside its checksums.
+#: Subfolder of a cached entry.
 _FILES = "files"
 #: Libraries whose versions determine the bits of an embedding.
 _LIBRARIES = ("onnxruntime", "tokenizers", "numpy")
+
+Keys = NDArray[np.uint64]
 
 
 def cache_folder() -> Path:
@@ -55,18 +58,12 @@ def cache_folder() -> Path:
 
 
 def folder_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder of a name. It is complete or absent, never half-written.
-
-    `make` fills the folder when it is missing or damaged.
-    """
+    """Return the cached folder of a name. It is complete or absent, never half-written; `make` fills a new one."""
     folder = cache_folder() / name
-    if folder.is_dir() and not sound(folder):
-        set_aside(folder)
     if not folder.is_dir():
         with made_once(folder) as part:
             (part / _FILES).mkdir()
             make(part / _FILES)
-            write_sums(part)
     return folder / _FILES
 
 
@@ -94,18 +91,18 @@ def embed(encoder: Encoder, texts: Sequence[Text]) -> CachedEmbeddings:
     """
     made = made_by(("client.models.encoder",), _LIBRARIES)
     folder = cache_folder() / "embeddings" / f"{encoder.identity[:32]}-{made}"
-    segments = Segments(folder, encoder.dim)
-    segments.compact()
     column = TextColumn.of(texts)
     keys, first, inverse = _distinct(_keys(column))
-    paths, rows = segments.find(keys)
+    paths, rows = _find(folder, keys, encoder.dim)
     if (rows < 0).any():
         with _one_at_a_time(folder):
-            paths, rows = _completed(encoder, column, first, keys, segments)
+            missing = np.flatnonzero(_find(folder, keys, encoder.dim)[1] < 0)  # another process may have made some
+            _encode(encoder, column, first[missing], keys[missing], folder)
+            paths, rows = _find(folder, keys, encoder.dim)
     if (rows < 0).any():
         raise OSError(f"{folder} loses embeddings while they are being made; is the disk sound?")
     if not paths:
-        paths = (segments.add(keys, np.empty((0, encoder.dim), np.float32)),)
+        paths = (_add(folder, keys, np.empty((0, encoder.dim), np.float32)),)
     return CachedEmbeddings(Tables(paths), rows[inverse])
 
 
@@ -120,26 +117,9 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
 
 
-def _completed(
-    encoder: Encoder, column: TextColumn, first: NDArray[np.int64], keys: Keys, segments: Segments
-) -> tuple[Any, NDArray[np.int64]]:
-    """Encode the texts that are missing, and return the tables and the row of each key, (k,).
-
-    `first` is the position of each text in the column, (k,), and `keys` are their keys, (k, 2).
-    """
-    paths, rows = segments.find(keys)  # another process may have been at work meanwhile
-    for _ in range(_TRIES):
-        if not (rows < 0).any():
-            break
-        missing = np.flatnonzero(rows < 0)
-        _encode(encoder, column, first[missing], keys[missing], segments)
-        paths, rows = segments.find(keys)
-    return paths, rows
-
-
-def _encode(encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, segments: Segments) -> None:
+def _encode(encoder: Encoder, column: TextColumn, places: NDArray[np.int64], keys: Keys, folder: Path) -> None:
     """Add the embeddings of the texts at some positions of the column, (k,), each under its key, (k, 2)."""
-    start = said = time.monotonic()
+    start = last = time.monotonic()
     for begin in range(0, len(places), _SEGMENT):
         part = places[begin : begin + _SEGMENT]
         values = np.empty((len(part), encoder.dim), np.float32)
@@ -147,10 +127,10 @@ def _encode(encoder: Encoder, column: TextColumn, places: NDArray[np.int64], key
             rows = part[at : at + _PIECE]
             values[at : at + _PIECE] = encoder.encode(list(column.take(rows)))
             done, now = begin + at + len(rows), time.monotonic()
-            if now - said > _SECONDS_BETWEEN_LINES or done == len(places):
+            if now - last > _SECONDS_BETWEEN_LINES or done == len(places):
                 log.info(f"encoded {done:,} of {len(places):,} texts, {done / max(now - start, 1e-9):,.0f}/s")
-                said = now
-        segments.add(keys[begin : begin + len(part)], values)
+                last = now
+        _add(folder, keys[begin : begin + len(part)], values)
 
 
 def _keys(texts: Sequence[Text]) -> Keys:
@@ -158,8 +138,8 @@ def _keys(texts: Sequence[Text]) -> Keys:
     hashes = bytearray()
     for text in texts:
         parts = [p.encode(errors="surrogatepass") for p in ((text,) if isinstance(text, str) else text)]
-        said = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-        hashes += hashlib.blake2b(said, digest_size=16).digest()
+        whole = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        hashes += hashlib.blake2b(whole, digest_size=16).digest()
     return np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2)
 
 
@@ -172,3 +152,38 @@ def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64], NDArray[np.int64]]:
     inverse = np.empty(len(keys), np.int64)
     inverse[order] = np.cumsum(new) - 1
     return ordered[new], order[new], inverse
+
+
+def _find(folder: Path, keys: Keys, width: int) -> tuple[tuple[Path, ...], NDArray[np.int64]]:
+    """Return the tables, and the row of each of some distinct keys (k, 2) in their concatenation; -1 if missing."""
+    rows, paths, start = np.full(len(keys), -1, np.int64), [], 0
+    for segment in sorted(folder.glob("[0-9a-f]*")):
+        values = segment / "values.npy"
+        try:
+            known = np.load(segment / "keys.npy", mmap_mode="r", allow_pickle=False)
+            if known.dtype != np.uint64 or known.shape[1:] != (2,) or values.stat().st_size < 4 * width * len(known):
+                raise ValueError
+        except (OSError, ValueError, EOFError):
+            shutil.rmtree(segment, ignore_errors=True)
+            continue
+        missing = np.flatnonzero(rows < 0)
+        place = np.searchsorted(known[:, 0], keys[missing, 0])
+        place[place == len(known)] = 0
+        here = (known[place] == keys[missing]).all(axis=1) if len(known) else np.zeros(len(missing), bool)
+        if here.any():
+            rows[missing[here]] = start + place[here]
+            paths.append(values)
+            start += len(known)
+    return tuple(paths), rows
+
+
+def _add(folder: Path, keys: Keys, values: NDArray[np.float32]) -> Path:
+    """Write the values (k, m) of distinct keys (k, 2), in ascending order of the keys, and return the table."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    keys = np.ascontiguousarray(keys[order])
+    segment = folder / hashlib.sha256(keys.tobytes()).hexdigest()[:32]
+    with made_once(segment) as part:
+        with private_file(part / "values.npy") as file:  # nodes link to it
+            np.save(file, np.ascontiguousarray(values[order], dtype="<f4"), allow_pickle=False)
+        np.save(part / "keys.npy", keys, allow_pickle=False)
+    return segment / "values.npy"

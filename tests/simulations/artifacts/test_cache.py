@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from simulations.artifacts import cache, provenance
 from simulations.artifacts import encoder as encoders
 from simulations.artifacts import masked_lm as masked_lms
 from simulations.artifacts import vocabulary as vocabularies
-from simulations.artifacts.cache import cache_folder, embed, folder_once
-from simulations.artifacts.segments import _MANY, Segments
+from simulations.artifacts.cache import cache_folder, embed
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import load
 from tests.support.paths import ROOT
@@ -78,67 +76,32 @@ def test_another_encoder_and_another_runtime_have_rows_of_their_own(monkeypatch:
     assert encoder.asked == ["a", "a"]
 
 
-def damages() -> dict[str, Callable[[Path], object]]:
-    """What can become of a segment: every one of these is found before a row is used."""
-
-    def zeroed(file: Path) -> None:
-        """As after a power cut on a file system that has the length before the data: of the right size."""
-        header = file.read_bytes()[:128]
-        file.write_bytes(header + bytes(file.stat().st_size - len(header)))
-
-    def flipped(file: Path) -> None:
-        data = bytearray(file.read_bytes())
-        data[-1] ^= 1
-        file.write_bytes(data)
-
-    def swapped(segment: Path) -> None:
-        values = np.load(segment / "values.npy")
-        np.save(segment / "values.npy", np.ascontiguousarray(values[::-1]))
-
-    return {
-        "keys cut short": lambda s: os.truncate(s / "keys.npy", (s / "keys.npy").stat().st_size - 1),
-        "keys zeroed": lambda s: zeroed(s / "keys.npy"),
-        "keys of another kind": lambda s: np.save(s / "keys.npy", np.zeros(3)),
-        "values zeroed": lambda s: zeroed(s / "values.npy"),
-        "values flipped": lambda s: flipped(s / "values.npy"),
-        "values swapped": swapped,
-        "checksums gone": lambda s: (s / "checksums.json").unlink(),
-    }
+#: What can become of a segment that cannot be read.
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "keys cut short": lambda s: os.truncate(s / "keys.npy", (s / "keys.npy").stat().st_size - 1),
+    "keys empty": lambda s: os.truncate(s / "keys.npy", 0),
+    "keys gone": lambda s: (s / "keys.npy").unlink(),
+    "keys of another kind": lambda s: np.save(s / "keys.npy", np.zeros(3)),
+    "values empty": lambda s: os.truncate(s / "values.npy", 0),
+    "values gone": lambda s: (s / "values.npy").unlink(),
+}
 
 
-@pytest.mark.parametrize("damage", damages())
-def test_a_damaged_segment_is_set_aside_and_made_again(damage: str, lines: list[str]) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_segment_that_cannot_be_read_is_made_again(damage: str) -> None:
     texts = ["a", "bc", "def"]
     whole = np.asarray(embed(Counting(), texts))
     embed(Counting(), ["other"])
     (segment,) = [s for s in folders() if len(np.load(s / "keys.npy")) == 3]
-    damages()[damage](segment)
+    DAMAGES[damage](segment)
     encoder = Counting()
     for _ in range(2):  # healed once and for all
         np.testing.assert_array_equal(embed(encoder, texts), whole)
     assert sorted(encoder.asked) == sorted(texts)
-    (line,) = [line for line in lines if "damaged" in line]
-    (aside,) = segment.parent.glob(".*")
-    assert line == f"{segment}: is damaged; set aside as {aside.name}, and made again"
-    past = time.time() - 2 * 86_400
-    os.utime(aside, (past, past))
-    embed(encoder, ["other"])
-    assert not aside.exists() and len(encoder.asked) == 3
 
 
-def test_a_damaged_segment_is_not_merged_with_others() -> None:
-    texts = [f"text {i}" for i in range(_MANY + 2)]
-    for text in texts:
-        embed(Counting(), [text])
-    damages()["values zeroed"](folders()[0])
-    aged()
-    encoder = Counting()
-    np.testing.assert_array_equal(embed(encoder, texts), Counting().encode(texts))
-    assert len(encoder.asked) == 1
-
-
-def test_what_is_lost_again_and_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulations.artifacts.segments.sound", lambda folder: False)
+def test_what_is_lost_again_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_add", lambda *_: None)
     with pytest.raises(OSError, match="loses embeddings"):
         embed(Counting(), ["a"])
 
@@ -162,28 +125,8 @@ def test_what_appears_lies_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "rename", renaming)
     embed(Counting(), ["a"])
     ((part, before),) = events
-    assert {"keys.npy", "values.npy", "checksums.json", part} == set(before)
+    assert {"keys.npy", "values.npy", part} == set(before)
     assert synced[len(before) :] == [folders()[0].parent.name]
-
-
-def test_a_folder_that_is_damaged_is_made_again(tmp_path: Path, lines: list[str]) -> None:
-    made: list[Path] = []
-
-    def make(folder: Path) -> None:
-        (folder / "weights").mkdir()
-        (folder / "weights" / "a").write_bytes(bytes(range(256)))
-        made.append(folder)
-
-    def once() -> Path:
-        return folder_once("models/x", make)
-
-    first = once()
-    assert once() == first and [p.name for p in first.rglob("*")] == ["weights", "a"] and len(made) == 1
-    for number, damage in enumerate((lambda f: f.write_bytes(bytes(256)), Path.unlink, lambda f: os.truncate(f, 3)), 2):
-        damage(first / "weights" / "a")
-        assert (once() / "weights" / "a").read_bytes() == bytes(range(256)) and len(made) == number
-    (first / "left over").touch()
-    assert not (once() / "left over").exists() and len(lines) == 4 and all("is damaged" in line for line in lines)
 
 
 # --- what a cached thing is named by
@@ -279,34 +222,9 @@ def test_a_long_list_is_kept_in_pieces_so_that_a_kill_loses_little(monkeypatch: 
     assert len(again.asked) == 2
 
 
-def aged() -> None:
-    """Every segment was last used two days ago."""
-    past = time.time() - 2 * 86_400
-    for segment in folders():
-        os.utime(segment, (past, past))
-
-
-def test_many_segments_that_nobody_uses_become_one_and_those_in_use_stay() -> None:
-    encoder = Counting()
-    texts = [f"text {i}" for i in range(_MANY + 3)]
-    for text in texts:
-        embed(encoder, [text, "shared"])
-    embed(encoder, [])
-    assert len(folders()) >= len(texts)  # all in use a moment ago
-    aged()
-    segments = Segments(folders()[0].parent, WIDTH)
-    used = segments.find(cache._keys(["text 3"]))[0][0]
-    segments.compact()
-    assert used.exists() and len(folders()) == 2
-    requests = len(encoder.asked)
-    np.testing.assert_array_equal(embed(encoder, texts), Counting().encode(texts))
-    assert len(encoder.asked) == requests
-
-
 def test_keys_with_equal_first_halves_are_told_apart(tmp_path: Path) -> None:
-    segments = Segments(tmp_path / "s", 1)
-    segments.add(np.array([[1, 5]], np.uint64), np.ones((1, 1), np.float32))
-    paths, rows = segments.find(np.array([[1, 4], [1, 5], [2, 5]], np.uint64))
+    cache._add(tmp_path / "s", np.array([[1, 5]], np.uint64), np.ones((1, 1), np.float32))
+    paths, rows = cache._find(tmp_path / "s", np.array([[1, 4], [1, 5], [2, 5]], np.uint64), 1)
     assert rows.tolist() == [-1, 0, -1] and len(paths) == 1
 
 
