@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -134,8 +134,7 @@ def made_once(folder: Path) -> Iterator[Path]:
 def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterator[BinaryIO]:
     """Yield a file to write to. It appears, or replaces an existing one, if the block succeeds.
 
-    A symbolic link is followed, and stays. An existing file keeps its mode, and its owner if the system allows it. The
-    umask decides who reads a new one. A character device or FIFO gets all bytes when the block succeeds.
+    A symbolic link is followed, and stays. An existing file keeps its mode. The umask decides who reads a new one.
 
     Args:
         path: The file.
@@ -143,24 +142,23 @@ def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterato
         private: True if it holds private texts: nobody but its owner may read it, from its creation on.
 
     Raises:
-        UserError: `path` is a block device or a socket.
+        UserError: `path` is no regular file, such as a device, which a rename would replace.
         OSError: It cannot be written; the error names `path`, and not the file beside it.
     """
     with _named(path):
-        there = _status(path)
-    if there is not None and not stat.S_ISREG(there.st_mode):
-        with _through(path, there.st_mode) as file:
-            yield file
-        return
+        there = _mode(path)
+    if there is not None and stat.S_ISDIR(there):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if there is not None and not stat.S_ISREG(there):
+        raise UserError(f"{path}: is no regular file; name a file")
     target = followed(path)
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-    mode = 0o600 if private else 0o666 if there is None else there.st_mode & 0o777
+    mode = 0o600 if private else 0o666 if there is None else there & 0o777
     with _named(path):
         file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb")
     try:
         with file:
             if there is not None:
-                _keep_owner(file.fileno(), there)
                 os.fchmod(file.fileno(), mode)  # which the umask has narrowed
             yield file
             if synced:
@@ -172,38 +170,12 @@ def whole(path: Path, *, synced: bool = False, private: bool = False) -> Iterato
         part.unlink(missing_ok=True)
 
 
-@contextmanager
-def _through(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """Yield a buffer whose bytes go to a device or FIFO if the block succeeds: a rename would replace it by a file."""
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
-        raise UserError(f"{path}: is a {'socket' if stat.S_ISSOCK(mode) else 'block device'}; name a file")
-    if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    with tempfile.TemporaryFile() as held:
-        yield held
-        held.seek(0)
-        try:
-            with _named(path), os.fdopen(os.open(path, os.O_WRONLY), "wb") as there:
-                shutil.copyfileobj(held, there)
-        except BrokenPipeError:
-            raise UserError(f"{path}: whoever read it has ended before all was written") from None
-
-
-def _status(path: Path) -> os.stat_result | None:
+def _mode(path: Path) -> int | None:
+    """Return the mode of a file; None if there is none."""
     try:
-        return os.stat(path)
+        return os.stat(path).st_mode
     except FileNotFoundError:
         return None
-
-
-def _keep_owner(number: int, there: os.stat_result) -> None:
-    """Give an open file the owner and group of the one it replaces, if they differ and this process may."""
-    now = os.fstat(number)
-    if (now.st_uid, now.st_gid) != (there.st_uid, there.st_gid):
-        with suppress(PermissionError):
-            os.fchown(number, there.st_uid, there.st_gid)
 
 
 @contextmanager
