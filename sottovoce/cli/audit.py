@@ -20,8 +20,7 @@ def command(
         typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated (default: all)."),
     ] = None,
     program: Annotated[
-        str | None,
-        typer.Option("--command", help="A program that draws, in JSON lines: anybody's mechanism.", show_default=False),
+        str | None, typer.Option("--command", help="A program that draws, in JSON lines: anybody's mechanism.")
     ] = None,
     draws: Annotated[int, typer.Option("--draws", help="Draws of each of two inputs.")] = 200_000,
     delta: Annotated[
@@ -35,13 +34,11 @@ def command(
     ] = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds that an answer of a program may take.")] = 60.0,
     certificate: Annotated[
-        Path | None,
-        typer.Option("--verify", help="A violation's certificate, checked on new draws.", show_default=False),
+        Path | None, typer.Option("--verify", help="A violation's certificate, checked on new draws.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.", show_default=False),
+        Path | None, typer.Option("--out", help="Folder for audit.json, audit.md, certificates; new or empty.")
     ] = None,
 ) -> None:
     """Test claimed ε by sampling.

@@ -30,42 +30,27 @@ Mechanisms = Annotated[
     typer.Option(
         "--mechanism",
         metavar="NAME:KEY=VALUE,...",
-        show_default=False,
         help="Mechanism and its parameters, as purkayastha:epsilon=4,dim=16; once for each channel.",
     ),
 ]
 Classes = Annotated[int, typer.Option("--classes", help="Number of classes of a label.")]
 LabelEpsilon = Annotated[
-    float | None,
-    typer.Option(
-        "--label-epsilon", help="ε of a label that is released too, by randomized response.", show_default=False
-    ),
+    float | None, typer.Option("--label-epsilon", help="ε of a label that is released too, by randomized response.")
 ]
-Users = Annotated[
-    int | None, typer.Option("--users", help="Number of users delivered by the shuffler.", show_default=False)
-]
-Records = Annotated[
-    int | None, typer.Option("--records", help="Maximum number of records of a user.", show_default=False)
-]
+Users = Annotated[int | None, typer.Option("--users", help="Number of users delivered by the shuffler.")]
+Records = Annotated[int | None, typer.Option("--records", help="Maximum number of records of a user.")]
 Stages = Annotated[int, typer.Option("--stages", help="Number of stages in which a user releases anew.")]
 Words = Annotated[
-    str | None,
-    typer.Option(
-        "--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).", show_default=False
-    ),
+    str | None, typer.Option("--words", help="Of a text: word vectors, a file or a checkpoint (default: minilm).")
 ]
 Generator = Annotated[
     str | None,
     typer.Option(
         "--generator",
-        show_default=False,
         help="Of a text that a model generates: its checkpoint, as for sanitize (default: the worst of all models).",
     ),
 ]
-Crowd = Annotated[
-    int | None,
-    typer.Option("--crowd", help="Least number of delivered users who share what is public.", show_default=False),
-]
+Crowd = Annotated[int | None, typer.Option("--crowd", help="Least number of delivered users who share what is public.")]
 Public = Annotated[
     list[str] | None,
     typer.Option("--accept-unprotected", metavar="NAME:WHY", help="What leaves in clear and is public."),
@@ -74,22 +59,16 @@ Public = Annotated[
 
 @app.command("ladder")
 def ladder_(
-    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]", show_default=False)] = None,
+    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override, as for simulate.")
     ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="A client's ledger: what was charged.", show_default=False),
-    ] = None,
+    ledger: Annotated[Path | None, typer.Option("--ledger", help="A client's ledger: what was charged.")] = None,
     user: Annotated[
-        int | None,
-        typer.Option("--user", help="With --ledger: this user, not the one who spent most.", show_default=False),
+        int | None, typer.Option("--user", help="With --ledger: this user, not the one who spent most.")
     ] = None,
     mechanism: Mechanisms = None,
-    classes: Annotated[
-        int | None, typer.Option("--classes", help="Number of classes of a label.", show_default=False)
-    ] = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="Number of classes of a label.")] = None,
     users: Users = None,
     records: Records = None,
     stages: Stages = 1,
@@ -97,7 +76,7 @@ def ladder_(
     generator: Generator = None,
     accept_unprotected: Public = None,
     crowd: Crowd = None,
-    delta: Annotated[float | None, typer.Option("--delta", help="δ, of every rung.", show_default=False)] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ, of every rung.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the ladder of ε of an experiment, of mechanisms, or of a ledger."""
@@ -197,8 +176,7 @@ def _ladder_of_ledger(place: Path, user: int | None, delta: float, as_json: bool
 CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]
 CentralDelta = Annotated[float, typer.Option("--delta", help="The central δ.")]
 Invited = Annotated[
-    int | None,
-    typer.Option("--users", help="Users invited; a text may be planned without a shuffler.", show_default=False),
+    int | None, typer.Option("--users", help="Users invited; a text may be planned without a shuffler.")
 ]
 Planned = Annotated[
     str,
@@ -222,8 +200,7 @@ def plan_(
     records: Annotated[int, typer.Option("--records", help="Maximum number of records of a user.")] = 1,
     stages: Stages = 1,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.", show_default=False),
+        Path | None, typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.")
     ] = None,
     words: Words = None,
     generator: Generator = None,

@@ -18,8 +18,7 @@ from sottovoce.cli.options import AsJson, Data, Set, overrides, print_json, show
 
 def command(
     file: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.", show_default=False),
+        str | None, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")
     ] = None,
     data: Data = None,
     set_: Set = None,

@@ -31,8 +31,7 @@ def command(
     draws: Annotated[int, typer.Option("--draws", help="Draws of each word.")] = 100,
     quantile: Annotated[float, typer.Option("--quantile", help="With --target: of N_x over the words.")] = 0.5,
     target: Annotated[
-        float | None,
-        typer.Option("--target", help="Compare where this N_x is reached, not at given ε.", show_default=False),
+        float | None, typer.Option("--target", help="Compare where this N_x is reached, not at given ε.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed.")] = 1,
 ) -> None:

@@ -12,15 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import (
-    AsJson,
-    Data,
-    OneArm,
-    Set,
-    end_where_nobody_was_delivered,
-    overrides,
-    show_progress,
-)
+from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides, show_progress
 
 log = logging.getLogger(__name__)
 
@@ -55,16 +47,11 @@ def up_(
     arm: OneArm = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Number of devices; user u is on device u mod NODES.")] = 4,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Results folder, new or empty (default: runs/deploy-NAME-DATE).", show_default=False
-        ),
+        Path | None, typer.Option("--out", help="Results folder, new or empty (default: runs/deploy-NAME-DATE).")
     ] = None,
     data: Data = None,
     set_: Set = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="Port of the SuperLink (default: a free one).", show_default=False)
-    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the SuperLink (default: a free one).")] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Keep devices and shuffler running, and serve the trained model.")
     ] = False,
@@ -242,7 +229,6 @@ def train(
         typer.Option(
             "--bundle",
             metavar="DIR",
-            show_default=False,
             help="What the devices were given: what it does not list is asked when its publisher has signed it.",
         ),
     ] = None,
@@ -342,7 +328,6 @@ def predict(
         typer.Option(
             "--seal-key",
             metavar="FILE",
-            show_default=False,
             help="The private key that questions are sealed to; again, of the one before, while devices change.",
         ),
     ] = None,

@@ -26,7 +26,6 @@ Records = Annotated[
     typer.Option(
         "--records",
         min=1,
-        show_default=False,
         help="Maximum number of records of a user, for training and for inference (default: the experiment's).",
     ),
 ]
@@ -36,27 +35,18 @@ Window = Annotated[
 SignKey = Annotated[
     Path | None,
     typer.Option(
-        "--sign-key",
-        metavar="FILE",
-        show_default=False,
-        help="Private key of the publisher; an unsigned bundle cannot be installed.",
+        "--sign-key", metavar="FILE", help="Private key of the publisher; an unsigned bundle cannot be installed."
     ),
 ]
 SealTo = Annotated[
     Path | None,
-    typer.Option(
-        "--seal-to",
-        metavar="FILE",
-        show_default=False,
-        help="Public key of the training server; devices seal releases to it.",
-    ),
+    typer.Option("--seal-to", metavar="FILE", help="Public key of the training server; devices seal releases to it."),
 ]
 ShufflerSealTo = Annotated[
     Path | None,
     typer.Option(
         "--shuffler-seal-to",
         metavar="FILE",
-        show_default=False,
         help="Public key of the shuffler; devices seal what is sealed once more to it; with --seal-to.",
     ),
 ]
@@ -65,7 +55,6 @@ ModelSealTo = Annotated[
     typer.Option(
         "--model-seal-to",
         metavar="FILE",
-        show_default=False,
         help="Public key of the model; devices seal queries to it (default: TLS only).",
     ),
 ]
@@ -75,23 +64,15 @@ ModelSealTo = Annotated[
 def bundle_(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle, new or empty.")],
     run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="RUN_DIR", help="Finished run whose model the bundle is for.", show_default=False
-        ),
+        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Finished run whose model the bundle is for.")
     ] = None,
     experiment: Annotated[
-        str | None,
-        typer.Option("--experiment", metavar="FILE.toml", help="Experiment, instead of a run.", show_default=False),
+        str | None, typer.Option("--experiment", metavar="FILE.toml", help="Experiment, instead of a run.")
     ] = None,
     arm: OneArm = None,
     precision: Annotated[
         str | None,
-        typer.Option(
-            "--precision",
-            help="Precision of the encoder: fp32, int8, int4 (default: that of the run).",
-            show_default=False,
-        ),
+        typer.Option("--precision", help="Precision of the encoder: fp32, int8, int4 (default: that of the run)."),
     ] = None,
     records: Records = None,
     window: Window = 10.0,
@@ -205,7 +186,6 @@ def install(
         typer.Option(
             "--publisher",
             metavar="FILE",
-            show_default=False,
             help="Public key of the publisher whose bundles the device accepts (default: the one it has pinned).",
         ),
     ] = None,
@@ -246,17 +226,10 @@ def add(
         Path, typer.Option("--file", metavar="FILE", help="Records: .txt with a sentence a line, .tsv, .csv or .jsonl.")
     ],
     text: Annotated[
-        str | None,
-        typer.Option(
-            "--text", metavar="COLUMN", help="Column of the texts, or its position from 1.", show_default=False
-        ),
+        str | None, typer.Option("--text", metavar="COLUMN", help="Column of the texts, or its position from 1.")
     ] = None,
-    label: Annotated[
-        str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels.", show_default=False)
-    ] = None,
-    user: Annotated[
-        int | None, typer.Option("--user", help="User of the records (default: the only user).", show_default=False)
-    ] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels.")] = None,
+    user: Annotated[int | None, typer.Option("--user", help="User of the records (default: the only user).")] = None,
     split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",
 ) -> None:
     """Add the records of a file to a device: all of them or none."""
@@ -277,20 +250,14 @@ def ask(
             "--root-certificates", metavar="ca.pem", help="Certificate of the authority that signed the model's."
         ),
     ],
-    sentence: Annotated[str | None, typer.Argument(metavar="SENTENCE", show_default=False)] = None,
+    sentence: Annotated[str | None, typer.Argument(metavar="SENTENCE")] = None,
     file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", metavar="FILE", help="File with a sentence a line, instead of a sentence.", show_default=False
-        ),
+        Path | None, typer.Option("--file", metavar="FILE", help="File with a sentence a line, instead of a sentence.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.tsv", help="File of the answers; with --file.", show_default=False),
+        Path | None, typer.Option("--out", metavar="FILE.tsv", help="File of the answers; with --file.")
     ] = None,
-    user: Annotated[
-        int | None, typer.Option("--user", help="User of the sentences (default: the only user).", show_default=False)
-    ] = None,
+    user: Annotated[int | None, typer.Option("--user", help="User of the sentences (default: the only user).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify a sentence by a deployed model.

@@ -26,9 +26,7 @@ def list_() -> None:
 @app.command("get")
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of the list, or of a model on a hub.")],
-    prefix: Annotated[
-        str | None, typer.Option(help="Text before every sentence, as 'query: '.", show_default=False)
-    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Text before every sentence, as 'query: '.")] = None,
 ) -> None:
     """Download an encoder into the cache, and check its SHA-256."""
     from simulations.artifacts import encoders

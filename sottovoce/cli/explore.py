@@ -12,10 +12,7 @@ import typer
 
 def command(
     run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="RUN_DIR", help="Finished run whose data and encoder are used.", show_default=False
-        ),
+        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Finished run whose data and encoder are used.")
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page (0: a free one).")] = 0,
 ) -> None:

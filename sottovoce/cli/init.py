@@ -14,20 +14,14 @@ import typer
 def command(
     from_: Annotated[Path, typer.Option("--from", metavar="FILE", help="CSV, TSV, JSONL or Parquet, a text a row.")],
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="Name of the new folder (default: the file's).", show_default=False),
+        str | None, typer.Argument(metavar="NAME", help="Name of the new folder (default: the file's).")
     ] = None,
-    text: Annotated[str | None, typer.Option("--text", help="Column of the texts.", show_default=False)] = None,
-    label: Annotated[str | None, typer.Option("--label", help="Column of the labels.", show_default=False)] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="Column that names the user of a row.", show_default=False)
-    ] = None,
-    second: Annotated[
-        str | None, typer.Option("--second", help="Column of the second texts of pairs.", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Column of the texts.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Column of the labels.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Column that names the user of a row.")] = None,
+    second: Annotated[str | None, typer.Option("--second", help="Column of the second texts of pairs.")] = None,
     keep: Annotated[
-        list[str] | None,
-        typer.Option("--keep", metavar="COLUMN", help="Further column to copy, as of groups.", show_default=False),
+        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Further column to copy, as of groups.")
     ] = None,
     kind: Annotated[
         str, typer.Option("--kind", help="What to compare: vectors (one a user), or texts (sanitized word by word).")

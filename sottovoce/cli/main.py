@@ -83,19 +83,14 @@ app = typer.Typer(
 
 Out = Annotated[
     str | None,
-    typer.Option(
-        "--out",
-        metavar="FOLDER",
-        show_default=False,
-        help="Results folder, new or empty (default: runs/NAME-DATE-TIME).",
-    ),
+    typer.Option("--out", metavar="FOLDER", help="Results folder, new or empty (default: runs/NAME-DATE-TIME)."),
 ]
 
 
 @app.command(rich_help_panel=START)
 def demo(
     out: Out = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Root seed.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Root seed.")] = None,
     set_: Set = None,
     ray_address: RayAddress = None,
     as_json: AsJson = False,
@@ -111,13 +106,12 @@ app.command("check", rich_help_panel=EXPERIMENTS)(check_command.command)
 
 @app.command(rich_help_panel=EXPERIMENTS)
 def simulate(
-    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml")] = None,
     out: Out = None,
     data: Data = None,
     set_: Set = None,
     resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="RUN", help="Run that was stopped, to continue.", show_default=False),
+        str | None, typer.Option("--resume", metavar="RUN", help="Run that was stopped, to continue.")
     ] = None,
     ray_address: RayAddress = None,
     track: Track = None,

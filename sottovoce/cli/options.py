@@ -17,10 +17,8 @@ from simulations.progress import progress_lines
 MOST_SEED = 2**64 - 1
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")]
-OneArm = Annotated[
-    str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.", show_default=False)
-]
-Data = Annotated[Path | None, typer.Option("--data", help="Data folder, in place of data.path.", show_default=False)]
+OneArm = Annotated[str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.")]
+Data = Annotated[Path | None, typer.Option("--data", help="Data folder, in place of data.path.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -37,7 +35,6 @@ RayAddress = Annotated[
         "--ray-address",
         metavar="HOST:PORT",
         help="Join the Ray cluster whose head is there; its machines need not share a folder.",
-        show_default=False,
     ),
 ]
 Track = Annotated[

@@ -17,8 +17,7 @@ def command(
         str, typer.Argument(metavar="PAPER", help="yue-2021, arnold-2023, fu-2024, du-2023 or meisenbacher-2024.")
     ],
     table: Annotated[
-        str | None,
-        typer.Option("--table", help="One table by its number, or words of an item's name.", show_default=False),
+        str | None, typer.Option("--table", help="One table by its number, or words of an item's name.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few arms and sentences: minutes, to see that it runs.")
@@ -29,7 +28,6 @@ def command(
             "--users",
             min=100,
             metavar="N",
-            show_default=False,
             help="Training sentences that users hold, one each; 2,000 take half an hour or more a paper on two cores.",
         ),
     ] = None,
@@ -40,8 +38,7 @@ def command(
         Path, typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on.")
     ] = Path("runs"),
     page: Annotated[
-        Path | None,
-        typer.Option("--page", metavar="FOLDER", help="Write PAPER.md of all tables there too.", show_default=False),
+        Path | None, typer.Option("--page", metavar="FOLDER", help="Write PAPER.md of all tables there too.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

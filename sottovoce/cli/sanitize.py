@@ -25,20 +25,12 @@ if TYPE_CHECKING:
 _PROGRESS_SECONDS = 5.0
 
 
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        help="Output in the same format (default: stdout).",
-    ),
-]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Output in the same format (default: stdout).")]
 
 Words = Annotated[
     str | None,
     typer.Option(
         "--words",
-        show_default=False,
         help="Word vectors: a file (GloVe, word2vec text), or a checkpoint (default: minilm, or the model's).",
     ),
 ]
@@ -48,15 +40,10 @@ Spans = Annotated[
 ]
 Generator = Annotated[
     str | None,
-    typer.Option(
-        "--generator",
-        show_default=False,
-        help="Generating model for dp-prompt and dp-paraphrase: a folder, or a hub name.",
-    ),
+    typer.Option("--generator", help="Generating model for dp-prompt and dp-paraphrase: a folder, or a hub name."),
 ]
 Prompt = Annotated[
-    str | None,
-    typer.Option("--prompt", show_default=False, help="Prompt for dp-prompt; {text} stands for the private text."),
+    str | None, typer.Option("--prompt", help="Prompt for dp-prompt; {text} stands for the private text.")
 ]
 
 
@@ -100,10 +87,7 @@ def command(
     generator: Generator = None,
     prompt: Prompt = None,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=MOST_SEED, help="Seed; the output is then reproducible, and not private.", show_default=False
-        ),
+        int | None, typer.Option(min=0, max=MOST_SEED, help="Seed; the output is then reproducible, and not private.")
     ] = None,
 ) -> None:
     """Sanitize the texts of a file.
@@ -238,7 +222,7 @@ def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -
     )
 
 
-def _language_model(name: str, public_texts: Sequence[str] | None) -> Path:
+def _language_model(name: str, public_texts: Sequence[Any] | None) -> Path:
     """Return the folder of a masked language model in client form; for a checkpoint, it is made and cached."""
     folder = Path(name).expanduser()
     if (folder / "masked_lm.json").is_file():

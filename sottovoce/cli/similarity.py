@@ -19,7 +19,7 @@ def command(
     original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="TSV, CSV, JSONL, Parquet or lines.")],
     rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", help="The same rows after `text sanitize`.")],
     column: Annotated[
-        list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.", show_default=False)
+        list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

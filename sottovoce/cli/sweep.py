@@ -19,19 +19,13 @@ def command(
     out: Annotated[
         str | None,
         typer.Option(
-            "--out",
-            metavar="FOLDER",
-            show_default=False,
-            help="Results folder, new or of the same sweep (default: studies/NAME).",
+            "--out", metavar="FOLDER", help="Results folder, new or of the same sweep (default: studies/NAME)."
         ),
     ] = None,
     data: Data = None,
     set_: Set = None,
     jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", min=1, help="Number of runs at once (default: by cores and memory).", show_default=False
-        ),
+        int | None, typer.Option("--jobs", min=1, help="Number of runs at once (default: by cores and memory).")
     ] = None,
     ray_address: RayAddress = None,
     track: Track = None,
