@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,15 +34,18 @@ class Uniforms(Protocol):
 class Mechanism(Protocol):
     """Randomizer with its theorem.
 
-    Attributes:
-        name: Catalogue name.
-        channel: Channel that it sanitizes, "embedding" or "label" (or "text").
-        guarantee: Theorem.
-        grid: Grid of its outputs on the wire; None if they are integers.
+    A class may state name and channel as class variables.
     """
 
-    name: ClassVar[str]
-    channel: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """Return the catalogue name."""
+        ...
+
+    @property
+    def channel(self) -> str:
+        """Return the channel that it sanitizes, "embedding" or "label" (or "text")."""
+        ...
 
     @property
     def guarantee(self) -> Guarantee:
@@ -51,7 +54,7 @@ class Mechanism(Protocol):
 
     @property
     def grid(self) -> Quantizer | None:
-        """Return the wire grid, or None."""
+        """Return the grid of its outputs on the wire; None if they are integers."""
         ...
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
@@ -76,21 +79,28 @@ class WordMechanism(Mechanism, Protocol):
     `settled(x, **private)`, if it decides something by the whole text. `settled` is called before the text is cut or
     filled up to a drawn length, and its result is the input of `sample`.
 
-    Attributes:
-        vocabulary: Its words. An input may also be `vocabulary.unknown`, an output never is.
-        reads: Names of further properties of the private text that `sample` and `log_prob` take by keyword:
-            "importance" (a weight for each token), or "scores" (an object that returns a logit for each word at a
-            place, `language_model.Scores`). Most read nothing.
-        model: Kind of its language model (`client.models.language_models`); "masked-lm" if a class states none.
+    `model` is the kind of its language model (`client.models.language_models`), "masked-lm" if a class states none.
     """
 
-    vocabulary: Vocabulary
-    reads: ClassVar[tuple[str, ...]]
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return its words. An input may also be `vocabulary.unknown`, an output never is."""
+        ...
 
-    def sample(self, x: NDArray[Any], *, rng: Uniforms, **private: Any) -> NDArray[np.int64]:
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Return the names of further properties of the private text that `sample` and `log_prob` take by keyword.
+
+        They are "importance" (a weight for each token), or "scores" (an object that returns a logit for each word at a
+        place, `language_model.Scores`). Most mechanisms read nothing.
+        """
+        ...
+
+    def sample(self, x: NDArray[Any], *args: Any, **private: Any) -> NDArray[np.int64]:
         """Draw once for each word id, (n,) or (n, L), same shape out; NOTHING stays NOTHING.
 
-        Rows of `rng` are the n rows, and each uses a fixed number of uniforms (see `uniforms`).
+        `rng` comes by keyword, as do the properties that the class reads. Rows of `rng` are the n rows, and each uses a
+        fixed number of uniforms (see `uniforms`).
         """
         ...
 

@@ -117,9 +117,9 @@ def run(study: Study, vocabulary: Vocabulary) -> dict[str, Any]:
         "words": study.words,
         "vocabulary": vocabulary.identity,
         "vocabulary_size": len(vocabulary),
-        "vocabulary_tags": _counts(vocabulary.tags),
+        "vocabulary_tags": _counts(np.asarray(vocabulary.tags)),
         "sample": len(inputs),
-        "sample_tags": _counts(vocabulary.tags[inputs]),
+        "sample_tags": _counts(np.asarray(vocabulary.tags)[inputs]),
         "draws": study.draws,
         "seed": study.seed,
         "quantile": study.quantile,
@@ -178,7 +178,7 @@ def _measure(study: Study, text: str, mechanism: Any, inputs: np.ndarray, output
         figures = deniability.tallied(mechanism, inputs, outputs)
     changed = outputs != inputs[:, None]
     confusion = confusion_of(vocabulary, inputs, outputs)
-    same = vocabulary.tags[outputs] == vocabulary.tags[inputs][:, None]
+    same = np.asarray(vocabulary.tags)[outputs] == np.asarray(vocabulary.tags)[inputs][:, None]
     by_word = same.mean(axis=1)
     rows = confusion.sum(axis=1)
     distances = _distances(vocabulary, inputs, outputs)[changed]
@@ -212,8 +212,8 @@ HISTOGRAM = 60
 
 def confusion_of(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """Return counts (tags before, tags after) of all draws (n, draws) of words (n,)."""
-    before = np.repeat(vocabulary.tags[inputs].astype(np.int64), outputs.shape[1])
-    pairs = before * len(TAGS) + vocabulary.tags[outputs.reshape(-1)]
+    before = np.repeat(np.asarray(vocabulary.tags)[inputs].astype(np.int64), outputs.shape[1])
+    pairs = before * len(TAGS) + np.asarray(vocabulary.tags)[outputs.reshape(-1)]
     return np.bincount(pairs, minlength=len(TAGS) ** 2).reshape(len(TAGS), len(TAGS))
 
 

@@ -138,7 +138,7 @@ def _steps(panel: Axes, edges: np.ndarray, heights: np.ndarray, results: dict[st
     name = run["mechanism"]
     if results["target"] is not None and run["epsilon"] is not None:
         name += f", ε = {run['epsilon']:.3g}"
-    style = {"color": COLOURS[i % 6], "linestyle": STYLES[i % 6], "linewidth": 1.4}
+    style: dict[str, Any] = {"color": COLOURS[i % 6], "linestyle": STYLES[i % 6], "linewidth": 1.4}
     panel.stairs(heights, edges, label=name, **style)
 
 

@@ -279,6 +279,10 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
         raise UserError(f"--out: the built-in corpus has 2, 4 or 12 classes, not {planned['classes']}")
     spec = {"mechanism": planned["mechanism"], "dim": planned["dim"]}
     spec |= {"delta": planned["delta"]} if planned["mechanism"] == "gaussian" else {}
+    policy = {
+        "embedding": _up(max(s["worst_case"] for s in splits)),
+        "label": _up(max(s["label_epsilon"] for s in splits)),
+    }
     table = {
         "name": name,
         "data": {
@@ -290,10 +294,7 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
         },
         "population": {"users": planned["users"], "dropout": planned["dropout"]},
         "shuffle": {"minimum-users": planned["delivered"], "delta": planned["delta"]},
-        "policy": {
-            "embedding": _up(max(s["worst_case"] for s in splits)),
-            "label": _up(max(s["label_epsilon"] for s in splits)),
-        },
+        "policy": policy,
         "arm": [
             {
                 "name": f"ε = {s['embedding_epsilon']:g}, label ε = {s['label_epsilon']:g}",
@@ -305,7 +306,7 @@ def experiment_file(planned: dict[str, Any], *, name: str) -> str:
     }
     if planned["mechanism"] == "gaussian":
         # the filter has one half of the total; samplers may spend as much of the other as the noise
-        table["policy"] |= {"delta": planned["delta"], "total-delta": max(1e-5, 4 * planned["delta"])}
+        policy |= {"delta": planned["delta"], "total-delta": max(1e-5, 4 * planned["delta"])}
     head = (
         f"# Planned for a central ε of {planned['epsilon']:g} at δ = {planned['delta']:g} with "
         f"{planned['delivered']:,} users delivered.\n# What it costs: sottovoce budget ladder THIS_FILE\n"

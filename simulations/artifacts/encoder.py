@@ -150,15 +150,14 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
     """
     student = student_of(settings, training)
     if student != settings:
-        check_trained(student, replace(training, student=SAME), arms)
+        check_trained(student, training.with_options(student=SAME), arms)
     said = _config(settings.model)
     width, places, depth = (said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers"))
     protocol = training.protocol
     texts = protocol.releases_text or any(arm.protocol is not None and arm.protocol.releases_text for arm in arms)
-    asked = {"training.bottleneck": training.bottleneck} if texts else {}
-    for where, dim in asked.items():
-        if isinstance(width, int) and isinstance(dim, int) and dim > width:
-            raise UserError(f"{where}: {dim} is above the encoder's width {width}; choose at most {width}")
+    dim = training.bottleneck if texts else None
+    if isinstance(width, int) and isinstance(dim, int) and dim > width:
+        raise UserError(f"training.bottleneck: {dim} is above the encoder's width {width}; choose at most {width}")
     if isinstance(places, int) and not 3 <= settings.max_length <= places:
         raise UserError(
             f"encoder.max-length: must be from 3 to the encoder's {places} places, got {settings.max_length}"

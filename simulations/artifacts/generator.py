@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from client.models import generator, language_models
+from client.store.text_column import Text
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by
@@ -21,17 +22,16 @@ log = logging.getLogger(__name__)
 _PUBLIC = 3000
 
 
-def public_sentences() -> Sequence[str]:
+def public_sentences() -> Sequence[Text]:
     """Return the default texts for a language model, of the built-in corpus."""
     from simulations.corpora.builtin import builtin
 
-    found: Sequence[str] = builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
-    return found
+    return builtin(task="sentiment", public=_PUBLIC, train=1, test=1, seed=0).public.texts
 
 
 def generator_folder(
     checkpoint: str | Path,
-    public_texts: Sequence[str | tuple[str, str]],
+    public_texts: Sequence[Text],
     *,
     kind: str,
     prompt: str | None = None,

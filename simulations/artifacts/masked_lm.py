@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from client.models.tokens import tokenize
+from client.store.text_column import Text
 from mechanisms.mechanism import parameters
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 def masked_lm_folder(
     model: str | Path,
-    public_texts: Sequence[str | tuple[str, str]],
+    public_texts: Sequence[Text],
     *,
     seed: int,
     sanitizer: TextMechanism | None = None,

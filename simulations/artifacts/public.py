@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.encoder import Encoder
+from client.store.text_column import TextColumn
 from server.checkpoint_files import fingerprint
 from server.protocols.protocol import Public, Text
 from server.protocols.public_maps import PublicMaps
@@ -157,7 +158,8 @@ def load_public(experiment: Experiment, folder: Path) -> Public:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         with open(folder / _TEXTS, encoding="utf-8", errors="surrogatepass") as file:
             lines = [json.loads(line) for line in file]
-        texts = [text if isinstance(text, str) else tuple(text) for text in (line["text"] for line in lines)]
+        read = (line["text"] for line in lines)
+        texts = TextColumn.of(text if isinstance(text, str) else tuple(text) for text in read)
         labels = np.array([line["label"] for line in lines], np.int64) if about["labels"] else None
         part, classes = experiment.data.public, tuple(about["classes"])
         if about["format"] != FORMAT or about["labels"] != part.any_labels:

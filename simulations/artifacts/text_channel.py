@@ -13,6 +13,7 @@ import numpy as np
 from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
+from client.store.text_column import Text
 from mechanisms.catalogue import admit
 from mechanisms.facts import AboutWords, facts_of
 from mechanisms.streams import SimulationStreams
@@ -22,7 +23,6 @@ from simulations.artifacts.bundled_head import bundled_masked_lm
 from simulations.artifacts.generator import generator_folder, together
 from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.vocabulary import vocabulary_folder
-from simulations.corpora.corpus import Text
 from simulations.errors import UserError
 from simulations.experiment import ANY_MODEL, BUNDLED_LM, CHECKPOINT, NONE, Arm, ArmSetup, text_mechanism, trial_text_of
 from simulations.experiment.sections import TextChannel

@@ -8,11 +8,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from client.models import tokens
 from client.models import vocabulary as vocabularies
+from client.store.text_column import Text
 from mechanisms.pieces import byte_letters
 from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import fingerprint
@@ -57,7 +59,7 @@ def from_checkpoint(model: str | Path = MINILM) -> Vocabulary:
     return Vocabulary(tuple(rows), np.ascontiguousarray(vectors[list(rows.values())], dtype=np.float32))
 
 
-def _speller(pieces: Sequence[str], model: dict) -> Callable[[str], str | None]:
+def _speller(pieces: Sequence[str], model: dict[str, Any]) -> Callable[[str], str | None]:
     """Return a function from a piece to the word that it spells, or to None if it continues one."""
     if model["type"] == "WordLevel":
         return lambda piece: piece
@@ -141,7 +143,7 @@ def tagged(vocabulary: Vocabulary) -> Vocabulary:
 def vocabulary_folder(
     source: str | Path = MINILM,
     *,
-    public_texts: Sequence[str | tuple[str, str]] | None = None,
+    public_texts: Sequence[Text] | None = None,
     tags: bool = False,
     spans: Sequence[str] = (),
 ) -> Path:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from client.store.text_column import TextColumn
 from simulations.corpora import fragments as bank
 from simulations.corpora.corpus import Corpus, Split
 from simulations.errors import UserError
@@ -152,7 +153,8 @@ def _authors(prefix: str, count: int, seed: int) -> list[_Author]:
 
 def _part(part: str, size: int, authors: list[_Author], task: str, seed: int) -> Corpus:
     draw = _Draw((seed, PARTS.index(part)))
-    texts, signs, genres, users = [], [], [], []
+    texts: list[str] = []
+    signs, genres, users = [], [], []
     seen: set[tuple[str, ...]] = set()
     while len(texts) < size:
         covering = part == "train" and len(texts) < len(authors)
@@ -170,7 +172,7 @@ def _part(part: str, size: int, authors: list[_Author], task: str, seed: int) ->
         users.append(author.name)
     labels = np.array(signs if task == "sentiment" else genres, dtype=np.int64)
     return Corpus(
-        texts=texts,
+        texts=TextColumn.of(texts),
         labels=labels % len(DESKS) if task == "desk" else labels,
         classes=TASKS[task],
         users=users,

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,32 +89,51 @@ def require_columns(
             raise UserError(f'{source}: has no column "{name}"; {mend}')
 
 
-def make_corpora(
-    parts: Sequence[Columns],
-    *,
-    text: str,
-    label: str,
-    user: str | None,
-    second_text: str | None,
-    group: str | None = None,
-    numbers: Sequence[float] | None = None,
-) -> list[Corpus]:
+class Roles(TypedDict, total=False):
+    """Columns of a corpus by what they hold; None, or left out, if there is none.
+
+    In a file of tabs or commas without a header, all of them are positions from 1.
+
+    Attributes:
+        text: Column of the texts.
+        label: Column of the labels.
+        user: Column of the users.
+        second_text: Column of the second texts. With it, each text is a pair.
+        group: Column of an attribute, which becomes a further column of the corpora.
+        numbers: Rising and equally spaced values of numeric labels. The class of a label is the nearest of them.
+    """
+
+    text: Required[str | int]
+    label: Required[str | int]
+    user: str | int | None
+    second_text: str | int | None
+    group: str | int | None
+    numbers: Sequence[float] | None
+
+
+def named(roles: Roles) -> list[str | int]:
+    """Return the columns that the roles name: text, label, and those of user, second text and group."""
+    columns = (roles["text"], roles["label"], roles.get("user"), roles.get("second_text"), roles.get("group"))
+    return [column for column in columns if column is not None]
+
+
+def make_corpora(parts: Sequence[Columns], **roles: Unpack[Roles]) -> list[Corpus]:
     """Return corpora of the same classes: the first source's, or those that occur in the first part.
 
     Classes that are all integers are in numerical order, others in alphabetical order.
 
     Args:
         parts: Columns of each part, the training part first.
-        text: Column of the texts.
-        label: Column of the labels.
-        user: Column of the users, or None.
-        second_text: Column of the second texts of pairs, or None.
-        group: Column of an attribute, or None. It becomes a further column of the corpora.
-        numbers: Rising and equally spaced values of numeric labels. The class of a label is the nearest of them.
+        **roles: Columns (`Roles`).
 
     Raises:
         UserError: A column is missing, or a value is invalid.
     """
+    text, label = str(roles["text"]), str(roles["label"])
+    user, second_text, group = (
+        None if (column := roles.get(role)) is None else str(column) for role in ("user", "second_text", "group")
+    )
+    numbers = roles.get("numbers")
     for part in parts:
         require_columns(part.source, (text, label, user, second_text, group), part.values)
         if not part.row_names:

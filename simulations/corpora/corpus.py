@@ -28,7 +28,7 @@ class Corpus:
         UserError: The columns do not fit one another, or a text is empty.
     """
 
-    texts: Sequence[Text]
+    texts: TextColumn
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     users: Sequence[str] | None = None

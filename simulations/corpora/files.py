@@ -2,16 +2,16 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Unpack, cast
 
 from client.store.text_column import TextColumnWriter
 from simulations.corpora import headers, reading
-from simulations.corpora.columns import Columns, RowNames, as_numbers, make_corpora, require_columns
+from simulations.corpora.columns import Columns, Roles, RowNames, as_numbers, make_corpora, named, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
@@ -21,18 +21,7 @@ Column = str | int
 _TABS, _TABLES = (".tsv", ".txt"), (".parquet", ".arrow")
 
 
-def read_files(
-    path: str | Path,
-    train: str,
-    test: str,
-    *,
-    text: Column,
-    label: Column,
-    user: Column | None = None,
-    second_text: Column | None = None,
-    group: Column | None = None,
-    numbers: Sequence[float] | None = None,
-) -> tuple[Corpus, Corpus]:
+def read_files(path: str | Path, train: str, test: str, **roles: Unpack[Roles]) -> tuple[Corpus, Corpus]:
     """Return train and test corpora from two files of the folder `path`, read by the ends of their names.
 
     .tsv, .txt: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line. All
@@ -44,29 +33,19 @@ def read_files(
         path: Folder.
         train: Train file.
         test: Test file.
-        text: Column of the texts. Columns are given by their names; or all by their positions from 1, in a file of tabs
-            or commas without a header.
-        label: Column of the labels.
-        user: Column of the users, or None.
-        second_text: Column of the second texts. With it, each text is a pair.
-        group: Column of an attribute, or None.
-        numbers: Values of numeric labels (`make_corpora`).
+        **roles: Columns (`Roles`).
 
     Raises:
         UserError: A file or column is missing, a text is empty, a label is outside the classes, or a file is not UTF-8
             or not in its format; the message has the line.
     """
-    wanted, named = column_list(text, label, user, second_text, group)
-    text, label = wanted[0], wanted[1]
-    user, second_text, group = (None if column is None else str(column) for column in (user, second_text, group))
+    wanted, by_name = column_list(*named(roles))
     train_file, test_file = (_existing(Path(path), name) for name in (train, test))
-    called = _renamed(_header(train_file), _header(test_file), text) if named else {}
-    first = read(train_file, wanted, named=named)
-    second = read(test_file, [called.get(name, name) for name in wanted], named=named)
-    second = replace(second, values={name: second.values[called.get(name, name)] for name in wanted})
-    corpora = make_corpora(
-        (first, second), text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
-    )
+    renamed = _renamed(_header(train_file), _header(test_file), wanted[0]) if by_name else {}
+    first = read(train_file, wanted, named=by_name)
+    second = read(test_file, [renamed.get(name, name) for name in wanted], named=by_name)
+    second = replace(second, values={name: second.values[renamed.get(name, name)] for name in wanted})
+    corpora = make_corpora((first, second), **roles)
     return corpora[0], corpora[1]
 
 
@@ -77,12 +56,12 @@ def column_list(*columns: Column | None) -> tuple[list[str], bool]:
         UserError: Some are names and some positions.
     """
     there = [column for column in columns if column is not None]
-    named = [isinstance(column, str) for column in there]
-    if any(named) and not all(named):
+    by_name = [isinstance(column, str) for column in there]
+    if any(by_name) and not all(by_name):
         raise UserError(
             "data: a file has names for all of its columns or for none; give names, or positions as text = 3"
         )
-    return [str(column) for column in there], all(named)
+    return [str(column) for column in there], all(by_name)
 
 
 def _existing(folder: Path, name: str) -> Path:
@@ -105,8 +84,10 @@ def _header(file: Path) -> list[str]:
         return []
     with _readable(file), _opened(file) as opened:
         first = reading.decoded(opened, str(file))
-        rows = reading.tab_separated(first) if _kind(file) in _TABS else reading.comma_separated(first, str(file))
-        return [name.strip() for name in next(iter(rows), (1, []))[1]]
+        rows: Iterator[Any] = (
+            reading.tab_separated(first) if _kind(file) in _TABS else reading.comma_separated(first, str(file))
+        )
+        return [name.strip() for name in next(rows, (1, []))[1]]
 
 
 def positional(file: Path, columns: Iterable[str | None]) -> bool:

@@ -1,9 +1,10 @@
 """Corpora from the Hugging Face hub by name, through `datasets`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Unpack
 
-from simulations.corpora.columns import Columns, RowNames, as_numbers, make_corpora, require_columns
+from simulations.corpora.columns import Columns, Roles, RowNames, as_numbers, make_corpora, named, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 
@@ -12,16 +13,7 @@ OWNERS = {"glue": "nyu-mll/glue", "imdb": "stanfordnlp/imdb"}
 
 
 def read_hub(
-    path: str,
-    *,
-    train: str = "train",
-    test: str = "validation",
-    text: str,
-    label: str,
-    user: str | None = None,
-    second_text: str | None = None,
-    group: str | None = None,
-    numbers: Sequence[float] | None = None,
+    path: str, train: str = "train", test: str = "validation", **roles: Unpack[Roles]
 ) -> tuple[Corpus, Corpus]:
     """Return train and test corpora from two splits of "glue/sst2", "imdb", or any "owner/name[/configuration]".
 
@@ -31,22 +23,16 @@ def read_hub(
         path: Name on the hub.
         train: Train split.
         test: Test split.
-        text: Column of the texts.
-        label: Column of the labels.
-        user: Column of the users, or None.
-        second_text: Column of the second texts. With it, each text is a pair (in "glue/qnli": question and sentence).
-        group: Column of an attribute, or None.
-        numbers: Values of numeric labels (`make_corpora`).
+        **roles: Columns (`Roles`), by name.
 
     Raises:
         UserError: The hub cannot be reached, a name or split is unknown, or as for `read_files`.
     """
-    wanted = [column for column in (text, label, user, second_text, group) if column]
-    parts = [read_part(path, split, wanted, label=label) for split in (train, test)]
-    corpora = make_corpora(
-        parts, text=text, label=label, user=user, second_text=second_text, group=group, numbers=numbers
+    wanted = list(map(str, named(roles)))
+    train_part, test_part = make_corpora(
+        [read_part(path, split, wanted, label=wanted[1]) for split in (train, test)], **roles
     )
-    return corpora[0], corpora[1]
+    return train_part, test_part
 
 
 def read_part(path: str, split: str, wanted: list[str], *, label: str | None = None) -> Columns:
@@ -55,25 +41,10 @@ def read_part(path: str, split: str, wanted: list[str], *, label: str | None = N
     Raises:
         UserError: As for `read_hub`.
     """
-    name, configuration = _located(path)
-    return _read(path, name, configuration, split, label, wanted)
-
-
-def _located(path: str) -> tuple[str, str | None]:
-    parts = path.split("/")
-    if parts[0] in OWNERS:
-        name, rest = OWNERS[parts[0]], parts[1:]
-    else:
-        name, rest = "/".join(parts[:2]), parts[2:]
-    if not all(parts) or len(rest) > 1:
-        raise UserError(f'{path}: is no name of a data set; write "owner/name" or "owner/name/configuration"')
-    return name, rest[0] if rest else None
-
-
-def _read(path: str, name: str, configuration: str | None, split: str, label: str | None, wanted: list[str]) -> Columns:
     import datasets  # takes seconds to import, and only this source needs it
     from datasets.exceptions import DatasetNotFoundError
 
+    name, configuration = _located(path)
     place = f"{path} {split}"
     try:
         with _cache_alone_where_no_hub_answers():
@@ -88,10 +59,21 @@ def _read(path: str, name: str, configuration: str | None, split: str, label: st
             'or put the data into files and use source = "files"'
         ) from error
     require_columns(place, wanted, data.column_names, declared=True)
-    named = None if label is None else data.features[label]
-    classes = tuple(named.names) if isinstance(named, datasets.ClassLabel) else None
+    feature = None if label is None else data.features[label]
+    classes = tuple(feature.names) if isinstance(feature, datasets.ClassLabel) else None
     values = {column: as_numbers(data[column]) for column in wanted}
     return Columns(place, values, RowNames("row", range(len(data))), classes)
+
+
+def _located(path: str) -> tuple[str, str | None]:
+    parts = path.split("/")
+    if parts[0] in OWNERS:
+        name, rest = OWNERS[parts[0]], parts[1:]
+    else:
+        name, rest = "/".join(parts[:2]), parts[2:]
+    if not all(parts) or len(rest) > 1:
+        raise UserError(f'{path}: is no name of a data set; write "owner/name" or "owner/name/configuration"')
+    return name, rest[0] if rest else None
 
 
 @contextmanager
@@ -102,7 +84,7 @@ def _cache_alone_where_no_hub_answers() -> Iterator[None]:
 
     from server.hub import reachable
 
-    switches = (datasets.config, constants)
+    switches: tuple[Any, ...] = (datasets.config, constants)
     before = [switch.HF_HUB_OFFLINE for switch in switches]
     try:
         if not reachable():

@@ -180,7 +180,7 @@ def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
             i, j, total = i[possible], j[possible], total[possible]
             both = np.asarray(mine[i].multiply(theirs[j]).sum(axis=1)).ravel()
             near[i[(1 + NEARLY) * both >= NEARLY * total - 1e-6]] = True
-        found.update(texts[row] for row in np.flatnonzero(near))
+        found.update(texts[row] for row in np.flatnonzero(near).tolist())
         left = left[~near[left]]
     return found
 

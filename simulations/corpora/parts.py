@@ -8,7 +8,7 @@ import numpy as np
 
 from simulations.corpora import builtin, files, hub, splits
 from simulations.corpora.classes import matched
-from simulations.corpora.columns import class_numbers, label_names, refuse_two_spellings, texts_of
+from simulations.corpora.columns import Roles, class_numbers, label_names, refuse_two_spellings, texts_of
 from simulations.corpora.corpus import Corpus, Split
 from simulations.errors import no_file
 from simulations.experiment.sections import Data, Population
@@ -40,56 +40,52 @@ def _read_public(data: Data, seed: int) -> Corpus:
     return corpus.take(np.sort(rows))
 
 
+def read_parts(data: Data, *, label: str | int | None = None) -> tuple[Corpus, Corpus]:
+    """Return the training part and the test part of files, or of the hub.
+
+    `label` is another column of labels, as any attribute.
+
+    Raises:
+        UserError: They cannot be read.
+    """
+    columns: Roles = {
+        "text": data.text or "",
+        "label": data.label or "" if label is None else label,
+        "second_text": data.second_text,
+    }
+    if label is None:
+        columns |= {"user": data.user, "group": data.group, "numbers": data.numbers}
+    read = files.read_files if data.source == "files" else hub.read_hub
+    return read(str(data.path), str(data.train), str(data.test), **columns)
+
+
 def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[str, object]]:
     """Return the three parts, with all candidate users, and a description of their source.
 
     Raises:
         UserError: The data cannot be read, or do not fit the settings.
     """
+    task, size = data.task or "", data.public_size or 0
     if data.source == "built-in":
-        train, authors = people.users, None
+        users, test_size = people.users, data.test_size or 0
+        rows, authors = users, None
         if people.assignment != "record":  # several reviews for each user, as far as the corpus has them
-            room = builtin.LIMIT - data.public_size - data.test_size
-            train = max(people.users, min(REVIEWS_PER_USER * people.users, room))
-            authors = people.users
-        split = builtin.builtin(
-            task=data.task, public=data.public_size, train=train, test=data.test_size, seed=seed, authors=authors
-        )
-        return split, {"source": "built-in", "task": data.task}
-    if data.source == "files":
-        train, test = files.read_files(
-            data.path,
-            data.train,
-            data.test,
-            text=data.text,
-            label=data.label,
-            user=data.user,
-            second_text=data.second_text,
-            group=data.group,
-            numbers=data.numbers,
-        )
-    else:
-        train, test = hub.read_hub(
-            data.path,
-            train=data.train,
-            test=data.test,
-            text=data.text,
-            label=data.label,
-            user=data.user,
-            second_text=data.second_text,
-            group=data.group,
-            numbers=data.numbers,
-        )
+            room = builtin.LIMIT - size - test_size
+            rows, authors = max(users, min(REVIEWS_PER_USER * users, room)), users
+        split = builtin.builtin(task=task, public=size, train=rows, test=test_size, seed=seed, authors=authors)
+        return split, {"source": "built-in", "task": task}
+    train, test = read_parts(data)
     about: dict[str, object] = {"source": data.source, "split": data.public.split}
     in_two = {"by-sentence": splits.split_by_sentence, "by-text": splits.split_by_text}.get(str(data.public.split))
+    fraction, dropped = data.public.fraction or 0.0, 0
     if in_two is not None:
-        public, private, dropped = in_two(train, data.public.fraction, seed)
+        public, private, dropped = in_two(train, fraction, seed)
         about["dropped"] = dropped
     elif data.public.split == "random":
-        public, private = splits.random_split(train, data.public.fraction, seed)
+        public, private = splits.random_split(train, fraction, seed)
     else:
         if data.public.split == "built-in":
-            public = builtin.builtin(task=data.task, public=data.public_size, train=1, test=1, seed=seed).public
+            public = builtin.builtin(task=task, public=size, train=1, test=1, seed=seed).public
         else:
             public = _read_public(data, seed)
         labels = np.zeros(len(public), np.int64)  # placeholders where labels are not public
@@ -102,8 +98,8 @@ def load_split(data: Data, people: Population, seed: int) -> tuple[Split, dict[s
     if data.held_out is not None:
         about["held_out"] = data.held_out
         if in_two is not None:
-            test, private, dropped = in_two(private, data.held_out, seed)
-            about["dropped"] = int(str(about["dropped"])) + dropped
+            test, private, more = in_two(private, data.held_out, seed)
+            about["dropped"] = dropped + more
         else:
             test, private = splits.random_split(private, data.held_out, seed)
     return Split(public, private, test), about

@@ -79,7 +79,7 @@ def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int
         if form == ".jsonl":
             yield from _jsonl(lines, place, columns, rows)
         elif form:
-            yield from (_tsv if form == ".tsv" else _csv)(lines, place, columns, rows)
+            yield from _cells(form, lines, place, columns, rows)
         else:
             made = (((line[: len(line) - len(end)],), _affixed("", end)) for _, line, end in lines)
             yield from _grouped(made, rows)
@@ -89,7 +89,7 @@ def blocks(path: Path | None, stdin: BinaryIO, columns: Sequence[str], rows: int
 
 
 @contextmanager
-def block_writer(path: Path | None, stdout: BinaryIO) -> Iterator[Callable[[Any], None]]:
+def block_writer(path: Path | None, stdout: BinaryIO) -> Iterator[Callable[[Any], object]]:
     """Open a function that writes filled blocks: to stdout at once, or to a file that appears when all is written."""
     if path is None:
 
@@ -106,9 +106,9 @@ def block_writer(path: Path | None, stdout: BinaryIO) -> Iterator[Callable[[Any]
 
 
 @contextmanager
-def _sink(file: BinaryIO, kind: str) -> Iterator[Callable[[Any], None]]:
+def _sink(file: BinaryIO, kind: str) -> Iterator[Callable[[Any], object]]:
     if kind != ".parquet":
-        yield lambda data: None if not data else file.write(data) and None
+        yield file.write
         return
     from pyarrow import parquet
 
@@ -196,47 +196,31 @@ def _replaced(cells: Sequence[str], at: Sequence[int], texts: Cells) -> list[str
     return out
 
 
-def _tsv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
-    names, at, first, read = _opened(reading.tab_separated(lines), place, columns)
+def _cells(form: str, lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
+    """Yield the rows of TSV or CSV. Every row of CSV ends as the first line does, with the same mark between cells."""
+    end, mark = "", "\t"
+    if form == ".csv":
+        first_line = next(lines, (1, "", ""))
+        end, mark = first_line[2] or "\n", reading.separator(first_line[1])
+        read: Iterator[Any] = reading.comma_separated(chain([first_line] if first_line[1] else [], lines), place)
+    else:
+        read = reading.tab_separated(lines)
+    write = _csv_line if form == ".csv" else _tsv_line
+    names, at, first, read = _opened(read, place, columns)
     if first is not None:
-        yield Block([], lambda _: _tsv_line(first[1], first[2]))
+        yield Block([], lambda _: write(first[1], end or first[2], mark))
+
+    def filled(cells: list[str], own_end: str) -> Callable[[Cells], bytes]:
+        return lambda texts: write(_replaced(cells, at, texts), own_end, mark)
 
     def made() -> Iterator[Row]:
-        for number, cells, end in read:
+        for number, cells, *ends in read:
+            own_end = end or ends[0]
             if not cells and len(names) > 1:
-                yield None, _affixed("", end)
+                yield None, _affixed("", own_end)
                 continue
             cells = reading.fitted(cells or [""], len(names), place, number, named=first is not None)
-            yield (
-                tuple(cells[i] for i in at),
-                lambda texts, cells=cells, end=end: _tsv_line(_replaced(cells, at, texts), end),
-            )
-
-    yield from _grouped(made(), rows, _others(names, at))
-
-
-def _csv(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int) -> Iterator[Block]:
-    firsts: list[Line] = []
-
-    def noted() -> Iterator[Line]:
-        for line in lines:
-            if not firsts:
-                firsts.append(line)
-            yield line
-
-    names, at, first, read = _opened(reading.comma_separated(noted(), place), place, columns)
-    _, line, end = firsts[0]
-    end, mark = end or "\n", reading.separator(line)
-    if first is not None:
-        yield Block([], lambda _: _csv_line(first[1], end, mark))
-
-    def made() -> Iterator[Row]:
-        for number, cells in read:
-            if not cells and len(names) > 1:
-                yield None, _affixed("", end)
-                continue
-            row = reading.fitted(cells or [""], len(names), place, number, named=first is not None)
-            yield tuple(row[i] for i in at), lambda texts, row=row: _csv_line(_replaced(row, at, texts), end, mark)
+            yield tuple(cells[i] for i in at), filled(cells, own_end)
 
     yield from _grouped(made(), rows, _others(names, at))
 
@@ -245,8 +229,8 @@ def _others(names: Sequence[str], at: Sequence[int]) -> list[str]:
     return [name for i, name in enumerate(names) if i not in at]
 
 
-def _tsv_line(cells: Sequence[str], end: str) -> bytes:
-    return ("\t".join(cells) + end).encode("utf-8", "replace")
+def _tsv_line(cells: Sequence[str], end: str, mark: str) -> bytes:
+    return (mark.join(cells) + end).encode("utf-8", "replace")
 
 
 def _csv_line(cells: Sequence[str], end: str, mark: str) -> bytes:
@@ -260,6 +244,9 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
         raise UserError(f"{place}: name the key of the texts with --column")
     others: list[str] = []
 
+    def filled(record: dict[str, Any], end: str) -> Callable[[Cells], bytes]:
+        return lambda texts: _json_line(record | dict(zip(columns, texts, strict=True)), end)
+
     def made() -> Iterator[Row]:
         for number, line, end in lines:
             if not line.strip():
@@ -272,10 +259,7 @@ def _jsonl(lines: Iterator[Line], place: str, columns: Sequence[str], rows: int)
                 if not isinstance(text, str) or not is_text(text):
                     raise UserError(f'{place}: line {number}: "{column}" is {kind(text)}, not a text')
             others.extend(key for key in record if key not in columns and key not in others)
-            yield (
-                tuple(record[column] or "" for column in columns),
-                lambda new, record=record, end=end: _json_line(record | dict(zip(columns, new, strict=True)), end),
-            )
+            yield tuple(record[column] or "" for column in columns), filled(record, end)
 
     for block in _grouped(made(), rows):
         yield Block(block.texts, block.with_texts, tuple(others))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -66,6 +66,7 @@ class Arm(Section):
             "statistics", and "centralised" is a reference arm whose trusted server has all texts and labels in clear.
     """
 
+    place: ClassVar[str] = "arm"
     name: str = setting(values.text, "")
     embedding: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009 - a field, like its neighbours
     label: dict[str, Any] | None = setting(values.mechanism)  # noqa: RUF009

@@ -147,11 +147,12 @@ class Experiment:
                 f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {users // stages} "
                 f"users of {'a stage' if stages > 1 else 'the population'}, so every batch would be discarded"
             )
-        if self.data.source == "built-in" and self.shuffle.enabled:
-            limit = self.data.test_limit or self.data.test_size
-            tested = min(self.data.test_size, limit) * self.data.test_repeats
+        size = self.data.test_size  # of the built-in corpus alone
+        if size is not None and self.shuffle.enabled:
+            limit = self.data.test_limit or size
+            tested = min(size, limit) * self.data.test_repeats
             if self.shuffle.minimum_users > tested:
-                key = "data.test-size" if self.data.test_size <= limit else "data.test-limit"
+                key = "data.test-size" if size <= limit else "data.test-limit"
                 raise UserError(
                     f"shuffle.minimum-users: {self.shuffle.minimum_users} is more than the {tested} test "
                     f"users, so their batch would be discarded; lower it, or raise {key} or data.test-repeats"
@@ -215,10 +216,10 @@ class Experiment:
         """Check that the channels of an arm are those of its protocol."""
         way = self.protocol_of(arm)
         given = {name for name in CHANNELS if getattr(arm, name) is not None}
-        for name in sorted(given - way.channels):
-            names = _named(lambda it, name=name: name in it.channels)
+        if extra := min(given - way.channels, default=None):
+            names = _named(lambda it: extra in it.channels)
             raise UserError(
-                f'arm "{arm.name}": {key(name)}: does not go with training.protocol = "{way}", but with {names}; '
+                f'arm "{arm.name}": {key(extra)}: does not go with training.protocol = "{way}", but with {names}; '
                 "remove it"
             )
         for name in sorted(way.trains_on - given - {LABEL.name}):  # labels may be sent in clear

@@ -70,9 +70,7 @@ class Spent:
         return None if stated is None else min(stated, counted)
 
 
-def of_run(
-    setup: ArmSetup, spent: Spent, *, records: int | None, test_records: int | None
-) -> dict[str, list[dict[str, Any]] | None]:
+def of_run(setup: ArmSetup, spent: Spent, *, records: int | None, test_records: int | None) -> dict[str, Any]:
     """Return the ladders of an arm that has run, JSON-ready.
 
     Stages have disjoint users, so a user pays for one of them. The result holds for every stage, at the number of users
@@ -228,8 +226,8 @@ def _train(
     reason = setup.declared.get("label")
     if setup.arm.label is None and reason is not None:
         label, public = None, {"label": reason} | public
-    elif label is None:
-        label = Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
+    else:
+        label = label or Identity("label", 2)  # the arm names no mechanism, and nobody declared its labels public
     return _widest(
         embeddings,
         notes,

@@ -17,6 +17,7 @@ from mechanisms.words.text import TextMechanism
 from server.maps import Maps
 from server.protocols.declaration import TrainingProtocol
 from server.protocols.protocol import Channels
+from server.protocols.public_maps import dim_of
 from simulations.errors import UserError
 from simulations.experiment.arm import (
     DEFAULT_DIM,
@@ -113,7 +114,7 @@ def _requests(channels: Channels, width: int, stages: int, way: TrainingProtocol
             yield channels.texts(words, stage="train", split="train", label=True, part=part)
         yield channels.texts(words, stage="test", split="test")
     for mechanism in channels.embedding:
-        maps = _maps(width, getattr(mechanism, "dim", None) or getattr(mechanism, "size", 2), channels.classes)
+        maps = _maps(width, dim_of(mechanism), channels.classes)
         prior = maps.folded() if getattr(channels.label, "needs_prior", False) and channels.teaching else None
         if channels.teaching and not way.releases_vector:
             yield channels.embeddings(
@@ -133,8 +134,8 @@ def _requests(channels: Channels, width: int, stages: int, way: TrainingProtocol
 
 
 def _maps(width: int, dim: int, classes: int) -> Maps:
-    wide = np.zeros((width, dim), np.float32)
-    return Maps(np.zeros(width, np.float32), wide, wide.T, np.zeros((width, classes)), np.zeros(classes))
+    wide, head = np.zeros((width, dim), np.float32), np.zeros((width, classes), np.float32)
+    return Maps(np.zeros(width, np.float32), wide, wide.T, head, np.zeros(classes, np.float32))
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ _TOP: dict[str, dict[str, Any]] = {
 }
 
 
+#: Tables of the file, in its order.
+TABLES: tuple[type[Section], ...] = (*SECTIONS.values(), Public, Arm)
 #: The sweep of an experiment's file, which `simulations.sweep.definition.load_study` checks.
 _SWEEP: dict[str, Any] = {
     "type": "object",
@@ -58,12 +60,11 @@ def keys() -> Iterator[tuple[str, str, str, str]]:
     """Yield (key, possible values, default, description) of every key, in the order of the file's tables."""
     for name, entry in _TOP.items():
         yield name, _words(entry), str(entry.get("default", "must be given")), entry["description"]
-    for section in (*SECTIONS.values(), Public, Arm):
-        place = "arm" if section is Arm else section.place
+    for section in TABLES:
         for f in fields(section):
             if "check" in f.metadata:
                 value = _value(section, f.name)
-                yield f"{place}.{key(f.name)}", _words(value), _default(f.default), value["description"]
+                yield f"{section.place}.{key(f.name)}", _words(value), _default(f.default), value["description"]
 
 
 def page() -> str:
@@ -82,10 +83,9 @@ def page() -> str:
         "",
         *_rows([row for row in keys() if "." not in row[0]]),
     ]
-    for section in (*SECTIONS.values(), Public, Arm):
-        place = "arm" if section is Arm else section.place
-        own = [row for row in keys() if row[0].rpartition(".")[0] == place]
-        title = "[[arm]]" if section is Arm else f"[{place}]"
+    for section in TABLES:
+        own = [row for row in keys() if row[0].rpartition(".")[0] == section.place]
+        title = "[[arm]]" if section is Arm else f"[{section.place}]"
         lines += ["", f"## {title}", "", *about(section), "", *_rows(own)]
     return "\n".join(lines) + "\n"
 

@@ -81,8 +81,9 @@ def whole(least: int, *, most: int = MOST, none: bool = False) -> Check:
 def _auto_or_wholes(value: Any, where: str) -> tuple[int, ...] | str:
     if value == "auto":
         return "auto"
-    numbers = tuple(map(integer, value)) if isinstance(value, list | tuple) else (None,)
-    if not all(numbers) or min(numbers, default=1) < 1 or len(set(numbers)) < len(numbers):
+    given = tuple(value) if isinstance(value, list | tuple) else (None,)
+    numbers = tuple(number for entry in given if (number := integer(entry)) is not None and number >= 1)
+    if len(set(numbers)) < len(given):
         raise UserError(f'{where}: must be "auto" or a list of different whole numbers of at least 1, got {value!r}')
     return numbers
 

@@ -149,7 +149,8 @@ def inline(figure: Figure, said: str, prefix: str) -> str:
 def _save_png(figure: Figure, file: BinaryIO) -> None:
     from PIL import Image
 
-    figure.canvas.draw()  # type: ignore[attr-defined]
-    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
+    canvas: Any = figure.canvas
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[..., :3]
     palette = Image.fromarray(np.ascontiguousarray(pixels)).quantize(64, dither=Image.Dither.NONE)
     palette.save(file, "PNG", optimize=True, dpi=(figure.dpi, figure.dpi))

@@ -101,16 +101,18 @@ class ArmRun:
             test_records=self._held.test_holders.most,
         )
         result = result.scored(score(answers.sanitized), score(answers.device))
-        asked_of = None if scores is None or origin is None else asked(self._held, origin)
         found = measures(
             self._data,
             self._held,
             seed=self._seed,
-            sanitized=None if asked_of is None else Scored(scores, asked_of, origin.users),
+            sanitized=None
+            if scores is None or origin is None
+            else Scored(scores, asked(self._held, origin), origin.users),
             on_device=None if clean is None else Scored(clean, np.arange(len(self._held.test))),
         )
-        said = {"sanitized": guessed(self._held, _classes(scores)), "on_device": guessed(self._held, _classes(clean))}
-        result = replace(result, **rungs, measures=found, perturbed=counted.counts, guessed=said)
+        by_split = {"sanitized": _classes(scores), "on_device": _classes(clean)}
+        guesses = {split: guessed(self._held, classes) for split, classes in by_split.items()}
+        result = replace(result, **rungs, measures=found, perturbed=counted.counts, guessed=guesses)
         return Finished(result, model, answers)
 
 

@@ -152,4 +152,4 @@ def _rows(public: Public, held: Held) -> tuple[NDArray[np.floating], NDArray[np.
     if public.labels is None:
         return h, y
     known = public.labels >= 0
-    return np.concatenate([h, public.embeddings[known]]), np.concatenate([y, public.labels[known]])
+    return np.concatenate([h, np.asarray(public.embeddings)[known]]), np.concatenate([y, public.labels[known]])

@@ -63,8 +63,8 @@ def spent_figure(results: Results) -> Figure:
     figure, axes = new_figure(7.2, 1.3 + 0.5 * len(arms))
     paid = {heading: [trust.paid(whose, arm) for arm in arms] for whose, heading in trust.PAID.items()}
     width = 0.76 / len(paid)
-    finite = [price.epsilon for prices in paid.values() for price in prices if price and is_finite(price.epsilon)]
-    edge = 1.15 * max(finite, default=0.0) or 1.0
+    epsilons = [price.epsilon or 0.0 for prices in paid.values() for price in prices if price]
+    edge = 1.15 * max(filter(is_finite, epsilons), default=0.0) or 1.0
     for k, (heading, prices) in enumerate(paid.items()):
         for row, (arm, price) in enumerate(zip(arms, prices, strict=True)):
             y = row + (k - (len(paid) - 1) / 2) * width
@@ -72,8 +72,8 @@ def spent_figure(results: Results) -> Figure:
                 none = "nothing released" if price is None else "not known"
                 axes.text(edge * 0.008, y, none, va="center", fontsize=7, color="#555555")
             elif math.isinf(price.epsilon):
-                style = {"facecolor": "white", "edgecolor": COLOURS[k], "hatch": "////", "linewidth": 0.8}
-                axes.barh(y, edge * 1.2, height=0.9 * width, **style)
+                style: dict[str, Any] = {"edgecolor": COLOURS[k], "hatch": "////", "linewidth": 0.8}
+                axes.barh(y, edge * 1.2, height=0.9 * width, facecolor="white", **style)
                 box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
                 axes.text(edge * 0.55, y, "∞", va="center", ha="center", fontsize=9, bbox=box)
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,12 +79,11 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
     A point dominates another if its ε is not larger, its accuracy not smaller, and one of them is better.
     """
-    best, found = -math.inf, []
+    front: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
-        if points[i][1] > best or (found and points[i] == points[found[-1]]):
-            best = points[i][1]
-            found.append(i)
-    return found
+        if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
+            front.append(i)
+    return front
 
 
 def priced_figure(
@@ -183,8 +181,8 @@ def _draw(
         aside = apart ** (i - (len(points) - 1) / 2)
         axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)
         axes.errorbar(x * aside, y, yerr=error, capsize=2, label=name, **style)
-        for epsilon, accuracy, *_ in line:
-            tell(axes, [epsilon * aside], [accuracy], f"{name}: accuracy {accuracy:.3f}, ε = {epsilon:.4g}")
+        for epsilon, level, *_ in line:
+            tell(axes, [epsilon * aside], [level], f"{name}: accuracy {level:.3f}, ε = {epsilon:.4g}")
     dashes = iter(["--", ":", "-.", (0, (5, 1, 1, 1))] * len(arms))
     for same in arms:
         if not _paid(same) and (accuracy := _accuracy(same)) is not None:

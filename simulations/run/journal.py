@@ -71,7 +71,7 @@ class Journal:
             UserError: The resumed run had others.
         """
         known = _read(self.folder / "code.json")
-        now = {"code": _code(), "versions": versions(), "trained_on": trained_on}
+        now: dict[str, Any] = {"code": _code(), "versions": versions(), "trained_on": trained_on}
         if known is None:
             _write(self.folder / "code.json", now | {"cwd": os.getcwd()})
             return

@@ -47,9 +47,7 @@ def hand_out(
     train, test = held.train, held.test
     nodes = _nodes(people.users, people.users_per_node, held) if nodes is None else nodes
     identity = None if public.encoder is None else public.encoder.identity
-    installed = {}
-    if isinstance(public.rewriter, StudyRewriter):
-        installed = {"vocabulary": public.rewriter.folder, "masked_lm": public.rewriter.masked_lm}
+    words = public.rewriter if isinstance(public.rewriter, StudyRewriter) else None
     policies = {slug(setup.arm.name): setup.policy for setup in setups}
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for node, (mine, theirs) in enumerate(cohorts(people, held, nodes, seed=seed)):
@@ -76,7 +74,13 @@ def hand_out(
             embeddings=_rows(held.test_embeddings, rows),
             identity=identity,
         )
-        write_node(place, seed=seed, arms=policies, **installed)
+        write_node(
+            place,
+            seed=seed,
+            arms=policies,
+            vocabulary=None if words is None else words.folder,
+            masked_lm=None if words is None else words.masked_lm,
+        )
     return nodes
 
 

@@ -236,7 +236,7 @@ def _check_public(training: Training, public: Corpus) -> None:
 def _hand_out(people: Population, split: Split, seed: int) -> tuple[Split, Holders]:
     """Return the split with the training rows that users hold, and their holders."""
     rows, users, records = population.assign(
-        split.train, users=people.users, assignment=people.assignment, alpha=people.alpha, seed=seed
+        split.train, users=people.users, assignment=str(people.assignment), alpha=people.alpha, seed=seed
     )
     if len(np.unique(users)) < people.users:
         raise UserError(

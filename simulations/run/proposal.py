@@ -283,8 +283,8 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
         )
     if len(both) < 2:
         raise UserError(f"{file}: no two classes are in both test and train; give more rows")
-    names = tuple(used.classes[label] for label in both)
-    return replace(used, labels=np.searchsorted(both, used.labels), classes=names), tested, left
+    classes = tuple(used.classes[label] for label in both.tolist())
+    return replace(used, labels=np.searchsorted(both, used.labels), classes=classes), tested, left
 
 
 def _write(path: Path, columns: Chosen, rows: Corpus) -> None:

@@ -116,7 +116,7 @@ def asking(*runs: ArmResult) -> float | None:
     runs it is the largest. It holds between data that agree in `public`.
     """
     found = [None if arm.reference else _paid(arm, PAYERS["test_ladder"]) for arm in runs]
-    known = [price.epsilon for price in found if price is not None and is_finite(price.epsilon)]
+    known = [price.epsilon for price in found if price and price.epsilon is not None and is_finite(price.epsilon)]
     return max(known) if len(known) == len(found) else None
 
 

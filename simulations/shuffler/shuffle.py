@@ -72,7 +72,7 @@ def shuffle(
     kept = taken.rows[rng.permutation(len(taken.rows))]
     # The place of each received row, -1 if it is dropped. Rows are placed message by message, so that no channel is
     # ever held twice.
-    place = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
+    place: NDArray[Any] = np.full(len(users), -1, np.int32 if len(users) < 2**31 else np.int64)
     place[kept] = np.arange(len(kept))
     origin = Origin(users[kept], records[kept])
     del users, records, kept
@@ -84,7 +84,7 @@ def shuffle(
     return Shuffled(Batch(tuple(channels), taken.users, taken.again), origin, taken.late)
 
 
-def _placed(parts: list[NDArray[Any]], place: NDArray[np.signedinteger[Any]], n: int) -> NDArray[Any]:
+def _placed(parts: list[NDArray[Any]], place: NDArray[Any], n: int) -> NDArray[Any]:
     """Return the rows (n, ...) of the parts, each at its place."""
     whole = np.empty((n, *parts[0].shape[1:]), parts[0].dtype)
     start = 0

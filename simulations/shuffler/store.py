@@ -335,7 +335,8 @@ class Store:
 
 def _stage(row: tuple[Any, ...]) -> Stage:
     *values, dropped, errors, identity = row
-    return Stage(*values, Counter(json.loads(dropped)), Counter(json.loads(errors)), identity)
+    values += [Counter(json.loads(dropped)), Counter(json.loads(errors)), identity]
+    return Stage(*values)
 
 
 def _write_origins(folder: Path, name: str, pairs: NDArray[np.int64]) -> None:

@@ -183,8 +183,8 @@ def _steps(axis: str, values: Any, arms: Sequence[Mapping[str, Any]]) -> list[St
     tables = [isinstance(value, dict) for value in values]
     if any(tables) and not all(tables):
         raise UserError(f"grid.{axis}: must be values, or tables of keys, not both")
-    steps = [_flat(value) if isinstance(value, dict) else {axis: value} for value in values]
-    steps = [{_numbered(key, arms): value for key, value in step.items()} for step in steps]
+    flat = [_flat(value) if isinstance(value, dict) else {axis: value} for value in values]
+    steps: list[Step] = [{_numbered(key, arms): value for key, value in step.items()} for step in flat]
     if any(step in steps[:i] for i, step in enumerate(steps)):
         raise UserError(f"grid.{axis}: one value is there twice")
     if any(key.split(".")[0] in ("seed", "name") for step in steps for key in step):

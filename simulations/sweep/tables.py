@@ -247,8 +247,9 @@ def _front(points: Sequence[Point]) -> set[tuple[int, str]]:
     for point in points:
         for same in point.arms:
             values, price = accuracies(same, "on_device"), trust.central(*same)[0]
-            if not same[0].reference and price is not None and all(map(is_finite, values)):
-                priced.append(((id(point), same[0].name), (price, fmean(values))))
+            known = [value for value in values if value is not None and is_finite(value)]
+            if not same[0].reference and price is not None and len(known) == len(values):
+                priced.append(((id(point), same[0].name), (price, fmean(known))))
     return {priced[i][0] for i in pareto([where for _, where in priced])}
 
 

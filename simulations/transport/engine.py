@@ -43,7 +43,7 @@ _CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "token
 _REGISTRATION, _SETTLED = 60.0, 1.0
 
 
-def wait_for_nodes(grid, nodes: int) -> list[int]:
+def wait_for_nodes(grid: Any, nodes: int) -> list[int]:
     """Return the ids of all `nodes` SuperNodes: their registration races the ServerApp's main function.
 
     Raises:
@@ -57,7 +57,7 @@ def wait_for_nodes(grid, nodes: int) -> list[int]:
     return ids
 
 
-def settled_nodes(grid) -> int:
+def settled_nodes(grid: Any) -> int:
     """Return the number of SuperNodes if nobody knows it in advance: once no new one has come for a second."""
     known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
     while time.monotonic() - since < _SETTLED:
@@ -142,7 +142,7 @@ def run_on_flower(
     server_app = ServerApp()
 
     @server_app.main()
-    def main(grid, context) -> None:
+    def main(grid: Any, context: Any) -> None:
         thread.append(threading.get_ident())
         try:
             wait_for_nodes(grid, nodes)
@@ -153,7 +153,7 @@ def run_on_flower(
             thread.clear()
             _stop_actors()
 
-    configuration = {
+    configuration: dict[str, Any] = {
         # Flower passes these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
         # fail every later message at once: Ray must start it again. The message it died on is tried once more.
         # The ledgers make that safe: a charged release is sent again, and not drawn anew.
@@ -234,11 +234,13 @@ def _stop_actors() -> None:
     import ray
     from ray._private import state, worker  # Flower keeps the actors' handles to itself
 
+    core: Any = worker.global_worker
+
     if not ray.is_initialized():
         return
     for actor, about in state.actors().items():
         if about["JobID"] == ray.get_runtime_context().get_job_id() and about["State"] != "DEAD":
-            worker.global_worker.core_worker.kill_actor(ray.ActorID(bytes.fromhex(actor)), True)
+            core.core_worker.kill_actor(ray.ActorID(bytes.fromhex(actor)), True)
 
 
 @contextmanager
@@ -269,7 +271,7 @@ def _keeper(folder: Path) -> Any:
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     # A restart after its death loses nothing: its state is in the folder.
     options = {"name": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-    node_store = ray.remote(NodeStore).options(**options).remote(str(folder.resolve()))
+    node_store: Any = ray.remote(NodeStore).options(**options).remote(str(folder.resolve()))
     try:
         seen = ray.get(node_store.sees.remote(), timeout=_LOOK)
     except ray.exceptions.RayError as error:

@@ -190,9 +190,10 @@ app = ClientApp()
 @app.query("release")
 def _release(message: Message, context: Context) -> Message:
     """Answer like `client.app.release`, for a node of the run's node store."""
-    import ray
+    from ray._private import worker
 
-    session = Path(ray._private.worker._global_node.get_session_dir_path())  # ends with the cluster
+    node: Any = worker._global_node
+    session = Path(node.get_session_dir_path())  # ends with the cluster
     return answer(message, str(int(context.node_config["partition-id"])), _Actor(), session / "sottovoce")
 
 

@@ -432,9 +432,9 @@ class _Deployment:
         """Start the trained model, and write one more device whose user accepts queries without a crowd."""
         port, place = free_port(), self.folder / "predict"
         bundle = open_bundle(self.folder / "bundle")
-        limits = {"total": QUESTIONS * bundle.policy.total, "releases": QUESTIONS * bundle.policy.releases}
-        alone = replace(bundle, policy=replace(bundle.policy, minimum_users=0, **limits))
-        alone.install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
+        total, releases = QUESTIONS * bundle.policy.total, QUESTIONS * bundle.policy.releases
+        alone = replace(bundle.policy, minimum_users=0, total=total, releases=releases)
+        replace(bundle, policy=alone).install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
         question = self.server / "questions" / f"{QUESTION}{SIGNED}"
         if question.exists():  # otherwise the bundle lists it
             allow(self.folder / "asker", question)

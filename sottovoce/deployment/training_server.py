@@ -143,7 +143,7 @@ def train(
         channels = channels_of(setup, public)
         with threadpool_limits(1, user_api="blas"):  # as in a simulation, with which its results are compared
             model = driver.train(protocol_of(setup, training, public, folder=place))
-            answers = {"places": [], "guesses": []}
+            answers: dict[str, list[int]] = {"places": [], "guesses": []}
             if model is not None and (question := model.question()) is not None:
                 guesses = model.answer(driver.ask(question))
                 if guesses is not None:

@@ -42,7 +42,8 @@ class Loading:
 
     def __init__(self, make: Callable[[], World]) -> None:
         self.line, self.failed = "loading", ""
-        self._make, self._world = make, None
+        self._make = make
+        self._world: World | None = None
         self._begun, self._done = threading.Event(), threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -128,9 +129,9 @@ class Explorer:
         found["draws"] = found["outputs"] = None
         if world is not None and kind_of(settings) is TextQuestion:
             found["outputs"] = self._outputs(settings, world, text, drawn=False)
-        if world is not None and text.strip() and issubclass(kind_of(settings), MappedQuestion):
+        if world is not None and text.strip() and issubclass(kind := kind_of(settings), MappedQuestion):
             request, truth = self._asked(world, settings, text, label)
-            question = request.named(settings.channel)
+            question = request.question(kind)
             drawn = inference.others(question, truth, OTHERS, stage=request.stage)
             found["draws"] = {
                 "points": _rounded(question.decode(drawn)),

@@ -196,7 +196,7 @@ def of_label(world: World, question: LabelQuestion, payload: NDArray[Any], truth
 
 
 def _values(
-    names: tuple[str, ...], after: FloatArray, before: FloatArray, most: float, truth: int | None
+    names: tuple[str, ...], after: NDArray[Any], before: NDArray[Any], most: float, truth: int | None
 ) -> dict[str, Any]:
     order = np.argsort(-after, kind="stable")[:SHOWN]
     listed = [

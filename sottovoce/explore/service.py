@@ -118,7 +118,7 @@ class _Guard:
         if response is not None:
             await response(scope, receive, send)
             return
-        inside = scope | {"path": path[len(self._start) :], "raw_path": None}
+        inside = {**scope, "path": path[len(self._start) :], "raw_path": None}
 
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -163,8 +163,8 @@ def _text(question: Mapping[str, Any]) -> str:
         raise UserError("text: must be a text")
     if len(text) > CHARACTERS:
         raise UserError(f"the sentence has {len(text):,} characters, and at most {CHARACTERS:,} are read; cut it")
-    readable: str = clean_text(text)
-    return readable.encode("utf-8", "replace").decode("utf-8")
+    readable = clean_text(text)
+    return str(readable).encode("utf-8", "replace").decode("utf-8")
 
 
 def _label(question: Mapping[str, Any]) -> int:

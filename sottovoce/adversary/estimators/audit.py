@@ -213,8 +213,8 @@ def lower_epsilon(scores: Scores, delta: float, alpha: float) -> LowerBound:
             best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
     assert event is not None
     counts = event.counted(*(part[event.of] for part in scores.reported))
-    a, b = counts.bounds(alpha)
-    ratio = (a - delta) / b
+    at_least, at_most = counts.bounds(alpha)
+    ratio = (at_least - delta) / at_most
     return LowerBound(math.log(ratio) if ratio > 1 else 0.0, event, counts)
 
 
@@ -234,8 +234,8 @@ def lower_mu(scores: Scores, alpha: float) -> float:
         if value[at] > best or event is None:
             best, event = float(value[at]), Event(of, swapped, float(thresholds[at]))
     assert event is not None
-    a, b = event.counted(*(part[event.of] for part in scores.reported)).bounds(alpha)
-    return max(0.0, float(ndtri(a) - ndtri(b))) if a > 0 and b < 1 else 0.0
+    at_least, at_most = event.counted(*(part[event.of] for part in scores.reported)).bounds(alpha)
+    return max(0.0, float(ndtri(at_least) - ndtri(at_most))) if at_least > 0 and at_most < 1 else 0.0
 
 
 def excess(scores: Scores, points: FloatArray, alpha: float) -> Excess:

@@ -92,7 +92,7 @@ def _tree(
     A split may gain nothing by itself where two gain together, so the first level takes the best split whatever it
     gains.
     """
-    leaf, asked = np.zeros(codes.shape[1], dtype=np.int64), []
+    leaf, splits = np.zeros(codes.shape[1], dtype=np.int64), []
     for level in range(depth):
         gains = np.zeros((len(codes), _BINS))
         size = 1 << level
@@ -102,10 +102,10 @@ def _tree(
             held = np.cumsum(np.bincount(at, weight, size * _BINS).reshape(size, _BINS), axis=1)
             above, left = below[:, -1:] - below, held[:, -1:] - held
             gains[i] = (below**2 / (held + 1.0) + above**2 / (left + 1.0)).sum(axis=0)
-        i, b = np.unravel_index(int(np.argmax(gains)), gains.shape)
-        asked.append((int(i), int(b)))
-        leaf += (codes[i] > b).astype(np.int64) << level
-    return asked, leaf
+        best = divmod(int(np.argmax(gains)), _BINS)
+        splits.append(best)
+        leaf += (codes[best[0]] > best[1]).astype(np.int64) << level
+    return splits, leaf
 
 
 def frequencies(first: Outputs, second: Outputs) -> Score:

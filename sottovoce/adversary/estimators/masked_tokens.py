@@ -98,10 +98,9 @@ class MaskAttack:
             if at // 4096 != (at + _BATCH) // 4096:
                 log.info(f"{at + _BATCH:,} of {len(waiting):,} words masked")
 
-    @torch.no_grad()
     def _logits(self, masked: list[tuple[list[int], int]]) -> FloatArray:
         inputs, starts = inputs_of(self._about, [(None, ids) for ids, _ in masked])
         columns = torch.tensor([start + at for start, (_, at) in zip(starts, masked, strict=True)])
-        with memory_said():
+        with memory_said(), torch.no_grad():
             logits = logits_at(self._model, inputs, torch.arange(len(masked)), columns)
             return logits[:, self._columns].double().cpu().numpy()

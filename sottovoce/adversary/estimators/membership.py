@@ -60,16 +60,17 @@ def without_words(text: Text, *, share: float, rng: np.random.Generator) -> Text
         share: Probability 0..1 with which each word is dropped.
         rng: Generator of the drops.
     """
-    if not isinstance(text, str):
-        first, second = text
-        return without_words(first, share=share, rng=rng), without_words(second, share=share, rng=rng)
-    words = text.split()
-    if not words:
-        return text
-    kept = rng.random(len(words)) >= share
-    if not kept.any():
-        kept[rng.integers(len(words))] = True
-    return " ".join(word for word, stays in zip(words, kept, strict=True) if stays)
+
+    def kept(side: str) -> str:
+        words = side.split()
+        if not words:
+            return side
+        stay = rng.random(len(words)) >= share
+        if not stay.any():
+            stay[rng.integers(len(words))] = True
+        return " ".join(word for word, stays in zip(words, stay, strict=True) if stays)
+
+    return kept(text) if isinstance(text, str) else (kept(text[0]), kept(text[1]))
 
 
 def threshold(evidence: FloatArray, members: BoolArray) -> float:
@@ -172,7 +173,7 @@ def bound(parts: Sequence[tuple[Mechanism, int]]) -> float:
     """
     pure = math.fsum(m.guarantee.worst_case() * times for m, times in parts)
     apart = math.tanh(min(pure, 700.0) / 2)
-    losses = [(m.privacy_loss(), times) for m, times in parts]  # type: ignore[attr-defined]
+    losses = [(m.privacy_loss(), times) for m, times in parts]
     if all(len(cells.low) for cells, _ in losses):
         exact = losses[0][0].delta(0.0) if sum(n for _, n in losses) == 1 else pld.compose(losses).delta(0.0)
         off = math.fsum(m.guarantee.numeric_delta * times for m, times in parts)

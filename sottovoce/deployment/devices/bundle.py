@@ -13,6 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from client.device.bundle import NO_KEYS, Bundle, Keys, Parts, write_bundle
+from client.store.text_column import TextColumn
 from mechanisms.messages.questions import LabelQuestion, TextQuestion
 from mechanisms.messages.request import Request
 from server.maps import Maps
@@ -83,7 +84,9 @@ def bundle_of_run(
         encoder = CachedEncoder(model / ENCODER)
     else:
         # without fine-tuning the encoder needs no data, and the run's data may be gone
-        known = _public(experiment) if settings.fine_tune_on_public else Corpus([], np.zeros(0, int), ("",))
+        known = (
+            _public(experiment) if settings.fine_tune_on_public else Corpus(TextColumn.of(()), np.zeros(0, int), ("",))
+        )
         place = encoder_folder(
             replace(settings, precision=precision or settings.precision),
             known,

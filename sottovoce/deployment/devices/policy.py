@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from client.policy import Policy
 from mechanisms.accounting.privacy_filter import Cost
@@ -38,7 +39,8 @@ def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int
     kept = tuple(entry for entry in study.accept_unprotected if entry.partition(":")[0].strip() in exposed | clear)
     policy = replace(study, accept_unprotected=kept, mechanisms=tuple(sorted({m.name for _, m in mechanisms})))
     priced = [(channel, policy.cost(m.guarantee)) for channel, m in mechanisms]
-    policy = replace(policy, **{channel: _largest(priced, channel, clear) for channel in CHANNELS})
+    limits: dict[str, Any] = {channel: _largest(priced, channel, clear) for channel in CHANNELS}
+    policy = replace(policy, **limits)
     records = setup.records if records is None else records
     if records is None:
         return policy
