@@ -25,17 +25,12 @@ from simulations.errors import INTERRUPTED, TERMINATED, Interrupted, Terminated,
 from simulations.output import streams
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
-from sottovoce.cli import attack as attack_command
-from sottovoce.cli import audit as audit_command
-from sottovoce.cli import budget, encoders, text
+from sottovoce.cli import adversary, budget, experiments, text
 from sottovoce.cli import check as check_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
 from sottovoce.cli import explore as explore_command
 from sottovoce.cli import init as init_command
-from sottovoce.cli import report as report_command
-from sottovoce.cli import reproduce as reproduce_command
-from sottovoce.cli import sweep as sweep_command
 from sottovoce.cli.options import (
     AsJson,
     Data,
@@ -128,18 +123,18 @@ def simulate(
     _start(file, overrides(set_, data), out, ray_address, as_json, track or ())
 
 
-app.command("sweep", rich_help_panel=EXPERIMENTS)(sweep_command.command)
+app.command("sweep", rich_help_panel=EXPERIMENTS)(experiments.sweep)
 
 
-app.add_typer(encoders.app, name="encoders", rich_help_panel=EXPERIMENTS)
-app.command("reproduce", rich_help_panel=EXPERIMENTS)(reproduce_command.command)
+app.add_typer(experiments.encoders, name="encoders", rich_help_panel=EXPERIMENTS)
+app.command("reproduce", rich_help_panel=EXPERIMENTS)(experiments.reproduce)
 
 
 app.add_typer(text.app, name="text", rich_help_panel=PRIVACY)
 app.add_typer(budget.app, name="budget", rich_help_panel=PRIVACY)
-app.command("report", rich_help_panel=PRIVACY)(report_command.command)
-app.command("audit", rich_help_panel=PRIVACY)(audit_command.command)
-app.command("attack", rich_help_panel=PRIVACY)(attack_command.command)
+app.command("report", rich_help_panel=PRIVACY)(adversary.report)
+app.command("audit", rich_help_panel=PRIVACY)(adversary.audit)
+app.command("attack", rich_help_panel=PRIVACY)(adversary.attack)
 app.add_typer(device_command.app, name="device", rich_help_panel=DEVICE)
 app.add_typer(deploy_command.app, name="deploy", rich_help_panel=DEVICE)
 

@@ -1,13 +1,456 @@
-"""Commands `sottovoce text`: sanitize texts, and compare text mechanisms."""
+"""Commands `sottovoce text`: sanitize texts, train a paraphraser, and compare text mechanisms."""
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, fields
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-from sottovoce.cli import deniability, paraphraser, sanitize, similarity
+from simulations.errors import UserError, can_be_read, no_file
+from simulations.output.streams import standard_input
+from sottovoce.cli.options import MOST_SEED, AsJson, show_progress
+
+if TYPE_CHECKING:
+    from client.rewrite import Rewriter, Token
+
+# This file must not import NumPy, torch or the mechanisms before a command runs, because `--help` must start fast.
 
 app = typer.Typer(help="Sanitize texts, and compare text mechanisms.", no_args_is_help=True)
-app.command("sanitize")(sanitize.command)
-app.command("deniability")(deniability.command)
-app.command("similarity")(similarity.command)
-app.command("paraphraser")(paraphraser.command)
+
+
+_PROGRESS_SECONDS = 5.0
+
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Output in the same format (default: stdout).")]
+
+Words = Annotated[
+    str | None,
+    typer.Option(
+        "--words",
+        help="Word vectors: a file (GloVe, word2vec text), or a checkpoint (default: minilm, or the model's).",
+    ),
+]
+Spans = Annotated[
+    Path | None,
+    typer.Option("--spans", metavar="FILE", help="Public multi-word expressions, one a line; each is one word."),
+]
+Generator = Annotated[
+    str | None,
+    typer.Option("--generator", help="Generating model for dp-prompt and dp-paraphrase: a folder, or a hub name."),
+]
+Prompt = Annotated[
+    str | None, typer.Option("--prompt", help="Prompt for dp-prompt; {text} stands for the private text.")
+]
+
+
+@app.command("sanitize")
+def sanitize(
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            "--mechanism",
+            metavar="NAME:KEY=VALUE,...",
+            help="Text mechanism and its parameters, for example santext:epsilon=5,tokens=64,length=1.",
+        ),
+    ],
+    in_: Annotated[
+        Path | None,
+        typer.Option("--in", metavar="FILE", help="TSV, CSV, JSONL, Parquet or lines (default: stdin, lines)."),
+    ] = None,
+    out: Out = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--column", help="Column of the texts, or its position from 1 if there is no header; twice for pairs."
+        ),
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Show each token beside its substitute on stderr; this shows the originals."),
+    ] = False,
+    words: Words = None,
+    public: Annotated[
+        Path | None,
+        typer.Option(
+            "--public",
+            metavar="FILE",
+            help="Public texts, for word counts or a language model (default: built-in ones).",
+        ),
+    ] = None,
+    spans: Spans = None,
+    masked_lm: Annotated[
+        str, typer.Option("--masked-lm", help="Masked language model: a folder, or a checkpoint.")
+    ] = "minilm",
+    generator: Generator = None,
+    prompt: Prompt = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=MOST_SEED, help="Seed; the output is then reproducible, and not private.")
+    ] = None,
+) -> None:
+    """Sanitize the texts of a file.
+
+    One row is written for each row read: all rows or none.
+    """
+    columns = tuple(column or ())
+    _check_files(in_, out, columns, public)
+    spec = _spec(mechanism, sides=max(1, len(columns)))
+    models = _Models(masked_lm, generator, prompt)
+    rewriter = _rewriter(spec, words, public, columns, models, spans)
+    _report(rewriter, _to_file(out, rewriter, in_, columns, seed, explain))
+
+
+def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
+    """Raise UserError if formats, files and columns do not go together."""
+    from simulations.corpora.headers import by_position
+    from simulations.corpora.rewriting import CELLS, FORMATS, format_of
+
+    if out is not None and format_of(out) != format_of(in_):
+        given, kind = format_of(out) or "lines", format_of(in_) or "lines"
+        raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
+    if out is None and format_of(in_) == ".parquet":
+        raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
+    if in_ is not None and not can_be_read(in_):
+        raise UserError(f"{no_file(in_)}; give {', '.join(FORMATS)}, or a file of lines")
+    if len(columns) > 2 or len(set(columns)) < len(columns):
+        raise UserError(f"--column: give one, or the two of a pair, by different names; got {', '.join(columns)}")
+    if columns and not format_of(in_) and (len(columns) == 2 or not format_of(public)):
+        raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
+    if format_of(in_) in CELLS:
+        by_position(columns)  # refuses a mixture of names and positions
+
+
+def _spec(text: str, *, sides: int) -> dict[str, Any]:
+    """Return the description of the text mechanism in --mechanism; raise UserError if it contradicts the columns."""
+    from mechanisms.catalogue import admit
+    from mechanisms.mechanism_text import read_mechanism
+
+    spec = read_mechanism(text)
+    kind, mode = admit(spec["mechanism"]), spec.get("mode", "repaired")
+    if mode not in ("repaired", "paper"):
+        raise UserError(f'--mechanism {text}: mode must be "repaired" or "paper", got "{mode}"')
+    if "sides" in spec:
+        raise UserError("--mechanism: sides follows from the number of columns; leave it out")
+    if "mode" not in {field.name for field in fields(kind)}:
+        spec.pop("mode", None)
+    if mode == "paper" and not getattr(kind, "whole", False):
+        spec.setdefault("length", "kept")  # no published mechanism of words hides the length
+    return spec | {"sides": sides}
+
+
+@dataclass(frozen=True)
+class _Models:
+    """Options of language models: the masked one, the generating one, and its prompt."""
+
+    masked_lm: str
+    generator: str | None
+    prompt: str | None
+
+
+def _rewriter(
+    spec: dict[str, Any],
+    words: str | None,
+    public: Path | None,
+    columns: tuple[str, ...],
+    models: _Models,
+    spans: Path | None,
+) -> Rewriter:
+    """Return the rewriter, with its language model."""
+    from client.models import language_models
+    from client.models import vocabulary as vocabularies
+    from client.rewrite import Rewriter
+    from mechanisms.catalogue import admit
+    from mechanisms.channels import TEXT
+    from mechanisms.facts import AboutWords, facts_of
+    from simulations.artifacts.vocabulary import MINILM, vocabulary_folder
+
+    name = spec["mechanism"]
+    kind = admit(name)
+    channel = getattr(kind, "channel", TEXT.name)
+    if channel != TEXT.name:
+        raise UserError(f"{name}: sanitizes the {channel}, not texts")
+    reads, needs = getattr(kind, "reads", ()), facts_of(kind).needs
+    generates = bool(reads) and language_models.kind_of(kind) != language_models.MASKED_LM
+    _check_models(name, generates, models)
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
+        texts = None if public is None else list(_texts(public, columns))
+        vocabulary = None
+        if not generates or words is not None:
+            counts_on = texts if AboutWords.COUNTS in needs else None
+            given = () if spans is None else tuple(_texts(spans, ()))
+            tags = AboutWords.TAGS in needs
+            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=tags, spans=given)
+            vocabulary = vocabularies.load(folder)
+        model = None
+        if reads:
+            show_progress(clock=False)
+            model = _generator(name, models, texts) if generates else _language_model(models.masked_lm, texts)
+    if AboutWords.COUNTS in needs and vocabulary is not None and vocabulary.counts is None:
+        raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
+    rewriter = Rewriter(spec, vocabulary, model=model)
+    own = rewriter.text.vocabulary
+    if vocabulary is None:
+        _say(f"{name}: {len(own):,} tokens of {models.generator}")
+    else:
+        _say(f"{name}: {len(own):,} words of {own.vectors.shape[1]} dimensions from {words or MINILM}")
+    return rewriter
+
+
+def _check_models(name: str, generates: bool, models: _Models) -> None:
+    """Raise UserError if the options of a generating model and the mechanism do not go together."""
+    if generates and models.generator is None:
+        raise UserError(f"{name}: writes with a generating model; name its checkpoint with --generator FOLDER")
+    for option, value in (("--generator", models.generator), ("--prompt", models.prompt)):
+        if value is not None and not generates:
+            raise UserError(f"{option}: goes with a mechanism that generates, as dp-prompt; {name} reads none")
+
+
+def _generator(name: str, models: _Models, public_texts: Sequence[str] | None) -> Path:
+    """Return the folder of a generating model in client form; for a checkpoint, it is made and cached."""
+    from client.models import language_models
+    from mechanisms.catalogue import admit
+    from simulations.artifacts.generator import generator_folder, public_sentences
+
+    return generator_folder(
+        models.generator or "",
+        public_sentences() if public_texts is None else public_texts,
+        prompt=models.prompt,
+        kind=language_models.kind_of(admit(name)),
+        seed=0,
+    )
+
+
+def _language_model(name: str, public_texts: Sequence[Any] | None) -> Path:
+    """Return the folder of a masked language model in client form; for a checkpoint, it is made and cached."""
+    folder = Path(name).expanduser()
+    if (folder / "masked_lm.json").is_file():
+        return folder
+    from simulations.artifacts.bundled_head import bundled_masked_lm
+    from simulations.artifacts.generator import public_sentences
+    from simulations.artifacts.masked_lm import masked_lm_folder
+    from simulations.artifacts.vocabulary import MINILM
+
+    if public_texts is None and name == MINILM:
+        _say(f"{name}: with the prediction head that comes with sottovoce; made ready once, in seconds")
+        return bundled_masked_lm()
+    if public_texts is None:
+        public_texts = public_sentences()
+    _say(f"{name}: preparing the language model, once; a prediction head that it lacks takes minutes")
+    return masked_lm_folder(name, public_texts, seed=0)
+
+
+def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
+    """Yield the texts of a public file, the columns of each row in turn."""
+    from simulations.corpora.rewriting import blocks
+
+    for block in blocks(path, BytesIO(), columns, 1024):
+        for cells in block.texts:
+            yield from cells
+
+
+def _to_file(
+    out: Path | None, rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool
+) -> tuple[int, int]:
+    """Run `_stream` into a file or to stdout."""
+    from simulations.corpora.rewriting import block_writer
+
+    with block_writer(out, sys.stdout.buffer) as put:
+        return _stream(rewriter, in_, columns, seed, explain, put)
+
+
+def _stream(
+    rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool, put: Any
+) -> tuple[int, int]:
+    """Rewrite all rows, and return the numbers of rows and input tokens."""
+    import numpy as np
+
+    from mechanisms.streams import SimulationStreams
+    from simulations.artifacts.lengths import SAMPLE
+    from simulations.corpora.columns import plain_name
+    from simulations.corpora.rewriting import blocks
+
+    if seed is not None:
+        _say(f"--seed {seed}: the output is reproducible, and not private: whoever knows the seed knows the noise")
+    streams = None if seed is None else SimulationStreams(seed)
+    stdin = BytesIO() if in_ is not None else standard_input("name a file with --in")
+    at_once = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
+    sample: list[str] = []  # of which words are outside the vocabulary
+    rows = tokens = 0
+    start = said = time.monotonic()
+    others: tuple[str, ...] = ()
+    for block in blocks(in_, stdin, columns, at_once):
+        if block.others != others:
+            others = block.others
+            _say(f"passed through unchanged, without any protection: {', '.join(map(plain_name, others))}")
+        rng = None
+        if streams is not None:
+            users = np.arange(rows, rows + len(block.texts))
+            rng = streams.rows(users, np.zeros_like(users), stage="sanitize", channel="text")
+        texts: list[Any] = block.texts if rewriter.text.sides == 2 else [text for (text,) in block.texts]
+        drawn, read = rewriter.draw(texts, rng=rng) if texts else (None, 0)
+        new = [] if drawn is None else rewriter.decoded(drawn)
+        put(block.with_texts(new if rewriter.text.sides == 2 else [(text,) for text in new]))
+        if explain and drawn is not None:
+            for i, text in enumerate(texts):
+                _show(rows + i + 1, rewriter.explain_draw(text, drawn[i]))
+        sample += [text for texts in block.texts[: max(0, SAMPLE - rows)] for text in texts]
+        rows += len(block.texts)
+        tokens += read
+        if time.monotonic() - said >= _PROGRESS_SECONDS and not explain:
+            said = time.monotonic()
+            _say(f"{said - start:7.1f} s  {rows:,} rows")
+    _say_unknown(rewriter, sample, min(rows, SAMPLE))
+    return rows, tokens
+
+
+def _say_unknown(rewriter: Rewriter, sample: list[str], rows: int) -> None:
+    """How many words of the first rows the vocabulary does not have; nothing of a model that writes by itself."""
+    from client.models.language_models import MASKED_LM, kind_of
+    from simulations.artifacts.lengths import MANY_UNKNOWN, outside
+
+    if not sample or kind_of(rewriter.text) != MASKED_LM:
+        return
+    share = outside(rewriter.text.vocabulary, sample)
+    _say(f"{share:.1%} of the words of the first {rows:,} rows are outside the vocabulary")
+    if share > MANY_UNKNOWN:
+        _say("Look at --words: these are many; are the vectors made for this language?")
+
+
+def _show(row: int, tokens: Sequence[Token]) -> None:
+    """Print a table of one text on stderr: token, substitute, probability, charge."""
+    _say(f"\nrow {row}")
+    table = [("original", "substitute", "probability", "ε at worst", "")]
+    for token in tokens:
+        chance = "" if token.probability is None else f"{token.probability:.3g}"
+        cost = "∞" if token.epsilon == float("inf") else f"{token.epsilon:,.4g}"
+        table.append((_plain(token.original), _plain(token.substitute), chance, cost, token.note))
+    widths = [max(len(line[i]) for line in table) for i in range(4)]
+    for line in table:
+        _say("  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip())
+
+
+def _plain(word: str | None) -> str:
+    """Return a word for a terminal: without control sequences, at most as wide as a column."""
+    shown = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
+    return shown if len(shown) <= 30 else shown[:29] + "…"
+
+
+def _report(rewriter: Rewriter, counts: tuple[int, int]) -> None:
+    from client.rewrite import describe_cost
+
+    rows, tokens = counts
+    _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@app.command("deniability")
+def deniability(
+    mechanism: Annotated[
+        list[str],
+        typer.Option(
+            "--mechanism", metavar="NAME:KEY=VALUE,...", help="Mechanism and its parameters; repeat to compare."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures; new or empty.")],
+    epsilon: Annotated[
+        list[float] | None, typer.Option("--epsilon", help="ε to try; may be repeated (default: 5, 10, 25).")
+    ] = None,
+    words: Annotated[
+        str, typer.Option("--words", help="Public word vectors: a text file, or a checkpoint's own words.")
+    ] = "minilm",
+    sample: Annotated[int, typer.Option("--sample", help="Words to draw from, at random.")] = 1000,
+    draws: Annotated[int, typer.Option("--draws", help="Draws of each word.")] = 100,
+    quantile: Annotated[float, typer.Option("--quantile", help="With --target: of N_x over the words.")] = 0.5,
+    target: Annotated[
+        float | None, typer.Option("--target", help="Compare where this N_x is reached, not at given ε.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Root seed.")] = 1,
+) -> None:
+    """Compare word mechanisms: how often do words stay?"""
+    from simulations.analysis.deniability import Study, check, load_words, run, table, write
+    from simulations.output.atomic import staged
+
+    if target is not None and epsilon:
+        raise UserError("--target: finds each mechanism's ε itself; leave --epsilon out")
+    study = Study(tuple(mechanism), tuple(epsilon or Study.epsilons), words, sample, draws, quantile, target, seed)
+    check(study)
+    show_progress()
+    with staged(out) as part:
+        results = run(study, load_words(study.words))
+        write(results, part)
+    print(table(results))
+    print(f"\nTables and figures: {out}")
+
+
+@app.command("similarity")
+def similarity(
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="TSV, CSV, JSONL, Parquet or lines.")],
+    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", help="The same rows after `text sanitize`.")],
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare texts with their originals: BLEU and cosine."""
+    with redirect_stdout(sys.stderr):
+        from simulations.analysis.similarity import of_files
+
+        show_progress()
+        found = of_files(original, rewritten, column or ())
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+        return
+    print(f"{found.texts:,} texts, {found.same:.1%} of them unchanged")
+    bleu = "–, as no text has four words" if found.bleu is None else f"{found.bleu:.2f}   ({found.bleu_signature})"
+    error = "" if found.cosine_error is None else f" ± {found.cosine_error:.4f}"
+    print(f"BLEU    {bleu}")
+    print(f"cosine  {found.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
+
+
+@app.command("paraphraser")
+def paraphraser(
+    model: Annotated[str, typer.Option("--model", help="A checkpoint that generates text: its folder, or a hub name.")],
+    pairs: Annotated[Path, typer.Option("--pairs", metavar="FILE", help="Public pairs: TSV, CSV, JSONL or Parquet.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="For the trained checkpoint, new or empty.")],
+    column: Annotated[
+        list[str], typer.Option("--column", help="Twice: the column of the texts, then that of their paraphrases.")
+    ],
+    epochs: Annotated[int, typer.Option(min=1)] = 3,
+    batch_size: Annotated[int, typer.Option(min=1)] = 16,
+    lr: Annotated[float, typer.Option(help="Of AdamW, at its highest.")] = 5e-5,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED)] = 0,
+) -> None:
+    """Fine-tune a model on public paraphrases, for dp-paraphrase."""
+    from simulations.corpora.rewriting import blocks, format_of
+    from simulations.output.atomic import staged
+
+    if not format_of(pairs):
+        raise UserError(f"{pairs}: pairs stand in columns; give a TSV, CSV, JSONL or Parquet file")
+    if len(set(column)) != 2 or len(column) != 2:
+        raise UserError(f"--column: give two, of the texts and of their paraphrases; got {', '.join(column)}")
+    read = [cells for block in blocks(pairs, BytesIO(), column, 1024) for cells in block.texts]
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
+        from server.training.paraphrase import finetune_paraphraser
+
+        show_progress()
+        with staged(out) as folder:
+            finetune_paraphraser(
+                model,
+                [(text, paraphrase) for text, paraphrase in read],
+                folder,
+                epochs=epochs,
+                batch_size=batch_size,
+                lr=lr,
+                seed=seed,
+            )
+    print(f"{out}: a checkpoint that paraphrases, for --generator and text.paraphraser")

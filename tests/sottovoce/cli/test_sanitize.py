@@ -171,7 +171,7 @@ def test_parquet() -> None:
 def test_memory_does_not_grow_with_the_rows() -> None:
     """Ten times the rows in at most 1 MiB more; were they kept, 10,000 rows of 200 characters would need 2 MiB."""
     from simulations.corpora.rewriting import block_writer
-    from sottovoce.cli import sanitize
+    from sottovoce.cli import text as sanitize
 
     rewriter = Rewriter({"mechanism": "identity", "tokens": 8, "length": "kept"}, vocabulary())
 

@@ -1,20 +1,84 @@
-"""Command `sottovoce audit`: its options. The audit is in sottovoce.adversary.audit.run."""
+"""Commands on a finished run or a mechanism: `sottovoce attack`, `audit` and `report`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
 
-from sottovoce.cli.options import MOST_SEED, print_json, show_progress
+from sottovoce.cli.options import MOST_SEED, Set, overrides, print_json, show_progress
 
-# This file must not import NumPy or the mechanisms before the command runs, because `--help` must start fast.
+# This file must not import NumPy, torch or the mechanisms before a command runs, because `--help` must start fast.
 
 
-def command(
+def attack(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Its folder.")],
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("--attack", metavar="NAME", help="Only this one; may be repeated (default: all that apply)."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option("--arm", metavar="NAME", help="Only this arm; may be repeated (default: all).")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Texts of each arm, at most.")] = 500,
+    masked_lm: Annotated[
+        Path | None,
+        typer.Option(
+            "--masked-lm",
+            metavar="FOLDER",
+            help="Checkpoint with a masked-LM head, for the attack `mask` (default: the run's own, if it has one).",
+        ),
+    ] = None,
+    shadows: Annotated[
+        int | None,
+        typer.Option(
+            "--shadows",
+            help="Models that membership-shadow and -lira train (default: 16; none where that means to train BERT).",
+        ),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="NAME",
+            help="Column that attribute inference guesses; may be repeated (default: what the corpus has).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of the table.")] = False,
+) -> None:
+    """Attack a run's releases as the server would.
+
+    Write attacks.json and attacks.md into its folder. If a named attack has no result, the others are kept, and the
+    exit code is 2.
+    """
+    from simulations.analysis.attack_results import table
+    from sottovoce.adversary.attacks import run as attacks
+
+    show_progress()
+    results = attacks.attack(
+        run,
+        *(attack or ()),
+        arms=arm or (),
+        limit=limit,
+        masked_lm=masked_lm,
+        attributes=attribute or (),
+        shadows=shadows,
+    )
+    if as_json:
+        print_json(results)
+    else:
+        print(table(results))
+    for line in results["refused"]:
+        print(f"sottovoce: {line}", file=sys.stderr)
+    if results["refused"]:
+        raise typer.Exit(2)
+
+
+def audit(
     mechanism: Annotated[
         list[str] | None,
         typer.Option("--mechanism", metavar="NAME", help="Only this one; may be repeated (default: all)."),
@@ -105,3 +169,40 @@ def _verify(path: Path, program: str | None, seed: int | None, timeout: float, a
             )
     if not found["confirmed"]:
         raise typer.Exit(1)
+
+
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...|FILE.toml", help="Folders of runs and sweeps; or one experiment, before it runs."
+        ),
+    ],
+    set_: Set = None,
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FILE", help="An .html file; the privacy label is written beside it as .json."),
+    ] = Path("report.html"),
+) -> None:
+    """Write an HTML report and a privacy label, for reviewers.
+
+    The report is about finished runs and sweeps, or about an experiment's cost before it runs.
+    """
+    from simulations.errors import UserError
+    from sottovoce.report.write import report, report_of_plan
+
+    if _is_experiment(runs):
+        print("\n".join(str(path) for path in report_of_plan(runs[0], out, overrides=overrides(set_, None))))
+        return
+    if set_:
+        raise UserError("report: --set goes with FILE.toml; a run is as it was")
+    print("\n".join(str(path) for path in report(list(map(Path, runs)), out)))
+
+
+def _is_experiment(named: Sequence[str]) -> bool:
+    """Return True if one experiment file, or one bundled experiment, is named in place of folders."""
+    from simulations.experiment.toml import bundled
+
+    return len(named) == 1 and (
+        named[0].lower().endswith(".toml") or (named[0] in bundled() and not Path(named[0]).exists())
+    )

@@ -1,0 +1,148 @@
+"""Commands on experiments: `sottovoce sweep`, `encoders` and `reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json, show_progress
+
+# This file must not import NumPy, torch or the mechanisms before a command runs, because `--help` must start fast.
+
+
+def sweep(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.toml", help="An experiment with [sweep], or the name of a bundled sweep.")
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Results folder, new or of the same sweep (default: studies/NAME)."
+        ),
+    ] = None,
+    data: Data = None,
+    set_: Set = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Number of runs at once (default: by cores and memory).")
+    ] = None,
+    ray_address: RayAddress = None,
+    track: Track = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment over a grid of keys and seeds.
+
+    Write tables and figures. A second call resumes the sweep.
+    """
+    from simulations.experiment import slug
+    from simulations.output.atomic import local_path
+    from simulations.run import track as tracking
+    from simulations.sweep.definition import load_study
+    from simulations.sweep.run import run_study
+    from simulations.sweep.tables import read
+
+    trackers = [tracking.tracker(where) for where in track or ()]  # reports errors of a tracker before any run
+    study = load_study(file, overrides(set_, data))
+    folder = local_path(out or Path("studies") / slug(study.name))
+    if ray_address is not None:
+        from simulations.transport.engine import check_address
+
+        check_address(ray_address)
+    show_progress()
+    paths = run_study(study, folder, jobs=jobs, ray_address=ray_address)
+    for point in read(folder).points if trackers else ():
+        for results in point.results:
+            tracking.track(trackers, results)
+    if as_json:
+        files = [str(path) for path in paths]
+        return print_json({"name": study.name, "runs": len(study.runs), "out": str(folder), "files": files})
+    print((folder / "study.md").read_text(encoding="utf-8").rpartition("\n\n![")[0])
+    print(f"\nTables, figures and runs: {folder}")
+
+
+encoders = typer.Typer(help="List and download sentence encoders.", no_args_is_help=True)
+
+
+@encoders.command("list")
+def list_() -> None:
+    """List the named encoders, and which are on this machine."""
+    from simulations.artifacts.encoders import ENCODERS, here
+
+    for name, known in ENCODERS.items():
+        print(f"{name:<12} {'here' if here(name) else '-':<5} {known.about} ({known.license})")
+    print("\nencoder.model takes a name, a folder, or a model of a hub. To download: sottovoce encoders get NAME")
+
+
+@encoders.command("get")
+def get(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of the list, or of a model on a hub.")],
+    prefix: Annotated[str | None, typer.Option(help="Text before every sentence, as 'query: '.")] = None,
+) -> None:
+    """Download an encoder into the cache, and check its SHA-256."""
+    from simulations.artifacts import encoders
+
+    show_progress()
+    print(encoders.get(name, prefix=prefix))
+
+
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(metavar="PAPER", help="yue-2021, arnold-2023, fu-2024, du-2023 or meisenbacher-2024.")
+    ],
+    table: Annotated[
+        str | None, typer.Option("--table", help="One table by its number, or words of an item's name.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few arms and sentences: minutes, to see that it runs.")
+    ] = False,
+    users: Annotated[
+        int | None,
+        typer.Option(
+            "--users",
+            min=100,
+            metavar="N",
+            help="Training sentences that users hold, one each; 2,000 take half an hour or more a paper on two cores.",
+        ),
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", help="Folder that contains the data sets: sst2, cola, ...")] = Path(
+        "data"
+    ),
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on.")
+    ] = Path("runs"),
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="FOLDER", help="Write PAPER.md of all tables there too.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a paper's experiments, and print its numbers beside ours.
+
+    Differences are printed with their reasons.
+    """
+    from simulations.errors import UserError
+    from simulations.output.atomic import whole
+    from simulations.papers.definition import USERS, chosen, load_paper
+    from simulations.papers.run import reproduce, text
+    from simulations.run.simulate import gone_on
+
+    if quick and users is not None:
+        raise UserError("--quick: has a size of its own; leave --users out")
+    if page is not None and table is not None:
+        raise UserError("--page: is made of all tables; leave --table out, since finished runs are not run again")
+    paper, users = load_paper(name), users or USERS
+    show_progress()
+    items = chosen(paper, table)
+    if page is not None and not page.is_dir():
+        raise UserError(f"--page {page}: there is no such folder")
+    out.mkdir(parents=True, exist_ok=True)
+    found = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
+    written = text(paper, items, found, quick=quick, users=users)
+    if page is not None:
+        with whole(page / f"{paper.name}.md") as file:
+            file.write(written.encode())
+    if as_json:
+        keys = ("arm", "paper", "ours", "error")
+        shown = {each.item: [dict(zip(keys, row, strict=True)) for row in each.rows] for each in found}
+        return print_json({"paper": paper.name, "quick": quick, "items": shown})
+    print(written, end="")
