@@ -34,7 +34,13 @@ class Uniforms(Protocol):
 class Mechanism(Protocol):
     """Randomizer with its theorem.
 
-    A class may state name and channel as class variables.
+    A class may state any of them as a class variable.
+
+    Attributes:
+        name: Catalogue name.
+        channel: Channel that it sanitizes, "embedding" or "label" (or "text").
+        guarantee: Theorem.
+        grid: Grid of its outputs on the wire; None if they are integers.
     """
 
     @property
@@ -44,7 +50,7 @@ class Mechanism(Protocol):
 
     @property
     def channel(self) -> str:
-        """Return the channel that it sanitizes, "embedding" or "label" (or "text")."""
+        """Return the channel."""
         ...
 
     @property
@@ -54,7 +60,7 @@ class Mechanism(Protocol):
 
     @property
     def grid(self) -> Quantizer | None:
-        """Return the grid of its outputs on the wire; None if they are integers."""
+        """Return the wire grid, or None."""
         ...
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
@@ -79,21 +85,22 @@ class WordMechanism(Mechanism, Protocol):
     `settled(x, **private)`, if it decides something by the whole text. `settled` is called before the text is cut or
     filled up to a drawn length, and its result is the input of `sample`.
 
-    `model` is the kind of its language model (`client.models.language_models`), "masked-lm" if a class states none.
+    Attributes:
+        vocabulary: Its words. An input may also be `vocabulary.unknown`, an output never is.
+        reads: Names of further properties of the private text that `sample` and `log_prob` take by keyword:
+            "importance" (a weight for each token), or "scores" (an object that returns a logit for each word at a
+            place, `language_model.Scores`). Most read nothing.
+        model: Kind of its language model (`client.models.language_models`); "masked-lm" if a class states none.
     """
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Return its words. An input may also be `vocabulary.unknown`, an output never is."""
+        """Return its words."""
         ...
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Return the names of further properties of the private text that `sample` and `log_prob` take by keyword.
-
-        They are "importance" (a weight for each token), or "scores" (an object that returns a logit for each word at a
-        place, `language_model.Scores`). Most mechanisms read nothing.
-        """
+        """Return the names."""
         ...
 
     def sample(self, x: NDArray[Any], *args: Any, **private: Any) -> NDArray[np.int64]:
