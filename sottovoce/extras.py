@@ -24,7 +24,7 @@ def install_command(module: str | None) -> str | None:
     except PackageNotFoundError:  # a folder of sources that is not installed
         lines = []
     for line in lines:
-        found = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
-        if found and found[1].replace("_", "-").lower() == name and found[2] not in _DEVELOPERS:
-            return f"pip install 'sottovoce[{found[2]}]'"
+        result = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line)
+        if result and result[1].replace("_", "-").lower() == name and result[2] not in _DEVELOPERS:
+            return f"pip install 'sottovoce[{result[2]}]'"
     return None

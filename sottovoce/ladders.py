@@ -79,7 +79,7 @@ def ladder(
         return _of_experiment(source)
     released = [source] if hasattr(source, "guarantee") else list(source)
     numbers: dict[str, Any] = {"users": users, "records": records, "stages": stages, "delta": delta}
-    if words is None and not accept_unprotected and not any(isinstance(each, str) for each in released):
+    if words is None and not accept_unprotected and not any(isinstance(item, str) for item in released):
         return Ladder(ladder_of(released, crowd=crowd, **numbers))
     from simulations.analysis.budget import Texts, ladder_of_release
 
@@ -92,12 +92,12 @@ def _of_experiment(source: Any) -> Ladders:
     from simulations.experiment import load
 
     experiment = source if hasattr(source, "arms") else load(fspath(source))
-    found = Ladders()
+    result = Ladders()
     for arm in ladders_of_experiment(experiment, records=None, classes=None)["arms"]:
         for user, key in (("training", "ladder"), ("inference", "test_ladder")):
             if arm[key] is not None:
-                found[arm["arm"], user] = Ladder(map(_rung, arm[key]))
-    return found
+                result[arm["arm"], user] = Ladder(map(_rung, arm[key]))
+    return result
 
 
 def _rung(said: Mapping[str, Any]) -> Rung:

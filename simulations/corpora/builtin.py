@@ -281,12 +281,12 @@ def _owner(sentence: str) -> int:
 
 def _styled(draw: _Draw, author: _Author, sentences: tuple[str, ...]) -> str:
     ending = author.ending or "."
-    said = []
+    lines = []
     for sentence in sentences:
         if draw.chance(author.adverb_rate):
             sentence = f"{author.adverb}, {sentence}"
-        said.append(sentence if author.lower_case else sentence[0].upper() + sentence[1:])
-    text = f"{ending} ".join(said)
+        lines.append(sentence if author.lower_case else sentence[0].upper() + sentence[1:])
+    text = f"{ending} ".join(lines)
     if author.sign_off and draw.chance(0.6):
         text += author.dash + author.sign_off
     text += author.ending

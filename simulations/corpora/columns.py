@@ -149,13 +149,13 @@ def make_corpora(parts: Sequence[Columns], **roles: Unpack[Roles]) -> list[Corpu
         if parts[0].classes:
             refuse_two_spellings(parts[0].source, label, parts[0].classes)
         classes = parts[0].classes or _classes(parts[0].source, label, names[0])
-    made = []
+    results = []
     for i, part in enumerate(parts):
         if numbers is not None:
             labels = _levels(part, label, numbers)
         else:
             labels = class_numbers(part, names[i], classes, "add the class to the training data")
-        made.append(
+        results.append(
             Corpus(
                 texts=texts_of(part, text, second_text),
                 labels=labels,
@@ -164,21 +164,21 @@ def make_corpora(parts: Sequence[Columns], **roles: Unpack[Roles]) -> list[Corpu
                 extra={} if group is None else {group: group_names(part, group)},
             )
         )
-    return made
+    return results
 
 
 def _levels(part: Columns, label: str, numbers: Sequence[float]) -> NDArray[np.int64]:
     """Return the place of the nearest number to each label, (n,), or raise UserError for one out of range."""
     low, high = numbers[0], numbers[-1]
-    found = np.empty(len(part.row_names))
+    result = np.empty(len(part.row_names))
     for row, value in enumerate(part.values[label]):
         written = isinstance(value, str) and _REAL.fullmatch(value.strip()) is not None
         real = isinstance(value, int | float) and not isinstance(value, bool)
         number = float(value) if written or real else math.nan  # type: ignore[arg-type]
         if not low <= number <= high:
             raise UserError(_refused(part, row, f"label is no number from {low:g} to {high:g}"))
-        found[row] = number
-    return np.rint((found - low) / (high - low) * (len(numbers) - 1)).astype(np.int64)
+        result[row] = number
+    return np.rint((result - low) / (high - low) * (len(numbers) - 1)).astype(np.int64)
 
 
 def label_names(part: Columns, label: str) -> list[str]:
@@ -209,8 +209,8 @@ def class_numbers(part: Columns, names: Sequence[str], classes: Sequence[str], r
         if name not in index:
             same = next((other for other in classes if normal(other) == normal(name)), None)
             if same is not None:
-                said = f"label {shown(name)} is the class {shown(same)} in another spelling; write it one way"
-                raise UserError(_refused(part, row, said))
+                text = f"label {shown(name)} is the class {shown(same)} in another spelling; write it one way"
+                raise UserError(_refused(part, row, text))
             raise UserError(
                 _refused(part, row, f"its label is none of the {len(classes):,} classes; correct it, or {remedy}")
             )

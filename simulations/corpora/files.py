@@ -211,11 +211,11 @@ def _cells(file: Path, wanted: list[str]) -> Columns:
 
 def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each line, with its number."""
-    found = reading.decoded(opened, str(file))
+    result = reading.decoded(opened, str(file))
     if _kind(file) == ".csv":
-        yield from reading.comma_separated(found, str(file))
+        yield from reading.comma_separated(result, str(file))
     else:
-        yield from ((number, cells) for number, cells, _ in reading.tab_separated(found))
+        yield from ((number, cells) for number, cells, _ in reading.tab_separated(result))
 
 
 def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str], *, named: bool = True) -> Columns:

@@ -49,7 +49,7 @@ def told(names: Sequence[str]) -> str:
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the name that may be shown and is most like a missing one, or None."""
-    usual = [each for each in names if each.casefold() in USUAL]
+    usual = [item for item in names if item.casefold() in USUAL]
     return next(iter(difflib.get_close_matches(name, usual, n=1, cutoff=0.5)), None)
 
 
@@ -74,7 +74,7 @@ def by_position(columns: Iterable[str | None]) -> bool:
     Raises:
         UserError: Only some are.
     """
-    found = {column.isascii() and column.isdigit() for column in columns if column is not None}
-    if len(found) > 1:
+    result = {column.isascii() and column.isdigit() for column in columns if column is not None}
+    if len(result) > 1:
         raise UserError("columns: give names for all of them, or positions for all, which count from 1")
-    return found == {True}
+    return result == {True}

@@ -69,10 +69,10 @@ def _number(name: str) -> str:
     """Return the one spelling of a number, or "" if the name is none."""
     if not name.isascii():
         name = "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in name).translate(_SIGNS)
-    found = _NUMBER.fullmatch(name)
-    if found is None:
+    result = _NUMBER.fullmatch(name)
+    if result is None:
         return ""
-    sign, whole, fraction, exponent = (part or "" for part in found.groups())
+    sign, whole, fraction, exponent = (part or "" for part in result.groups())
     if not whole + fraction:
         return ""
     written = (whole + fraction).lstrip("0")

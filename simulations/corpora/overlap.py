@@ -64,14 +64,14 @@ class Overlap:
         return self.texts + self.near + self.users > 0
 
     def __str__(self) -> str:
-        said = []
+        lines = []
         if self.texts or self.near:
             nearly = f" and {self.near:,} nearly" if self.near else ""
-            said.append(f"{self.texts:,}{nearly} of {self.rows:,} {self.of} texts are in {self.within}")
+            lines.append(f"{self.texts:,}{nearly} of {self.rows:,} {self.of} texts are in {self.within}")
         if self.users:
             are = "user is" if self.users == 1 else "users are"
-            said.append(f"{self.users:,} {are} in {self.of} and {self.within}")
-        return ", ".join(said)
+            lines.append(f"{self.users:,} {are} in {self.of} and {self.within}")
+        return ", ".join(lines)
 
 
 def normalized(text: Text) -> str:
@@ -101,12 +101,12 @@ def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, in
     parts = {name: getattr(split, name) for name in ("public", "train", "test")}
     plain = {name: [normalized(text) for text in part.texts] for name, part in parts.items()}
     distinct = {name: set(texts) for name, texts in plain.items()}
-    found = []
+    results = []
     for of, within in PAIRS:
         same = distinct[of] & distinct[within]
         near = nearly(sorted(distinct[of] - same), sorted(distinct[within]))
         users = [set(parts[name].users or ()) if people else set() for name in (of, within)]
-        found.append(
+        results.append(
             Overlap(
                 of,
                 within,
@@ -116,15 +116,15 @@ def compared(split: Split, *, people: bool) -> tuple[list[Overlap], dict[str, in
                 len(users[0] & users[1]),
             )
         )
-    return found, {name: len(texts) - len(distinct[name]) for name, texts in plain.items()}
+    return results, {name: len(texts) - len(distinct[name]) for name, texts in plain.items()}
 
 
 def nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
     """Return the normalized texts that are nearly the same as one of the others. None of them is among the others."""
-    found: set[str] = set()
+    result: set[str] = set()
     for first in range(0, len(texts), _AT_ONCE):
-        found |= _nearly(texts[first : first + _AT_ONCE], others)
-    return found
+        result |= _nearly(texts[first : first + _AT_ONCE], others)
+    return result
 
 
 def near_another(texts: Sequence[str]) -> set[str]:
@@ -165,7 +165,7 @@ def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
     ranks[np.argsort(often, kind="stable")] = np.arange(1, len(known) + 1)  # 0: of no text here, rarest of all
     mine, rarest = own.matrices(ranks[places], len(known))
     sketches, left = own.sketches(), np.flatnonzero(own.counts)
-    found: set[str] = set()
+    result: set[str] = set()
     for first in range(0, len(others), _BLOCK):
         block = _Sets.of(others[first : first + _BLOCK])
         at = np.minimum(np.searchsorted(known, block.shingles), len(known) - 1)
@@ -180,9 +180,9 @@ def _nearly(texts: Sequence[str], others: Sequence[str]) -> set[str]:
             i, j, total = i[possible], j[possible], total[possible]
             both = np.asarray(mine[i].multiply(theirs[j]).sum(axis=1)).ravel()
             near[i[(1 + NEARLY) * both >= NEARLY * total - 1e-6]] = True
-        found.update(texts[row] for row in np.flatnonzero(near).tolist())
+        result.update(texts[row] for row in np.flatnonzero(near).tolist())
         left = left[~near[left]]
-    return found
+    return result
 
 
 class _Sets(NamedTuple):
@@ -195,7 +195,7 @@ class _Sets(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> _Sets:
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
-        lengths = np.array([len(each) for each in data], np.int64)
+        lengths = np.array([len(item) for item in data], np.int64)
         runs = np.maximum(lengths - SHINGLE + 1, 0)
         at = np.arange(runs.sum()) + np.repeat(np.cumsum(lengths) - lengths - np.cumsum(runs) + runs, runs)
         flat = np.frombuffer(b"".join(data), np.uint8).astype(np.int64)
@@ -221,9 +221,9 @@ class _Sets(NamedTuple):
     def sketches(self) -> NDArray[np.uint64]:
         """Return a bit for each shingle of a text, uint64 (n, _BITS / 64): differing bits are of different shingles."""
         bits = self.shingles.astype(np.uint64) * _SPREAD >> np.uint64(64 - _BITS.bit_length() + 1)
-        made = np.zeros((len(self.counts), _BITS // 64), np.uint64)
-        np.bitwise_or.at(made, (self.owners, (bits >> np.uint64(6)).astype(np.int64)), np.uint64(1) << (bits & _SIX))
-        return made
+        result = np.zeros((len(self.counts), _BITS // 64), np.uint64)
+        np.bitwise_or.at(result, (self.owners, (bits >> np.uint64(6)).astype(np.int64)), np.uint64(1) << (bits & _SIX))
+        return result
 
 
 def _distinct(values: Ints) -> Ints:

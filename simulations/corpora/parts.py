@@ -26,14 +26,14 @@ def _read_public(data: Data, seed: int) -> Corpus:
         assert public.file is not None
         if not Path(public.file).is_file():
             raise no_file(Path(public.file))
-        found = files.read(Path(public.file), wanted, named=named)
+        result = files.read(Path(public.file), wanted, named=named)
     else:
         assert public.hub is not None
-        found = hub.read_part(public.hub, public.part or "train", wanted)
-    names = label_names(found, wanted[1]) if label is not None else ["public"] * len(found.row_names)
+        result = hub.read_part(public.hub, public.part or "train", wanted)
+    names = label_names(result, wanted[1]) if label is not None else ["public"] * len(result.row_names)
     classes = tuple(sorted(set(names)))
-    refuse_two_spellings(found.source, wanted[-1], classes)
-    corpus = Corpus(texts_of(found, wanted[0]), class_numbers(found, names, classes, "name its class"), classes)
+    refuse_two_spellings(result.source, wanted[-1], classes)
+    corpus = Corpus(texts_of(result, wanted[0]), class_numbers(result, names, classes, "name its class"), classes)
     if data.public_size is None or data.public_size >= len(corpus):
         return corpus
     rows = np.random.default_rng([seed, 12]).permutation(len(corpus))[: data.public_size]

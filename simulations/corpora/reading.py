@@ -155,17 +155,17 @@ class _Twice(Exception):
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise _Twice(f'"{twice}"' if twice in headers.USUAL else "a key")
-    return made
+    return result
 
 
 def _deeper(value: Any) -> bool:
     level = [value]
     for _ in range(DEEPEST + 1):
-        inner = [each for each in level if isinstance(each, dict | list)]
-        level = list(chain.from_iterable(each.values() if isinstance(each, dict) else each for each in inner))
+        inner = [item for item in level if isinstance(item, dict | list)]
+        level = list(chain.from_iterable(item.values() if isinstance(item, dict) else item for item in inner))
     return bool(level)

@@ -31,7 +31,7 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
     """Return what replaces characters that cannot be encoded, and the place behind them: a handler of `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(_SPELLED.get(one, "?") for one in error.object[error.start : error.end]), error.end
+    return "".join(_SPELLED.get(item, "?") for item in error.object[error.start : error.end]), error.end
 
 
 codecs.register_error("spelled", _spelled)

@@ -136,10 +136,10 @@ def chosen(paper: Paper, table: str | None) -> list[Item]:
     if table is None:
         return list(paper.items)
     wanted = f"table {table}" if table.isdigit() else table.casefold()
-    found = [item for item in paper.items if wanted in item.name.casefold()]
-    if not found:
+    results = [item for item in paper.items if wanted in item.name.casefold()]
+    if not results:
         raise UserError(f"--table {table}: {paper.name} has {'; '.join(item.name for item in paper.items)}")
-    return found
+    return results
 
 
 def arms_of(item: Item, *, quick: bool) -> list[Mapping[str, Any]]:

@@ -106,12 +106,12 @@ def reproduce(
 
 
 def _beside(item: Item, results: Mapping[str, Any], *, quick: bool) -> Found:
-    found = {arm.name: arm for arm in results_of(results)}
+    entries = {arm.name: arm for arm in results_of(results)}
     rows = []
     for arm in arms_of(item, quick=quick):
-        if arm["name"] not in found:
+        if arm["name"] not in entries:
             raise UserError(f"{item.name}: the run has no arm {arm['name']}; remove its folder and run it again")
-        ours = found[arm["name"]].estimate(item.measure, "sanitized")
+        ours = entries[arm["name"]].estimate(item.measure, "sanitized")
         rows.append((arm["name"], arm["theirs"], ours and ours.value, ours and ours.standard_error))
     return Found(item.name, rows, chance=results["chance"])
 

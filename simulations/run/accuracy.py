@@ -75,8 +75,8 @@ def _residuals(counts: Counts, more: FloatArray) -> FloatArray:
     often = float(counts.guesses[counts.guesses > 0].mean())
     guesses = np.concatenate([counts.guesses, np.full(len(more), often)])
     right = np.concatenate([counts.right, often * more])
-    found: FloatArray = (right - right.sum() / guesses.sum() * guesses) / guesses.sum()
-    return found
+    result: FloatArray = (right - right.sum() / guesses.sum() * guesses) / guesses.sum()
+    return result
 
 
 def _error(residuals: FloatArray, there: NDArray[np.bool_]) -> float:

@@ -73,8 +73,8 @@ def logistic_regression(h: NDArray[np.floating], y: NDArray[np.int64], *, classe
         at = _fitted(x[kept], y[kept], at, penalty * scale)
         losses.append(_loss(x[held], y[held], at))
     best = PENALTIES[int(np.argmin(losses))] if losses else PENALTIES[0]
-    found = _fitted(x, y, np.zeros_like(at), best * scale)
-    return Linear(mean, found[:-1], found[-1])
+    result = _fitted(x, y, np.zeros_like(at), best * scale)
+    return Linear(mean, result[:-1], result[-1])
 
 
 def _fitted(x: FloatArray, y: NDArray[np.int64], start: FloatArray, penalty: float) -> FloatArray:
@@ -89,8 +89,8 @@ def _fitted(x: FloatArray, y: NDArray[np.int64], start: FloatArray, penalty: flo
         slope = np.vstack([x.T @ chances / n + penalty * w[:-1], chances.mean(axis=0)])
         return loss, slope.ravel()
 
-    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
-    fitted: FloatArray = found.x.reshape(start.shape)
+    result = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    fitted: FloatArray = result.x.reshape(start.shape)
     return fitted
 
 

@@ -44,14 +44,14 @@ def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dic
     None. "users_added" is True if `less` is the arm's baseline. Otherwise the later arm comes first.
     """
     added = {(arm.name, base.name) for arm in arms if (base := baseline(arms, arm)) is not None}
-    found = []
+    results = []
     for earlier, later in combinations([arm.name for arm in arms if arm.name in answers], 2):
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         one, other = (answers[name] for name in pair)
         gaps = difference(one.sanitized, other.sanitized), difference(one.device, other.device)
         said = {kind: None if gap is None else asdict(gap) for kind, gap in zip(SPLITS, gaps, strict=True)}
-        found.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | said)
-    return found
+        results.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | said)
+    return results
 
 
 def added(results: Results) -> dict[str, dict[str, Any] | None]:
@@ -100,11 +100,11 @@ def conclusion(results: Results) -> str:
     if not guesses or not taught or results.get("label_range"):
         return ""
     least, what = max(guesses)
-    said = [
+    lines = [
         f"{share(arm.accuracy_clean_test)}{_error(arm.accuracy_clean_test_se)} at ε = {cell(price)}"
         for _, arm, price in sorted(taught, key=lambda each: each[0])
     ]
-    return f"Without users the best guess is right {least:.3f} of the time ({what}); with them {', '.join(said)}."
+    return f"Without users the best guess is right {least:.3f} of the time ({what}); with them {', '.join(lines)}."
 
 
 def _error(error: float | None) -> str:

@@ -88,10 +88,10 @@ def spent_figure(results: Results) -> Figure:
     axes.set_ylim(len(arms) - 0.5, -0.5)
     axes.set_xlim(0, edge)
     axes.grid(axis="y", visible=False)
-    said = "worst-case ε of all that one user releases"
+    text = "worst-case ε of all that one user releases"
     if trust.conditions([results]):
-        said += f"\n{trust.CONDITION_MARK}: between data that agree in what is declared public; else ∞"
-    axes.set_xlabel(said)
+        text += f"\n{trust.CONDITION_MARK}: between data that agree in what is declared public; else ∞"
+    axes.set_xlabel(text)
     axes.set_title(headline(title(results), results), loc="left", fontsize=9)
     figure.legend(loc="outside lower right", ncols=3, fontsize=8, frameon=False)
     return figure

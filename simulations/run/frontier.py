@@ -41,7 +41,7 @@ def frontier_figure(encoders: Mapping[str, Sequence[Results]]) -> Figure:
         encoders: Runs of one experiment by the name of their encoder; a single name is not shown.
     """
     drawn = {name: list(zip(*map(arms_of, runs), strict=True)) for name, runs in encoders.items()}
-    arms = [same for each in drawn.values() for same in each]
+    arms = [same for item in drawn.values() for same in item]
     panels = [panel for panel in _PANELS if any(panel[0](*same) is not None and _paid(same) for same in arms)]
     runs = next(iter(encoders.values()))
     return priced_figure(drawn, headline(over_seeds(runs), runs[0]), panels or _PANELS[1:])
@@ -95,11 +95,11 @@ def priced_figure(
     figure.clear()
     shape = (len(panels), 1) if several else (1, len(panels))
     every = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
-    arms = [same for each in encoders.values() for same in each]
+    arms = [same for item in encoders.values() for same in item]
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
     for axes, (price, apart, label) in zip(every, panels, strict=True):
-        for number, each in enumerate(encoders.values()):
-            _draw(axes, each, names, price, apart, number)
+        for number, item in enumerate(encoders.values()):
+            _draw(axes, item, names, price, apart, number)
         _set_ticks(axes, [paid for same in arms if (paid := price(*same)) is not None and _paid(same)])
         if front:
             _draw_front(axes, arms, price)
@@ -122,7 +122,7 @@ def priced_figure(
         told += [f"encoder {name}" for name in encoders]
     figure.legend(
         handles,
-        [folded(each, 50 if several else 52) for each in told],
+        [folded(item, 50 if several else 52) for item in told],
         loc="outside lower center",
         ncols=1 if several else 2,
         fontsize=8,
@@ -219,8 +219,8 @@ def _series(arm: ArmResult) -> str:
 
 def _trusts(arms: Sequence[Sequence[ArmResult]], name: str) -> str:
     """Return the trusted parties of the central ε of a line's arms."""
-    said = [trust.central(*same) for same in arms if _series(same[0]) == name]
-    whom = dict.fromkeys(who for epsilon, who in said if epsilon is not None)
+    lines = [trust.central(*same) for same in arms if _series(same[0]) == name]
+    whom = dict.fromkeys(who for epsilon, who in lines if epsilon is not None)
     return f"central ε: trusting {' or '.join(whom)}" if whom else "no central ε"
 
 
@@ -230,8 +230,8 @@ def _accuracy(same: Sequence[ArmResult]) -> tuple[float, float] | None:
     The error is 0 if it is unknown.
     """
     score = same[0].score("on_device")
-    found = moments(accuracies(same, "on_device"), score and score.error)
-    return None if found is None else (found[0], found[1] or 0.0)
+    result = moments(accuracies(same, "on_device"), score and score.error)
+    return None if result is None else (result[0], result[1] or 0.0)
 
 
 def _error_by_text(same: Sequence[ArmResult]) -> float:

@@ -59,6 +59,6 @@ class CountedUsers:
         written = [held.test.texts[held.test_rows[row]] if texts is None else texts[row] for row in at[there].tolist()]
         truth = padded_word_ids(written, text)
         words = truth != NOTHING
-        found = self.counts.setdefault(request.split, {"words": 0, "perturbed": 0})
-        found["words"] += int(words.sum())
-        found["perturbed"] += int((words & (released[there] != truth)).sum())
+        result = self.counts.setdefault(request.split, {"words": 0, "perturbed": 0})
+        result["words"] += int(words.sum())
+        result["perturbed"] += int((words & (released[there] != truth)).sum())

@@ -152,9 +152,9 @@ def owners(people: Population, split: Split, seed: int) -> NDArray[np.int64] | N
         return None
     users = max(1, round(len(test) * people.users / len(split.train)))
     rows, held, _ = population.assign(test, users=users, assignment="dirichlet", alpha=people.alpha, seed=seed)
-    found = np.empty(len(test), np.int64)
-    found[rows] = held
-    return found
+    result = np.empty(len(test), np.int64)
+    result[rows] = held
+    return result
 
 
 def check_asked(data: Data, people: Population, shuffler: Shuffle, test: Corpus) -> tuple[NDArray[np.int64], Holders]:
@@ -189,9 +189,9 @@ def _in_common(data: Data, split: Split) -> dict[str, Any]:
     Raises:
         UserError: Parts overlap without a reason in the experiment.
     """
-    found, repeated = compared(split, people=data.user is not None)
-    shared = [each for each in found if each]
-    people = next(each.users for each in found if (each.of, each.within) == ("test", "train"))
+    result, repeated = compared(split, people=data.user is not None)
+    shared = [item for item in result if item]
+    people = next(item.users for item in result if (item.of, item.within) == ("test", "train"))
     if people:
         raise UserError(
             f"data.user: {people:,} {'person is' if people == 1 else 'people are'} in test and in train, and would be "
@@ -203,8 +203,8 @@ def _in_common(data: Data, split: Split) -> dict[str, Any]:
             'there: overlap = "the reason"'
         )
     counts = {
-        f"{each.of} in {each.within}": {"rows": each.rows, "texts": each.texts, "near": each.near, "users": each.users}
-        for each in found
+        f"{item.of} in {item.within}": {"rows": item.rows, "texts": item.texts, "near": item.near, "users": item.users}
+        for item in result
     }
     return {"overlap": counts, "overlap_reason": data.overlap, "repeated": repeated}
 
@@ -222,8 +222,8 @@ def _check_test_classes(test: Corpus) -> None:
     """Raise UserError if the test part has fewer than two classes."""
     there = np.unique(test.labels)
     if len(there) < 2:
-        said = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
-        raise UserError(f"data.test: {said if len(there) else 'there are none'}; give test texts of two classes")
+        text = f'all {len(test):,} test texts are of class "{test.classes[there[0]]}", and always guessing it is right'
+        raise UserError(f"data.test: {text if len(there) else 'there are none'}; give test texts of two classes")
 
 
 def _check_public(training: Training, public: Corpus) -> None:

@@ -43,13 +43,13 @@ def _of_references(runs: Sequence[Results], arms: Sequence[ArmResult]) -> list[s
     lines = []
     for arm in (arm for arm in arms if arm.reference and arm.budget.central_epsilon is None):  # without noise
         name, other = arm.name, arm.way != CENTRALISED.name
-        if above := [each for each in private if _below(runs, name, each)]:
+        if above := [item for item in private if _below(runs, name, item)]:
             why = _MAPS if other else _HEAD
             lines.append(f"{name}: lies below {', '.join(above)}, which are private: {why}.")
         for best in centralised if other else ():
-            if (found := _below(runs, name, best)) is not None:
+            if (result := _below(runs, name, best)) is not None:
                 lines.append(
-                    f"{name}: lies below {best}, by {shown(found).removeprefix('+')}: that much is lost on the way to "
+                    f"{name}: lies below {best}, by {shown(result).removeprefix('+')}: that much is lost on the way to "
                     "what users release, before any noise."
                 )
     return lines

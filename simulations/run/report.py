@@ -84,9 +84,9 @@ def print_table(results: Results, console: Console) -> None:
     if not left_out and not texts:
         for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
             _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
-    for heading, (names, *found) in beside([results]):
+    for heading, (names, *item) in beside([results]):
         if not heading:  # tables of groups are in results.md
-            _print_rows(console, _BESIDE, names, found, [""] * len(found))
+            _print_rows(console, _BESIDE, names, item, [""] * len(item))
     for note in notes(results):
         console.print(Text(note))
     if said := conclusion(results):
@@ -110,22 +110,22 @@ def table(results: Results) -> list[list[str]]:
     are columns for central ε and the trusted party.
     """
     arms = arms_of(results)
-    found = {
+    entries = {
         "arm": [arm.name + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "") for arm in arms],
         "accuracy,\nsanitized": [accuracy_said(arm.score("sanitized")) for arm in arms],
         "accuracy,\non device": [share(arm.accuracy_clean_test) for arm in arms],
     }
     if gains := added(results):
-        found["users\nadded"] = [difference(gains.get(arm.name)) for arm in arms]
+        entries["users\nadded"] = [difference(gains.get(arm.name)) for arm in arms]
     priced = trust.columns([(arm,) for arm in arms])
-    found |= {heading.replace(" ", "\n"): each for heading, each in priced.items()}
-    found |= trust.central_columns([(arm,) for arm in arms]) if trust.anybody(arms) else {}
-    found |= {
+    entries |= {heading.replace(" ", "\n"): item for heading, item in priced.items()}
+    entries |= trust.central_columns([(arm,) for arm in arms]) if trust.anybody(arms) else {}
+    entries |= {
         "users": [count(arm.delivered) for arm in arms],
         "bytes\nper user": [count(arm.bytes_per_user) for arm in arms],
         "seconds": ["–" if arm.seconds is None else f"{arm.seconds:.1f}" for arm in arms],
     }
-    return [[*found], *map(list, zip(*found.values(), strict=True))]
+    return [[*entries], *map(list, zip(*entries.values(), strict=True))]
 
 
 #: Largest number of arms whose differences are shown on a terminal and in results.md; results.json has all.
@@ -188,7 +188,7 @@ def _perturbed(arm: ArmResult) -> str:
     whose = {"train": "in training", "test": "to ask"}
     counts = arm.perturbed.items()
     return f"{arm.name}: " + ", ".join(
-        f"{each['perturbed'] / max(1, each['words']):.1%} of {each['words']:,} {whose[split]}" for split, each in counts
+        f"{item['perturbed'] / max(1, item['words']):.1%} of {item['words']:,} {whose[split]}" for split, item in counts
     )
 
 
@@ -220,8 +220,8 @@ def data_notes(corpus: dict[str, Any]) -> list[str]:
             f"{listed(untested)}."
         )
     if classes := corpus.get("classes"):
-        said = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
-        lines.append(f"Classes of the data, and of the public part: {said}.")
+        text = ", ".join(f"{ours} is {theirs}" for ours, theirs in classes.items())
+        lines.append(f"Classes of the data, and of the public part: {text}.")
     for where, counts in (corpus.get("overlap") or {}).items():
         of, within = where.split(" in ")
         texts, near, users = (counts[name] for name in ("texts", "near", "users"))
@@ -245,13 +245,13 @@ _ANSWERS = (
 
 def markdown(results: Results) -> str:
     """Return the table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
-    headings, *found = table(results)
+    headings, *result = table(results)
     rows = [
         [h.replace("\n", " ").replace("- ", "-") for h in headings] + ["mechanism", "m'", "guarantee"],
         ["---", *["---:"] * (len(headings) - 1), "---", "---:", "---"],
     ]
     arms = arms_of(results)
-    for arm, row in zip(arms, found, strict=True):
+    for arm, row in zip(arms, result, strict=True):
         rows.append([*row, plain(arm.mechanism), count(arm.dim), plain(arm.budget.statement)])
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):

@@ -65,8 +65,8 @@ def run(experiment: Experiment, out: Path, *, engine: Engine = run_on_flower) ->
         lines |= _run_arms(experiment, unfinished, prepared, out, journal, engine)
     answers = {arm.name: read_answers(_answers(out, arm)) for arm in experiment.arms}
     seconds = time.perf_counter() - start
-    found = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
-    return found | {"trained_on": processor}
+    result = results(experiment, prepared, [lines[arm.name] for arm in experiment.arms], answers, seconds=seconds)
+    return result | {"trained_on": processor}
 
 
 def _answers(out: Path, arm: Arm) -> Path:

@@ -31,7 +31,7 @@ def tidy(runs: Mapping[str, Mapping[str, Any]]) -> DataFrame:
     """Return the results table of runs, whose keys are their names. Its columns are COLUMNS."""
     import pandas
 
-    rows = [(name, arm.name, *each) for name, run in runs.items() for arm in arms_of(run) for each in estimates(arm)]
+    rows = [(name, arm.name, *item) for name, run in runs.items() for arm in arms_of(run) for item in estimates(arm)]
     table = pandas.DataFrame(rows, columns=COLUMNS)
     return table.astype({"value": float, "standard_error": float, "n": "Int64"})
 
@@ -60,13 +60,13 @@ def means(table: DataFrame) -> DataFrame:
     (mean of the runs' standard errors over test texts, none if a run has none).
     """
     groups = table.groupby(["arm", "metric", "split"], sort=False, dropna=False)
-    found = groups.agg(
+    result = groups.agg(
         n=("value", "size"),
         mean=("value", fmean),
         error=("value", _error_over_runs),
         error_by_text=("standard_error", lambda errors: fmean(errors) if all(map(is_finite, errors)) else None),
     )
-    return found[found["n"] == table["run"].nunique()].reset_index()
+    return result[result["n"] == table["run"].nunique()].reset_index()
 
 
 def _error_over_runs(values: Sequence[float]) -> float | None:
@@ -89,8 +89,8 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
     if not names:
         return []
     table = tidy({str(number): run for number, run in enumerate(runs)})
-    found, errors = means(table), "error_by_text" if len(runs) == 1 else "error"
-    rows = {(row["arm"], row["metric"], row["split"]): (row["mean"], row[errors]) for row in records(found)}
+    result, errors = means(table), "error_by_text" if len(runs) == 1 else "error"
+    rows = {(row["arm"], row["metric"], row["split"]): (row["mean"], row[errors]) for row in records(result)}
     metrics = table["metric"].unique()
     groups = {name: [metric for metric in metrics if metric.startswith(f"{name}: ")] for name in names}
     measured = {(metric, split) for _, metric, split in rows}

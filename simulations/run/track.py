@@ -133,11 +133,11 @@ def track(trackers: Sequence[Tracker], results: Mapping[str, Any]) -> None:
         about = {"arm": arm.name, "seed": results["seed"], "way": arm.way, "reference": arm.reference}
         about |= {"protected": not unprotected(arm), "mechanism": arm.mechanism, "encoder": encoder, **arm.parameters}
         settings = {key: str(value) for key, value in about.items() if value is not None}
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for metric, split, value, error, _ in estimates(arm):
             name = metric + "_clean_test" * (split == "on_device")
-            found |= {name: value, f"{name}_se": error}
-        figures = {name: value for name, value in found.items() if is_finite(value)}
+            entries |= {name: value, f"{name}_se": error}
+        figures = {name: value for name, value in entries.items() if is_finite(value)}
         for log in trackers:
             try:
                 log(str(results["name"]), f"{arm.name}, seed {results['seed']}", settings, figures)

@@ -44,8 +44,8 @@ def paid(whose: str, *runs: ArmResult) -> Price | None:
         whose: The user, of PAYERS.
         runs: Results of one arm.
     """
-    found = [price for arm in runs if (price := _paid(arm, whose)) is not None]
-    return max(found, key=lambda price: math.inf if price.epsilon is None else price.epsilon, default=None)
+    results = [price for arm in runs if (price := _paid(arm, whose)) is not None]
+    return max(results, key=lambda price: math.inf if price.epsilon is None else price.epsilon, default=None)
 
 
 def columns(arms: Sequence[Sequence[ArmResult]]) -> dict[str, list[str]]:
@@ -57,21 +57,21 @@ def columns(arms: Sequence[Sequence[ArmResult]]) -> dict[str, list[str]]:
     prices = {heading: [paid(whose, *same) for same in arms] for whose, heading in PAID.items()}
     training = PAID[PAYERS["ladder"]]
     return {
-        heading: [cell(price) for price in each]
-        for heading, each in prices.items()
-        if heading == training or any(price is not None for price in each)
+        heading: [cell(price) for price in item]
+        for heading, item in prices.items()
+        if heading == training or any(price is not None for price in item)
     }
 
 
 def central_columns(arms: Sequence[Sequence[ArmResult]]) -> dict[str, list[str]]:
     """Return the columns of central ε and whom it trusts, by COLUMNS, as `columns` does."""
-    found = [central(*same) for same in arms]
+    results = [central(*same) for same in arms]
     public_of = [price.public if (price := paid(PAYERS["ladder"], *same)) is not None else () for same in arms]
     cells = [
         shown(epsilon) + mark(agreed if epsilon is not None else ())
-        for (epsilon, _), agreed in zip(found, public_of, strict=True)
+        for (epsilon, _), agreed in zip(results, public_of, strict=True)
     ]
-    return dict(zip(COLUMNS, (cells, [whom for _, whom in found]), strict=True))
+    return dict(zip(COLUMNS, (cells, [whom for _, whom in results]), strict=True))
 
 
 def cell(price: Price | None) -> str:
@@ -94,9 +94,9 @@ def local(*runs: ArmResult) -> float | None:
     runs it is the largest. None if the user must trust somebody, releases nothing, or has an unknown number of records.
     It holds between data that agree in `public`.
     """
-    found = [_local(arm) for arm in runs]
-    known = [epsilon for epsilon in found if epsilon is not None]
-    return max(known) if len(known) == len(found) else None
+    results = [_local(arm) for arm in runs]
+    known = [epsilon for epsilon in results if epsilon is not None]
+    return max(known) if len(known) == len(results) else None
 
 
 def central(*runs: ArmResult) -> tuple[float | None, str]:
@@ -115,9 +115,9 @@ def asking(*runs: ArmResult) -> float | None:
     None if no test user is queried, for a reference, or if the number of releases is unknown. Of one arm in several
     runs it is the largest. It holds between data that agree in `public`.
     """
-    found = [None if arm.reference else _paid(arm, PAYERS["test_ladder"]) for arm in runs]
-    known = [price.epsilon for price in found if price and price.epsilon is not None and is_finite(price.epsilon)]
-    return max(known) if len(known) == len(found) else None
+    results = [None if arm.reference else _paid(arm, PAYERS["test_ladder"]) for arm in runs]
+    known = [price.epsilon for price in results if price and price.epsilon is not None and is_finite(price.epsilon)]
+    return max(known) if len(known) == len(results) else None
 
 
 def unprotected(*runs: ArmResult) -> bool:
@@ -154,10 +154,10 @@ def conditions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def marked(*runs: ArmResult) -> str:
     """Return the name of one arm, with the notes that a legend must have."""
-    found = public(*runs)
-    said = [f"{' and '.join(found)} public"] if found else []
-    said += ["not private"] if unprotected(*runs) else []
-    return runs[0].name + (f" ({', '.join(said)})" if said else "")
+    result = public(*runs)
+    lines = [f"{' and '.join(result)} public"] if result else []
+    lines += ["not private"] if unprotected(*runs) else []
+    return runs[0].name + (f" ({', '.join(lines)})" if lines else "")
 
 
 def _paid(arm: ArmResult, whose: str) -> Price | None:

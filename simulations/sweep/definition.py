@@ -132,8 +132,8 @@ def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
         raise UserError("seeds: one is there twice")
     arms = _arms(base, table)
     steps = {axis: _steps(axis, values, arms) for axis, values in _flat(_table(table, "grid"), lists=True).items()}
-    of_arms = {axis: found for axis, found in steps.items() if all(key[:4] == "arm." for step in found for key in step)}
-    of_runs = [found for axis, found in steps.items() if axis not in of_arms]
+    of_arms = {axis: item for axis, item in steps.items() if all(key[:4] == "arm." for step in item for key in step)}
+    of_runs = [item for axis, item in steps.items() if axis not in of_arms]
     made = [each for arm in range(len(arms)) for each in _variants(arm, arms[arm], list(of_arms.values()))]
     points = [{key: value for step in chosen for key, value in step.items()} for chosen in product(*of_runs)]
     if len(points) * len(seeds) > MOST:
@@ -144,10 +144,10 @@ def _study(table: dict[str, Any], overrides: Sequence[str]) -> Study:
 
 
 def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = table.get(key, {})
-    if not isinstance(found, dict):
+    result = table.get(key, {})
+    if not isinstance(result, dict):
         raise UserError(f"{key}: must be a table, [{key}]")
-    return found
+    return result
 
 
 def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -168,13 +168,13 @@ def _arms(base: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _flat(table: Mapping[str, Any], place: str = "", *, lists: bool = False) -> dict[str, Any]:
     """Return the values of nested tables by dotted keys; with `lists`, down to the lists."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict) and (value or not lists):
-            found |= _flat(value, f"{place}{key}.", lists=lists)
+            entries |= _flat(value, f"{place}{key}.", lists=lists)
         else:
-            found[f"{place}{key}"] = value
-    return found
+            entries[f"{place}{key}"] = value
+    return entries
 
 
 def _steps(axis: str, values: Any, arms: Sequence[Mapping[str, Any]]) -> list[Step]:
@@ -238,11 +238,11 @@ def _override(pair: tuple[str, Any]) -> str:
 def _run(
     study: str, base: str, fixed: Sequence[str], point: Mapping[str, Any], seed: int, arms: Sequence[dict[str, Any]]
 ) -> Run:
-    said = ", ".join(f"{key} = {value}" for key, value in point.items())
+    text = ", ".join(f"{key} = {value}" for key, value in point.items())
     try:
         experiment = load(base, [*fixed, *map(_override, point.items()), f"seed={seed}"], arms=arms)
     except UserError as error:
-        raise UserError(f"{said or 'every point'}: {error}") from error
+        raise UserError(f"{text or 'every point'}: {error}") from error
     return Run("-".join([*([_place(point)] if point else []), f"seed-{seed}"]), point, experiment)
 
 

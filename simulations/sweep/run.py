@@ -228,7 +228,7 @@ def _failure(job: Job, code: int) -> str:
 
 def _at(job: Job) -> str:
     """Return the last progress line of a run at work, without its clock; "" if there is none yet."""
-    return next((found[1] for line in reversed(_said(job)) if (found := _PROGRESS.fullmatch(line))), "")
+    return next((result[1] for line in reversed(_said(job)) if (result := _PROGRESS.fullmatch(line))), "")
 
 
 def _said(job: Job) -> list[str]:

@@ -58,7 +58,7 @@ class Point:
     @property
     def runs(self) -> dict[str, Mapping[str, Any]]:
         """Return the results of its runs, by the names of their folders."""
-        return {folder.name: each for folder, each in zip(self.folders, self.results, strict=True)}
+        return {folder.name: item for folder, item in zip(self.folders, self.results, strict=True)}
 
     @property
     def said(self) -> str:
@@ -100,20 +100,20 @@ def write(study: Study, out: Path) -> list[Path]:
     """
     with whole(out / ABOUT) as opened:
         opened.write((json.dumps(_about(study), indent=1, ensure_ascii=False) + "\n").encode())
-    found = read(out)
-    points = found.points
-    tables = {"tidy": tidy(found), "means": means(points), "differences": differences(points)}
+    result = read(out)
+    points = result.points
+    tables = {"tidy": tidy(result), "means": means(points), "differences": differences(points)}
     paths = [_csv(out / f"{name}.csv", table) for name, table in tables.items()]
     paths.append(_parquet(out / "tidy.parquet", tables["tidy"]))
-    headings, *cells = overview(found)
-    page = [f"# {found.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
-    caption = ". ".join([found.title, *conditions(points)])
+    headings, *cells = overview(result)
+    page = [f"# {result.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
+    caption = ". ".join([result.title, *conditions(points)])
     text = {"study.md": "\n".join(page) + "\n", "study.tex": latex.table(headings, cells, caption=caption)}
     for name, said in text.items():
         with whole(out / name) as file:
             file.write(said.encode())
         paths.append(out / name)
-    drawn = figure(found)
+    drawn = figure(result)
     for name in _FIGURES:
         save(drawn, out / name)
         paths.append(out / name)
@@ -142,7 +142,7 @@ def read(out: Path) -> Finished:
     """
     try:
         about = json.loads((out / ABOUT).read_text(encoding="utf-8"))
-        points = [_point(out, each["point"], each["runs"]) for each in about["points"]]
+        points = [_point(out, item["point"], item["runs"]) for item in about["points"]]
         return Finished(str(about["name"]), [str(axis) for axis in about["axes"]], points)
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{out}: holds no finished study; run it again to go on: sottovoce sweep FILE.toml") from None
@@ -159,12 +159,12 @@ def tidy(study: Finished) -> DataFrame:
 
     every = []
     for point in study.points:
-        found = tidy_of(point.runs)
+        result = tidy_of(point.runs)
         seeds = {name: results["seed"] for name, results in point.runs.items()}
         references = {same[0].name: same[0].reference for same in point.arms}
-        found.insert(1, "seed", found["run"].map(seeds))
-        found.insert(3, "reference", found["arm"].map(references))
-        every.append(_at(found, {axis: point.point.get(axis) for axis in study.axes}))
+        result.insert(1, "seed", result["run"].map(seeds))
+        result.insert(3, "reference", result["arm"].map(references))
+        every.append(_at(result, {axis: point.point.get(axis) for axis in study.axes}))
     return pandas.concat(every, ignore_index=True)
 
 
@@ -287,8 +287,8 @@ def _chance(points: Sequence[Point]) -> str:
     every = [(results["chance"], len(results["classes"])) for point in points for results in point.results]
     least, most = (pick(chance for chance, _ in every) for pick in (min, max))
     classes = sorted({count for _, count in every})
-    said = f"{least:.3f}" if f"{least:.3f}" == f"{most:.3f}" else f"{least:.3f} to {most:.3f}"
-    return f"Chance is {said}, of {' or '.join(map(str, classes))} classes: always guessing the commonest."
+    text = f"{least:.3f}" if f"{least:.3f}" == f"{most:.3f}" else f"{least:.3f} to {most:.3f}"
+    return f"Chance is {text}, of {' or '.join(map(str, classes))} classes: always guessing the commonest."
 
 
 def remarked(points: Sequence[Point]) -> list[str]:

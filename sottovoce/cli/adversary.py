@@ -150,24 +150,24 @@ def _print(results: dict[str, Any], as_json: bool, out: Path | None) -> None:
 def _verify(path: Path, program: str | None, seed: int | None, timeout: float, as_json: bool) -> None:
     from sottovoce.adversary.audit.run import verify
 
-    found = verify(path, program, seed=seed, timeout=timeout)
+    result = verify(path, program, seed=seed, timeout=timeout)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        said = "confirmed" if found["confirmed"] else "not confirmed"
-        if "log10_wealth" in found:
+        text = "confirmed" if result["confirmed"] else "not confirmed"
+        if "log10_wealth" in result:
             print(
-                f"{said}: {found['draws']:,} new draws multiply a bet against ε = {found['epsilon']:.4g}, δ = "
-                f"{found['claimed']:.3g} by 10^{found['log10_wealth']:.1f} (confidence {found['confidence']:g}, seed "
-                f"{found['seed']})"
+                f"{text}: {result['draws']:,} new draws multiply a bet against ε = {result['epsilon']:.4g}, δ = "
+                f"{result['claimed']:.3g} by 10^{result['log10_wealth']:.1f} (confidence {result['confidence']:g}, "
+                f"seed {result['seed']})"
             )
         else:
             print(
-                f"{said}: on {found['draws']:,} new draws of each input the event came {found['hits']:,} and "
-                f"{found['misses']:,} times; at ε = {found['epsilon']:.4g} δ is at least {found['measured']:.3g}, "
-                f"claimed {found['claimed']:.3g} (confidence {found['confidence']:g}, seed {found['seed']})"
+                f"{text}: on {result['draws']:,} new draws of each input the event came {result['hits']:,} and "
+                f"{result['misses']:,} times; at ε = {result['epsilon']:.4g} δ is at least {result['measured']:.3g}, "
+                f"claimed {result['claimed']:.3g} (confidence {result['confidence']:g}, seed {result['seed']})"
             )
-    if not found["confirmed"]:
+    if not result["confirmed"]:
         raise typer.Exit(1)
 
 

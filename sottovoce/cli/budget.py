@@ -140,7 +140,7 @@ def _ladder_of_release(mechanisms: Sequence[str], texts: Texts, options: dict[st
 
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
         released, ladder = ladder_of_release(mechanisms, texts=texts, **options)
-    names, rungs = [described(each) for each in released], [rung.to_dict() for rung in ladder]
+    names, rungs = [described(item) for item in released], [rung.to_dict() for rung in ladder]
     if as_json:
         del options["classes"]
         return print_json({"mechanisms": names} | options | {"ladder": rungs})
@@ -316,33 +316,33 @@ def plan_lines(answer: Mapping[str, Any]) -> list[str]:
     if of_text:
         shuffled += f"; texts of at most {answer['tokens']} tokens"
     largest = f"largest ε of {answer['mechanism']}"
-    said = [
+    lines = [
         f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}",
         "",
         f"{'label ε':>8}  {largest:>28}  {'its worst case':>14}  {'central ε':>9}",
     ]
     for split in answer["splits"]:
         best = split["text_epsilon" if of_text else "embedding_epsilon"]
-        said.append(
+        lines.append(
             f"{number(split['label_epsilon']):>8}  {'none fits' if best is None else number(best):>28}  "
             f"{number(split['worst_case']):>14}  {number(split['central_epsilon']):>9}"
         )
     if all(split["worst_case"] is None for split in answer["splits"]):
         advice = answer.get("reason", "raise --epsilon, or hide among more users.")
-        said.append(f"Nothing fits this budget: {advice}")
+        lines.append(f"Nothing fits this budget: {advice}")
     if answer["mechanism"] == "gaussian":
-        said.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
-    said += [f"Every ε is{agreed.removeprefix(',')}."] if (agreed := condition(answer.get("public", ()))) else []
-    return [*said, *([f"Drawn among {answer['among']}."] if of_text else [])]
+        lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
+    lines += [f"Every ε is{agreed.removeprefix(',')}."] if (agreed := condition(answer.get("public", ()))) else []
+    return [*lines, *([f"Drawn among {answer['among']}."] if of_text else [])]
 
 
 def _privunit_for_people(answer: Mapping[str, Any], shuffled: str) -> list[str]:
-    said = [f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", ""]
+    lines = [f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}", ""]
     if answer["local_epsilon"] is None:
-        return [*said, "no privunit fits"]
+        return [*lines, "no privunit fits"]
     n, dim = answer["delivered"], answer["dim"]
     return [
-        *said,
+        *lines,
         f"privunit of D = {dim}: ε = {answer['local_epsilon']:g}, cap probability p = {answer['cap_probability']:g}",
         f"central ε = {answer['central_epsilon']:.4g}",
         f"E cos = {answer['expected_cosine']:.4g}; a mean of {n:,} draws is off by at most {answer['noise']:.3g} (root",

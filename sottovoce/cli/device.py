@@ -126,11 +126,11 @@ def ledger(
     """Print a device's releases, their cost, and the remaining budget."""
     from client.device import statement as device_ledger
 
-    found = device_ledger.read_statement(folder)
+    result = device_ledger.read_statement(folder)
     if not as_json:
-        print(device_ledger.format_statement(found))
+        print(device_ledger.format_statement(result))
         return
-    print_json(found)
+    print_json(result)
 
 
 @app.command("serve")
@@ -271,15 +271,15 @@ def ask(
     if file is None:
         if sentence is None or out is not None:
             raise UserError('device ask: give a "SENTENCE", or --file FILE and --out FILE.tsv')
-        found = device_ask.one(node, sentence, **where)
+        result = device_ask.one(node, sentence, **where)
     else:
         if sentence is not None or out is None:
             raise UserError('device ask: --file FILE goes with --out FILE.tsv, and with no "SENTENCE"')
         show_progress()
-        found = device_ask.many(node, file, out, **where)
+        result = device_ask.many(node, file, out, **where)
     if as_json:
-        return print_json(found)
-    print(device_ask.in_lines(found))
+        return print_json(result)
+    print(device_ask.in_lines(result))
 
 
 def _mega(size: int) -> str:

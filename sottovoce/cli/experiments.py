@@ -136,13 +136,13 @@ def reproduce(
     if page is not None and not page.is_dir():
         raise UserError(f"--page {page}: there is no such folder")
     out.mkdir(parents=True, exist_ok=True)
-    found = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
-    written = text(paper, items, found, quick=quick, users=users)
+    result = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
+    written = text(paper, items, result, quick=quick, users=users)
     if page is not None:
         with whole(page / f"{paper.name}.md") as file:
             file.write(written.encode())
     if as_json:
         keys = ("arm", "paper", "ours", "error")
-        shown = {each.item: [dict(zip(keys, row, strict=True)) for row in each.rows] for each in found}
+        shown = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}
         return print_json({"paper": paper.name, "quick": quick, "items": shown})
     print(written, end="")

@@ -59,11 +59,11 @@ class _Main(TyperGroup):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the options, hidden."""
-        found = super().get_params(ctx)
-        for parameter in found:
+        result = super().get_params(ctx)
+        for parameter in result:
             if isinstance(parameter, click.Option):
                 parameter.hidden = True
-        return found
+        return result
 
 
 app = typer.Typer(

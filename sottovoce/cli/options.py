@@ -58,16 +58,16 @@ def overrides(set_: Sequence[str] | None, data: Path | None) -> list[str]:
     """Return the overrides of --set and --data in a study. Raises UserError for a key that is set twice."""
     from simulations.errors import UserError
 
-    found = list(set_ or ())
-    keys = [each.partition("=")[0].strip() for each in found]
+    result = list(set_ or ())
+    keys = [item.partition("=")[0].strip() for item in result]
     for i, key in enumerate(keys):
         if key in keys[:i] or (key == "data.path" and data is not None):
-            other = "--data" if key not in keys[:i] else found[keys.index(key)].strip()
-            raise UserError(f"--set {found[i]}: {key} is set twice, by {other} too; leave one of them")
+            other = "--data" if key not in keys[:i] else result[keys.index(key)].strip()
+            raise UserError(f"--set {result[i]}: {key} is set twice, by {other} too; leave one of them")
     if data is not None:
         # A JSON string is a TOML string, so a folder called "1" stays a text.
-        found.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
-    return found
+        result.append(f"data.path={json.dumps(str(data), ensure_ascii=False)}")
+    return result
 
 
 def end_where_nobody_was_delivered(results: Mapping[str, Any]) -> None:

@@ -406,15 +406,15 @@ def similarity(
         from simulations.analysis.similarity import of_files
 
         show_progress()
-        found = of_files(original, rewritten, column or ())
+        result = of_files(original, rewritten, column or ())
     if as_json:
-        print(json.dumps(found.to_dict(), indent=2))
+        print(json.dumps(result.to_dict(), indent=2))
         return
-    print(f"{found.texts:,} texts, {found.same:.1%} of them unchanged")
-    bleu = "–, as no text has four words" if found.bleu is None else f"{found.bleu:.2f}   ({found.bleu_signature})"
-    error = "" if found.cosine_error is None else f" ± {found.cosine_error:.4f}"
+    print(f"{result.texts:,} texts, {result.same:.1%} of them unchanged")
+    bleu = "–, as no text has four words" if result.bleu is None else f"{result.bleu:.2f}   ({result.bleu_signature})"
+    error = "" if result.cosine_error is None else f" ± {result.cosine_error:.4f}"
     print(f"BLEU    {bleu}")
-    print(f"cosine  {found.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
+    print(f"cosine  {result.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
 
 
 @app.command("paraphraser")

@@ -140,7 +140,7 @@ def up(
         stayed = None
         try:
             deployment.make()
-            found = deployment.run(free_port() if port is None else port)
+            result = deployment.run(free_port() if port is None else port)
             stayed = deployment.serve() if stay else None
         except (KeyboardInterrupt, Terminated) as error:
             if not (folder / COMMANDS).exists():
@@ -151,7 +151,7 @@ def up(
         finally:
             with undisturbed():
                 parties.stop() if stayed is None else parties.leave()
-    return found, stayed
+    return result, stayed
 
 
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:

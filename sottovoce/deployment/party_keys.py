@@ -73,14 +73,14 @@ def hosts_by_party(given: Sequence[str]) -> dict[str, list[str]]:
         UserError: An entry is not PARTY=HOST.
     """
     hosts: dict[str, list[str]] = {}
-    for one in given:
-        party, _, host = one.partition("=")
+    for item in given:
+        party, _, host = item.partition("=")
         try:
             host, _ = host_and_port(f"[{host}]:1" if host.count(":") > 1 and "[" not in host else f"{host}:1", "--host")
         except ValueError:
             party = ""
         if party not in SERVERS:
-            raise UserError(f"--host {one}: must be PARTY=HOST, with a party of {', '.join(SERVERS)}")
+            raise UserError(f"--host {item}: must be PARTY=HOST, with a party of {', '.join(SERVERS)}")
         hosts.setdefault(party, []).append(host)
     return hosts
 

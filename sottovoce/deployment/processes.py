@@ -222,8 +222,8 @@ class _Log:
             return []
         self._read += len(new)
         *lines, self._rest = (self._rest + new).split(b"\n")
-        found = (_PROGRESS.fullmatch(line.decode(errors="replace")) for line in lines)
-        return [match[1] for match in found if match]
+        result = (_PROGRESS.fullmatch(line.decode(errors="replace")) for line in lines)
+        return [match[1] for match in result if match]
 
     def telling(self) -> str:
         """Return the last line about an error, or else the last line; at most 300 characters of it."""
@@ -249,7 +249,7 @@ def running(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
         folder: Folder of the deployment.
         but: Numbers of processes to leave out.
     """
-    return [one for one in _listed(folder) if one.pid not in but and _start(one.pid) == one.start]
+    return [item for item in _listed(folder) if item.pid not in but and _start(item.pid) == item.start]
 
 
 def down(folder: Path) -> list[str]:
@@ -283,10 +283,10 @@ def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
             pids = ", ".join(str(p.pid) for p in alive)
             raise UserError(f"{folder}: these processes cannot be stopped: {pids}")
         number = signal.SIGTERM if late <= GRACE else signal.SIGKILL
-        for one in alive:
-            if met.get(one) != number:
-                met[one] = number
-                _send(one.pid, number, group=one.party != UP)  # the group of `up` may be that of its shell
+        for item in alive:
+            if met.get(item) != number:
+                met[item] = number
+                _send(item.pid, number, group=item.party != UP)  # the group of `up` may be that of its shell
         time.sleep(_POLL / 2)
     return list(met)
 

@@ -145,8 +145,8 @@ class Shuffler:
                 return self._delivered(answer.iter_raw(2**20), row_bytes)
             data = self._head(answer.iter_raw(2**12), whole=True)[0]
         if answer.status_code != 202:
-            said = " ".join(data[:200].decode(errors="replace").split())
-            raise UserError(f"--shuffler {self.address}: refuses ({answer.status_code}): {said}")
+            text = " ".join(data[:200].decode(errors="replace").split())
+            raise UserError(f"--shuffler {self.address}: refuses ({answer.status_code}): {text}")
         return data
 
     def _head(self, pieces: Iterator[bytes], *, whole: bool = False) -> tuple[bytes, bytes]:

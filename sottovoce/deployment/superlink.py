@@ -263,8 +263,8 @@ def ask(
             announced = _announced(grid, group)
             if announced is not None:
                 for about, tree in announced:
-                    if (found := asked.take(about.metadata.reply_to_message_id, group)) is not None:
-                        coming[found] = about, tree, time.monotonic() + _PATIENCE
+                    if (result := asked.take(about.metadata.reply_to_message_id, group)) is not None:
+                        coming[result] = about, tree, time.monotonic() + _PATIENCE
             elif group[0] in asked.alone:
                 node = asked.alone[group[0]]
                 asked.take(group[0], group)
@@ -555,5 +555,5 @@ def _asking(address: str) -> Iterator[None]:
 def _last_line(log: Path | None) -> str:
     if log is None or not log.is_file():
         return "it says no more"
-    said = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return said[-1] if said else "its log is empty"
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "its log is empty"

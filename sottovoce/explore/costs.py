@@ -147,8 +147,8 @@ def _words(settings: Settings, made: list[Mechanism], worst: float, local: float
             f"{_condition(mechanism)}. This is the exact loss of the most different pair of sentences."
         )
     else:
-        said = f"ε = {shown(local)}{_condition(mechanism)}"
-        lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: {said}.")
+        text = f"ε = {shown(local)}{_condition(mechanism)}"
+        lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: {text}.")
     if domain_of(settings) is not Domain.TEXT:
         count, among = _candidates(settings, classes)
         # a label beside it may reveal the sentence too

@@ -131,12 +131,12 @@ class Device:
 
     def statement(self) -> dict[str, Any]:
         """Return past releases and the remaining budget, as `sottovoce device ledger` prints them."""
-        found = read_statement(self.folder)
-        policy = Policy.from_dict(found["policy"])
-        mine = next((one for one in found["users"] if one["user"] == _USER), None)
+        result = read_statement(self.folder)
+        policy = Policy.from_dict(result["policy"])
+        mine = next((item for item in result["users"] if item["user"] == _USER), None)
         names = ("time", "stage", "channel", "records", "statement", "worst_case", "delta", "public")
         return {
-            "answers": [{name: answer[name] for name in names} for answer in found["answers"]],
+            "answers": [{name: answer[name] for name in names} for answer in result["answers"]],
             "spent": {"epsilon": mine["worst_case"] if mine else 0.0, "releases": mine["releases"] if mine else 0},
             "total": policy.total,
             "releases": policy.releases,
@@ -159,8 +159,8 @@ class Device:
             the total allows, for one channel. repeats is True if the answer left before and would be repeated.
         """
         policy, person = self.policy, np.array([_USER], np.int64)
-        costs = {each.channel: policy.cost(each.mechanism.guarantee) for each in request.questions}
-        said = {each.channel: describe_release(each.mechanism.guarantee, policy) for each in request.questions}
+        costs = {item.channel: policy.cost(item.mechanism.guarantee) for item in request.questions}
+        said = {item.channel: describe_release(item.mechanism.guarantee, policy) for item in request.questions}
         total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
         answer: dict[str, Any] = {
             "costs": said,

@@ -124,20 +124,20 @@ class Explorer:
         """
         world = self._loaded
         classes, words = self._sizes(world)
-        found = costs.price(settings, classes, words, self.device.policy.declared)
+        result = costs.price(settings, classes, words, self.device.policy.declared)
         self.loading.begin()
-        found["draws"] = found["outputs"] = None
+        result["draws"] = result["outputs"] = None
         if world is not None and kind_of(settings) is TextQuestion:
-            found["outputs"] = self._outputs(settings, world, text, drawn=False)
+            result["outputs"] = self._outputs(settings, world, text, drawn=False)
         if world is not None and text.strip() and issubclass(kind := kind_of(settings), MappedQuestion):
             request, truth = self._asked(world, settings, text, label)
             question = request.question(kind)
             drawn = inference.others(question, truth, OTHERS, stage=request.stage)
-            found["draws"] = {
+            result["draws"] = {
                 "points": _rounded(question.decode(drawn)),
                 "truth": _rounded(inference.own_point(question, truth)),
             }
-        return found
+        return result
 
     def _outputs(self, settings: Settings, world: World, text: str, *, drawn: bool) -> dict[str, Any] | None:
         """Return each word of a text, with its likeliest outputs; None for an estimate if `drawn` is False."""
@@ -164,11 +164,11 @@ class Explorer:
         """
         world = self._world if kind_of(settings) is TextQuestion else self._loaded
         classes, words = self._sizes(world)
-        found = costs.loss(settings, classes, words, self.device.policy.declared)
-        found["outputs"] = None
+        result = costs.loss(settings, classes, words, self.device.policy.declared)
+        result["outputs"] = None
         if world is not None and kind_of(settings) is TextQuestion:
-            found["outputs"] = self._outputs(settings, world, text, drawn=True)
-        return found
+            result["outputs"] = self._outputs(settings, world, text, drawn=True)
+        return result
 
     def guesses(self, settings: Settings, released: list[int]) -> dict[str, Any]:
         """Return a server's guesses of released words; this computes every pair of words.

@@ -120,8 +120,8 @@ def evidence(question: Question, released: FloatArray, known: FloatArray) -> Flo
 
 def shares(logs: FloatArray) -> FloatArray:
     """Return posterior probabilities (n, p) of equally likely alternatives, from log-likelihoods (n, p)."""
-    found: FloatArray = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
-    return found
+    result: FloatArray = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
+    return result
 
 
 def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], truth: Truth) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
     texts = [truth.text, *world.texts[: POOL - 1]]
     order = np.argsort(-sentences, kind="stable")[:SHOWN]
     listed = [{"text": texts[i][:300], "share": float(sentences[i]), "mine": bool(i == 0)} for i in order]
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "sentences": {
             "pool": len(texts),
             "listed": listed,
@@ -154,12 +154,12 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
     }
     if isinstance(question, VectorQuestion):
         labels = posterior.sum(axis=0)
-        found["label"] = _values(
+        entries["label"] = _values(
             world.classes, labels, np.full(per, 1 / per), limit(mechanism, np.full(per, 1 / per)), truth.label
         )
     if isinstance(question, EmbeddingQuestion):
-        found |= _class(world, question, z)
-    return found
+        entries |= _class(world, question, z)
+    return entries
 
 
 def _class(world: World, question: EmbeddingQuestion, z: FloatArray) -> dict[str, Any]:
@@ -215,12 +215,12 @@ def _columns(text: TextMechanism, released: tuple[int, ...]) -> FloatArray:
     It goes through every pair of words, because a word's probability is its weight among all words.
     """
     columns = np.array(released, np.int64)
-    found = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
-    for x, y, table in Channel(text).blocks(np.arange(len(found))):
+    result = np.full((len(text.vocabulary) + 1, len(columns)), -np.inf)
+    for x, y, table in Channel(text).blocks(np.arange(len(result))):
         at = np.searchsorted(y, columns).clip(max=len(y) - 1)
         there = np.flatnonzero(y[at] == columns)
-        found[np.ix_(x, there)] = table[:, at[there]]
-    return found
+        result[np.ix_(x, there)] = table[:, at[there]]
+    return result
 
 
 @lru_cache(maxsize=8)

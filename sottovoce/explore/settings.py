@@ -154,9 +154,9 @@ def absent(channel: str) -> str:
     """Return the mechanisms of a channel that the page does not show, with the reasons that they declare."""
     named: dict[str, list[str]] = {}
     for name, kind in CATALOGUE.items():
-        found = facts_of(kind).slider
-        if isinstance(found, Absent) and getattr(kind, "channel", CHANNELS[0]) == channel:
-            named.setdefault(found.reason, []).append(name)
+        result = facts_of(kind).slider
+        if isinstance(result, Absent) and getattr(kind, "channel", CHANNELS[0]) == channel:
+            named.setdefault(result.reason, []).append(name)
     listed = {reason: " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for reason, names in named.items()}
     return "; ".join(f"{names}, {reason}" for reason, names in listed.items())
 

@@ -96,12 +96,12 @@ def kept(arm: ArmResult) -> list[str]:
     if arm.way == PAPER.name or server_is_trusted(arm):
         return ["nothing that this report could vouch for"]
     bare = {text for side in sides(arm) for text in (*side.bare, *side.exposed)}
-    said = [] if any(text.startswith(TEXT.bare) for text in bare) else ["the texts as they were written"]
+    lines = [] if any(text.startswith(TEXT.bare) for text in bare) else ["the texts as they were written"]
     if not any(text.startswith((LABEL.bare, VECTOR.bare)) for text in bare):
-        said.append("the true labels, or which class a text belongs to")
+        lines.append("the true labels, or which class a text belongs to")
     if not any(text.startswith((EMBEDDING.bare, VECTOR.bare, TEXT.bare)) for text in bare):
-        said.append("the exact numbers that a text is turned into, before noise")
-    return said or ["nothing that is of weight"]
+        lines.append("the exact numbers that a text is turned into, before noise")
+    return lines or ["nothing that is of weight"]
 
 
 def paid(arm: ArmResult, whose: str) -> Price | None:

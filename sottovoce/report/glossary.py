@@ -29,8 +29,8 @@ def entries() -> dict[str, str]:
     """Return the entries as plain text, by their headings."""
     text = (files("sottovoce.report") / "templates" / "glossary.md").read_text(encoding="utf-8")
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    found = re.findall(r"^\*\*(.+?)\*\*\n:   (.+?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return {heading: re.sub(r"\*+([^*]+)\*+", r"\1", " ".join(entry.split())) for heading, entry in found}
+    result = re.findall(r"^\*\*(.+?)\*\*\n:   (.+?)(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return {heading: re.sub(r"\*+([^*]+)\*+", r"\1", " ".join(entry.split())) for heading, entry in result}
 
 
 def meaning(name: str) -> str:

@@ -65,9 +65,9 @@ def _run(run: Finished) -> dict[str, Any]:
 def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
     account = None if run.accounts is None else run.accounts.get(arm.name)
     measured: dict[str, dict[str, float]] = {}
-    for each in arm.estimates():
-        if each.split is not None:
-            measured.setdefault(each.metric, {})[each.split] = each.value
+    for item in arm.estimates():
+        if item.split is not None:
+            measured.setdefault(item.metric, {})[item.split] = item.value
     return {
         "name": arm.name,
         "reference": arm.reference,

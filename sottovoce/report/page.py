@@ -89,7 +89,7 @@ def _framed(template: str, **values: Any) -> str:
 
 def _templates() -> Environment:
     """Return the templates. Text is escaped, and a name that nobody gave is an error."""
-    made = Environment(
+    result = Environment(
         loader=PackageLoader("sottovoce.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -97,9 +97,9 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["quote"] = lambda path: shlex.quote(str(path))
-    made.filters["number"] = lambda value: "Infinity" if value == math.inf else f"{value:.12g}"  # for JavaScript
-    made.globals |= {
+    result.filters["quote"] = lambda path: shlex.quote(str(path))
+    result.filters["number"] = lambda value: "Infinity" if value == math.inf else f"{value:.12g}"  # for JavaScript
+    result.globals |= {
         "facts": facts,
         "meaning": glossary.meaning,
         "count": count,
@@ -119,7 +119,7 @@ def _templates() -> Environment:
         "remarked": _remarked,
         "versions": _versions,
     }
-    return made
+    return result
 
 
 def _title(run: Finished, runs: Sequence[Finished]) -> str:
@@ -171,13 +171,13 @@ def _paid(private: Sequence[ArmResult], arms: int) -> str:
     taught, asked = (_range(private, whose, alone=arms == 1) for whose in PAYERS.values())
     if not (taught or asked):
         return "No arm promises a finite ε for everything that one user has."
-    said = [f"For everything one user has, with nobody trusted: {taught}."] if taught else []
+    lines = [f"For everything one user has, with nobody trusted: {taught}."] if taught else []
     if asked:
         who = "For all requests of a user at inference" + ", beside that" * bool(taught)
-        said.append(f"{who}: {asked}.")
+        lines.append(f"{who}: {asked}.")
     if rest := arms - len(private):
-        said.append(f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing.")
-    return " ".join(said)
+        lines.append(f"{count(rest)} of {count(arms)} arms {'promises' if rest == 1 else 'promise'} nothing.")
+    return " ".join(lines)
 
 
 def _range(arms: Sequence[ArmResult], whose: str, *, alone: bool) -> str:
@@ -209,10 +209,10 @@ def _got(runs: Sequence[Finished], private: Sequence[Any]) -> str:
         return "Only arms without protection were attacked."
     entry = max(best, key=lambda entry: entry["success"] - (entry["baseline"] or 0.0))
     alarms = sum(bool(entry["alarm"]) for entry in entries)
-    said = " None got more than is promised, but for chance."
+    text = " None got more than is promised, but for chance."
     if alarms:
-        said = f" ALARM: {alarms} attacks got more than the theorem allows."
-    return f"At most, of protected arms, on “{entry['arm']}”: {_strongest(entry)}.{said}"
+        text = f" ALARM: {alarms} attacks got more than the theorem allows."
+    return f"At most, of protected arms, on “{entry['arm']}”: {_strongest(entry)}.{text}"
 
 
 def _strongest(entry: Any) -> str:
@@ -254,9 +254,9 @@ def _figures(run: Finished) -> list[tuple[Markup, str]]:
 
 
 def _attack_figures(run: Finished) -> list[tuple[Markup, str]]:
-    said = "Success of attacks; numbers are in the table above."
+    text = "Success of attacks; numbers are in the table above."
     drawn = {} if run.attacks is None else drawn_attacks(dict(run.attacks))
-    return [_figure(run, figure, name, said) for name, figure in drawn.items()]
+    return [_figure(run, figure, name, text) for name, figure in drawn.items()]
 
 
 def _figure(run: Finished, figure: Figure, name: str, said: str) -> tuple[Markup, str]:
@@ -271,5 +271,5 @@ def _remarked(run: Finished) -> list[tuple[str, bool]]:
 
 
 def _versions(run: Finished) -> str:
-    said = [f"{name} {version}" for name, version in (run.results.get("versions") or {}).items()]
-    return ", ".join(said + ([f"models trained on {where}"] if (where := run.results.get("trained_on")) else []))
+    lines = [f"{name} {version}" for name, version in (run.results.get("versions") or {}).items()]
+    return ", ".join(lines + ([f"models trained on {where}"] if (where := run.results.get("trained_on")) else []))

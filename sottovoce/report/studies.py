@@ -70,43 +70,43 @@ def read_study(folder: Path) -> Study:
     Raises:
         UserError: It is not finished, or a run in it cannot be read. The message is one line.
     """
-    found = tables.read(folder)
-    if not found.points:
+    result = tables.read(folder)
+    if not result.points:
         raise UserError(f"{folder}: the study has no runs")
     shown = [
         place
-        for point in found.points
+        for point in result.points
         for i, place in enumerate(point.folders)
         if not i or any((place / name).is_file() for name in _BESIDE)
     ]
-    return Study(folder, found, [read(place) for place in shown])
+    return Study(folder, result, [read(place) for place in shown])
 
 
 def view(study: Study) -> dict[str, Any]:
     """Return its means, figure, remarks, differences and rows for templates/study.html."""
-    found = study.found
-    headings, *rows = tables.overview(found)
-    drawn = inline(tables.figure(found), found.title, f"study-{sha256(str(study.folder).encode()).hexdigest()[:8]}-")
+    result = study.found
+    headings, *rows = tables.overview(result)
+    drawn = inline(tables.figure(result), result.title, f"study-{sha256(str(study.folder).encode()).hexdigest()[:8]}-")
     return {
-        "name": found.name,
-        "title": found.title,
-        "runs": found.runs,
-        "points": len(found.points),
-        "seeds": ", ".join(str(results["seed"]) for results in found.points[0].results),
+        "name": result.name,
+        "title": result.title,
+        "runs": result.runs,
+        "points": len(result.points),
+        "seeds": ", ".join(str(results["seed"]) for results in result.points[0].results),
         "headings": headings,
         "rows": [[_cell(text) for text in row] for row in rows],
-        "remarks": tables.remarked(found.points),
-        "conditions": tables.conditions(found.points),
+        "remarks": tables.remarked(result.points),
+        "conditions": tables.conditions(result.points),
         "drawn": Markup(drawn),
-        "differences": _long(tables.differences(found.points), study.folder / "differences.csv"),
-        "tidy": _long(tables.tidy(found), study.folder / "tidy.csv"),
+        "differences": _long(tables.differences(result.points), study.folder / "differences.csv"),
+        "tidy": _long(tables.tidy(result), study.folder / "tidy.csv"),
     }
 
 
 def told(study: Study) -> dict[str, Any]:
     """Return its entry in the label."""
-    found, means = study.found, records(tables.means(study.found.points))
-    return {"name": found.name, "runs": found.runs, "axes": list(found.axes), "means": means}
+    result, means = study.found, records(tables.means(study.found.points))
+    return {"name": result.name, "runs": result.runs, "axes": list(result.axes), "means": means}
 
 
 def _long(table: DataFrame, file: Path) -> dict[str, Any]:

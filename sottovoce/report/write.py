@@ -37,8 +37,8 @@ def report(folders: Sequence[Path | str], out: Path | str = "report.html") -> li
     if len({place.resolve() for place in places}) < len(places):
         raise UserError("report: a folder is named twice; name each once")
     read_ones = [read_study(place) if is_study(place) else read(place) for place in places]
-    studies = [each for each in read_ones if isinstance(each, Study)]
-    runs = [run for each in read_ones for run in (each.runs if isinstance(each, Study) else [each])]
+    studies = [item for item in read_ones if isinstance(item, Study)]
+    runs = [run for item in read_ones for run in (item.runs if isinstance(item, Study) else [item])]
     return _written(out, page(runs, studies), label(runs, studies))
 
 

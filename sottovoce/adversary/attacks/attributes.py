@@ -92,11 +92,11 @@ def column(target: Target, held: Held, name: str) -> Mapping[Text, str]:
         except UserError as error:
             raise UserError(f"--attribute {name}: {error}") from error
         named = [(c, [c.classes[label] for label in c.labels]) for c in read]
-    found: dict[Text, set[str]] = {}
+    entries: dict[Text, set[str]] = {}
     for corpus, values in named:
         for text, value in zip(corpus.texts, values or (), strict=True):
-            found.setdefault(text, set()).add(str(value))
-    return {text: next(iter(of)) for text, of in found.items() if len(of) == 1}
+            entries.setdefault(text, set()).add(str(value))
+    return {text: next(iter(of)) for text, of in entries.items() if len(of) == 1}
 
 
 def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Sequence[Text]) -> Collected:

@@ -68,13 +68,13 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     sides = [_Embeddings(target, known, rows, texts, seen)]
     if target.unprotected:
         sides.insert(0, _Unprotected(target, known, rows, texts, known.encoded(texts)))
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
         entries_, left = collect((name for name in names if name in side.applies), side.results, on=side.name)
-        found += entries_
+        results += entries_
         skipped += left
-    return found, skipped
+    return results, skipped
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,21 +144,21 @@ class _Embeddings:
         except ValueError as error:
             raise Skipped(str(error)) from error
         truth, beyond = pieces.truth(as_lines(self.texts))
-        found = scores.words(guesses, truth, beyond)
+        result = scores.words(guesses, truth, beyond)
         plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
         bound, bound_counts = (allowed.f1(curve, truth.mean(axis=0)) for curve in self.curves)
         return result_of(
-            rate=found.f1,
+            rate=result.f1,
             baseline=plain.f1.success,
             texts=len(self.texts),
             tokens=int(truth.sum() + beyond.sum()),
             bound=bound,
             bound_counts=bound_counts,
-            note=f"precision {found.precision:.3f}, recall {found.recall:.3f}",
+            note=f"precision {result.precision:.3f}, recall {result.recall:.3f}",
             more={
                 "dim": self.seen.shape[1],
-                "precision": found.precision,
-                "recall": found.recall,
+                "precision": result.precision,
+                "recall": result.recall,
                 "baseline_precision": plain.precision,
                 "baseline_recall": plain.recall,
             },
@@ -175,13 +175,13 @@ class _Embeddings:
 
     def _attribute(self, name: str, attribute: str, result_of: Callable[..., Result]) -> Result:
         about = attributes.column(self.target, prepared(self.target.run).held, attribute)
-        found = attributes.collected(about, self.known.texts, self.texts)
-        if found.why:
-            raise Skipped(f"{attribute}: {found.why}")
+        result = attributes.collected(about, self.known.texts, self.texts)
+        if result.why:
+            raise Skipped(f"{attribute}: {result.why}")
         curves, dim, note = self.curves, self.seen.shape[1], ""
         if name == "attribute-chosen":
-            question = self._question(found)
-            guesses = self._answered(question, found)
+            question = self._question(result)
+            guesses = self._answered(question, result)
             curves, dim = [allowed.curve(question.mechanism, n) for n in (1, 2)], question.m1.shape[1]
             note = f"; m' = {dim}, drawn anew"
         else:
@@ -189,15 +189,15 @@ class _Embeddings:
             from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
 
             guesses = guessed(
-                learnt[:, found.auxiliary],
-                found.labels,
-                self.seen[found.attacked],
-                classes=len(found.classes),
+                learnt[:, result.auxiliary],
+                result.labels,
+                self.seen[result.attacked],
+                classes=len(result.classes),
                 seed=self.target.seed,
             )
-        more = {"dim": dim, "by_value": attributes.by_value(guesses, found)}
-        count = len(found.classes)
-        return attributes.result(result_of, attribute, guesses, found.truth, count, curves, note=note, more=more)
+        more = {"dim": dim, "by_value": attributes.by_value(guesses, result)}
+        count = len(result.classes)
+        return attributes.result(result_of, attribute, guesses, result.truth, count, curves, note=note, more=more)
 
     def _question(self, found: attributes.Collected) -> chosen.Question:
         spec = self.target.arm.embedding

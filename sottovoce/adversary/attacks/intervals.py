@@ -72,12 +72,12 @@ def judged(entries: Sequence[dict[str, Any]], family: float = FAMILY) -> list[di
         family: Error rate of the whole run.
     """
     bounded = [e for e in entries if e["bound"] is not None and e["bound"] < 1]
-    found = []
+    results = []
     for e in entries:
         seen = e["success"], e["observations"], e["weight"]
-        alarm = any(e is one for one in bounded) and beyond(*seen, e["bound"]) < family / len(bounded)
-        found.append(e | {"interval": list(interval(*seen)), "alarm": alarm})
-    return found
+        alarm = any(e is item for item in bounded) and beyond(*seen, e["bound"]) < family / len(bounded)
+        results.append(e | {"interval": list(interval(*seen)), "alarm": alarm})
+    return results
 
 
 def _counts(success: float, observations: int, weight: float) -> bool:

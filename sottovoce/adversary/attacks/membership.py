@@ -186,19 +186,19 @@ class _Membership:
     @cached_property
     def _outputs(self) -> FloatArray:
         try:
-            found: FloatArray = self.model.outputs()
+            result: FloatArray = self.model.outputs()
         except ValueError as error:
             raise UserError(f'{self.target.run}: arm "{self.target.arm.name}": {error}') from error
-        return found
+        return result
 
     def _beside_drops(self) -> FloatArray:
         """Return the mean confidence of each record and its copies; the model gets all copies at once."""
         records = self.model.records
         rng = np.random.default_rng([self.target.seed, 12])
         copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
-        found = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
+        result = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
         own = membership.confidence(self._outputs, records.labels)
-        mean: FloatArray = (own + found.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
+        mean: FloatArray = (own + result.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
         return mean
 
     def _by_shadows(self, name: str) -> tuple[FloatArray, dict[str, Any]]:
@@ -206,7 +206,7 @@ class _Membership:
         extra = {"shadow_models": len(inside), "shadow_texts": texts}
         if name == "membership-lira":
             labels = self.model.records.labels
-            shadows = np.stack([lira.scaled(each, labels) for each in outputs])
+            shadows = np.stack([lira.scaled(item, labels) for item in outputs])
             return lira.evidence(lira.scaled(self._outputs, labels), shadows, inside), extra
         rng = np.random.default_rng([self.target.seed, 10])
         network = membership.ShadowNetwork.fitted(np.concatenate(outputs), inside.ravel(), rng=rng)
@@ -253,7 +253,7 @@ class _Membership:
 
     def _by_texts(self, released: IntArray) -> FloatArray:
         text: TextMechanism = self.model.text
-        known, public = (padded_word_ids(each, text) for each in (self.model.records.texts, self.public.texts[:_POOL]))
+        known, public = (padded_word_ids(item, text) for item in (self.model.records.texts, self.public.texts[:_POOL]))
         try:
             channel = Channel(text, self.target.seed)
         except ValueError:  # more than the word in its place decides a released word
@@ -293,13 +293,13 @@ class _Membership:
         else:
             worst += label.guarantee.worst_case()
             parts.append((label, 1))
-        found = membership.bound(parts) if set(exposes) <= set(declared) else 1.0
+        result = membership.bound(parts) if set(exposes) <= set(declared) else 1.0
         why = ""
         if public and not arm.reference:
-            why = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {found:.3g}"
+            why = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {result:.3g}"
         return {
-            "bound": 1.0 if public else found,
-            "bound_protected": found,
+            "bound": 1.0 if public else result,
+            "bound_protected": result,
             "worst_case_epsilon": worst,
             "bound_why": why,
         }

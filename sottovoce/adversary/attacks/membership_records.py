@@ -52,15 +52,15 @@ class Delivered:
             Skipped: The nodes hold other texts than the experiment's data have now.
         """
         keys = zip(held.holders.users.tolist(), held.holders.records.tolist(), strict=True)
-        found = []
+        results = []
         for row, (key, text) in enumerate(zip(keys, held.train.texts, strict=True)):
             if key in self.held:
                 if self.held[key] != text:
                     break
-                found.append(row)
-        if len(found) < len(self.held):
+                results.append(row)
+        if len(results) < len(self.held):
             raise Skipped("the experiment's data are not those that the run was made with; who was a member is unknown")
-        return np.array(found, dtype=np.int64)
+        return np.array(results, dtype=np.int64)
 
 
 def arrived(target: Target, channel: str) -> list[Row]:
@@ -103,8 +103,8 @@ def delivered(target: Target) -> Delivered | None:
         z = np.stack([values(row, mechanism) for row in rows])
     labels = {(row.key, row.released.stage): row.released.payload for row in releases.of_arm(target, LABEL.name)}
     if all((row.key, row.released.stage) in labels for row in rows):
-        said = b"".join(labels[row.key, row.released.stage] for row in rows)
-        y = np.frombuffer(said, dtype="<i2").astype(np.int64)
+        text = b"".join(labels[row.key, row.released.stage] for row in rows)
+        y = np.frombuffer(text, dtype="<i2").astype(np.int64)
     held = dict(zip((row.key for row in rows), releases.texts_of(target, rows), strict=True))
     return Delivered(held, ", ".join(sorted({row.released.stage for row in rows})), z, w, y)
 

@@ -166,16 +166,16 @@ class _Users:
 
     def _honest(self, request: Request) -> dict[Question, NDArray[Any]]:
         """Return payloads of the users who answered every question of the request."""
-        found = []
+        results = []
         for question in request.questions:
             rows = self.of.rows.get((question.channel, request.digest(question.channel)), [])
-            found.append({row.key: row.released.payload for row in rows if row.released.stage == request.stage})
-        keys = sorted(set.intersection(*map(set, found)))
+            results.append({row.key: row.released.payload for row in rows if row.released.stage == request.stage})
+        keys = sorted(set.intersection(*map(set, results)))
         if len(keys) < 2:
             raise Skipped("its ledgers do not hold the releases that the run's server asked for")
         order = np.random.default_rng([self.of.target.seed, 12]).permutation(len(keys))
         values = {}
-        for question, payloads in zip(request.questions, found, strict=True):
+        for question, payloads in zip(request.questions, results, strict=True):
             _, kind, shape = question.payload_form
             joined = b"".join(payloads[keys[i]] for i in order)
             values[question] = np.frombuffer(joined, kind.newbyteorder("<")).astype(kind).reshape(len(keys), *shape)
@@ -252,8 +252,8 @@ class _Lies:
             rows = users * self.attacked.target.training.records
             said = of_users(question.clip * of, noise, users=rows, codes=question.codes)
             weight, bias = linear_head(features, simplex, users=said)
-            found: IntArray = (features @ weight + bias).argmax(axis=1)
-            return found
+            result: IntArray = (features @ weight + bias).argmax(axis=1)
+            return result
 
         before = classes(mean)
 

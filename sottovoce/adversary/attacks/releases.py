@@ -49,17 +49,17 @@ def of_arm(target: Target, channel: str | None = None) -> list[Row]:
     Raises:
         UserError: A ledger cannot be read.
     """
-    found = []
+    results = []
     for node in target.nodes:
         path = node.folder / f"ledger-{slug(target.arm.name)}.sqlite"
         if not path.is_file():
             continue
         try:
             with Ledger(path, durable=False) as ledger:
-                found += [Row(node, row) for row in ledger.rows() if channel in (None, row.channel)]
+                results += [Row(node, row) for row in ledger.rows() if channel in (None, row.channel)]
         except LedgerError as error:
             raise UserError(f"{path}: {error}") from error
-    return sorted(found, key=lambda row: (*row.key, row.released.stage))
+    return sorted(results, key=lambda row: (*row.key, row.released.stage))
 
 
 def attacked(target: Target, rows: Sequence[Row], what: str) -> list[Row]:

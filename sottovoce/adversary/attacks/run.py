@@ -114,11 +114,11 @@ def run(attack: Attack) -> dict[str, Any]:
             if not (names and applies(setup)):
                 continue
             try:
-                found, without = kind.entries(target, names)
+                result, without = kind.entries(target, names)
             except UserError as error:  # results of other attacks are kept
                 refused.append(str(error))
                 continue
-            entries += found
+            entries += result
             skipped += without
     done = {entry["attack"] for entry in entries}
     why = {name: _reasons(name, setups, skipped) for name in attack.names if name not in done}

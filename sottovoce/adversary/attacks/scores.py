@@ -101,7 +101,7 @@ def chosen_by_the_other_half(
     out = np.full(truth.shape, NOTHING, dtype=np.int64)
     for half in (0, 1):
         other = where & (halves != half)[:, None]
-        right = {name: int(((each == truth) & other).sum()) for name, each in guesses.items()}
+        right = {name: int(((item == truth) & other).sum()) for name, item in guesses.items()}
         chosen.append(max(right, key=lambda name: right[name]))
         out[halves == half] = guesses[chosen[-1]][halves == half]
     return out, (chosen[0], chosen[1])

@@ -131,8 +131,8 @@ class _Records:
 
     def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
         """Return embeddings."""
-        found: NDArray[np.float32] = self.people.embeddings[rows]
-        return found
+        result: NDArray[np.float32] = self.people.embeddings[rows]
+        return result
 
 
 def _filled(records: AttackedRecords, inside: BoolArray, public: Public, seed: int, number: int) -> IntArray:

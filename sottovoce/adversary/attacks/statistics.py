@@ -180,11 +180,11 @@ class _Vectors:
         if attribute == "label":
             return Pool(self._public, labels), who, self.people.labels[rows], self._classes
         about = attributes.column(self.target, self.ready.held, attribute)
-        found = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in rows])
-        if found.why:
-            raise Skipped(f"{attribute}: {found.why}")
-        pool = Pool(self._public[found.auxiliary], labels[found.auxiliary], found.labels)
-        return pool, who[found.attacked], found.truth, len(found.classes)
+        result = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in rows])
+        if result.why:
+            raise Skipped(f"{attribute}: {result.why}")
+        pool = Pool(self._public[result.auxiliary], labels[result.auxiliary], result.labels)
+        return pool, who[result.attacked], result.truth, len(result.classes)
 
     # --- membership
 

@@ -191,14 +191,14 @@ class _Attributes:
             views = self._views(clean, clean, seen)
         else:
             drawn = self._drawn[:, found.auxiliary]
-            rewritten = self._read(drawn, [self.text.texts(each) for each in drawn])
+            rewritten = self._read(drawn, [self.text.texts(item) for item in drawn])
             views = self._views(rewritten, rewritten, seen)
             views += self._views(clean, rewritten, seen, " of texts as written")
         by, guesses = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         if attribute not in self._plain:
-            said = [self.held.texts[row] for row in found.attacked]
-            written = padded_word_ids(said, self.text)
-            views = self._views(clean, clean, self._read(written[None], [said]))
+            lines = [self.held.texts[row] for row in found.attacked]
+            written = padded_word_ids(lines, self.text)
+            views = self._views(clean, clean, self._read(written[None], [lines]))
             _, self._plain[attribute] = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         return by, guesses, self._plain[attribute]
 
@@ -215,8 +215,8 @@ class _Attributes:
         table = self.text.vocabulary.vectors
         return {
             "words": ids,
-            "vectors": np.stack([text_attributes.vectors(each, table) for each in ids]),
-            "sentence encoder": np.stack([self._encoded(each) for each in lines]),
+            "vectors": np.stack([text_attributes.vectors(item, table) for item in ids]),
+            "sentence encoder": np.stack([self._encoded(item) for item in lines]),
         }
 
     @staticmethod
@@ -232,11 +232,11 @@ class _Attributes:
             text_attributes.View(
                 name + of,
                 text_attributes.by_words if name == "words" else guessed,
-                each,
+                item,
                 seen[name][0],
                 looks_like[name],
             )
-            for name, each in learnt.items()
+            for name, item in learnt.items()
         ]
 
     def _encoded(self, said: Sequence[Text]) -> NDArray[np.float32]:

@@ -396,8 +396,8 @@ def _amplified_game(delta: float) -> Game:
     The adversary sees the first row and all counts.
     """
     mechanism = RandomizedResponse(_LOCAL, 2)
-    found = [(amplify([mechanism], users=_CROWD, delta=d).epsilon, d) for d in _deltas(delta)]
-    at_delta = next(e for e, d in found if d == delta)
+    results = [(amplify([mechanism], users=_CROWD, delta=d).epsilon, d) for d in _deltas(delta)]
+    at_delta = next(e for e, d in results if d == delta)
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         generators = np.random.SeedSequence([seed, side, 2]).spawn(n)
@@ -419,7 +419,7 @@ def _amplified_game(delta: float) -> Game:
         f"{_CROWD} users, randomized response ε={_LOCAL:g}, K=2",
         "one user's label in a shuffled batch",
         mechanism.guarantee.worst_case(),
-        PairClaim(_LOCAL, at_delta, np.array(found)),
+        PairClaim(_LOCAL, at_delta, np.array(results)),
         draw,
         (learned,),
         share=_SHUFFLE_SHARE,

@@ -260,12 +260,12 @@ class Clients:
 
 def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
     """Return True for each row of a release that is in the ledger, byte by byte, (n,)."""
-    found = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
+    result = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
     (values,) = release.payload.values()
     sent = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
-    if found.payloads.shape != sent.shape:
+    if result.payloads.shape != sent.shape:
         return np.zeros(len(reply), dtype=bool)
-    kept: NDArray[np.bool_] = found.known & (found.payloads == sent).all(axis=1)
+    kept: NDArray[np.bool_] = result.known & (result.payloads == sent).all(axis=1)
     return kept
 
 

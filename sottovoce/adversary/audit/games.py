@@ -150,7 +150,7 @@ def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> dict[s
             if (rows := batch[at : at + size]).size == 0:
                 return found
             few = sample(0, len(rows), streams(name, 0, len(rows), seed, at))
-            found += sum(not np.array_equal(row, one) for row, one in zip(rows, few, strict=True))
+            found += sum(not np.array_equal(row, item) for row, item in zip(rows, few, strict=True))
         return found
 
     return {"draw": draw, "differing": differing}
@@ -426,8 +426,8 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
         mechanism.log_prob(outcomes, np.tile(x, (len(outcomes), 1)), importance=np.tile(w, (len(outcomes), 1)))
         for x, w in inputs
     ]
-    for i, one in enumerate(laws):
-        gains = np.max(one - np.array(laws), axis=1)
+    for i, item in enumerate(laws):
+        gains = np.max(item - np.array(laws), axis=1)
         j = int(np.argmax(gains))
         if gains[j] > best[0]:
             best = float(gains[j]), (i, j)

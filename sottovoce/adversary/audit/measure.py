@@ -111,21 +111,21 @@ def measure(games: list[Game], audit: Audit, *, family: float = FAMILY) -> list[
     findings = []
     for game in games:
         n = max(adversary.MIN_DRAWS, int(audit.draws * game.share))
-        found = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), *game.fits)
+        result = adversary.scores(game.draw(0, n, audit.seed), game.draw(1, n, audit.seed), *game.fits)
         finding = Finding(
             game=game,
             draws=n,
             alpha=alpha,
-            pure=adversary.lower_epsilon(found, _numeric(game.theorem.numeric_delta, game.theorem.pure), alpha),
+            pure=adversary.lower_epsilon(result, _numeric(game.theorem.numeric_delta, game.theorem.pure), alpha),
             at_delta=adversary.lower_epsilon(
-                found, audit.delta + _numeric(game.theorem.numeric_delta, game.theorem.at_delta), alpha
+                result, audit.delta + _numeric(game.theorem.numeric_delta, game.theorem.at_delta), alpha
             ),
-            excess=tuple(adversary.excess(found, c.points, alpha) for c in game.claims),
-            shown=tuple(adversary.excess(found, point[None], alpha) for point in game.shown),
-            mu=adversary.lower_mu(found, alpha) if game.gaussian else None,
+            excess=tuple(adversary.excess(result, c.points, alpha) for c in game.claims),
+            shown=tuple(adversary.excess(result, point[None], alpha) for point in game.shown),
+            mu=adversary.lower_mu(result, alpha) if game.gaussian else None,
             reach=adversary.largest(n, alpha),
             delta=audit.delta,
-            fitted=found.fitted,
+            fitted=result.fitted,
             differ=0 if game.differing is None else game.differing(audit.seed),
         )
         findings.append(finding)
@@ -172,8 +172,8 @@ def results(audit: Audit, entries: list[dict[str, Any]], *, family: float, figur
         "false_alarm_rate": family,
         "tests": figures,
         "confidence_each": 1 - family / figures,
-        "violated": sum(each["verdict"] == VIOLATED for each in entries),
-        "not_tested": not_tested(max((each.get("draws", 0) for each in entries), default=0), family / figures),
+        "violated": sum(item["verdict"] == VIOLATED for item in entries),
+        "not_tested": not_tested(max((item.get("draws", 0) for item in entries), default=0), family / figures),
         "entries": entries,
     }
 

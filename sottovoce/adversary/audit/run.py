@@ -134,7 +134,7 @@ def audit(
     Raises:
         UserError: `check` raises it.
     """
-    if any(callable(one) for one in mechanisms):
+    if any(callable(item) for item in mechanisms):
         if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
             raise UserError("audit: a function is audited alone, with its claim: audit(function, Claim(...))")
         return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed, fixed=fixed), out)
@@ -261,14 +261,14 @@ def table(results: dict[str, Any]) -> str:
                 e["verdict"],
             ]
         rows.append(cells)
-    said = (
+    text = (
         f"{results['violated']} of {len(results['entries'])} entries violated. δ = {results['delta']:g}. "
         f"{results['tests']} figures can raise an alarm, each with confidence {results['confidence_each']:.7f}: true "
         f"claims raise any with probability at most {results['false_alarm_rate']:g}. A measured ε is a lower bound: no "
         "violation found is no proof. A worst case is between inputs that agree in what the mechanism exposes; between "
         f"others it is ∞. Not tested: {'; '.join(results['not_tested'])}."
     )
-    return "\n".join([markdown(HEADINGS, rows), "", said])
+    return "\n".join([markdown(HEADINGS, rows), "", text])
 
 
 def write(results: dict[str, Any], folder: Path) -> None:
@@ -276,8 +276,8 @@ def write(results: dict[str, Any], folder: Path) -> None:
     kept = {key: value for key, value in results.items() if key != "certificates"}
     _json(kept, folder / "audit.json")
     (folder / "audit.md").write_text(table(results) + "\n", encoding="utf-8")
-    for number_, each in enumerate(results.get("certificates", ()), 1):
-        _json(each, folder / f"certificate-{number_}.json")
+    for number_, item in enumerate(results.get("certificates", ()), 1):
+        _json(item, folder / f"certificate-{number_}.json")
 
 
 def _json(value: dict[str, Any], path: Path) -> None:

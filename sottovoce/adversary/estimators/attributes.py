@@ -76,5 +76,5 @@ def guessed(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, cl
             right = float((logits(known).argmax(dim=1) == truth).float().mean())
             if right > best:
                 best, guesses = right, logits(asked).argmax(dim=1)
-    found: IntArray = guesses.numpy()
-    return found
+    result: IntArray = guesses.numpy()
+    return result

@@ -127,7 +127,7 @@ def best_bet(scores: FloatArray, sides: Sides, points: FloatArray) -> Bet:
     """
     epsilon, delta = points[:, 0], points[:, 1]
     growth = np.exp(np.minimum(epsilon, 700.0))
-    found = []
+    results = []
     for own, values in ((0, scores), (1, -scores)):
         cuts = np.unique(np.quantile(values, 1 - np.array(_TAILS), method="higher"))
         inside = values[:, None] >= cuts
@@ -144,8 +144,8 @@ def best_bet(scores: FloatArray, sides: Sides, points: FloatArray) -> Bet:
         at = won.reshape(len(points), -1).argmax(axis=1)
         best = won.reshape(len(points), -1).max(axis=1)
         t, h = np.unravel_index(at, won.shape[1:])
-        found.append((np.maximum(best, 0.0), cuts[t], np.where(best > 0, tall[np.arange(len(points)), 0, h], 0.0)))
-    (gain, high, a), (other, low, b) = found
+        results.append((np.maximum(best, 0.0), cuts[t], np.where(best > 0, tall[np.arange(len(points)), 0, h], 0.0)))
+    (gain, high, a), (other, low, b) = results
     j = int(np.argmax(gain + other))
     edges = np.array([np.nextafter(-low[j], np.inf), high[j]])
     if edges[0] > edges[1]:  # the tails meet: the better one is placed

@@ -93,15 +93,15 @@ def for_value(
 
 
 def _arranged(embeddings: NDArray[Any], values: IntArray, count: int) -> list[Matrices]:
-    found = []
+    results = []
     angles = 2 * np.pi * np.arange(count) / count
     circle = np.column_stack([np.cos(angles), np.sin(angles)])
     for penalty in PENALTIES:
         mean, m1 = telling(embeddings, values, count, penalty)
-        found.append((mean, m1))
+        results.append((mean, m1))
         if count > 2:
-            found.append((mean, (m1 @ circle).astype(np.float32)))
-    return found
+            results.append((mean, (m1 @ circle).astype(np.float32)))
+    return results
 
 
 def telling(embeddings: NDArray[Any], values: IntArray, count: int, penalty: float) -> Matrices:

@@ -38,8 +38,8 @@ def log_likelihood(mechanism: Any, released: FloatArray, candidates: FloatArray)
     if isinstance(mechanism, Identity):
         return np.where(products == products.max(axis=1, keepdims=True), 0.0, -np.inf)
     if isinstance(mechanism, Purkayastha):
-        found: FloatArray = -mechanism.epsilon * _angles(released, products)
-        return found
+        result: FloatArray = -mechanism.epsilon * _angles(released, products)
+        return result
     if isinstance(mechanism, PlanarLaplace) and mechanism.normalize:
         if mechanism.epsilon == 0:
             return np.zeros(products.shape)
@@ -85,8 +85,8 @@ def log_likelihood_of_means(mechanism: Any, released: FloatArray, means: FloatAr
 
 def posterior(mechanism: Any, released: FloatArray, candidates: FloatArray) -> FloatArray:
     """Return the probability of each candidate given each release, (n, p), for equally likely candidates."""
-    found = log_likelihood(mechanism, released, candidates)
-    weights: FloatArray = np.exp(found - logsumexp(found, axis=1, keepdims=True))
+    result = log_likelihood(mechanism, released, candidates)
+    weights: FloatArray = np.exp(result - logsumexp(result, axis=1, keepdims=True))
     return weights
 
 

@@ -96,14 +96,14 @@ class Evidence:
     def scores(self, text: TextMechanism) -> FloatArray:
         """Return the evidence for each pair, (n, m), after every input was added."""
         lengths = _length_evidence(text)
-        found = np.zeros((len(self._first), len(self._second)))
+        result = np.zeros((len(self._first), len(self._second)))
         for side in text.slices:
-            found += lengths[ends(self._first[:, side])[:, None], ends(self._second[:, side])[None, :]]
+            result += lengths[ends(self._first[:, side])[:, None], ends(self._second[:, side])[None, :]]
         single = np.log(np.maximum(self._single, _LEAST))
         for (first, second), a, b, joint in self._places:
             part = np.log(np.maximum(joint, _LEAST)) - single[a][:, None] - single[b][None]
-            found[np.ix_(first, second)] += part
-        return found
+            result[np.ix_(first, second)] += part
+        return result
 
 
 def bound(text: TextMechanism, candidates: int) -> float:

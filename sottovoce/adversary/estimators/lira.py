@@ -28,8 +28,8 @@ def scaled(log_p: FloatArray, labels: IntArray) -> FloatArray:
     rows = np.arange(len(labels))
     rest = log_p.astype(np.float64, copy=True)
     rest[rows, labels] = -np.inf
-    found: FloatArray = log_p[rows, labels] - np.logaddexp.reduce(rest, axis=1)
-    return found
+    result: FloatArray = log_p[rows, labels] - np.logaddexp.reduce(rest, axis=1)
+    return result
 
 
 def halves(records: int, models: int, *, rng: np.random.Generator) -> BoolArray:

@@ -73,8 +73,8 @@ class MaskAttack:
         """
         out = np.full(released.shape, NOTHING, dtype=np.int64)
         rows, places = np.nonzero(released != NOTHING)
-        for found, logits in self._masked(released, rows, places):
-            out[rows[found], places[found]] = self.words[logits.argmax(axis=1)]
+        for item, logits in self._masked(released, rows, places):
+            out[rows[item], places[item]] = self.words[logits.argmax(axis=1)]
         return out
 
     def _masked(self, texts: IntArray, rows: IntArray, places: IntArray) -> Iterator[tuple[IntArray, FloatArray]]:

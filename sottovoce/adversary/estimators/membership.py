@@ -150,16 +150,16 @@ class ShadowNetwork:
             loss = float((np.logaddexp(0.0, logit) - y * logit).sum()) + 0.5 * _DECAY * float(flat @ flat)
             return loss / len(x), (gradient + _DECAY * flat) / len(x)
 
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-        w1, b1, w2, b2 = apart(found.x)
+        result = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
+        w1, b1, w2, b2 = apart(result.x)
         return cls(centre, scale, (w1, b1, w2, b2))
 
     def evidence(self, log_p: FloatArray) -> FloatArray:
         """Return the log-odds of membership (n,) of outputs (n, K); above 0 the guess is "member"."""
         w1, b1, w2, b2 = self.weights
         x = (np.maximum(log_p, math.log(_LEAST)) - self.centre) / self.scale
-        found: FloatArray = np.maximum(x @ w1 + b1, 0.0) @ w2 + b2
-        return found
+        result: FloatArray = np.maximum(x @ w1 + b1, 0.0) @ w2 + b2
+        return result
 
 
 def bound(parts: Sequence[tuple[Mechanism, int]]) -> float:

@@ -66,12 +66,12 @@ def embedding_evidence(
         if isinstance(mechanism, Identity):
             pieces.append(-_distances(z[piece], records).min(axis=0))
             continue
-        found, background = (log_likelihood(mechanism, z[piece], known) for known in (records, public))
+        result, background = (log_likelihood(mechanism, z[piece], known) for known in (records, public))
         if labels is not None:
             law, own, others = labels
-            found, background = found + law[piece][:, own], background + law[piece][:, others]
+            result, background = result + law[piece][:, own], background + law[piece][:, others]
         q = logsumexp(background, axis=1) - np.log(len(public))
-        pieces.append(logsumexp(found - q[:, None], axis=0))
+        pieces.append(logsumexp(result - q[:, None], axis=0))
     if isinstance(mechanism, Identity):
         return np.max(pieces, axis=0)
     evidence: FloatArray = logsumexp(pieces, axis=0) - np.log(len(z))
@@ -107,16 +107,16 @@ def _one_by_one(table: Table, released: IntArray, public: IntArray) -> FloatArra
     """Return log Pr[release], (n,), for texts with the lengths and the independent words of public texts."""
     shares = np.bincount(table.of_words(public[public != NOTHING]), minlength=len(table.inputs))
     words = np.append(shares / max(1, shares.sum()), 0.0) @ np.exp(table.logs.astype(np.float64))
-    found = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
+    result = np.log(np.maximum(words, np.exp(LEAST)))[table.of_releases(released)]
     total: FloatArray = np.zeros(len(released))
     for side in table.sides:
         drawn, true, most = ends(released[:, side]), ends(public[:, side]), side.stop - side.start
         if table.channel.text.lengths is None:
             share = (np.bincount(true, minlength=most + 1) + 1.0) / (len(true) + most + 1)
             inside = np.arange(most) < drawn[:, None]
-            total += np.log(share)[drawn] + np.where(inside, found[:, side], 0.0).sum(axis=1)
+            total += np.log(share)[drawn] + np.where(inside, result[:, side], 0.0).sum(axis=1)
         else:
-            total += logsumexp(table.length(drawn, true), axis=1) - np.log(len(true)) + found[:, side].sum(axis=1)
+            total += logsumexp(table.length(drawn, true), axis=1) - np.log(len(true)) + result[:, side].sum(axis=1)
     return total
 
 

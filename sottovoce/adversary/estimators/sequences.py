@@ -47,11 +47,11 @@ class Table:
         outputs = np.unique(released[released != NOTHING]).astype(np.int64)
         logs = np.full((len(inputs) + 1, len(outputs) + 2), LEAST, dtype=np.float32)
         shown = np.zeros(len(inputs) + 1, dtype=bool)
-        for x, y, found in channel.blocks(inputs):
+        for x, y, item in channel.blocks(inputs):
             rows = np.searchsorted(inputs, x)
             here = np.flatnonzero(np.isin(outputs, y, assume_unique=True))
-            logs[np.ix_(rows, here)] = np.maximum(found[:, np.searchsorted(y, outputs[here])], LEAST)
-            shown[rows] |= (found > -np.inf).any(axis=1)
+            logs[np.ix_(rows, here)] = np.maximum(item[:, np.searchsorted(y, outputs[here])], LEAST)
+            shown[rows] |= (item > -np.inf).any(axis=1)
         logs[~shown, -2] = 0.0  # an unknown word of which nothing is shown, and no word at all
         logs[:, -1] = 0.0
         return cls(channel, inputs, outputs, logs)
@@ -84,10 +84,10 @@ class Table:
         if self.channel.text.lengths is not None:  # a text is filled up to its drawn end
             texts = np.where(texts == NOTHING, self.channel.size, texts)
         rows, columns = self.of_words(texts), self.of_releases(released)
-        found = np.zeros((len(texts), len(released)))
+        result = np.zeros((len(texts), len(released)))
         for i in range(texts.shape[1]):
-            found += self.logs[np.ix_(rows[:, i], columns[:, i])]
-        return found.T + length
+            result += self.logs[np.ix_(rows[:, i], columns[:, i])]
+        return result.T + length
 
     def length(self, drawn: IntArray, true: IntArray) -> FloatArray:
         """Return log Pr[a release ends at drawn | a text of length true], (n, C).
@@ -102,12 +102,12 @@ class Table:
         if law is None:
             return np.zeros((len(drawn), len(true)))
         y, x = np.repeat(drawn, len(true)), np.tile(true, len(drawn))
-        found: FloatArray = np.maximum(law.log_prob(y, x), LEAST).reshape(len(drawn), len(true))
-        return found
+        result: FloatArray = np.maximum(law.log_prob(y, x), LEAST).reshape(len(drawn), len(true))
+        return result
 
 
 def ends(texts: IntArray) -> IntArray:
     """Return the end of each text (n, L): the place behind its last word."""
     places = np.arange(1, texts.shape[1] + 1)
-    found: IntArray = np.where(texts != NOTHING, places, 0).max(axis=1, initial=0)
-    return found
+    result: IntArray = np.where(texts != NOTHING, places, 0).max(axis=1, initial=0)
+    return result

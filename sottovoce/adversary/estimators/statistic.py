@@ -65,8 +65,8 @@ class VectorQuestion:
         """Return simulated releases of user vectors (n, D)."""
         rows = np.arange(len(vectors), dtype=np.int64)
         streams = SimulationStreams(seed).rows(rows, np.zeros_like(rows), stage=stage, channel="statistic")
-        found: FloatArray = self.mechanism.sample(vectors, rng=streams)
-        return found
+        result: FloatArray = self.mechanism.sample(vectors, rng=streams)
+        return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +106,10 @@ def guessed(question: VectorQuestion, released: FloatArray, pool: Pool, values: 
         question.mechanism, released, question.vectors(embeddings, labels), question.clip
     )
     # a release is in few caps; their shares of a value's records count
-    found = np.full((len(released), values), -np.inf)
+    result = np.full((len(released), values), -np.inf)
     for value in np.unique(of):
-        found[:, value] = logsumexp(evidence[:, of == value], axis=1)
-    return found.argmax(axis=1)
+        result[:, value] = logsumexp(evidence[:, of == value], axis=1)
+    return result.argmax(axis=1)
 
 
 # --- requests of a malicious server

@@ -102,8 +102,8 @@ def _of_side(
     own = np.minimum(np.arange(lengths.shape[1]), end[:, None])
     filled = np.take_along_axis(fillers, end[:, None], axis=1) - np.take_along_axis(fillers, own, axis=1)
     said = np.take_along_axis(words, np.broadcast_to(own, (len(laws), *own.shape)), axis=2)
-    found: FloatArray = logsumexp(said + filled + places + lengths[:, None], axis=2)
-    return found
+    result: FloatArray = logsumexp(said + filled + places + lengths[:, None], axis=2)
+    return result
 
 
 def _running(logs: FloatArray) -> FloatArray:
@@ -120,8 +120,8 @@ def _lengths(texts: IntArray, values: IntArray, count: int) -> FloatArray:
     seen = np.zeros((count, longest + 1))
     np.add.at(seen, (values, ends(texts)), 1.0)
     share = (seen.sum(axis=0) + 1.0 / (longest + 1)) / (len(texts) + 1)
-    found: FloatArray = np.log((seen + share) / (seen.sum(axis=1, keepdims=True) + 1))
-    return found
+    result: FloatArray = np.log((seen + share) / (seen.sum(axis=1, keepdims=True) + 1))
+    return result
 
 
 def by_value(table: Table, texts: IntArray, values: IntArray, count: int) -> FloatArray:
@@ -140,15 +140,15 @@ def _smoothed(counts: FloatArray) -> FloatArray:
     """
     share = (counts.sum(axis=0) + 1.0) / (counts.sum() + counts.shape[1])
     different = np.maximum((counts > 0).sum(axis=1), 1)[:, None]
-    found: FloatArray = (counts + different * share) / (counts.sum(axis=1, keepdims=True) + different)
-    return found
+    result: FloatArray = (counts + different * share) / (counts.sum(axis=1, keepdims=True) + different)
+    return result
 
 
 def _likeliest(evidence: FloatArray, values: IntArray, count: int) -> IntArray:
     """Return the likeliest value of each column of log evidence (count, n)."""
     prior = (np.bincount(values, minlength=count) + 1.0) / (len(values) + count)
-    found: IntArray = (evidence + np.log(prior)[:, None]).argmax(axis=0)
-    return found
+    result: IntArray = (evidence + np.log(prior)[:, None]).argmax(axis=0)
+    return result
 
 
 # --- by learning from readings of texts
@@ -239,5 +239,5 @@ def vectors(texts: IntArray, table: NDArray[np.float32]) -> NDArray[np.float32]:
     there = (texts != NOTHING) & (texts < len(table))
     total = np.stack([table[row[known]].sum(axis=0) for row, known in zip(texts, there, strict=True)])
     mean = total / np.maximum(there.sum(axis=1), 1)[:, None]
-    found: NDArray[np.float32] = np.column_stack([mean, (texts != NOTHING).sum(axis=1)]).astype(np.float32)
-    return found
+    result: NDArray[np.float32] = np.column_stack([mean, (texts != NOTHING).sum(axis=1)]).astype(np.float32)
+    return result

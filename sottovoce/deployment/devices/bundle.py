@@ -214,7 +214,7 @@ def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...
     asked = [replace(request, split="train")] if teaching else []
     if asking or request.find(TextQuestion) is not None:  # inference releases a text, as training does
         asked.append(replace(request, split="test").without(LabelQuestion))
-    return tuple(sorted({one.digest(channel) for one in asked for channel in one.channels}))
+    return tuple(sorted({item.digest(channel) for item in asked for channel in item.channels}))
 
 
 def _write(
@@ -272,8 +272,8 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
         if not setup.arm.reference and _released(setup) and setup.protocol.releases_text == own.releases_text
     ]
     names = ", ".join(f'"{setup.arm.name}"' for setup in fit)
-    found = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
-    if found and found[0].protocol.releases_text != own.releases_text:
+    results = [setup for setup in experiment.setups if name in (setup.arm.name, slug(setup.arm.name))]
+    if results and results[0].protocol.releases_text != own.releases_text:
         raise UserError(
             f'--arm "{name}": texts beside training.protocol = "{own}" are for simulations; to deploy them, write an '
             'experiment with training.protocol = "sanitized-text"'
@@ -284,11 +284,11 @@ def chosen(experiment: Experiment, name: str | None) -> ArmSetup:
         if len(fit) > 1:
             raise UserError(f"--arm: is missing; choose one of {names}")
         return fit[0]
-    if not found:
+    if not results:
         raise UserError(f'--arm "{name}": there is none; choose one of {names}')
-    if found[0] not in fit:
+    if results[0] not in fit:
         raise UserError(f'--arm "{name}": is a reference, or releases nothing; choose one of {names}')
-    return found[0]
+    return results[0]
 
 
 def _released(setup: ArmSetup) -> bool:

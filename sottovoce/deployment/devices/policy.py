@@ -31,7 +31,7 @@ def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int
         records: Records of a user; None if each user of the study has one, or the study sets a total.
     """
     study = setup.policy
-    taught = {each.channel: each.mechanism for each in request.questions if teaching}
+    taught = {item.channel: item.mechanism for item in request.questions if teaching}
     asked = _question(study, setup.arm, request)
     mechanisms = [*taught.items(), *asked.items()]
     exposed = {name for _, mechanism in mechanisms for name in mechanism.guarantee.exposes}

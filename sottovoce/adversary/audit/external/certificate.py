@@ -79,7 +79,7 @@ def certificate_of_bets(
         "pair": list(stopped.pair),
         "claimed": {"epsilon": claimed[0], "delta": claimed[1]},
         "measured": {"log10_wealth": stopped.log_wealth / math.log(10), "confidence": 1 - alpha},
-        "process": [list(each) for each in stopped.process],
+        "process": [list(item) for item in stopped.process],
         "bet": stopped.bet.stated() | {"test": stopped.test.stated()},
     }
 

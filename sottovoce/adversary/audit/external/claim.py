@@ -122,11 +122,11 @@ class Claim:
 
         A function that makes pairs becomes "asked".
         """
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        entries = {field.name: getattr(self, field.name) for field in fields(self)}
         defaults = {field.name: field.default for field in fields(self)}
         if callable(self.pairs):
-            found["pairs"] = ASKED
-        return {key: value for key, value in found.items() if value != defaults[key]}
+            entries["pairs"] = ASKED
+        return {key: value for key, value in entries.items() if value != defaults[key]}
 
     def distance(self, x: Any, other: Any) -> float:
         """Return the distance of two inputs by the metric.
@@ -157,12 +157,12 @@ class Claim:
     def of_pair(self, x: Any, other: Any, delta: float) -> PairClaim:
         """Return the claim about two inputs; at_delta is ε at `delta`."""
         exact, distance = Guarantee(0.0, "discrete", 1.0, "record"), self.distance(x, other)
-        found = claim_of_pair(self.loss(distance), exact, delta)
+        result = claim_of_pair(self.loss(distance), exact, delta)
         if not self.delta or delta != self.delta or self.epsilon is None:
-            return found
+            return result
         # the claimed point itself, which rounding would miss
         stated = self.epsilon * distance
-        return replace(found, at_delta=stated, points=np.vstack([found.points, [stated, delta]]))
+        return replace(result, at_delta=stated, points=np.vstack([result.points, [stated, delta]]))
 
     @property
     def at(self) -> float:

@@ -52,11 +52,11 @@ class Drawer:
             alone: Whether each draw is a request.
         """
         step = 1 if alone else BATCH
-        found: tuple[list[FloatArray], list[FloatArray]] = ([], [])
+        result: tuple[list[FloatArray], list[FloatArray]] = ([], [])
         for at in range(0, n, step):
             for side in self.rng.permutation(2):
-                found[side].append(self._request((x, other)[side], min(step, n - at)))
-        return np.concatenate(found[0]), np.concatenate(found[1])
+                result[side].append(self._request((x, other)[side], min(step, n - at)))
+        return np.concatenate(result[0]), np.concatenate(result[1])
 
     def tossed(self, x: Any, other: Any, n: int) -> tuple[FloatArray, NDArray[np.int64]]:
         """Return new draws, each at one of two inputs by a fair coin: rows (n, 1 + f), and 0 or 1 for each, (n,).
@@ -68,9 +68,9 @@ class Drawer:
         """
         sides = self.rng.integers(0, 2, n)
         there = [int(side) for side in self.rng.permutation(2) if (sides == side).any()]
-        found = {side: self._request((x, other)[side], int((sides == side).sum())) for side in there}
-        rows = np.empty((n, found[there[0]].shape[1]))
-        for side, part in found.items():
+        entries = {side: self._request((x, other)[side], int((sides == side).sum())) for side in there}
+        rows = np.empty((n, entries[there[0]].shape[1]))
+        for side, part in entries.items():
             rows[sides == side] = part
         return rows, sides
 

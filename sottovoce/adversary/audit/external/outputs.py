@@ -189,8 +189,8 @@ class Part:
 
 
 def _part(outputs: Outputs, columns: tuple[int, int | None], whole: bool) -> Outputs:
-    found = outputs[:, slice(*columns)]
-    return found.astype(np.int64) if whole else found
+    result = outputs[:, slice(*columns)]
+    return result.astype(np.int64) if whole else result
 
 
 def named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool = False) -> Fit:

@@ -57,8 +57,8 @@ def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], N
 
 def rows_of(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, FloatArray]:
     """Return new rows (n, 1 + f) under each input of a pair, of DRAW, BESIDE or ALONE."""
-    found = drawer.both(*pair, n, alone=what == ALONE)
+    result = drawer.both(*pair, n, alone=what == ALONE)
     if what != BESIDE:
-        return found
+        return result
     known = drawer.both(pair[0], pair[0], n)
-    return drawer.reader.beside(found[0], known[0]), drawer.reader.beside(found[1], known[1])
+    return drawer.reader.beside(result[0], known[0]), drawer.reader.beside(result[1], known[1])

@@ -78,8 +78,8 @@ def audit_source(
         certificate(source, pair, finding, draws=draws, seed=seed) for finding in findings if finding.violations
     ]
     whole, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
-    found = results(asked, [entry(finding) for finding in findings], family=whole, figures=figures)
-    return found | {"certificates": certificates}
+    result = results(asked, [entry(finding) for finding in findings], family=whole, figures=figures)
+    return result | {"certificates": certificates}
 
 
 def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, family: float) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
     claim, pair, stopped = source.claim, searched.pair, searched.stopped
     of_pair = claim.of_pair(*pair, claim.at)
     pure, at_delta = (of_pair.pure, of_pair.at_delta) if stopped is not None else (0.0, 0.0)
-    found = {
+    entries = {
         "name": " ".join(part for part in (claim.name, claim.version) if part),
         "about": BESIDE if stopped is not None and stopped.beside else DRAW,
         "pair": f"{shown(pair[0])} / {shown(pair[1])}",
@@ -112,7 +112,7 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
     if stopped is not None:
         point = stopped.bet.epsilon, stopped.bet.delta
         kept = [certificate_of_bets(source, stopped, point, alpha=family, draws=drawer.drawn, seed=asked.seed)]
-    return results(asked, [found], family=family, figures=1) | {"certificates": kept}
+    return results(asked, [entries], family=family, figures=1) | {"certificates": kept}
 
 
 def _only(source: Source) -> Pair | None:

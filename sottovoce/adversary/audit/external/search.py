@@ -63,9 +63,9 @@ class Pool:
 
     def kept(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
         """Return all draws so far at each of two inputs, as many of one as of the other."""
-        found = [self._rows.get(key_of(x), np.zeros((0, 0))) for x in pair]
-        n = min(map(len, found))
-        return found[0][:n], found[1][:n]
+        results = [self._rows.get(key_of(x), np.zeros((0, 0))) for x in pair]
+        n = min(map(len, results))
+        return results[0][:n], results[1][:n]
 
 
 def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
@@ -169,9 +169,9 @@ def _looks(first: FloatArray, second: FloatArray, claim: Claim, pair: Pair) -> f
     parts = [
         np.stack([np.concatenate([fold[i][side] for fold in scored]) for i in range(len(QUICK))]) for side in range(2)
     ]
-    found = adversary.Scores((parts[0], parts[1]), (parts[0], parts[1]))
+    result = adversary.Scores((parts[0], parts[1]), (parts[0], parts[1]))
     return max(
-        adversary.lower_epsilon(found, delta, _ALPHA).epsilon / max(epsilon, _LEAST)
+        adversary.lower_epsilon(result, delta, _ALPHA).epsilon / max(epsilon, _LEAST)
         for epsilon, delta in marks(claim, pair)
     )
 
