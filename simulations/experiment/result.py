@@ -153,7 +153,7 @@ class ArmResult:
             "sanitized": (self.accuracy, self.accuracy_se),
             "on_device": (self.accuracy_clean_test, self.accuracy_clean_test_se),
         }[split]
-        return Score(value, error if _is_finite(error) else None) if _is_finite(value) else None
+        return None if value is None or not _is_finite(value) else Score(value, error if _is_finite(error) else None)
 
     def estimates(self) -> Iterator[Estimate]:
         """Yield accuracies, measures and numbers; a metric without a finite value is left out."""

@@ -193,7 +193,8 @@ def _each(of: Callable[[FloatArray, FloatArray], float], guesses: Guesses, weigh
     for k in classes:
         _, at = np.unique(-scores[:, k], return_inverse=True)
         inside = guesses.labels == k
-        found.append(of(np.bincount(at, weights * inside), np.bincount(at, weights * ~inside)))
+        ours, others = (np.bincount(at, weights * part).astype(np.float64) for part in (inside, ~inside))
+        found.append(of(ours, others))
     return float(np.mean(found))
 
 

@@ -356,7 +356,7 @@ def _experiment(
         records = int(np.median(held)) if kind == VECTORS else 1
     return replace(
         experiment,
-        training=replace(demo.training, records=records),
+        training=demo.training.with_options(records=records),
         data=replace(data, path=str(out)),
         population=Population(users=users),
         shuffle=Shuffle(minimum_users=least),
