@@ -11,8 +11,6 @@ from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum, auto
 from typing import Any
 
-import numpy as np
-
 from mechanisms.vocabulary import Vocabulary
 
 #: Values of parameters that many mechanisms have, where the mechanism declares none: one for use, several for tests.
@@ -21,8 +19,6 @@ _TRIED: Mapping[str, tuple[Any, ...]] = {"epsilon": (0.5, 10.0), "dim": (2, 16),
 
 #: Values of ε and of dimensions that hold the extremes of most mechanisms.
 EPSILONS, DIMS = (0.5, 10.0, 1000.0), (2, 3, 16, 768)
-#: ε at which the curve of most word mechanisms is drawn, after the least one.
-WORD_CURVE = (2.0, 4.0, 6.0, 8.0, 12.0, 24.0)
 
 
 class Pair(Enum):
@@ -76,16 +72,16 @@ class Slider:
 
     Args:
         usual: First ε.
-        curve: ε at which the theorem's curve is drawn. Its ends are those of the slider.
+        least: Least ε.
+        most: Largest ε.
         more: Sliders of parameters beside ε and dim, by parameter.
-        slow: Whether the bound of a guess takes too long for a moving slider.
         calibrated: Whether δ is a parameter, at which the noise is calibrated to ε.
     """
 
     usual: float
-    curve: tuple[float, ...]
+    least: float
+    most: float
     more: Mapping[str, Range] = field(default_factory=dict)
-    slow: bool = False
     calibrated: bool = False
 
 
@@ -190,8 +186,3 @@ def _named(kind: type[Any], known: Mapping[str, Any]) -> list[str]:
             "(mechanisms.facts.Facts)"
         )
     return needed
-
-
-def spaced(least: float, most: float, points: int) -> tuple[float, ...]:
-    """Return equally spaced values of ε."""
-    return tuple(float(value) for value in np.linspace(least, most, points))

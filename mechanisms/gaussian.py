@@ -16,7 +16,7 @@ from scipy.special import ndtri
 from mechanisms import checks
 from mechanisms.certified import NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
-from mechanisms.facts import DIMS, Facts, Pair, Slider, spaced
+from mechanisms.facts import DIMS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import gaussian_loss, line
@@ -61,7 +61,7 @@ class Gaussian:
         usual={"sigma": 1.0},
         tried={"dim": DIMS, "sigma": (0.7,)},
         pair=Pair.ANTIPODAL,
-        slider=Slider(6.0, spaced(0.5, 20.0, 14), calibrated=True),
+        slider=Slider(6.0, 0.5, 20.0, calibrated=True),
     )
 
     def __post_init__(self) -> None:

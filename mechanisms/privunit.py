@@ -20,7 +20,7 @@ from scipy.special import betainc, betaincinv, betaln, expit
 from mechanisms import checks
 from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
-from mechanisms.facts import DIMS, Facts, Pair, Slider, spaced
+from mechanisms.facts import DIMS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
@@ -71,7 +71,7 @@ class PrivUnit:
         tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)},
         audits=({"epsilon": 2.0},),
         pair=Pair.ANTIPODAL,
-        slider=Slider(4.0, spaced(0.0, 16.0, 17)),
+        slider=Slider(4.0, 0.0, 16.0),
     )
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
-from mechanisms.facts import EPSILONS, Absent, Facts, Pair, Slider, spaced
+from mechanisms.facts import EPSILONS, Absent, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss, randomized_response_loss
@@ -58,7 +58,7 @@ class RandomizedResponse:
         tried={"epsilon": EPSILONS, "classes": (2, 12)},
         pair=Pair.LABELS,
         audits=({}, {"epsilon": 0.5, "classes": 50}),  # rare true labels are visible if every label is rare
-        slider=Slider(2.0, spaced(0.0, 8.0, 17)),
+        slider=Slider(2.0, 0.0, 8.0),
     )
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ from scipy.special import gammaincinv, gammaln, ndtri
 from mechanisms import checks
 from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
 from mechanisms.decimals import gamma_quantile, normal_quantile
-from mechanisms.facts import DIMS, EPSILONS, Facts, Pair, Slider, spaced
+from mechanisms.facts import DIMS, EPSILONS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.angle_table import angle_table, log_normalizer
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -82,7 +82,7 @@ class Purkayastha:
         tried={"dim": DIMS, "epsilon": EPSILONS},
         audits=({"dim": 2}, {"epsilon": 4.0}),
         pair=Pair.ANTIPODAL,
-        slider=Slider(6.0, spaced(0.0, 20.0, 21)),
+        slider=Slider(6.0, 0.0, 20.0),
     )
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ class PlanarLaplace:
         tried={"dim": DIMS, "epsilon": EPSILONS, "normalize": (True, False)},
         audits=({"epsilon": 4.0}, {"epsilon": 4.0, "normalize": False}),
         pair=Pair.ANTIPODAL,
-        slider=Slider(12.0, spaced(0.0, 40.0, 21), slow=True),
+        slider=Slider(12.0, 0.0, 40.0),
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
-from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider, spaced
+from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
@@ -120,7 +120,7 @@ class CusText(_Grouped):
         few_words={"k": (2, 4)},
         audits=({"epsilon": 2.0, "k": 8},),
         pair=Pair.WORDS,
-        slider=Slider(4.0, spaced(0.0, 12.0, 13), {"k": Range("Words to choose from, K", 2, 200, 1)}, slow=True),
+        slider=Slider(4.0, 0.0, 12.0, {"k": Range("Words to choose from, K", 2, 200, 1)}),
     )
 
     def __post_init__(self) -> None:

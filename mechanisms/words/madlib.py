@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
-from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -63,7 +63,7 @@ class Madlib:
         label="MADLIB: noise on the word's vector",
         tried={"epsilon": EPSILONS},
         pair=Pair.WORDS,
-        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+        slider=Slider(12.0, 0.5, 24.0),
     )
 
     def __post_init__(self) -> None:

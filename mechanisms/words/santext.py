@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.decimals import precise
-from mechanisms.facts import EPSILONS, WORD_CURVE, AboutWords, Facts, Pair, Range, Slider
+from mechanisms.facts import EPSILONS, AboutWords, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -52,7 +52,7 @@ class SanText:
         label="SanText: near words more often",
         tried={"epsilon": EPSILONS},
         pair=Pair.WORDS,
-        slider=Slider(12.0, (0.0, *WORD_CURVE), slow=True),
+        slider=Slider(12.0, 0.0, 24.0),
     )
 
     def __post_init__(self) -> None:
@@ -141,8 +141,8 @@ class SanTextPlus:
         pair=Pair.WORDS,
         slider=Slider(
             12.0,
-            (0.0, *WORD_CURVE),
-            slow=True,
+            0.0,
+            24.0,
             more={
                 "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
                 "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),

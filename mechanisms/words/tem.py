@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
-from mechanisms.facts import EPSILONS, WORD_CURVE, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -65,7 +65,7 @@ class Tem(SanText):
         tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)},
         audits=({"gamma": 1.5},),
         pair=Pair.WORDS,
-        slider=Slider(12.0, (0.5, *WORD_CURVE), slow=True),
+        slider=Slider(12.0, 0.5, 24.0),
     )
 
     def __post_init__(self) -> None:

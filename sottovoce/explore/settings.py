@@ -167,8 +167,8 @@ def slider_of(mechanism: str) -> dict[str, Any]:
     return {
         "label": facts_of(kind).label or mechanism,
         "usual": slider.usual,
-        "least": slider.curve[0],
-        "most": slider.curve[-1],
+        "least": slider.least,
+        "most": slider.most,
         "dim": "dim" in usual(kind),
         "calibrated": slider.calibrated,
         "more": {name: asdict(about) | {"start": start(mechanism, name)} for name, about in slider.more.items()},

@@ -216,7 +216,7 @@ def test_every_mechanism_that_can_be_chosen_can_be_drawn(ask: Ask) -> None:
     for channel, names in MECHANISMS.items():
         for name in names:
             about = {"channel": channel, "mechanism": name, "epsilon": 1.0, "w": 1.0, "k": 3, "dim": 3}
-            for end in (SLIDERS[name].curve[0], SLIDERS[name].curve[-1]):
+            for end in (SLIDERS[name].least, SLIDERS[name].most):
                 assert ask("price", about | {"epsilon": end})["words"]
             assert ask("send", about)["refused"] is None or name in ("custext", "custext+", "santext+")
             assert Settings.of(Settings.of(about).to_dict()) == Settings.of(about)
