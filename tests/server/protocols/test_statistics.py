@@ -599,7 +599,7 @@ def test_users_are_taught_by_statistics_and_ask_by_answers(folder: Path) -> None
     assert line["accuracy"] < right
     rows = [row for row in ledger_rows(folder, "a") if row.channel == "answer"]
     assert len(rows) == n and all(row.epsilon == pytest.approx(EPSILON) and row.stage == "test" for row in rows)
-    assert done.model.embedding is None and done.model.maps.dim == 3
+    assert done.model.embedding is None and done.model.asked.dim == 3
     rungs = {r["rung"]: r["epsilon"] for r in line["test_ladder"]}
     assert list(rungs) == ["answer", "record", "user", "shuffled"]
     assert rungs["answer"] == rungs["user"] == pytest.approx(EPSILON) and 0 < rungs["shuffled"] < EPSILON
