@@ -39,7 +39,7 @@ from simulations.experiment import Encoder
 TASK, SIZES, DELTA = "banking77, queues by topic", ((300, 20), (1_240, 51)), 1e-6
 #: Components, gradient steps of a round on a user's records, and their size.
 DIM, STEPS, RATE = 64, 5, 1.0
-ROUNDS, CLIPS = (5, 20), (0.1, 0.3, 1.0)
+ROUNDS, CLIPS = (2, 5, 20), (0.1, 0.3, 1.0, 3.0)
 
 
 def fedavg(
