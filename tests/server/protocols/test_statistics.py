@@ -15,13 +15,14 @@ from scipy.special import softmax
 from mechanisms.identity import Identity
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
-from mechanisms.privunit import PrivUnit
+from mechanisms.privunit import MAX_DIM, PrivUnit
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SimulationStreams
 from server.export import export_encoder
 from server.protocols import statistics as way
 from server.protocols.decoding import statistic_mean
 from server.protocols.drive import Driver
+from server.protocols.protocol import Channels
 from server.training.principal import pca_maps
 from server.training.statistic_head import (
     head_with_names,
@@ -326,6 +327,25 @@ def test_the_clip_is_the_length_of_a_mean_of_public_texts(names: bool) -> None:
     trusted = replace(group.channels, statistic=lambda size: Identity("statistic", size))
     for other in (trusted, replace(group.channels, teaching=False)):  # without noise, and without users
         assert replace(group, channels=other).clip == 1.0
+
+
+def test_users_of_many_records_and_classes_have_a_clip() -> None:
+    """All the features that public text supports would make a vector that is too large for PrivUnit."""
+    many = 77
+    channels = Channels(
+        arm="a",
+        classes=many,
+        label=Identity("label", many),
+        statistic=lambda size: PrivUnit(size, 6.0),
+        users=100,
+        teaching=True,
+        asking=False,
+        one_record=False,
+    )
+    embeddings = np.random.default_rng(5).normal(size=(1_600, 200)).astype(np.float32)
+    group = way.Group(embeddings, None, channels, simplex_codes(many), 5)
+    assert (many - 1) * (wide_features(embeddings) + 1) > MAX_DIM >= (many - 1) * (group.frame.dim + 1)
+    assert group.clip < 1
 
 
 @pytest.mark.parametrize("curator", [False, True])
