@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -429,7 +430,7 @@ def features_allowed(
 
 
 class Prospects:
-    """What users' vectors are expected to teach by their number of features, before any request.
+    """Forecast of what users' vectors teach, by their number of features, before any request.
 
     Directions of public text are assumed to go with labels as DECAY and EXPLAINED state.
 
@@ -437,13 +438,22 @@ class Prospects:
         embeddings: Public embeddings (N, m).
         codes: Codes of labels.
         length: Length of the codes that users send, if these are longer than `codes`.
+        candidates: Numbers of features to choose from, as far as they are allowed (`features_allowed`).
     """
 
-    def __init__(self, embeddings: NDArray[Any], codes: NDArray[np.float32], *, length: int | None = None) -> None:
+    def __init__(
+        self,
+        embeddings: NDArray[Any],
+        codes: NDArray[np.float32],
+        *,
+        length: int | None = None,
+        candidates: Sequence[int] = CANDIDATES,
+    ) -> None:
         h = np.asarray(embeddings, np.float64)
         self._c = codes.shape[1]
-        self._allowed = features_allowed(length or self._c, width=h.shape[1], rows=len(h))
-        maps = pca_maps(h, dim=self._allowed[-1], classes=len(codes))
+        allowed = partial(features_allowed, length or self._c, width=h.shape[1], rows=len(h))
+        every, self._allowed = allowed(), allowed(candidates=candidates)
+        maps = pca_maps(h, dim=max(every[-1], self._allowed[-1]), classes=len(codes))
         components = (h - maps.mean) @ maps.m1
         own = np.maximum(components.var(axis=0), 1e-12) ** (DECAY - 1)
         self._share = EXPLAINED * own / own.sum()  # of a label's variance, explained by each component

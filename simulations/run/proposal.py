@@ -352,8 +352,8 @@ def _experiment(
     users, asked = (len(set(part.users or range(len(part)))) for part in (split.train, split.test))
     least = min(Shuffle.minimum_users, users, asked)
     if records is None:
-        held = np.bincount(np.unique(split.public.users or range(1), return_inverse=True)[1])
-        records = int(np.median(held)) if kind == VECTORS else 1
+        counts = list(Counter(split.public.users or ()).values()) if kind == VECTORS else []
+        records = int(np.median(counts)) if counts else 1
     return replace(
         experiment,
         training=demo.training.with_options(records=records),

@@ -83,7 +83,7 @@ def _expected(*, share: float, half: int | None) -> str:
         if half is None
         else f"half of it takes about {float(f'{half:.2g}'):,.0f} users"
     )
-    return f"Users should teach about {share:.0%} of what they would without noise; {users}"
+    return f"If the encoder holds the labels, users teach about {share:.0%} of what they would without noise; {users}"
 
 
 #: Classes that are listed one by one.

@@ -348,6 +348,23 @@ def test_users_of_many_records_and_classes_have_a_clip() -> None:
     assert group.clip < 1
 
 
+def test_a_forecast_is_of_the_number_of_features_that_the_arm_states() -> None:
+    """Against the share of the best number: two features cannot teach half, however many users there are."""
+    channels = Channels(
+        arm="a",
+        classes=4,
+        label=Identity("label", 4),
+        statistic=lambda size: PrivUnit(size, 4.0),
+        users=2_000,
+        asking=False,
+    )
+    embeddings = np.random.default_rng(5).normal(size=(1_600, 64)).astype(np.float32)
+    group = way.Group(embeddings, None, replace(channels, teaching=True), simplex_codes(4), 1)
+    share, half = group.expected()
+    few, never = replace(group, channels=replace(channels, teaching=True, features=2)).expected()
+    assert few < share and half is not None and never is None
+
+
 @pytest.mark.parametrize("curator", [False, True])
 def test_a_mean_of_many_records_is_clipped_and_scaled_back(
     curator: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
