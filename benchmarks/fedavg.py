@@ -1,4 +1,4 @@
-"""What trust would buy: DP-FedAvg of Flower, whose server sees every update, beside one vector a user.
+"""Compare one vector a user with DP-FedAvg of Flower, whose server sees every update.
 
     python -m benchmarks.fedavg DATA [--seeds 1]
 
@@ -26,15 +26,12 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr.supercore.task_identity import TaskIdentity
 from scipy.special import softmax
 
-from benchmarks.tasks import EPSILONS, LAYERS, TASKS, World
+from benchmarks.tasks import EPSILONS, TASKS, World, frozen_encoder
 from mechanisms.accounting.shuffle import amplify
 from mechanisms.gaussian import Gaussian
 from mechanisms.privunit import PrivUnit
 from server.training.principal import pca_maps
-from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
-from simulations.corpora.corpus import Corpus
-from simulations.experiment import Encoder
 
 TASK, SIZES, DELTA = "banking77, queues by topic", ((300, 20), (1_240, 51)), 1e-6
 #: Components, gradient steps of a round on a user's records, and their size.
@@ -90,13 +87,12 @@ def rows(data: Path, seed: int, encoder: CachedEncoder) -> Iterator[str]:
         central = amplify([mechanism], users=users, delta=DELTA).epsilon
         own = world.users(users, records)[0].reshape(users, records)
         sigma = Gaussian.calibrated(central, DELTA, 2).sigma  # of vectors at most 2 apart, as two users' updates are
-        best = max(
-            (float(((test @ weights).argmax(axis=1) == world.truth).mean()), n, clip)
-            for n, clip in product(ROUNDS, CLIPS)
-            for weights in [
-                fedavg(train[own], world.labels[own], classes, rounds=n, clip=clip, noise=sigma * n**0.5, seed=seed)
-            ]
-        )
+        results = []
+        for n, clip in product(ROUNDS, CLIPS):
+            noise = sigma * n**0.5
+            weights = fedavg(train[own], world.labels[own], classes, rounds=n, clip=clip, noise=noise, seed=seed)
+            results.append((float(((test @ weights).argmax(axis=1) == world.truth).mean()), n, clip))
+        best = max(results)
         yield (
             f"seed {seed}: {users:,} x {records}, local {epsilon:g}, central {central:.3g}: one vector "
             f"{world.accuracy(model):.3f}, DP-FedAvg {best[0]:.3f} ({best[1]} rounds, clip {best[2]:g})"
@@ -111,10 +107,7 @@ def main() -> None:
     given = parser.parse_args()
     logging.disable(logging.INFO)
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # what a server's process sets
-    settings = Encoder(model="minilm", layers=LAYERS["minilm"])
-    encoder = CachedEncoder(
-        encoder_folder(settings, Corpus((), np.zeros(0, np.int64), ("0", "1")), batch_size=32, seed=1)
-    )
+    encoder = frozen_encoder("minilm")
     for seed in range(1, given.seeds + 1):
         for line in rows(given.data, seed, encoder):
             print(line, flush=True)

@@ -247,6 +247,12 @@ class World:
         return float((self.truth == np.bincount(self.labels).argmax()).mean())
 
 
+def frozen_encoder(model: str) -> CachedEncoder:
+    """Return an encoder of LAYERS by its name, with its cache."""
+    settings, none = Encoder(model=model, layers=LAYERS[model]), Corpus((), np.zeros(0, np.int64), ("0", "1"))
+    return CachedEncoder(encoder_folder(settings, none, batch_size=32, seed=1))
+
+
 def in_clear(size: int) -> Mechanism:
     """Return the identity of a vector."""
     return Identity("statistic", size)
@@ -304,9 +310,7 @@ def main() -> None:
     parser.add_argument("--model", choices=list(LAYERS), default="minilm")
     parser.add_argument("--out", type=Path, default=Path("tasks.jsonl"))
     given = parser.parse_args()
-    settings = Encoder(model=given.model, layers=LAYERS[given.model])
-    place = encoder_folder(settings, Corpus((), np.zeros(0, np.int64), ("0", "1")), batch_size=32, seed=1)
-    encoder = CachedEncoder(place)
+    encoder = frozen_encoder(given.model)
     lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     done = {(line["task"], line["seed"], line["model"]) for line in lines}
     for seed, name in product(range(1, given.seeds + 1), given.task or TASKS):

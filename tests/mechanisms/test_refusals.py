@@ -1,4 +1,4 @@
-"""What mechanisms and their accounting refuse: one line each, which names what is wrong."""
+"""Refusals of mechanisms and their accounting: one line each, which names what is wrong."""
 
 from __future__ import annotations
 

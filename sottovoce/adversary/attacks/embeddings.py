@@ -124,7 +124,7 @@ class _Embeddings:
     @cached_property
     def curves(self) -> list[FloatArray]:
         """Return the curves of one release, and of two together: of two users who might be exchanged."""
-        return [allowed.curve(self.known.mechanism, n) for n in (1, 2)]
+        return allowed.curves(self.known.mechanism)
 
     # --- words
 
@@ -182,7 +182,7 @@ class _Embeddings:
         if name == "attribute-chosen":
             question = self._question(result)
             guesses = self._answered(question, result)
-            curves, dim = [allowed.curve(question.mechanism, n) for n in (1, 2)], question.m1.shape[1]
+            curves, dim = allowed.curves(question.mechanism), question.m1.shape[1]
             note = f"; m' = {dim}, drawn anew"
         else:
             learnt = self.clean if name == "attribute-static" else self.public

@@ -138,7 +138,7 @@ class _Vectors:
         means = self._drawing(question)[1][who]
         evidence = log_likelihood_of_means(question.mechanism, self.seen[who], means, question.clip)
         area = scores.area(evidence)
-        bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in _curves(question))
+        bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in allowed.curves(question.mechanism))
         return self._result("vector-text", question)(
             rate=scores.matched(evidence),
             texts=n,
@@ -168,7 +168,9 @@ class _Vectors:
         if chosen:
             note = "; {features} features, p = {cap_probability:.4g}, drawn anew".format(**about)
         made = self._result(name, question)
-        return attributes.result(made, attribute, guesses, truth, count, _curves(question), note=note, more=about)
+        return attributes.result(
+            made, attribute, guesses, truth, count, allowed.curves(question.mechanism), note=note, more=about
+        )
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """Return the public records to guess by, the attacked users, their values, and the number of values."""
@@ -270,11 +272,6 @@ def _about(question: VectorQuestion) -> dict[str, Any]:
         "features": question.m1.shape[1],
         "cap_probability": getattr(question.mechanism, "cap_probability", None),
     }
-
-
-def _curves(question: VectorQuestion) -> list[FloatArray]:
-    """Return the curves of one release and of two, for the theorem's bounds."""
-    return [allowed.curve(question.mechanism, n) for n in (1, 2)]
 
 
 def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encoding, VectorQuestion, list[Row]]:

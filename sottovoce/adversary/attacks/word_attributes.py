@@ -108,7 +108,7 @@ class _Attributes:
             found.truth,
             len(found.classes),
             # exposed information may reveal everything
-            None if theorem.exposes else [allowed.curve(self.text, n) for n in (1, 2)],
+            None if theorem.exposes else allowed.curves(self.text),
             note=note + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
             more={
                 "without_noise": before.success,

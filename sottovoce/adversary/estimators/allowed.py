@@ -82,6 +82,11 @@ def curve(mechanism: Any, releases: int = 1) -> FloatArray:
     return np.column_stack([grid + releases * theorem.numeric_epsilon, delta])
 
 
+def curves(mechanism: Any) -> list[FloatArray]:
+    """Return the curves of one release and of two together: of two users who might be exchanged."""
+    return [curve(mechanism, n) for n in (1, 2)]
+
+
 def guess(points: FloatArray, frequencies: FloatArray) -> float:
     """Return the largest success of guessing one of several values.
 

@@ -1,4 +1,4 @@
-"""What a text holds, and how long it is, shows neither in whether a device answers nor in when; how often it polls."""
+"""A text and its length show neither in whether a device answers nor in when; how often it polls."""
 
 from __future__ import annotations
 

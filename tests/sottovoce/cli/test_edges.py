@@ -1,4 +1,4 @@
-"""What a shell may do to a command: streams that are full, closed or not in UTF-8, a folder that is gone."""
+"""Commands under a shell's faults: streams that are full, closed or not in UTF-8, a folder that is gone."""
 
 from __future__ import annotations
 
