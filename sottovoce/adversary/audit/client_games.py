@@ -40,7 +40,7 @@ from sottovoce.adversary.audit import clients as audit_clients
 from sottovoce.adversary.audit import games as audit_games
 from sottovoce.adversary.audit.clients import ANSWER, CLASSES, DIM, EMBEDDING, LABEL, STATISTIC, TEXT, WIDTH, Clients
 from sottovoce.adversary.audit.games import Game, PairClaim, claim, streams
-from sottovoce.adversary.estimators.audit import Fit, boosted, finite, known, learned, looked_at, part
+from sottovoce.adversary.estimators.audit import Fit, finite, known, learned, looked_at, paired, part
 
 FloatArray = NDArray[np.float64]
 
@@ -160,7 +160,7 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
     game = partial(Game, "client", about, share=_CLIENT_SHARE)
     worst, own = sum(g.worst_case() for g in parts), embedding.guarantee
-    fits = (known(ratio), looked_at(SPHERE.step), boosted(SPHERE.step))
+    fits = (known(ratio), looked_at(SPHERE.step), paired(SPHERE.step))
     by_itself = claim(embedding.privacy_loss(), own, delta)
     return [
         game("antipodal embedding and other label", worst, claimed, draw, fits),
@@ -274,7 +274,7 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
 
     def fits(x: FloatArray) -> tuple[Fit, ...]:
         unit = x / np.linalg.norm(x)
-        return known(audit_games.ratio(mechanism, unit, -unit)), looked_at(SPHERE.step), boosted(SPHERE.step)
+        return known(audit_games.ratio(mechanism, unit, -unit)), looked_at(SPHERE.step), paired(SPHERE.step)
 
     about = f"privunit ε={STATISTIC['epsilon']:g}, D={request.question(VectorQuestion).dim}"
     worst, claimed = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)

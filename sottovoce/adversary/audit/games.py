@@ -25,7 +25,7 @@ from mechanisms.words.distances import metric_distances
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from mechanisms.words.text import TextMechanism
-from sottovoce.adversary.estimators.audit import Fit, Score, boosted, finite, known, learned, looked_at
+from sottovoce.adversary.estimators.audit import Fit, Score, finite, known, learned, looked_at, paired
 
 FloatArray = NDArray[np.float64]
 
@@ -206,7 +206,7 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         **_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
         fits=(
             known(ratio(mechanism, *inputs, rounded=grid is SPHERE)) if closed else learned,
-            *(() if grid is None else (looked_at(grid.step), boosted(grid.step))),
+            *(() if grid is None else (looked_at(grid.step), paired(grid.step))),
         ),
     )
 

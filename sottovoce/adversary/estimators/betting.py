@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,28 +89,6 @@ class Bet:
         own = np.where(sides == 0, self.first[at], self.second[at])
         other = np.where(sides == 0, self.second[at], self.first[at])
         return np.maximum(1 - self._price + own - math.exp(self.epsilon) * other, 0.0)
-
-    def stated(self) -> dict[str, Any]:
-        """Return the bet as JSON values."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "edges": self.edges.tolist(),
-            "first": self.first.tolist(),
-            "second": self.second.tolist(),
-        }
-
-    @classmethod
-    def of(cls, written: Any) -> Bet:
-        """Return the bet that `stated` saved.
-
-        Raises:
-            ValueError: The values are not those of a bet.
-            KeyError: The values are not those of a bet.
-            TypeError: The values are not those of a bet.
-        """
-        arrays = (np.array(written[key], dtype=np.float64) for key in ("edges", "first", "second"))
-        return cls(float(written["epsilon"]), float(written["delta"]), *arrays)
 
 
 def best_bet(scores: FloatArray, sides: Sides, points: FloatArray) -> Bet:

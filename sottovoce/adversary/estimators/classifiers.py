@@ -1,18 +1,16 @@
 """Learned scores of draws of two inputs, beside those of `adversary.estimators.audit`: boosted trees, frequencies.
 
-Each is a frozen value that can be saved and read again (`stated`, `score_of`), so that a reader can check the test
-itself. A score maps rows of features (n, f) to scores (n,); a high score speaks for the first input.
+A score maps rows of features (n, f) to scores (n,); a high score speaks for the first input.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.adversary.estimators.audit import Fit, Linear, Outputs, Score, Table, as_rows, learned
+from sottovoce.adversary.estimators.audit import Outputs, Score, Table, as_rows, learned
 
 FloatArray = NDArray[np.float64]
 
@@ -52,36 +50,32 @@ class Trees:
 _COUNT, _DEPTH, _RATE = 24, 3, 0.4
 
 
-def trees() -> Fit:
-    """Return a score that learns trees on at most 8,192 outputs of each input.
+def trees(first: Outputs, second: Outputs) -> Score:
+    """Learn a score by trees, from at most 8,192 outputs of each input.
 
     Each level takes the split that reduces the logistic loss most, by Newton's step.
     """
-
-    def fit(first: Outputs, second: Outputs) -> Score:
-        x = np.vstack([as_rows(first[:_LEARNT]), as_rows(second[:_LEARNT])])
-        truth = np.repeat([1.0, 0.0], [len(first[:_LEARNT]), len(second[:_LEARNT])])
-        edges = [np.unique(np.quantile(column, np.linspace(0, 1, _BINS + 1)[1:-1])) for column in x.T]
-        edges = [cuts[cuts < column.max()] for cuts, column in zip(edges, x.T, strict=True)]
-        alive = [i for i, cuts in enumerate(edges) if len(cuts)]
-        if not alive:
-            return Trees(np.zeros((0, _DEPTH), np.int64), np.zeros((0, _DEPTH)), np.zeros((0, 1 << _DEPTH)))
-        codes = np.stack([np.searchsorted(edges[i], x[:, i], side="left") for i in alive])
-        logit, grown = np.zeros(len(x)), []
-        for _ in range(_COUNT):
-            p = 1 / (1 + np.exp(-logit))
-            asked, leaf = _tree(codes, truth - p, p * (1 - p), _DEPTH)
-            size = 1 << _DEPTH
-            values = _RATE * np.bincount(leaf, truth - p, size) / (np.bincount(leaf, p * (1 - p), size) + 1.0)
-            logit += values[leaf]
-            grown.append((asked, values))
-        columns = np.array([[alive[i] for i, _ in asked] for asked, _ in grown])
-        cuts = np.array(
-            [[edges[alive[i]][b] if b < len(edges[alive[i]]) else np.inf for i, b in asked] for asked, _ in grown]
-        )
-        return Trees(columns, cuts, np.array([values for _, values in grown]))
-
-    return fit
+    x = np.vstack([as_rows(first[:_LEARNT]), as_rows(second[:_LEARNT])])
+    truth = np.repeat([1.0, 0.0], [len(first[:_LEARNT]), len(second[:_LEARNT])])
+    edges = [np.unique(np.quantile(column, np.linspace(0, 1, _BINS + 1)[1:-1])) for column in x.T]
+    edges = [cuts[cuts < column.max()] for cuts, column in zip(edges, x.T, strict=True)]
+    alive = [i for i, cuts in enumerate(edges) if len(cuts)]
+    if not alive:
+        return Table({})
+    codes = np.stack([np.searchsorted(edges[i], x[:, i], side="left") for i in alive])
+    logit, grown = np.zeros(len(x)), []
+    for _ in range(_COUNT):
+        p = 1 / (1 + np.exp(-logit))
+        splits, leaf = _tree(codes, truth - p, p * (1 - p), _DEPTH)
+        size = 1 << _DEPTH
+        values = _RATE * np.bincount(leaf, truth - p, size) / (np.bincount(leaf, p * (1 - p), size) + 1.0)
+        logit += values[leaf]
+        grown.append((splits, values))
+    columns = np.array([[alive[i] for i, _ in splits] for splits, _ in grown])
+    cuts = np.array(
+        [[edges[alive[i]][b] if b < len(edges[alive[i]]) else np.inf for i, b in splits] for splits, _ in grown]
+    )
+    return Trees(columns, cuts, np.array([values for _, values in grown]))
 
 
 def _tree(
@@ -113,51 +107,3 @@ def frequencies(first: Outputs, second: Outputs) -> Score:
     if len(np.unique(first, axis=0)) > len(first) / 2:
         return Table({})
     return learned(first, second)
-
-
-# --- saving and reading scores
-
-
-def stated(score: Score) -> dict[str, Any]:
-    """Return a score as JSON values.
-
-    Raises:
-        TypeError: The score cannot be saved.
-    """
-    if isinstance(score, Table):
-        return {"kind": "table", "values": [[_listed(key), value] for key, value in score.values.items()]}
-    if isinstance(score, Linear) and score.features is as_rows:
-        return {"kind": "linear", "axis": score.axis.tolist()}
-    if isinstance(score, Trees):
-        cuts = np.clip(score.cuts, -1.7e308, 1.7e308)
-        return {
-            "kind": "trees",
-            "columns": score.columns.tolist(),
-            "cuts": cuts.tolist(),
-            "leaves": score.leaves.tolist(),
-        }
-    raise TypeError(f"{type(score).__name__} cannot be written down")
-
-
-def score_of(written: dict[str, Any]) -> Score:
-    """Return the score that `stated` saved.
-
-    Raises:
-        ValueError: The values are not those of a score.
-        KeyError: The values are not those of a score.
-        TypeError: The values are not those of a score.
-    """
-    values = dict(written)
-    kind = values.pop("kind")
-    if kind == "table":
-        return Table({tuple(key) if isinstance(key, list) else key: value for key, value in values["values"]})
-    if kind == "linear":
-        return Linear(np.array(values["axis"], dtype=np.float64))
-    if kind != "trees":
-        raise ValueError(f"unknown score {kind!r}")
-    columns = np.array(values["columns"], dtype=np.int64)
-    return Trees(columns, np.array(values["cuts"], dtype=np.float64), np.array(values["leaves"], dtype=np.float64))
-
-
-def _listed(key: Any) -> Any:
-    return list(key) if isinstance(key, tuple) else key

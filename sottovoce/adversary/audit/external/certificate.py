@@ -1,4 +1,4 @@
-"""Certificates: files that show a violation to anyone, with its pair, test, counts and confidence; and their check."""
+"""Certificates: files that show a violation to anyone, with its pair, draws and confidence; and their check."""
 
 from __future__ import annotations
 
@@ -10,25 +10,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulations.errors import UserError, no_file
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.outputs import Part
-from sottovoce.adversary.audit.external.pairs import BESIDE, DRAW, rows_of
-from sottovoce.adversary.audit.external.sequential import Stopped, beside, points_of
-from sottovoce.adversary.audit.external.source import BATCH, Source
+from sottovoce.adversary.audit.external.pairs import ALONE, BESIDE, DRAW
+from sottovoce.adversary.audit.external.search import Pool
+from sottovoce.adversary.audit.external.sequential import Stopped, bet
+from sottovoce.adversary.audit.external.source import Source
 from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.measure import Finding
-from sottovoce.adversary.estimators.audit import Counts, Event, excess_of
-from sottovoce.adversary.estimators.betting import Bet
+from sottovoce.adversary.estimators.audit import excess_of
 
 FORMAT = "sottovoce-audit-certificate-1"
 #: Probability that a check of new draws confirms a false violation.
 CHECKED = 1e-3
-#: Draws of the first bets of a check.
-_FEWEST = 32
 
 
 def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, seed: int) -> dict[str, Any]:
@@ -41,54 +36,47 @@ def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, see
         draws: Draws of the audit.
         seed: Seed of the audit.
     """
-    epsilon, delta, event, counts = max(
+    epsilon, delta, _, counts = max(
         finding.violations, key=lambda each: excess_of(each[3], each[0], finding.alpha) - each[1]
     )
-    test = finding.fitted[event.of]
-    assert isinstance(test, Part)
-    return _about(source, draws, seed) | {
-        "what": finding.game.about,
-        "pair": list(pair),
-        "claimed": {"epsilon": epsilon, "delta": delta},
-        "measured": {
-            "delta": excess_of(counts, epsilon, finding.alpha),
-            "confidence": 1 - finding.alpha,
-            "hits": counts.hits,
-            "misses": counts.misses,
-            "draws": [counts.own, counts.other],
-        },
-        "event": {"swapped": event.swapped, "threshold": event.threshold, "test": test.stated()},
+    measured = {
+        "delta": excess_of(counts, epsilon, finding.alpha),
+        "confidence": 1 - finding.alpha,
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "draws": [counts.own, counts.other],
     }
+    about = finding.game.about
+    return _certificate(source, pair, about, (epsilon, delta), draws=draws, seed=seed) | {"measured": measured}
 
 
-def certificate_of_bets(
-    source: Source, stopped: Stopped, claimed: tuple[float, float], *, alpha: float, draws: int, seed: int
-) -> dict[str, Any]:
+def certificate_of_bets(source: Source, stopped: Stopped, *, alpha: float, draws: int, seed: int) -> dict[str, Any]:
     """Return the certificate of a violation that stopped an audit, JSON-ready.
 
     Args:
         source: Source of the draws.
         stopped: The violation.
-        claimed: Claimed point (ε, δ) of the last bet.
         alpha: Probability that a true claim stops the audit.
         draws: Draws of the audit, at both inputs and of the search.
         seed: Seed of the audit.
     """
-    return _about(source, draws, seed) | {
-        "what": BESIDE if stopped.beside else DRAW,
-        "pair": list(stopped.pair),
-        "claimed": {"epsilon": claimed[0], "delta": claimed[1]},
+    about = BESIDE if stopped.beside else DRAW
+    return _certificate(source, stopped.pair, about, stopped.point, draws=draws, seed=seed) | {
         "measured": {"log10_wealth": stopped.log_wealth / math.log(10), "confidence": 1 - alpha},
         "process": [list(item) for item in stopped.process],
-        "bet": stopped.bet.stated() | {"test": stopped.test.stated()},
     }
 
 
-def _about(source: Source, draws: int, seed: int) -> dict[str, Any]:
+def _certificate(
+    source: Source, pair: Pair, about: str, point: tuple[float, float], *, draws: int, seed: int
+) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "command": source.command,
         "claim": source.claim.stated(),
+        "what": about,
+        "pair": list(pair),
+        "claimed": {"epsilon": point[0], "delta": point[1]},
         "draws": draws,
         "seed": seed,
         "versions": {
@@ -117,9 +105,9 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = None) -> dict[str, Any]:
-    """Check a certificate by the same number of new draws.
+    """Check a certificate by bets on new draws at its pair, at most four times as many as the audit took.
 
-    The event is that of the certificate. The claim is the source's current one, so that a corrected claim is not
+    The bets learn from the new draws alone. The claim is the source's current one, so that a corrected claim is not
     violated.
 
     Args:
@@ -128,7 +116,7 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
         seed: Seed of the new draws; None for the one after the certificate's.
 
     Returns:
-        Counts, and `confirmed`, which is wrong with probability at most 1e-3.
+        The claimed point, the wealth, and `confirmed`, which is wrong with probability at most 1e-3.
 
     Raises:
         UserError: The certificate is damaged, or is about another claim.
@@ -136,60 +124,21 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     stated = Claim.of(written.get("claim"), "certificate")
     if stated.stated() != source.claim.stated():
         raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
-    if "bet" in written:
-        return _bet_again(written, source, seed)
     try:
-        pair, event, claimed = written["pair"], written["event"], written["claimed"]
-        test = Part.of(event["test"])
-        x, other = pair
-        epsilon, delta = float(claimed["epsilon"]), float(claimed["delta"])
-        threshold, what, n = float(event["threshold"]), str(written["what"]), int(written["measured"]["draws"][0])
+        (x, other), alone, most = written["pair"], written["what"] == ALONE, 4 * int(written["draws"])
+        epsilon, delta = float(written["claimed"]["epsilon"]), float(written["claimed"]["delta"])
         seed = int(written["seed"]) + 1 if seed is None else seed
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
-    rows = rows_of(Drawer(source, seed), (x, other), what, n)
-    counts: Counts = Event(0, bool(event["swapped"]), threshold).counted(test(rows[0]), test(rows[1]))
-    measured = excess_of(counts, epsilon, CHECKED)
+    drawer, process = Drawer(source, seed), list[tuple[int, float]]()
+    stopped, _ = bet(drawer, Pool(drawer), (x, other), (most, most), CHECKED, (0.0, 1.0), process, alone=alone)
+    if stopped is not None:
+        epsilon, delta = stopped.point
     return {
-        "confirmed": measured > delta,
+        "confirmed": stopped is not None,
         "epsilon": epsilon,
         "claimed": delta,
-        "measured": measured,
-        "hits": counts.hits,
-        "misses": counts.misses,
-        "draws": n,
-        "seed": seed,
-        "confidence": 1 - CHECKED,
-    }
-
-
-def _bet_again(written: Mapping[str, Any], source: Source, seed: int | None) -> dict[str, Any]:
-    """Check by the certificate's bet on new draws, at most four times as many as those of the audit."""
-    try:
-        bet, test = Bet.of(written["bet"]), Part.of(written["bet"]["test"])
-        x, other = written["pair"]
-        joint, most = written["what"] == BESIDE, 4 * int(written["draws"])
-        seed = int(written["seed"]) + 1 if seed is None else seed
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
-    drawer = Drawer(source, seed)
-    points = points_of(source.claim, (x, other))
-    if not np.isclose(points, [bet.epsilon, bet.delta], rtol=0, atol=1e-9).all(axis=1).any():
-        raise UserError("certificate: is damaged: its point is not one that is claimed of its pair")
-    wealth, known = 0.0, None
-    while wealth < -math.log(CHECKED) and drawer.drawn < most:
-        rows, sides = drawer.tossed(x, other, min(max(_FEWEST, drawer.drawn // 4), BATCH, most - drawer.drawn))
-        if not joint or known is not None:
-            seen = rows if known is None else beside(drawer, rows, sides, known)
-            with np.errstate(divide="ignore"):
-                wealth += float(np.log(bet.factors(test(seen), sides)).sum())
-        if joint and (sides == 0).any():
-            known = rows[sides == 0]
-    return {
-        "confirmed": wealth >= -math.log(CHECKED),
-        "epsilon": bet.epsilon,
-        "claimed": bet.delta,
-        "log10_wealth": wealth / math.log(10),
+        "log10_wealth": process[-1][1] if process else 0.0,
         "draws": drawer.drawn,
         "seed": seed,
         "confidence": 1 - CHECKED,

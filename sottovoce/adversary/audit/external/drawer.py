@@ -30,14 +30,19 @@ class Drawer:
         self._base, self._asked = int(np.random.default_rng([seed, 2]).integers(_SEEDS)), 0
         self.drawn = 0
 
-    def rows(self, x: Any, n: int) -> FloatArray:
+    def rows(self, x: Any, n: int, *, alone: bool = False) -> FloatArray:
         """Return new draws at an input, (n, 1 + f).
+
+        Args:
+            x: Input.
+            n: Number of draws.
+            alone: Whether each draw is a request.
 
         Raises:
             UserError: The source or `Reader.rows` raises it.
         """
-        pieces = [self._request(x, min(BATCH, n - at)) for at in range(0, n, BATCH)]
-        return np.concatenate(pieces)
+        step = 1 if alone else BATCH
+        return np.concatenate([self._request(x, min(step, n - at)) for at in range(0, n, step)])
 
     def both(self, x: Any, other: Any, n: int, *, alone: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return new draws at each of two inputs, (n, 1 + f) each.
@@ -58,17 +63,18 @@ class Drawer:
                 result[side].append(self._request((x, other)[side], min(step, n - at)))
         return np.concatenate(result[0]), np.concatenate(result[1])
 
-    def tossed(self, x: Any, other: Any, n: int) -> tuple[FloatArray, NDArray[np.int64]]:
+    def tossed(self, x: Any, other: Any, n: int, *, alone: bool = False) -> tuple[FloatArray, NDArray[np.int64]]:
         """Return new draws, each at one of two inputs by a fair coin: rows (n, 1 + f), and 0 or 1 for each, (n,).
 
         Args:
             x: First input.
             other: Second input.
             n: Draws in all.
+            alone: Whether each draw is a request.
         """
         sides = self.rng.integers(0, 2, n)
         there = [int(side) for side in self.rng.permutation(2) if (sides == side).any()]
-        entries = {side: self._request((x, other)[side], int((sides == side).sum())) for side in there}
+        entries = {side: self.rows((x, other)[side], int((sides == side).sum()), alone=alone) for side in there}
         rows = np.empty((n, entries[there[0]].shape[1]))
         for side, part in entries.items():
             rows[sides == side] = part

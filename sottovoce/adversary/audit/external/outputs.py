@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
 from sottovoce.adversary.estimators.audit import Fit, Outputs, Score, learned
-from sottovoce.adversary.estimators.classifiers import frequencies, score_of, stated, trees
+from sottovoce.adversary.estimators.classifiers import frequencies, trees
 
 FloatArray = NDArray[np.float64]
 
@@ -151,68 +151,31 @@ def _grid(values: FloatArray) -> FloatArray:
 # --- tests
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Score of some columns of rows.
+def of_columns(first: int, last: int | None, fit: Fit, *, whole: bool = False) -> Fit:
+    """Return a fit of some columns of rows.
 
     Args:
-        name: Name of the test.
-        columns: First column, and the one after the last; None for all.
-        score: Score.
-        whole: Whether to convert the columns to whole numbers.
-    """
-
-    name: str
-    columns: tuple[int, int | None]
-    score: Score
-    whole: bool = False
-
-    def __call__(self, outputs: Outputs) -> FloatArray:
-        """Return the scores (n,) of outputs."""
-        return self.score(_part(outputs, self.columns, self.whole))
-
-    def stated(self) -> dict[str, Any]:
-        """Return the score as JSON values."""
-        return {"name": self.name, "columns": list(self.columns), "whole": self.whole, "score": stated(self.score)}
-
-    @classmethod
-    def of(cls, written: Any) -> Part:
-        """Return the score that `stated` saved.
-
-        Raises:
-            ValueError: The values are not those of a score.
-            KeyError: The values are not those of a score.
-            TypeError: The values are not those of a score.
-        """
-        first, last = written["columns"]
-        return cls(written["name"], (first, last), score_of(written["score"]), bool(written["whole"]))
-
-
-def _part(outputs: Outputs, columns: tuple[int, int | None], whole: bool) -> Outputs:
-    result = outputs[:, slice(*columns)]
-    return result.astype(np.int64) if whole else result
-
-
-def named(name: str, columns: tuple[int, int | None], fit: Fit, *, whole: bool = False) -> Fit:
-    """Return a fit of some columns of rows whose score is a `Part`.
-
-    Args:
-        name: Name of the test.
-        columns: First column, and the one after the last; None for all.
+        first: First column.
+        last: The column after the last; None for all.
         fit: Function that learns the score.
         whole: Whether to convert the columns to whole numbers.
     """
 
-    def fitted(first: Outputs, second: Outputs) -> Score:
-        return Part(name, columns, fit(_part(first, columns, whole), _part(second, columns, whole)), whole)
+    def taken(rows: Outputs) -> Outputs:
+        columns = rows[:, first:last]
+        return columns.astype(np.int64) if whole else columns
+
+    def fitted(one: Outputs, other: Outputs) -> Score:
+        score = fit(taken(one), taken(other))
+        return lambda rows: score(taken(rows))
 
     return fitted
 
 
 #: Fast tests for a search over many pairs: frequencies of draws, and a linear score.
-QUICK: tuple[Fit, ...] = (named("frequencies", (0, 1), frequencies, whole=True), named("linear", (1, None), learned))
+QUICK: tuple[Fit, ...] = (of_columns(0, 1, frequencies, whole=True), of_columns(1, None, learned))
 #: Boosted trees of all features.
-TREES = named("trees", (1, None), trees())
+TREES = of_columns(1, None, trees)
 
 
 def strong(claim: Claim) -> tuple[Fit, ...]:

@@ -49,13 +49,13 @@ def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], N
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         if n not in kept:
-            kept[n] = rows_of(drawer, pair, what, n)
+            kept[n] = _rows(drawer, pair, what, n)
         return kept[n][side]
 
     return draw
 
 
-def rows_of(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, FloatArray]:
+def _rows(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, FloatArray]:
     """Return new rows (n, 1 + f) under each input of a pair, of DRAW, BESIDE or ALONE."""
     result = drawer.both(*pair, n, alone=what == ALONE)
     if what != BESIDE:

@@ -75,7 +75,7 @@ def audit_source(
     games = games_of(drawer, pair)
     findings = measure(games, Audit(draws=left, delta=claim.at, seed=seed), family=family)
     certificates = [
-        certificate(source, pair, finding, draws=draws, seed=seed) for finding in findings if finding.violations
+        certificate(source, pair, finding, draws=drawer.drawn, seed=seed) for finding in findings if finding.violations
     ]
     whole, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
     result = results(asked, [entry(finding) for finding in findings], family=whole, figures=figures)
@@ -110,8 +110,7 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
     }
     kept = []
     if stopped is not None:
-        point = stopped.bet.epsilon, stopped.bet.delta
-        kept = [certificate_of_bets(source, stopped, point, alpha=family, draws=drawer.drawn, seed=asked.seed)]
+        kept = [certificate_of_bets(source, stopped, alpha=family, draws=drawer.drawn, seed=asked.seed)]
     return results(asked, [entries], family=family, figures=1) | {"certificates": kept}
 
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.outputs import QUICK, TREES, Part, named
+from sottovoce.adversary.audit.external.outputs import QUICK, TREES, of_columns
 from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
 from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.estimators.audit import Fit, learned
-from sottovoce.adversary.estimators.betting import Bet, Expert, together
+from sottovoce.adversary.estimators.betting import Expert, together
 from sottovoce.adversary.estimators.classifiers import frequencies
 
 log = logging.getLogger(__name__)
@@ -56,16 +56,14 @@ class Stopped:
         pair: Pair of inputs.
         log_wealth: Logarithm of the wealth in the end.
         process: Draws so far, and log10 of the wealth, after each bet.
-        test: Score of the expert who won most.
-        bet: The expert's bet on the next draw.
-        beside: Whether the score is of a draw beside a known one.
+        point: Claimed point (ε, δ) on which the expert who won most bets.
+        beside: Whether the expert's score is of a draw beside a known one.
     """
 
     pair: Pair
     log_wealth: float
     process: list[tuple[int, float]]
-    test: Part
-    bet: Bet
+    point: tuple[float, float]
     beside: bool
 
 
@@ -105,14 +103,14 @@ def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Sear
         draws = min(most, int(portion * budget))
         pair = _searched(pool, draws, rounds, pair)
         until = min(end, drawer.drawn + times * draws)
-        stopped, won = _bets(drawer, pool, pair, (until, end), alpha, (kept + left / 2, left / 2), process)
+        stopped, won = bet(drawer, pool, pair, (until, end), alpha, (kept + left / 2, left / 2), process)
         if stopped is not None:
             return Searched(pair, stopped)
         kept, left = kept + won * left / 2, left / 2
     if only is None:
         pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
     assert pair is not None
-    return Searched(pair, _bets(drawer, pool, pair, (end, end), alpha, (kept, left), process)[0])
+    return Searched(pair, bet(drawer, pool, pair, (end, end), alpha, (kept, left), process)[0])
 
 
 def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
@@ -120,7 +118,7 @@ def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair
     return worst_pair(pool, draws, rounds) if pair is None or draws >= 4 * rounds[0][0] else pair
 
 
-def _bets(
+def bet(
     drawer: Drawer,
     pool: Pool,
     pair: Pair,
@@ -128,6 +126,8 @@ def _bets(
     alpha: float,
     wealth: tuple[float, float],
     process: list[tuple[int, float]],
+    *,
+    alone: bool = False,
 ) -> tuple[Stopped | None, float]:
     """Bet on a pair, and return the violation, if one is found, and what 1 became.
 
@@ -139,42 +139,44 @@ def _bets(
         alpha: Probability that a true claim stops the audit.
         wealth: Wealth that is not bet here, and wealth that is.
         process: The process, to be extended.
+        alone: Whether each draw is a request.
     """
     points = points_of(drawer.source.claim, pair)
-    alone = [Expert(fit, points) for fit in _ALONE]
+    single = [Expert(fit, points) for fit in _SINGLE]
     joint = [Expert(fit, points) for fit in _JOINT]
     before = pool.kept(pair)
     if len(before[0]):
         mixed = drawer.rng.permutation(2 * len(before[0]))
         rows, sides = np.concatenate(before)[mixed], np.repeat([0, 1], len(before[0]))[mixed]
-        for expert in alone:
+        for expert in single:
             expert.learn(rows, sides)
     known: FloatArray | None = None
     won, bets = 0.0, 0
     while drawer.drawn < (last := until[won > _WINNING]):
         n = min(max(_FIRST, int(bets * _GROWTH)), last - drawer.drawn, BATCH)
-        rows, sides = drawer.tossed(*pair, n)
+        rows, sides = drawer.tossed(*pair, n, alone=alone)
         bets += n
-        for expert in alone:
+        for expert in single:
             expert.stake(rows, sides)
         if known is not None:
-            both = beside(drawer, rows, sides, known)
+            both = _beside(drawer, rows, sides, known)
             for expert in joint:
                 expert.stake(both, sides)
         if (sides == 0).any():
             known = rows[sides == 0]
-        won = together([*alone, *joint])
+        won = together([*single, *joint])
         total = math.log(wealth[0] + wealth[1] * math.exp(min(won, _HUGE))) if won > -math.inf or wealth[0] else won
         process.append((drawer.drawn, round(total / math.log(10), 4)))
         if total >= -math.log(alpha):
-            best = max((e for e in (*alone, *joint) if e.bet is not None), key=lambda each: each.wealth.max())
-            assert isinstance(best.score, Part) and best.bet is not None
+            best = max((e for e in (*single, *joint) if e.bet is not None), key=lambda each: each.wealth.max())
+            assert best.bet is not None
             log.info(f"the claim is violated: {drawer.drawn:,} draws")
-            return Stopped(pair, total, process, best.score, best.bet, best in joint), math.exp(min(won, _HUGE))
+            point = best.bet.epsilon, best.bet.delta
+            return Stopped(pair, total, process, point, best in joint), math.exp(min(won, _HUGE))
     return None, math.exp(min(won, _HUGE))
 
 
-def beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: FloatArray) -> FloatArray:
+def _beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: FloatArray) -> FloatArray:
     """Return rows of draws beside known draws at x, in the same places of an earlier answer, (n, f')."""
     place = np.empty(len(rows), np.int64)
     for side in (0, 1):
@@ -183,10 +185,10 @@ def beside(drawer: Drawer, rows: FloatArray, sides: NDArray[np.int64], known: Fl
 
 
 #: Scores of a draw by itself.
-_ALONE: tuple[Fit, ...] = (*QUICK, TREES)
+_SINGLE: tuple[Fit, ...] = (*QUICK, TREES)
 #: Scores of a draw beside a known one.
 _JOINT: tuple[Fit, ...] = (
-    named("linear", (1, None), learned),
+    of_columns(1, None, learned),
     TREES,
-    named("equal", (-1, None), frequencies, whole=True),
+    of_columns(-1, None, frequencies, whole=True),
 )

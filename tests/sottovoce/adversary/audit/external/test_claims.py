@@ -192,13 +192,11 @@ def told(fit: Any, first: Any, second: Any) -> float:
     """Of how many new rows of either kind a score says which they are of."""
     half = len(first) // 2
     score = fit(first[:half], second[:half])
-    again = classifiers.score_of(json.loads(json.dumps(classifiers.stated(score))))
-    assert (again(first) == score(first)).all(), "it is the same when it was written down"
     middle = np.median(np.concatenate([score(first[:half]), score(second[:half])]))
     return float(((score(first[half:]) > middle).mean() + (score(second[half:]) < middle).mean()) / 2)
 
 
-def test_each_score_finds_what_it_is_there_for_and_is_the_same_when_written_down() -> None:
+def test_each_score_finds_what_it_is_there_for() -> None:
     rng = np.random.default_rng(2)
     n = 2000
     near, far = rng.normal(0, 1, (n, 2)), rng.normal(0, 1, (n, 2))
@@ -206,7 +204,7 @@ def test_each_score_finds_what_it_is_there_for_and_is_the_same_when_written_down
     equal, unequal = signs * [[1, 1]], signs.copy()
     equal[:, 1], unequal[:, 1] = equal[:, 0], -unequal[:, 0]
     ring = near / np.linalg.norm(near, axis=1, keepdims=True) * 3
-    tree, linear = classifiers.trees(), learned
+    tree, linear = classifiers.trees, learned
     equal, unequal = equal + near / 9, unequal + far / 9
     assert told(tree, equal, unequal) > 0.9 > 0.6 > told(linear, equal, unequal)
     assert told(tree, ring + near / 9, far / 2) > 0.9 > 0.6 > told(linear, ring + near / 9, far / 2)
@@ -215,7 +213,7 @@ def test_each_score_finds_what_it_is_there_for_and_is_the_same_when_written_down
     assert told(classifiers.frequencies, *words) > 0.7
 
 
-@pytest.mark.parametrize("fit", [classifiers.trees(), classifiers.frequencies])
+@pytest.mark.parametrize("fit", [classifiers.trees, classifiers.frequencies])
 def test_a_score_of_draws_that_are_all_the_same_says_nothing(fit: Any) -> None:
     same = np.zeros((200, 2))
     assert np.ptp(fit(same, same)(same)) == 0
