@@ -2,8 +2,8 @@
 
 MkDocs reads the pages of docs/ as they are. What it cannot know is added here: README.md is the first page and leads
 through `docs/`, CONTRIBUTING.md, CHANGELOG.md and the notebooks are pages, the bundled experiments are one page, the
-reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and every command; the keys of an
-experiment file are there as a JSON Schema that editors read. A link that leads nowhere fails the build.
+reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and every command, every key of an
+experiment file, and its JSON Schema, which editors read. A link that leads nowhere fails the build.
 """
 
 from __future__ import annotations
@@ -28,8 +28,14 @@ ROOT = Path(__file__).parents[1]
 #: Pages that lie beside docs/, and what they are called on the site.
 OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EXPERIMENTS, COMMANDS, REFERENCE = "experiments.md", "reference/commands.md", "reference/python.md"
+KEYS = "reference/experiment.md"
 #: Other places of the repository to which pages lead, and the page of the site that shows them.
-ELSEWHERE = {"simulations/experiments": EXPERIMENTS, "CITATION.cff": "changelog.md", "docs/notebooks": "first-study.md"}
+ELSEWHERE = {
+    "simulations/experiments": EXPERIMENTS,
+    "simulations/experiment/sections.py": KEYS,
+    "CITATION.cff": "changelog.md",
+    "docs/notebooks": "first-study.md",
+}
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 
@@ -37,6 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what docs/ has not."""
     from mkdocs.structure.files import File
 
+    from simulations.experiment.schema import page as keys
     from simulations.experiment.schema import schema
 
     made = {to: (ROOT / name).read_text(encoding="utf-8") for name, to in OUTSIDE.items()}
@@ -46,11 +53,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     made |= {f"{path.stem}.md": "\n".join(page(path)) for path in NOTEBOOKS.glob("*.ipynb")}
     made[REFERENCE] = "\n".join(reference())
+    made[KEYS] = keys()
     made[COMMANDS] = "\n".join(commands())
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
-    keys = json.dumps(schema(), indent=1, ensure_ascii=False)
-    files.append(File.generated(config, "experiment.schema.json", content=keys))
+    content = json.dumps(schema(), indent=1, ensure_ascii=False)
+    files.append(File.generated(config, "experiment.schema.json", content=content))
     return files
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import inspect
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +23,9 @@ PAGES = [
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     if page.name != "api.md" and ">>> " in page.read_text(encoding="utf-8")
 ]
-#: Names whose examples start Ray, train or read a language model. Those of one run follow one another in its folder.
-RUN = ("simulate", "resume", "attack")
-SLOW = {*RUN, "vocabulary_folder"}
+SECTIONS = dict(section.split("\n", 1) for section in re.split(r"^## ", API, flags=re.MULTILINE)[1:])
+#: The section that starts Ray.
+RUNS = "Experiments and runs"
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -35,72 +34,36 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A name on the page: its description, the first example of its section, and its own example."""
-
-    about: str
-    beginning: str
-    example: str
-
-
-def entries() -> dict[str, Entry]:
-    result: dict[str, Entry] = {}
-    for section in re.split(r"^## ", API, flags=re.MULTILINE)[1:]:
-        beginning, *parts = re.split(r"^### ", section, flags=re.MULTILINE)
-        for part in parts:
-            heading, _, rest = part.partition("\n")
-            name = heading.strip().strip("`")
-            assert name not in result, f"{name} stands on the page twice"
-            result[name] = Entry(
-                _BLOCK.sub("", rest).strip(), "".join(_BLOCK.findall(beginning)), "".join(_BLOCK.findall(rest))
-            )
-    return result
-
-
-ENTRIES = entries()
-
-
 def run(text: str, place: str) -> None:
-    test = doctest.DocTestParser().get_doctest(text, {}, place, place, 0)
+    """Run the examples of a page or section, one after another."""
+    blocks = "".join(block for block in _BLOCK.findall(text) if ">>> " in block)
+    test = doctest.DocTestParser().get_doctest(blocks, {}, place, place, 0)
     output: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(test, out=output.append)
     assert runner.tries and not runner.failures, "".join(output)
 
 
-def run_names(*names: str) -> None:
-    """Run the examples of names of one section, one after another."""
-    run(ENTRIES[names[0]].beginning + "".join(ENTRIES[name].example for name in names), ", ".join(names))
-
-
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in SLOW])
-def test_the_example_of(name: str) -> None:
-    run_names(name)
+@pytest.mark.parametrize("section", [name for name in SECTIONS if name != RUNS])
+def test_the_examples_of_a_section(section: str) -> None:
+    run(SECTIONS[section], section)
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_the_examples_of_a_run() -> None:
-    run_names(*RUN)
-
-
-@pytest.mark.slow
-def test_the_slow_example_of_a_vocabulary() -> None:
-    run_names("vocabulary_folder")
+    run(SECTIONS[RUNS], RUNS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_examples_of_a_page(page: Path) -> None:
-    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    run("".join(block for block in blocks if ">>> " in block), page.name)
+    run(page.read_text(encoding="utf-8"), page.name)
 
 
-def test_every_public_name_is_listed_with_its_import() -> None:
+def test_every_public_name_has_an_example() -> None:
     assert {"README", "sanitize"} <= {page.stem for page in PAGES}
-    assert sorted(ENTRIES) == sottovoce.__all__
-    for name, entry in ENTRIES.items():
-        assert entry.about and re.search(rf"^>>> from sottovoce import .*\b{name}\b", entry.example, re.MULTILINE), name
+    imports = re.findall(r"^>>> from sottovoce import (.+?)(?:  #.*)?$", API, re.MULTILINE)
+    assert sorted({name for line in imports for name in line.split(", ")}) == sottovoce.__all__
     public = {getattr(sottovoce, name) for name in sottovoce.__all__}
     assert not [kind.__name__ for kind in CATALOGUE.values() if kind not in public]
 

@@ -86,7 +86,7 @@ def test_every_page_name_experiment_and_command_is_on_the_site() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     notebooks = {f"{path.stem}.md" for path in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    made = {*pages.OUTSIDE.values(), pages.EXPERIMENTS, pages.COMMANDS, pages.REFERENCE}
+    made = {*pages.OUTSIDE.values(), pages.EXPERIMENTS, pages.COMMANDS, pages.REFERENCE, pages.KEYS}
     assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted(written | notebooks | made)
     shown = re.findall(r"^::: (?:\w+\.)+(\w+)$", "\n".join(pages.reference()), re.MULTILINE)
     assert sorted(shown) == sottovoce.__all__
@@ -105,6 +105,7 @@ def test_every_page_name_experiment_and_command_is_on_the_site() -> None:
         ("contributing.md", "docs/explanation/architecture.md", "explanation/architecture.md"),
         ("how-to/scale.md", "../../CONTRIBUTING.md", "../contributing.md"),
         ("how-to/experiments.md", "../../simulations/experiments", "../experiments.md"),
+        ("how-to/experiments.md", "../../simulations/experiment/sections.py", "../reference/experiment.md"),
         ("how-to/own-mechanism.md", "../notebooks/own-mechanism.ipynb", "../own-mechanism.md"),
         ("index.md", "#install", "#install"),
         ("index.md", "https://flower.ai", "https://flower.ai"),

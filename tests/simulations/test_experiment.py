@@ -28,7 +28,6 @@ from simulations.experiment.schema import described, keys, page, schema
 from simulations.experiment.sections import SECTIONS, Public
 from simulations.experiment.toml import BUNDLED
 from tests.support.clients import make_node, request
-from tests.support.paths import ROOT
 from tests.support.studies import PURKAYASTHA
 
 MINIMAL = """
@@ -474,9 +473,8 @@ def test_it_is_a_schema_and_every_bundled_study_fits_it() -> None:
         FORM.validate(tomllib.loads(file.read_text(encoding="utf-8")))
 
 
-def test_the_page_is_what_reads_the_file() -> None:
-    written = (ROOT / "docs" / "reference" / "experiment.md").read_text(encoding="utf-8")
-    assert written == page(), "write what simulations.experiment.schema.page returns"
+def test_the_page_has_every_key() -> None:
+    assert [row for row in keys() if f"| `{row[0]}` | {row[1]} |" not in page()] == []
 
 
 def test_every_attribute_of_a_section_is_a_key_with_a_description() -> None:
