@@ -1,7 +1,7 @@
 """Makes the documentation a site that opens from a file, without a network: `make docs`, which writes site/index.html.
 
 MkDocs reads the pages of docs/ as they are. What it cannot know is added here: README.md is the first page and leads
-through `docs/`, CONTRIBUTING.md, CHANGELOG.md and the notebooks are pages, the bundled experiments are one page, the
+through `docs/`; CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and the notebooks are pages, the bundled experiments are one page, the
 reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and every command, every key of an
 experiment file, and its JSON Schema, which editors read. A link that leads nowhere fails the build.
 """
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 #: Pages that lie beside docs/, and what they are called on the site.
-OUTSIDE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+}
 EXPERIMENTS, COMMANDS, REFERENCE = "experiments.md", "reference/commands.md", "reference/python.md"
 KEYS = "reference/experiment.md"
 #: Other places of the repository to which pages lead, and the page of the site that shows them.
