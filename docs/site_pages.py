@@ -1,9 +1,9 @@
 """Makes the documentation a site that opens from a file, without a network: `make docs`, which writes site/index.html.
 
 MkDocs reads the pages of docs/ as they are. What it cannot know is added here: README.md is the first page and leads
-through `docs/`; CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and the notebooks are pages, the bundled experiments are one page, the
-reference has every public name with its docstring, from `sottovoce/__init__.pyi`, and every command, every key of an
-experiment file, and its JSON Schema, which editors read. A link that leads nowhere fails the build.
+through `docs/`; CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and the notebooks are pages; the bundled experiments are one
+page. The reference has every public name with its docstring, from `sottovoce/__init__.pyi`, every command, every key of
+an experiment file, and its JSON Schema, which editors read. A link that leads nowhere fails the build.
 """
 
 from __future__ import annotations
