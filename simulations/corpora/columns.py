@@ -92,8 +92,6 @@ def require_columns(
 class Roles(TypedDict, total=False):
     """Columns of a corpus by what they hold; None, or left out, if there is none.
 
-    In a file of tabs or commas without a header, all of them are positions from 1.
-
     Attributes:
         text: Column of the texts.
         label: Column of the labels.
@@ -103,15 +101,15 @@ class Roles(TypedDict, total=False):
         numbers: Rising and equally spaced values of numeric labels. The class of a label is the nearest of them.
     """
 
-    text: Required[str | int]
-    label: Required[str | int]
-    user: str | int | None
-    second_text: str | int | None
-    group: str | int | None
+    text: Required[str]
+    label: Required[str]
+    user: str | None
+    second_text: str | None
+    group: str | None
     numbers: Sequence[float] | None
 
 
-def named(roles: Roles) -> list[str | int]:
+def named(roles: Roles) -> list[str]:
     """Return the columns that the roles name: text, label, and those of user, second text and group."""
     columns = (roles["text"], roles["label"], roles.get("user"), roles.get("second_text"), roles.get("group"))
     return [column for column in columns if column is not None]
@@ -129,11 +127,8 @@ def make_corpora(parts: Sequence[Columns], **roles: Unpack[Roles]) -> list[Corpu
     Raises:
         UserError: A column is missing, or a value is invalid.
     """
-    text, label = str(roles["text"]), str(roles["label"])
-    user, second_text, group = (
-        None if (column := roles.get(role)) is None else str(column) for role in ("user", "second_text", "group")
-    )
-    numbers = roles.get("numbers")
+    text, label, numbers = roles["text"], roles["label"], roles.get("numbers")
+    user, second_text, group = roles.get("user"), roles.get("second_text"), roles.get("group")
     for part in parts:
         require_columns(part.source, (text, label, user, second_text, group), part.values)
         if not part.row_names:

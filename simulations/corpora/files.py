@@ -1,33 +1,30 @@
-"""Corpora from a folder's files: TSV and CSV, with names or positions of columns, JSONL, Parquet and Arrow."""
+"""Corpora from a folder's files: TSV and CSV with a header, JSONL and Parquet."""
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Unpack, cast
 
 from client.store.text_column import TextColumnWriter
-from simulations.corpora import headers, reading
+from simulations.corpora import reading
 from simulations.corpora.columns import Columns, Roles, RowNames, as_numbers, make_corpora, named, require_columns
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError, no_file
 
-#: Column by its name, or by its position from 1 in a file without a header.
-Column = str | int
-#: Kinds of files: of cells with tabs between, and those with a schema.
-_TABS, _TABLES = (".tsv", ".txt"), (".parquet", ".arrow")
+#: Kinds of files with a header and cells.
+_CELLS = (".tsv", ".txt", ".csv")
 
 
 def read_files(path: str | Path, train: str, test: str, **roles: Unpack[Roles]) -> tuple[Corpus, Corpus]:
     """Return train and test corpora from two files of the folder `path`, read by the ends of their names.
 
     .tsv, .txt: a header, tabs, no quoting. .csv: a header, commas, double quotes. .jsonl: one object on each line. All
-    of them are UTF-8, and compressed if .gz follows. .parquet, .arrow. Spaces around texts are removed. Classes are
-    those of the train file. The column `text` may have another name in the test file if the two headers differ in
-    nothing else (SST-2's are published so).
+    of them are UTF-8, and compressed if .gz follows. .parquet. Spaces around texts are removed. Classes are those of
+    the train file. The column `text` may have another name in the test file if the two headers differ in nothing else
+    (SST-2's are published so).
 
     Args:
         path: Folder.
@@ -39,29 +36,14 @@ def read_files(path: str | Path, train: str, test: str, **roles: Unpack[Roles]) 
         UserError: A file or column is missing, a text is empty, a label is outside the classes, or a file is not UTF-8
             or not in its format; the message has the line.
     """
-    wanted, by_name = column_list(*named(roles))
+    wanted = named(roles)
     train_file, test_file = (_existing(Path(path), name) for name in (train, test))
-    renamed = _renamed(_header(train_file), _header(test_file), wanted[0]) if by_name else {}
-    first = read(train_file, wanted, named=by_name)
-    second = read(test_file, [renamed.get(name, name) for name in wanted], named=by_name)
+    renamed = _renamed(_header(train_file), _header(test_file), wanted[0])
+    first = read(train_file, wanted)
+    second = read(test_file, [renamed.get(name, name) for name in wanted])
     second = replace(second, values={name: second.values[renamed.get(name, name)] for name in wanted})
     corpora = make_corpora((first, second), **roles)
     return corpora[0], corpora[1]
-
-
-def column_list(*columns: Column | None) -> tuple[list[str], bool]:
-    """Return the wanted columns, and True if they are names, False if positions.
-
-    Raises:
-        UserError: Some are names and some positions.
-    """
-    there = [column for column in columns if column is not None]
-    by_name = [isinstance(column, str) for column in there]
-    if any(by_name) and not all(by_name):
-        raise UserError(
-            "data: a file has names for all of its columns or for none; give names, or positions as text = 3"
-        )
-    return [str(column) for column in there], all(by_name)
 
 
 def _existing(folder: Path, name: str) -> Path:
@@ -79,29 +61,16 @@ def _existing(folder: Path, name: str) -> Path:
 
 
 def _header(file: Path) -> list[str]:
-    """Return the names in the first line of a file of tabs or commas; none for other kinds."""
-    if _kind(file) not in (*_TABS, ".csv"):
+    """Return the names in the first line of a file of cells; none for other kinds."""
+    if _kind(file) not in _CELLS:
         return []
     with _readable(file), _opened(file) as opened:
-        first = reading.decoded(opened, str(file))
-        rows: Iterator[Any] = (
-            reading.tab_separated(first) if _kind(file) in _TABS else reading.comma_separated(first, str(file))
-        )
-        return [name.strip() for name in next(rows, (1, []))[1]]
-
-
-def positional(file: Path, columns: Iterable[str | None]) -> bool:
-    """Return True if the columns given to a command are positions: numbers, of a file of tabs or commas.
-
-    Raises:
-        UserError: Only some are.
-    """
-    return _kind(file) in (*_TABS, ".csv") and headers.by_position(columns)
+        return reading.table(reading.decoded(opened, str(file)), _kind(file), str(file))[0]
 
 
 def declares(file: Path) -> bool:
     """Return True if a schema names the columns. Such names are not a person's words."""
-    return _kind(file) in _TABLES
+    return _kind(file) == ".parquet"
 
 
 def column_names(file: Path) -> list[str]:
@@ -117,7 +86,7 @@ def column_names(file: Path) -> list[str]:
         if _kind(file) == ".jsonl":
             first = next(((number, line) for number, line in lines(file) if line.strip()), None)
             names = [] if first is None else list(reading.parsed(first[1], str(file), first[0], "text"))
-        elif _kind(file) in _TABLES:
+        elif declares(file):
             names = _schema(file).names
         else:
             names = [name for name in _header(file) if name]
@@ -148,30 +117,19 @@ def _is_compressed(file: Path) -> bool:
 
 def _reader(file: Path) -> Callable[[Path, list[str]], Columns]:
     kind = _kind(file)
-    if kind not in _READERS or (_is_compressed(file) and kind in _TABLES):
+    if kind not in _READERS or (_is_compressed(file) and declares(file)):
         raise UserError(f"{file}: unknown kind of file; use {', '.join(_READERS)}, or text files with .gz behind it")
     return _READERS[kind]
 
 
-def read(file: Path, wanted: list[str], *, named: bool = True) -> Columns:
+def read(file: Path, wanted: list[str]) -> Columns:
     """Return some columns of one file, by the end of its name, as for `read_files`.
-
-    Args:
-        file: File.
-        wanted: Names of columns, or positions from 1.
-        named: Whether `wanted` are names. Positions are for a file without a header.
 
     Raises:
         UserError: As for `read_files`.
     """
     with _readable(file):
-        if named:
-            return _reader(file)(file, wanted)
-        if _kind(file) not in (*_TABS, ".csv"):
-            _reader(file)
-            raise UserError(f"{file}: its columns have names; give them in place of positions")
-        with _opened(file) as opened:
-            return _from_rows(file, _rows(file, opened), wanted, named=False)
+        return _reader(file)(file, wanted)
 
 
 @contextmanager
@@ -200,45 +158,20 @@ def _readable(file: Path) -> Iterator[None]:
 def lines(file: Path) -> Iterator[tuple[int, str]]:
     """Yield the numbers and lines of a file, one by one: a file may be larger than memory."""
     with _opened(file) as opened:
-        for number, line, end in reading.decoded(opened, str(file)):
-            yield number, line[: len(line) - len(end)]
+        for number, line in reading.decoded(opened, str(file)):
+            yield number, reading.without_end(line)
 
 
 def _cells(file: Path, wanted: list[str]) -> Columns:
+    place, where = str(file), RowNames("line")
     with _opened(file) as opened:
-        return _from_rows(file, _rows(file, opened), wanted)
-
-
-def _rows(file: Path, opened: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each line, with its number."""
-    result = reading.decoded(opened, str(file))
-    if _kind(file) == ".csv":
-        yield from reading.comma_separated(result, str(file))
-    else:
-        yield from ((number, cells) for number, cells, _ in reading.tab_separated(result))
-
-
-def _from_rows(file: Path, rows: Iterable[tuple[int, list[str]]], wanted: list[str], *, named: bool = True) -> Columns:
-    """Return columns of rows of cells. If `named`, the first row is a header; else columns are positions from 1."""
-    place = str(file)
-    rows = ((number, cells) for number, cells in rows if cells)
-    first = next(rows, None)
-    if first is None:
-        raise UserError(
-            f"{file}: is empty; " + ("its first line must name the columns" if named else "give it at least one record")
-        )
-    if named:
-        header = reading.header(first[1], place)
-        at = [reading.column(header, name, place) for name in wanted]
-    else:
-        at, rows = reading.places(first, wanted, place), chain([first], rows)
-    values = {name: (TextColumnWriter(), i) for name, i in zip(wanted, at, strict=True)}
-    where = RowNames("line")
-    for number, cells in rows:
-        row = reading.fitted(cells, len(first[1]), place, number, named=named)
-        for column, i in values.values():
-            column.add(row[i])
-        where.add(number)
+        header, rows = reading.table(reading.decoded(opened, place), _kind(file), place)
+        values = {name: (TextColumnWriter(), reading.column(header, name, place)) for name in wanted}
+        for number, cells in rows:
+            if cells:
+                for column, i in values.values():
+                    column.add(cells[i])
+                where.add(number)
     return Columns(place, {name: column.column() for name, (column, _) in values.items()}, where)
 
 
@@ -256,8 +189,7 @@ def _jsonl(file: Path, wanted: list[str]) -> Columns:
     return Columns(str(file), values, where)
 
 
-def _table(file: Path, wanted: list[str]) -> Columns:
-    """Read Parquet, and Arrow's files and streams."""
+def _parquet(file: Path, wanted: list[str]) -> Columns:
     import pyarrow
     from pyarrow import parquet
 
@@ -265,11 +197,7 @@ def _table(file: Path, wanted: list[str]) -> Columns:
     for name in wanted:
         reading.column(names, name, str(file), declared=True)
     try:
-        if _kind(file) == ".arrow":
-            with _arrow(file) as reader:
-                table = reader.read_all()
-        else:
-            table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
+        table = parquet.read_table(file, columns=list(dict.fromkeys(wanted)))
         values = {name: as_numbers(table.column(name).to_pylist()) for name in wanted}
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError):
         raise _damaged(file, "a value cannot be read") from None  # the original error may quote the value
@@ -281,36 +209,17 @@ def _schema(file: Path) -> Any:
     from pyarrow import parquet
 
     try:
-        if _kind(file) == ".arrow":
-            with _arrow(file) as reader:
-                return reader.schema
         return parquet.read_schema(file)
     except (pyarrow.ArrowException, ValueError, OverflowError, KeyError) as error:
         raise _damaged(file, (str(error).splitlines() or ["?"])[0]) from error
 
 
-@contextmanager
-def _arrow(file: Path) -> Iterator[Any]:
-    """Open a reader of an Arrow file, or of a stream, as `datasets` writes it."""
-    from pyarrow import ipc, memory_map
-
-    with memory_map(str(file), "r") as source:
-        magic = source.read(6)
-        source.seek(0)
-        with (ipc.open_file if magic == b"ARROW1" else ipc.open_stream)(source) as reader:
-            yield reader
-
-
 def _damaged(file: Path, why: str) -> UserError:
-    kind = "Arrow" if _kind(file) == ".arrow" else "Parquet"
-    return UserError(f"{file}: is not a readable {kind} file: {why}")
+    return UserError(f"{file}: is not a readable Parquet file: {why}")
 
 
 _READERS: dict[str, Callable[[Path, list[str]], Columns]] = {
-    ".tsv": _cells,
-    ".txt": _cells,
-    ".csv": _cells,
+    **dict.fromkeys(_CELLS, _cells),
     ".jsonl": _jsonl,
-    ".parquet": _table,
-    ".arrow": _table,
+    ".parquet": _parquet,
 }

@@ -10,8 +10,6 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from simulations.errors import UserError
-
 #: Usual names of columns.
 TEXTS = ("text", "review", "sentence", "comment", "content", "message", "tweet", "body", "post", "review_text")
 LABELS = ("label", "sentiment", "class", "category", "rating", "stars", "score", "target", "polarity", "topic")
@@ -66,15 +64,3 @@ def is_name(cell: str) -> bool:
         and not cell.endswith((".", "!", "。", "！", "…"))
         and all(len(run) <= _DIGITS for run in runs)
     )
-
-
-def by_position(columns: Iterable[str | None]) -> bool:
-    """Return True if columns of a file of cells are given by their positions from 1.
-
-    Raises:
-        UserError: Only some are.
-    """
-    result = {column.isascii() and column.isdigit() for column in columns if column is not None}
-    if len(result) > 1:
-        raise UserError("columns: give names for all of them, or positions for all, which count from 1")
-    return result == {True}

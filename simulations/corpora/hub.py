@@ -23,12 +23,12 @@ def read_hub(
         path: Name on the hub.
         train: Train split.
         test: Test split.
-        **roles: Columns (`Roles`), by name.
+        **roles: Columns (`Roles`).
 
     Raises:
         UserError: The hub cannot be reached, a name or split is unknown, or as for `read_files`.
     """
-    wanted = list(map(str, named(roles)))
+    wanted = named(roles)
     train_part, test_part = make_corpora(
         [read_part(path, split, wanted, label=wanted[1]) for split in (train, test)], **roles
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 
 #: Characters without a glyph: Default_Ignorable_Code_Point (The Unicode Standard, 5.21), which NFKC_Casefold drops too;
 #: and marks of annotations and the blank pattern of Braille, which are invisible too.
@@ -17,7 +18,7 @@ INVISIBLE = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 #: Decimal number. An exponent of more digits counts no users or classes.
-_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,6}))?")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,6})?")
 #: Signs, the point and the exponent of a number in their full-width forms, and the minus sign of typography.
 _SIGNS = str.maketrans("＋－．ｅＥ\u2212", "+-.eE-")
 #: Most digits of a number that is written out.
@@ -67,24 +68,10 @@ def spelled(name: str) -> str:
 
 def _number(name: str) -> str:
     """Return the one spelling of a number, or "" if the name is none."""
-    if not name.isascii():
-        name = "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in name).translate(_SIGNS)
-    result = _NUMBER.fullmatch(name)
-    if result is None:
+    name = name.translate(_SIGNS)
+    if _NUMBER.fullmatch(name) is None:
         return ""
-    sign, whole, fraction, exponent = (part or "" for part in result.groups())
-    if not whole + fraction:
-        return ""
-    written = (whole + fraction).lstrip("0")
-    digits = written.rstrip("0")
-    if not digits:
+    value = Decimal(name).normalize(Context(prec=len(name), Emin=MIN_EMIN, Emax=MAX_EMAX))  # without rounding
+    if not value:
         return "0"
-    power = int(exponent or 0) - len(fraction) + len(written) - len(digits)
-    if power >= 0:
-        value = digits + "0" * power if len(digits) + power <= _WRITTEN_OUT else f"{digits}e{power}"
-    elif -power <= _WRITTEN_OUT:
-        padded = digits.rjust(1 - power, "0")
-        value = f"{padded[:power]}.{padded[power:]}"
-    else:
-        value = f"{digits}e{power}"
-    return ("-" if sign == "-" else "") + value
+    return f"{value:f}" if abs(value.adjusted()) < _WRITTEN_OUT else str(value).lower()

@@ -20,13 +20,13 @@ REVIEWS_PER_USER = 5
 def _read_public(data: Data, seed: int) -> Corpus:
     """Return the public texts of a file or of the hub, and their labels if these are public."""
     public = data.public
-    text, label = public.text or data.text, (public.label or data.label) if public.labels else None
-    wanted, named = files.column_list(text, label)
+    label = (public.label or data.label) if public.labels else None
+    wanted = [public.text or data.text or "", *([] if label is None else [label])]
     if public.split == "file":
         assert public.file is not None
         if not Path(public.file).is_file():
             raise no_file(Path(public.file))
-        result = files.read(Path(public.file), wanted, named=named)
+        result = files.read(Path(public.file), wanted)
     else:
         assert public.hub is not None
         result = hub.read_part(public.hub, public.part or "train", wanted)
@@ -40,7 +40,7 @@ def _read_public(data: Data, seed: int) -> Corpus:
     return corpus.take(np.sort(rows))
 
 
-def read_parts(data: Data, *, label: str | int | None = None) -> tuple[Corpus, Corpus]:
+def read_parts(data: Data, *, label: str | None = None) -> tuple[Corpus, Corpus]:
     """Return the training part and the test part of files, or of the hub.
 
     `label` is another column of labels, as any attribute.

@@ -20,10 +20,8 @@ from simulations.errors import UserError, other_encoding
 #: Most bytes of a line and characters of a cell; and most levels of nested lists and objects.
 LONGEST, DEEPEST = 2**26, 100
 
-#: Number of a line, the line with its end, its end.
-Line = tuple[int, str, str]
-#: Number of a row's first line, its cells; and, for tabs, its end.
-Row = tuple[Any, ...]
+#: Number of a line, and the line with its end.
+Line = tuple[int, str]
 
 
 def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
@@ -38,20 +36,49 @@ def decoded(stream: BinaryIO, place: str) -> Iterator[Line]:
         if b"\0" in raw:
             raise UserError(f"{place}: line {number}: holds a NUL byte: a binary file, or text that is not UTF-8")
         try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
             raise UserError(f"{place}: line {number}: is not UTF-8; convert the file to UTF-8") from None
-        yield number, line, "\r\n" if line.endswith("\r\n") else "\n" if line.endswith("\n") else ""
 
 
-def header(cells: Sequence[str], place: str) -> list[str]:
-    """Return the names of columns that a first line holds."""
-    names = [name.strip() for name in cells]
+def without_end(line: str) -> str:
+    """Return a line without the line feed that ends it, and without a carriage return before that."""
+    return line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+
+
+def table(lines: Iterable[Line], kind: str, place: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the names of the columns in the first line of a TSV or CSV file, and the rows below it.
+
+    A row is the number of its first line and its cells, as many as there are names; an empty line has none. Cells of
+    TSV are not quoted: a quotation mark is a word of the sentence, as in published files.
+
+    Args:
+        lines: Lines of the file.
+        kind: ".csv" for commas and double quotes, anything else for tabs.
+        place: Name of the file, for errors.
+    """
+    if kind == ".csv":
+        rows = _comma_separated(lines, place)
+    else:
+        texts = ((number, without_end(line)) for number, line in lines)
+        rows = ((number, text.split("\t") if text else []) for number, text in texts)
+    names = [name.strip() for name in next(rows, (1, []))[1]]
+    if not names:
+        raise UserError(f"{place}: is empty; its first line must name the columns")
     if not any(names):
         raise UserError(f"{place}: line 1: names no columns")
     if any("\r" in name or "\n" in name for name in names):
         raise UserError(f"{place}: line 1: a name holds the end of a line; end lines with \\n or \\r\\n")
-    return names
+    if kind == ".csv" and len(names) == 1 and (";" in names[0] or "\t" in names[0]):
+        raise UserError(f"{place}: line 1: has no commas; put commas between cells, or name a file of tabs .tsv")
+    return names, _fitted(rows, len(names), place)
+
+
+def _fitted(rows: Iterable[tuple[int, list[str]]], width: int, place: str) -> Iterator[tuple[int, list[str]]]:
+    for number, cells in rows:
+        if cells and len(cells) != width:
+            raise UserError(f"{place}: line {number}: has {len(cells)} cells, and the header names {width}")
+        yield number, cells
 
 
 def column(names: Sequence[str], wanted: str, place: str, *, declared: bool = False) -> int:
@@ -62,36 +89,10 @@ def column(names: Sequence[str], wanted: str, place: str, *, declared: bool = Fa
     return list(names).index(wanted)
 
 
-def places(first: Row, wanted: Sequence[str], place: str) -> list[int]:
-    """Return the places of columns given by their positions from 1, in a file without a header.
-
-    `first` is its first row, which determines the number of columns.
-    """
-    there = [str(position) for position in range(1, len(first[1]) + 1)]
-    if missing := [position for position in wanted if position not in there]:
-        raise UserError(f"{place}: line {first[0]}: has {len(there)} columns, and no position {missing[0]}")
-    return [there.index(position) for position in wanted]
-
-
-def tab_separated(lines: Iterable[Line]) -> Iterator[tuple[int, list[str], str]]:
-    """Yield the number, the cells ([] for an empty line) and the end of each line.
-
-    A quotation mark is a word of the sentence, as in published files.
-    """
-    for number, line, end in lines:
-        said = line[: len(line) - len(end)]
-        yield number, said.split("\t") if said else [], end
-
-
-def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line and the cells of each row, which may run over several lines.
-
-    An empty line has the cells []. `separator` decides on the mark between them.
-    """
+def _comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the first line and the cells of each row, which may run over several lines."""
     csv.field_size_limit(LONGEST)  # a setting of the whole module; its default is shorter than a text of 30,000 words
-    said = (line for _, line, _ in lines)
-    first = next(said, "")
-    reader = csv.reader(chain([first] if first else [], said), strict=True, delimiter=separator(first))
+    reader = csv.reader((line for _, line in lines), strict=True)
     start = 1
     try:
         for row in reader:
@@ -101,29 +102,6 @@ def comma_separated(lines: Iterable[Line], place: str) -> Iterator[tuple[int, li
         alone = str(error).startswith("new-line character")
         why = "a line ends in \\r alone; end lines with \\n or \\r\\n" if alone else f"is not valid CSV: {error}"
         raise UserError(f"{place}: line {max(start, reader.line_num)}: {why}") from None
-
-
-def separator(first: str) -> str:
-    """Return the mark between the cells of a CSV file, by its first line.
-
-    It is a comma. If commas divide nothing, it is a semicolon, as in spreadsheets whose numbers have commas, or a tab.
-    A line that is no CSV is left to its reader.
-    """
-    for mark in (",", ";", "\t"):
-        try:
-            if len(next(csv.reader([first], delimiter=mark), [])) > 1:
-                return mark
-        except csv.Error:
-            pass
-    return ","
-
-
-def fitted(cells: list[str], width: int, place: str, number: int, *, named: bool = True) -> list[str]:
-    """Return the cells after a check that they are as many as in the first line, a header if columns are named."""
-    if len(cells) != width:
-        first = f"the header names {width}" if named else f"the first row has {width}"
-        raise UserError(f"{place}: line {number}: has {len(cells)} cells, and {first}")
-    return cells
 
 
 def parsed(line: str, place: str, number: int, example: str) -> dict[str, Any]:

@@ -83,8 +83,8 @@ class Public(Section):
     file: str | None = setting(values.text)
     hub: str | None = setting(values.text)
     part: str | None = setting(values.text)
-    text: str | int | None = setting(values.column)
-    label: str | int | None = setting(values.column)
+    text: str | None = setting(values.column)
+    label: str | None = setting(values.column)
     classes: dict[str, str] | None = setting(values.names)  # noqa: RUF009 - a field, like its neighbours
 
     @property
@@ -96,8 +96,6 @@ class Public(Section):
 @dataclass(frozen=True)
 class Data(Section):
     """Source of the texts, its parts and columns, and the measures of a model.
-
-    Columns are given by name. In a file of tabs or commas without a header, give all of them by position, from 1.
 
     Attributes:
         source: "files" are read from the folder path, "hub" is a data set of the hub.
@@ -131,13 +129,13 @@ class Data(Section):
     path: str | None = setting(values.text)
     train: str | None = setting(values.text)
     test: str | None = setting(values.text)
-    text: str | int | None = setting(values.column)
-    second_text: str | int | None = setting(values.column)
-    label: str | int | None = setting(values.column)
+    text: str | None = setting(values.column)
+    second_text: str | None = setting(values.column)
+    label: str | None = setting(values.column)
     label_range: tuple[float, float] | None = setting(values.interval)
     levels: int | None = setting(values.whole(2))
-    user: str | int | None = setting(values.column)
-    group: str | int | None = setting(values.column)
+    user: str | None = setting(values.column)
+    group: str | None = setting(values.column)
     overlap: str | None = setting(values.text)
     task: str | None = setting(values.choice(*CLASSES))
     public_size: int | None = setting(values.whole(2))
@@ -187,10 +185,6 @@ class Data(Section):
             for name in needed:
                 if getattr(self, name) is None:
                     raise UserError(f'{self._where(name)}: is missing, and source = "{self.source}" needs it')
-            columns = [v for v in (self.text, self.second_text, self.label, self.user, self.group) if v is not None]
-            by_name = sum(isinstance(value, str) for value in columns)
-            if by_name < len(columns) and (by_name or self.source == "hub"):
-                raise UserError("data.text: columns have names, or, in files without a header, all of them positions")
             if self.source == "hub":
                 self._set("train", self.train or "train")
                 self._set("test", self.test or "validation")

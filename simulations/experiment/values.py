@@ -132,12 +132,9 @@ def _auto_or_whole(value: Any, where: str) -> int | str:
     return number
 
 
-def _column(value: Any, where: str) -> str | int:
-    number = integer(value)
-    if number is not None and number >= 1:
-        return number
+def _column(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise UserError(f"{where}: must be a column's name, or its position from 1, got {value!r}")
+        raise UserError(f"{where}: must be a column's name, got {value!r}; a file without names needs a header line")
     return value
 
 
@@ -208,7 +205,7 @@ auto_or_wholes = Check(
     {"anyOf": [{"const": "auto"}, {"type": "array", "items": {"type": "integer", "minimum": 1}, "uniqueItems": True}]},
 )
 reasons = Check(_reasons, {"type": "array", "items": {"type": "string", "pattern": r"^[^:]+:.*\S"}})
-column = Check(_column, {"anyOf": [{"type": "string", "pattern": r"\S"}, {"type": "integer", "minimum": 1}]})
+column = Check(_column, {"type": "string", "pattern": r"\S"})
 interval = Check(_interval, {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
 names = Check(_names, {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1})
 _TEXT = {"type": "string", "pattern": r"\S"}

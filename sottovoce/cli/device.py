@@ -225,9 +225,7 @@ def add(
     file: Annotated[
         Path, typer.Option("--file", metavar="FILE", help="Records: .txt with a sentence a line, .tsv, .csv or .jsonl.")
     ],
-    text: Annotated[
-        str | None, typer.Option("--text", metavar="COLUMN", help="Column of the texts, or its position from 1.")
-    ] = None,
+    text: Annotated[str | None, typer.Option("--text", metavar="COLUMN", help="Column of the texts.")] = None,
     label: Annotated[str | None, typer.Option("--label", metavar="COLUMN", help="Column of the labels.")] = None,
     user: Annotated[int | None, typer.Option("--user", help="User of the records (default: the only user).")] = None,
     split: Annotated[str, typer.Option("--split", help="train, or test.")] = "train",

@@ -68,9 +68,7 @@ def sanitize(
     out: Out = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            "--column", help="Column of the texts, or its position from 1 if there is no header; twice for pairs."
-        ),
+        typer.Option("--column", help="Column of the texts; twice for pairs."),
     ] = None,
     explain: Annotated[
         bool,
@@ -109,8 +107,7 @@ def sanitize(
 
 def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
     """Raise UserError if formats, files and columns do not go together."""
-    from simulations.corpora.headers import by_position
-    from simulations.corpora.rewriting import CELLS, FORMATS, format_of
+    from simulations.corpora.rewriting import FORMATS, format_of
 
     if out is not None and format_of(out) != format_of(in_):
         given, kind = format_of(out) or "lines", format_of(in_) or "lines"
@@ -123,8 +120,6 @@ def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], p
         raise UserError(f"--column: give one, or the two of a pair, by different names; got {', '.join(columns)}")
     if columns and not format_of(in_) and (len(columns) == 2 or not format_of(public)):
         raise UserError(f"--column: {in_ or 'standard input'} is read as lines, and has no columns")
-    if format_of(in_) in CELLS:
-        by_position(columns)  # refuses a mixture of names and positions
 
 
 def _spec(text: str, *, sides: int) -> dict[str, Any]:

