@@ -1,12 +1,13 @@
 """Protocol sanitized-text: users release a sanitized text and a label once.
 
-Encoder, maps and head are trained end to end on these releases.
+A head on the frozen encoder is fitted to these releases, or encoder, maps and head are trained on them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,18 +24,23 @@ from server.protocols.protocol import Channels, Conversation, Public, Text, Trai
 if TYPE_CHECKING:
     from server.model import Pipeline
 
+TRAIN_ENCODER = Option(
+    "train_encoder",
+    False,
+    "True if the encoder is trained on released texts as well; false fits a head on the frozen encoder, in seconds.",
+)
 #: Coordinates between encoder and head. Du et al. 2023, section 4.2, use 16 for all main results.
 BOTTLENECK = Option(
     "bottleneck",
     16,
-    'Number of coordinates between encoder and head if users release texts, or "none".',
+    'Number of coordinates between encoder and head if the encoder is trained on released texts, or "none".',
     least=2,
     optional=True,
 )
 
 
 def sanitized_text(public: Public, channels: Channels, training: Training, *, folder: Path) -> Conversation:
-    """Train end to end on the releases of one stage of all users.
+    """Train on the releases of one stage of all users.
 
     Args:
         public: Public data.
@@ -101,7 +107,7 @@ def _trained_on(
     Returns:
         A pipeline; None if there are neither labelled public texts nor releases.
     """
-    from server.training.on_text import train_on_text
+    from server.training.on_text import head_on_text, train_on_text
 
     assert public.rewriter is not None
     texts, labels, likelihood = _public(public, channels, training)
@@ -111,20 +117,17 @@ def _trained_on(
         labels, likelihood = np.concatenate([labels, released[1]]), np.concatenate([likelihood, released[2]])
     if not texts:
         return None
-    return train_on_text(
-        checkpoint,
-        texts,
-        labels,
-        classes=channels.classes,
-        dim=dim,
-        label_transition=likelihood,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        seed=training.seed,
-        pooling=training.pooling,
-        max_length=training.max_length,
-        **training.descent,
-    )
+    common: dict[str, Any] = {
+        "classes": channels.classes,
+        "label_transition": likelihood,
+        "seed": training.seed,
+        "pooling": training.pooling,
+        "max_length": training.max_length,
+    }
+    if not TRAIN_ENCODER.of(training.options):
+        return head_on_text(checkpoint, texts, labels, **common)
+    common.update(training.descent, dim=dim, epochs=training.epochs, batch_size=training.batch_size)
+    return train_on_text(checkpoint, texts, labels, **common)
 
 
 Labelled = tuple[list[Text], NDArray[np.int64], NDArray[np.float64]]
@@ -152,6 +155,11 @@ def _released(batch: Batch, channels: Channels) -> Labelled:
     return channels.text_of("train").texts(text.values), y, likelihood
 
 
+def _check(options: Mapping[str, Any]) -> None:
+    if not TRAIN_ENCODER.of(options) and BOTTLENECK.of(options) != BOTTLENECK.default:
+        raise ValueError("bottleneck: goes with train-encoder = true; set it, or remove this")
+
+
 PROTOCOL = TrainingProtocol(
     "sanitized-text",
     "every user released a sanitized text and label once; the rest is post-processing",
@@ -162,5 +170,6 @@ PROTOCOL = TrainingProtocol(
     alone=Alone.LABELLED,
     beside=True,
     deployable=True,
-    options=(BOTTLENECK,),
+    options=(TRAIN_ENCODER, BOTTLENECK),
+    check=_check,
 )

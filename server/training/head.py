@@ -20,6 +20,7 @@ def train_head(
     y: NDArray[np.int64],
     *,
     label_transition: NDArray[np.float64] | None = None,
+    pull: float = PULL,
     seed: int,
 ) -> Maps:
     """Return the same mean and M1, with M2 and head fitted to releases and released labels.
@@ -37,6 +38,7 @@ def train_head(
         y: Released labels (n,).
         label_transition: (n, K), for row i and class k the probability of the released y[i] if k is the true class.
             None if the labels are true.
+        pull: Strength of the pull towards the given maps.
         seed: Unused.
 
     Raises:
@@ -63,8 +65,8 @@ def train_head(
         prior, normal = _softmax(logits)
         posterior, evidence = _softmax(logits + log)
         away = w - start
-        loss = float((normal - evidence).sum()) + 0.5 * PULL * float((away * away).sum())
-        return loss / n, ((design.T @ (prior - posterior) + PULL * away) / n).ravel()
+        loss = float((normal - evidence).sum()) + 0.5 * pull * float((away * away).sum())
+        return loss / n, ((design.T @ (prior - posterior) + pull * away) / n).ravel()
 
     found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
     fitted = found.x.reshape(start.shape)

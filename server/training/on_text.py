@@ -1,4 +1,4 @@
-"""End-to-end training of encoder, maps and head on texts that users sanitized and released. This is post-processing."""
+"""Training on texts that users sanitized and released, of all of a model or of its head. This is post-processing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from server.model import Pipeline
 from server.text_batches import Text, checked
 from server.training.end_to_end import fit, started
-from server.training.head import log_likelihood
+from server.training.head import log_likelihood, train_head
+from server.training.rescale import factored
+
+#: Strength of the pull of a frozen encoder's head towards 0, for features of variance 1.
+HEAD_PULL = 100.0
 
 
 def train_on_text(
@@ -92,3 +96,34 @@ def train_on_text(
         rng=rng,
         said="training on sanitized text",
     )
+
+
+def head_on_text(
+    checkpoint: str | Path,
+    texts: Sequence[Text],
+    labels: Any,
+    *,
+    classes: int,
+    label_transition: NDArray[np.float64],
+    seed: int,
+    pooling: str = "mean",
+    max_length: int = 128,
+) -> Pipeline:
+    """Return the checkpoint as it is, with a linear head on its standardized embeddings of released texts.
+
+    Each text is embedded once. Arguments and loss are those of `train_on_text`.
+
+    Raises:
+        ValueError: As `train_on_text`.
+    """
+    y = checked(texts, labels, classes, 1, 1).numpy()
+    rng = np.random.default_rng([seed, 0])
+    pipeline = started(checkpoint, texts, dim=None, classes=classes, rng=rng, pooling=pooling, max_length=max_length)
+    embeddings = pipeline.embed(texts).astype(np.float64)
+    width = embeddings.shape[1]
+    unit = np.diag(1 / (embeddings.std(axis=0) + 1e-9))
+    flat = factored(embeddings.mean(axis=0), unit, np.zeros((width, classes)), np.zeros(classes))
+    # `project` gives rows of length 1, whose coordinates have a mean square of 1/width
+    pull = HEAD_PULL / width
+    maps = train_head(flat, flat.project(embeddings), y, label_transition=label_transition, pull=pull, seed=seed)
+    return Pipeline(pipeline.encoder, pipeline.tokenizer, maps, pooling=pooling, max_length=max_length).eval()

@@ -186,6 +186,7 @@ def experiment_of(paper: Paper, item: Item, *, quick: bool, data: Path, rows: in
                 "protocol": item.protocol,
                 "epochs": 1 if quick else 3,
                 "acknowledge-not-private": item.protocol == "paper",
+                **({"train-encoder": True} if item.protocol == "sanitized-text" else {}),
                 **item.training,
             },
             "text": {"words": str(data / _GLOVE) if item.words == "glove" else "checkpoint", "masked-lm": "minilm"},

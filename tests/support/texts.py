@@ -59,6 +59,8 @@ def text_study(shared: Path, *arms: dict[str, Any], **sections: dict[str, Any]) 
     }
     for name, values in sections.items():
         table[name] = table.get(name, {}) | values
+    if table["training"]["protocol"] == "sanitized-text":
+        table["training"].setdefault("train-encoder", True)
     return experiment(*arms, **table)
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from mechanisms.identity import Identity
+from server.checkpoint import load
 from server.protocols.sanitized_text import BOTTLENECK
 from server.text_batches import warmed
 from server.training import end_to_end, on_text, paper
 from server.training.end_to_end import started
-from server.training.on_text import train_on_text
+from server.training.on_text import head_on_text, train_on_text
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table
 from tests.support.studies import trained
@@ -91,7 +92,7 @@ def study(**training: object) -> Experiment:
     return from_table(
         {
             "name": "x",
-            "training": {"protocol": "sanitized-text"} | training,
+            "training": {"protocol": "sanitized-text", "train-encoder": True} | training,
             "policy": {"text": 1000.0, "label": 2.0},
             "arm": [
                 {
@@ -130,8 +131,9 @@ def test_without_a_bottleneck_maps_change_nothing_at_first(bert: Path) -> None:
         ({"bottleneck": True}, "must be .none."),
         (
             {"protocol": "statistics", "bottleneck": 8},
-            "training.bottleneck: goes with protocol = .sanitized-text.",
+            "goes with protocol = .sanitized-text.",
         ),
+        ({"train-encoder": False, "bottleneck": 8}, "training.bottleneck: goes with train-encoder = true"),
     ],
 )
 def test_what_is_no_bottleneck(training: dict[str, object], words: str) -> None:
@@ -143,3 +145,17 @@ def test_more_than_the_encoder_has_is_refused_in_one_line(bert: Path) -> None:
     texts, labels = reviews(12, 0)
     with pytest.raises(ValueError, match=r"dim must be between 2 and the encoder's width \d+, got 9999"):
         train_on_text(bert, texts, labels, classes=2, dim=9999, epochs=1, seed=1)
+
+
+def test_a_head_on_the_frozen_encoder_learns_from_noisy_labels(bert: Path) -> None:
+    """The encoder does not change; labels that randomized response turned around are corrected by their likelihood."""
+    texts, labels = reviews(400, 3)
+    rng = np.random.default_rng(4)
+    released = np.where(rng.random(400) < 0.3, 1 - labels, labels)  # of accuracy .7
+    likely = np.where(np.arange(2) == released[:, None], 0.7, 0.3)
+    pipeline = head_on_text(bert, texts, released, classes=2, label_transition=likely, seed=1, max_length=16)
+    before = load(bert)[0].state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in pipeline.encoder.state_dict().items())
+    others, truth = reviews(400, 5)
+    maps = pipeline.maps()
+    assert (maps.predict(maps.project(pipeline.embed(others))) == truth).mean() > 0.9

@@ -127,7 +127,9 @@ def test_texts_beside_vectors_are_released_trained_on_and_charged_as_alone(folde
         training={"protocol": "statistics"},
         policy={"accept-unprotected": DECLARED},
     )
-    alone = text_study(shared, arm("random"), policy={"accept-unprotected": DECLARED})
+    alone = text_study(
+        shared, arm("random"), training={"train-encoder": False}, policy={"accept-unprotected": DECLARED}
+    )
     results = []
     for study in (beside, alone):
         outcomes, grid = run(study, folder, shared)

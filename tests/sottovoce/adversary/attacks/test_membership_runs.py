@@ -239,7 +239,7 @@ def test_sanitized_text(shared, tmp_path):
             "label": {"mechanism": "randomized-response", "epsilon": 1.0},
         },
     ]
-    experiment = study(shared, "sanitized-text", *arms, training={"epochs": 40})
+    experiment = study(shared, "sanitized-text", *arms, training={"train-encoder": True, "epochs": 40})
     folder = finished(experiment, tmp_path / "run")
     found = results(folder, *THRESHOLDS, "membership-releases")
     assert remembers(found["clear: confidence"]) and found["clear: releases"]["success"] > 0.95
