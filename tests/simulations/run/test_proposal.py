@@ -183,7 +183,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         capsys, "--from", file, "--text", "review", "--user", "review"
     )
     assert "taken: is there already; name another" in complaint(capsys, "taken", "--from", file)
-    assert "names no columns" in complaint(capsys, "--from", "none.csv")
+    assert "must name the columns" in complaint(capsys, "--from", "none.csv")
     assert 'column "label" has one class only' in complaint(capsys, "--from", "flat.csv")
     Path("wide.csv").write_text("text,label\n" + "".join(f"text number {i},{i % 1001}\n" for i in range(5005)))
     assert 'column "label" has 1001 values' in complaint(capsys, "--from", "wide.csv")
