@@ -41,6 +41,25 @@ class Mechanism(Protocol):
         channel: Channel that it sanitizes, "embedding" or "label" (or "text").
         guarantee: Theorem.
         grid: Grid of its outputs on the wire; None if they are integers.
+
+    A complete one, of labels 0 and 1, by hand and shuffled among 1,000 users:
+
+    >>> import numpy as np
+    >>> from mechanisms.accounting.shuffle import amplify
+    >>> from mechanisms.guarantee import Guarantee
+    >>> from mechanisms.losses.categorical import pure_loss
+    >>> from mechanisms.streams import SeededUniforms, drawn
+    >>> class Coin:
+    ...     name, channel, grid = "coin", "label", None
+    ...     guarantee = Guarantee(2.0, "discrete", 1.0, "record")  # kept with probability e²/(1 + e²): ε = 2
+    ...     def sample(self, x, *, rng):
+    ...         return np.where(drawn(rng, len(x), 1)[:, 0] < 1 / (1 + np.exp(-2)), x, 1 - x)
+    ...     def privacy_loss(self, distance=None):
+    ...         return pure_loss(2.0)
+    >>> Coin().sample(np.array([0, 0, 1, 1, 1]), rng=SeededUniforms(7))
+    array([0, 0, 1, 0, 1])
+    >>> round(amplify([Coin()], users=1_000, delta=1e-6).epsilon, 3)
+    0.397
     """
 
     @property

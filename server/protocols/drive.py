@@ -84,6 +84,31 @@ class Driver:
         users: Users who answer.
         name: Name of the arm in lines of progress.
         before: Function that receives every request before the users do; it may raise.
+
+    A complete protocol, which learns the most frequent label, and six users who hold theirs in memory:
+
+    >>> import numpy as np
+    >>> from mechanisms.messages.batch import Batch
+    >>> from mechanisms.messages.questions import LabelQuestion
+    >>> from mechanisms.messages.release import Release
+    >>> from mechanisms.messages.request import Request
+    >>> from mechanisms.streams import SeededUniforms
+    >>> from server.protocols.drive import Collected, Driver
+    >>> def frequent(classes, epsilon):
+    ...     coin = {"mechanism": "randomized-response", "epsilon": epsilon, "classes": classes}
+    ...     question = LabelQuestion(coin, classes=classes)
+    ...     batch = yield Request("toy", "train", "train", minimum_users=2, questions=(question,))
+    ...     return int(np.bincount(batch.of(LabelQuestion).values).argmax())
+    >>> class InMemory:
+    ...     labels = np.array([2, 1, 2, 2, 0, 2])
+    ...     def collect(self, request):
+    ...         coin = request.question(LabelQuestion).mechanism
+    ...         values = {"y": coin.sample(self.labels, rng=SeededUniforms(7))}
+    ...         release = Release(values, "label", request.stage, coin.guarantee, request.digest("label"))
+    ...         return Collected(Batch((release,), users=6, duplicates=0))
+    >>> driver = Driver(InMemory())
+    >>> driver.train(frequent(classes=3, epsilon=2.0)), driver.teaching.users
+    (2, 6)
     """
 
     def __init__(

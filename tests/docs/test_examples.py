@@ -13,6 +13,7 @@ import pytest
 import sottovoce
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.mechanism import Mechanism, WordMechanism
+from server.protocols.drive import Driver
 from sottovoce import PrivUnit, Purkayastha, RandomizedResponse, Rewriter, SanitizedEncoder, ladder
 from tests.support.devices import words
 from tests.support.paths import ROOT
@@ -42,6 +43,11 @@ def run(text: str, place: str) -> None:
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     runner.run(test, out=output.append)
     assert runner.tries and not runner.failures, "".join(output)
+
+
+@pytest.mark.parametrize("interface", [Mechanism, Driver])
+def test_the_toy_of_an_interface(interface: type) -> None:
+    run(f"```python\n{inspect.cleandoc(interface.__doc__ or '')}\n```", interface.__name__)
 
 
 @pytest.mark.parametrize("section", [name for name in SECTIONS if name != RUNS])
