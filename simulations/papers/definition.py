@@ -1,10 +1,10 @@
-"""Items of a paper as its file names them, and the experiments of those with arms."""
+"""Items of a paper as its file names them, and their experiments."""
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,53 +42,28 @@ _GLOVE = "glove/glove.840B.300d.sst2.txt.gz"
 class Item:
     """Table or figure, or a part of one.
 
-    Exactly one of arms, command, cannot and missing is given.
-
     Args:
         name: Name in the paper.
-        what: Content of the item.
         arms: Arms of a run: each has a name, the paper's number ("theirs") and its tables of an experiment. "quick"
             marks those of a quick run.
         task: Name of the task.
+        differences: Reasons why our numbers differ from the paper's.
         words: Source of the vocabulary: "checkpoint" or "glove".
         protocol: Training protocol.
         measure: Measure that is compared.
-        differences: Reasons why our numbers differ from the paper's.
-        command: Command that shows the item instead.
-        note: Remark about the command.
-        cannot: Reason why nothing can show the item.
-        missing: Part that is not built yet.
-        measured: Page of docs/ with the same results for more users and seeds.
         hours: Reason why its arms take so long that a run of the whole paper leaves them out; "" if it includes them.
         training: Keys of an experiment's [training] table that differ from the usual ones.
     """
 
     name: str
-    what: str
-    arms: tuple[Mapping[str, Any], ...] = ()
-    task: str = ""
+    arms: Sequence[Mapping[str, Any]]
+    task: str
+    differences: Sequence[str]
     words: str = "checkpoint"
     protocol: str = "sanitized-text"
     measure: str = "accuracy"
-    differences: tuple[str, ...] = ()
-    command: str = ""
-    note: str = ""
-    cannot: str = ""
-    missing: str = ""
-    measured: str = ""
     hours: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def status(self) -> str:
-        """Return the status in a few words."""
-        kinds = {
-            "runs": self.arms,
-            "by a command": self.command,
-            "cannot be": self.cannot,
-            "not built yet": self.missing,
-        }
-        return next(kind for kind, there in kinds.items() if there)
 
 
 @dataclass(frozen=True)
@@ -120,11 +95,8 @@ def load_paper(name: str) -> Paper:
     if name not in papers():
         raise UserError(f"{name}: is none of the papers, which are {', '.join(papers())}")
     table = tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
-    items = [
-        Item(**{**item, "arms": tuple(item.get("arms", ())), "differences": tuple(item.get("differences", ()))})
-        for item in table["item"]
-    ]
-    return Paper(name, table["title"], tuple(items))
+    items = tuple(Item(**item) for item in table["item"])
+    return Paper(name, table["title"], items)
 
 
 def chosen(paper: Paper, table: str | None) -> list[Item]:
@@ -148,7 +120,7 @@ def arms_of(item: Item, *, quick: bool) -> list[Mapping[str, Any]]:
 
 
 def experiment_of(paper: Paper, item: Item, *, quick: bool, data: Path, rows: int, users: int = USERS) -> Experiment:
-    """Return the experiment of an item with arms.
+    """Return the experiment of an item.
 
     Args:
         paper: The paper.

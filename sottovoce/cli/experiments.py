@@ -111,9 +111,6 @@ def reproduce(
     out: Annotated[
         Path, typer.Option("--out", help="Where the runs' folders are; finished ones are not run again, others go on.")
     ] = Path("runs"),
-    page: Annotated[
-        Path | None, typer.Option("--page", metavar="FOLDER", help="Write PAPER.md of all tables there too.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiments, and print its numbers beside ours.
@@ -121,28 +118,19 @@ def reproduce(
     Differences are printed with their reasons.
     """
     from simulations.errors import UserError
-    from simulations.output.atomic import whole
     from simulations.papers.definition import USERS, chosen, load_paper
     from simulations.papers.run import reproduce, text
     from simulations.run.simulate import gone_on
 
     if quick and users is not None:
         raise UserError("--quick: has a size of its own; leave --users out")
-    if page is not None and table is not None:
-        raise UserError("--page: is made of all tables; leave --table out, since finished runs are not run again")
     paper, users = load_paper(name), users or USERS
     show_progress()
     items = chosen(paper, table)
-    if page is not None and not page.is_dir():
-        raise UserError(f"--page {page}: there is no such folder")
     out.mkdir(parents=True, exist_ok=True)
     result = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
-    written = text(paper, items, result, quick=quick, users=users)
-    if page is not None:
-        with whole(page / f"{paper.name}.md") as file:
-            file.write(written.encode())
     if as_json:
         keys = ("arm", "paper", "ours", "error")
         shown = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}
         return print_json({"paper": paper.name, "quick": quick, "items": shown})
-    print(written, end="")
+    print(text(paper, items, result, quick=quick, users=users), end="")
