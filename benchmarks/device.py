@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.run import processor
+from benchmarks.timing import processor
 from client.device.bundle import Bundle, open_bundle
 from client.models import encoder as encoders
 from client.models.tokens import padded_word_ids

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.timing import streams
 from client.models.masked_lm import MaskedLM
 from client.models.tokens import padded_word_ids
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import language_model
 from mechanisms.words.dp_mlm import DpMlm
@@ -52,7 +52,7 @@ def published(model, about, pieces, x, vocabulary, low, high, most):
 
 def ours(model, text, x):
     """Return the seconds for each token."""
-    rng = SimulationStreams(1).rows(np.arange(len(x)), np.zeros(len(x), np.int64), stage="bench", channel="text")
+    rng = streams(len(x))
     start = time.perf_counter()
     text.sample(x, rng=rng, scores=model.scores(x, text.vocabulary))
     return (time.perf_counter() - start) / (x != NOTHING).sum()

@@ -17,14 +17,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from mechanisms.streams import SimulationStreams
+from benchmarks.timing import seconds, streams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.madlib import Madlib
 from mechanisms.words.madlib_syntax import MadlibSyntax
@@ -72,17 +70,6 @@ def made_up() -> np.ndarray:
     return (rng.normal(size=(WORDS, WIDTH)) * 0.6 * (1 + np.arange(WIDTH)) ** -0.15).astype(np.float32)
 
 
-def speed(work: Callable[[], object], rows: int) -> float:
-    """Return the median words a second of REPEATS runs after one that warms caches."""
-    work()
-    speeds = []
-    for _ in range(REPEATS):
-        start = time.process_time()
-        work()
-        speeds.append(rows / (time.process_time() - start))
-    return statistics.median(speeds)
-
-
 def one_at_a_time(vectors: np.ndarray, x: np.ndarray, epsilon: float) -> float:
     """Run the published algorithm for each word of x, and return the share of unchanged words."""
     rng = np.random.default_rng(0)
@@ -107,7 +94,7 @@ def main(python: str | None) -> None:
         )
         x = np.random.default_rng(1).integers(0, len(words), ROWS)
         print(f"{len(words):,} words of {vectors.shape[1]} dimensions, ε = {EPSILON:g}, one thread")
-        slow = speed(lambda: one_at_a_time(vectors, x[:SLOW_ROWS], EPSILON), SLOW_ROWS)
+        slow = SLOW_ROWS / seconds(lambda: one_at_a_time(vectors, x[:SLOW_ROWS], EPSILON))
         kept = one_at_a_time(vectors, x[:SLOW_ROWS], EPSILON)
         print(f"{'published algorithm, one at a time':<36}{slow:>10,.0f} words/s{'':<24} stay {kept:.3f}")
         against = [slow]
@@ -120,10 +107,9 @@ def main(python: str | None) -> None:
         ):
 
             def work(mechanism=mechanism):
-                rows = SimulationStreams(1).rows(np.arange(ROWS), np.zeros(ROWS, int), stage="bench", channel="text")
-                return mechanism.sample(x, rng=rows)
+                return mechanism.sample(x, rng=streams(ROWS))
 
-            fast = speed(work, ROWS)
+            fast = ROWS / seconds(work)
             ratios = " and ".join(f"{fast / s:,.1f}" for s in against)
             print(f"{name:<36}{fast:>10,.0f} words/s   ratio {ratios:<14} stay {(work() == x).mean():.3f}")
 

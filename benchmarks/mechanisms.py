@@ -6,31 +6,16 @@ the tabulated distribution function of the angle, Gram-Schmidt. Figures are medi
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable
-
 import numpy as np
 from scipy.integrate import cumulative_trapezoid
 
+from benchmarks.timing import seconds, streams
 from mechanisms.catalogue import build
 from mechanisms.privunit import PrivUnit
-from mechanisms.streams import SimulationStreams
 
-DIM, EPSILON, ROWS, SLOW_ROWS, REPEATS = 16, 10.0, 100_000, 1_000, 7
+DIM, EPSILON, ROWS, SLOW_ROWS = 16, 10.0, 100_000, 1_000
 #: Coordinates of a user vector, and a usual local ε for it.
 WIDE, LOCAL = 64, 5.0
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Return the median wall time of REPEATS runs after one that warms caches."""
-    work()
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def baseline(x: np.ndarray, epsilon: float) -> np.ndarray:
@@ -56,11 +41,6 @@ def main() -> None:
     x = np.random.default_rng(1).normal(size=(ROWS, DIM))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = np.arange(ROWS) % 12
-    users, records = np.arange(ROWS), np.zeros(ROWS, dtype=np.int64)
-
-    def streams():
-        return SimulationStreams(1).rows(users, records, stage="bench", channel="embedding")
-
     slow = SLOW_ROWS / seconds(lambda: baseline(x[:SLOW_ROWS], EPSILON))
     print(f"{'one row at a time (baseline)':<46}{slow:>14,.0f} sentences/s")
     for spec in (
@@ -72,17 +52,17 @@ def main() -> None:
         channel = "label" if "classes" in spec else "embedding"
         mechanism = build(spec, channel=channel, dim=DIM)
         values = labels if channel == "label" else x
-        speed = ROWS / seconds(lambda m=mechanism, v=values: m.sample(v, rng=streams()))
+        speed = ROWS / seconds(lambda m=mechanism, v=values: m.sample(v, rng=streams(ROWS)))
         ratio = f"   ratio {speed / slow:,.0f}" if spec["mechanism"] == "purkayastha" else ""
         print(f"{spec['mechanism']:<46}{speed:>14,.0f} sentences/s{ratio}")
-    words = ROWS / seconds(lambda: streams().uniform(ROWS, DIM + 1))
+    words = ROWS / seconds(lambda: streams(ROWS).uniform(ROWS, DIM + 1))
     print(f"{'streams alone, 17 uniforms a sentence':<46}{words:>14,.0f} sentences/s")
     wide = np.random.default_rng(2).normal(size=(ROWS, WIDE))
     wide /= np.linalg.norm(wide, axis=1, keepdims=True)
     vector = PrivUnit(WIDE, LOCAL)
-    speed = ROWS / seconds(lambda: vector.sample(wide, rng=streams()))
+    speed = ROWS / seconds(lambda: vector.sample(wide, rng=streams(ROWS)))
     print(f"{f'privunit, {WIDE} coordinates':<46}{speed:>14,.0f} users/s")
-    words = ROWS / seconds(lambda: streams().uniform(ROWS, WIDE + 1))
+    words = ROWS / seconds(lambda: streams(ROWS).uniform(ROWS, WIDE + 1))
     print(f"{f'streams alone, {WIDE + 1} uniforms a user':<46}{words:>14,.0f} users/s")
 
 

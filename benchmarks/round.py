@@ -1,9 +1,11 @@
 """Time and memory of one round of simulated users through Flower on Ray.
 
-Each user releases an embedding and a label, or one user vector.
+Each user releases an embedding and a label.
 
     python -m benchmarks.round 10000 100000 1000000
-    python -m benchmarks.round statistic 10000 100000 1000000
+    python -m benchmarks.round flower 1000
+
+The second command has plain Flower with a node for each user and no work in it.
 
 Everything but the encoder is real: nodes' folders as `hand_out` writes them, the client's handler with its policy and
 ledger, Flower's messages, validation and the shuffler. Embeddings are random unit vectors of one shared table.
@@ -12,7 +14,6 @@ ledger, Flower's messages, validation and the shuffler. Embeddings are random un
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,19 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.models import encoder as encoders
 from client.models.embeddings import TableEmbeddings
-from client.node import write_node
 from client.store.tables import Tables
 from client.store.text_column import TextColumn
 from mechanisms.mechanism import parameters
-from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection, VectorQuestion
+from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Projection
 from mechanisms.messages.request import Request
-from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
 from server.protocols.drive import Driver
 from server.protocols.protocol import Public
 from server.query import MESSAGE_TYPE
-from server.training.statistic_head import simplex_codes
 from simulations.corpora.corpus import Corpus
-from simulations.experiment import ArmSetup, from_table, slug
+from simulations.experiment import ArmSetup, from_table
 from simulations.experiment.sections import Population
 from simulations.progress import progress_lines
 from simulations.run.collect import FlowerUsers
@@ -56,9 +53,6 @@ WIDTH, DIM, CLASSES = 384, 16, 2
 _IDENTITY = "be" * 32
 _NAMES = tuple(str(c) for c in range(CLASSES))
 _EMBEDDING, _LABEL = Purkayastha(dim=DIM, epsilon=10.0), RandomizedResponse(epsilon=2.0, classes=CLASSES)
-#: 63 features and 1, of two classes.
-_STATISTIC = PrivUnit(dim=64, epsilon=3.0)
-STATISTIC = "statistic"
 _ROWS = 1 << 14  # rows of the table that are made at once
 _SAMPLE_SECONDS = 0.5
 
@@ -72,16 +66,7 @@ def _answer_at_once(message: Message, context: Context) -> Message:
     return Message(RecordDict(), reply_to=message)
 
 
-def run(
-    users: int,
-    *,
-    nodes: int | None = None,
-    seed: int,
-    folder: Path,
-    texts: Sequence[str] | None = None,
-    encoder: Path | None = None,
-    statistic: bool = False,
-) -> dict[str, Any]:
+def run(users: int, *, seed: int, folder: Path) -> dict[str, Any]:
     """Run one round of users with one record each, in an empty folder.
 
     "round" is the time from the request to the shuffled batch. Before it, "warm-up" sends every node an empty request,
@@ -90,12 +75,8 @@ def run(
 
     Args:
         users: Number of users.
-        nodes: Number of nodes; None for "auto".
         seed: Seed of the round.
         folder: Empty folder.
-        texts: One text for each user, if nodes embed them in the round.
-        encoder: Folder of their encoder. Without it, embeddings exist already.
-        statistic: Whether each user releases one vector of 64 coordinates, in place of an embedding and a label.
 
     Returns:
         {"users", "nodes", "delivered", "seconds": {phase: s}, "users_per_second", "bytes_per_user" (on the wire, of the
@@ -110,14 +91,11 @@ def run(
         seconds[name], clock = now - clock, now
 
     folder.mkdir(parents=True, exist_ok=True)
-    setups, people = _settings(users, nodes, seed, _MEANS if statistic else _RECORDS)
+    setups, people = _settings(users, seed)
     least = setups[0].shuffle.least
-    identity = _IDENTITY if encoder is None else encoders.identity(encoder)
-    held = _held(users, _table(users, seed, folder / "table.npy") if encoder is None else None, seed)
-    if encoder is not None:
-        held = _with_texts(held, texts or ())
+    held = _held(users, _table(users, seed, folder / "table.npy"), seed)
     lap("table")
-    placed = _hand_out(setups, people, held, folder / "nodes", encoder, seed)
+    placed = hand_out(setups, people, Public((), None, _NAMES, _Shared()), held, folder / "nodes", seed=seed)
     lap("hand-out")
     memory: dict[str, int] = {}
     delivered = wire = 0
@@ -127,11 +105,10 @@ def run(
         lap("start")
         asking = FlowerUsers(grid, people, seed=seed, tests=0, nodes=folder / "nodes")
         driver = Driver(asking, name="round")
-        asked = _of_means if statistic else _request
-        driver.ask(asked(seed, least, "test", identity))
+        driver.ask(_request(seed, least, "test"))
         lap("warm-up")
         with Memory() as sampled:
-            batch = driver.ask(asked(seed, least, "train", identity))
+            batch = driver.ask(_request(seed, least, "train"))
             lap("round")
         memory.update(before=sampled.before, peak=sampled.peak, after=sampled.now())
         delivered = batch.users
@@ -148,18 +125,6 @@ def run(
         "bytes_per_user": wire,
         "memory": memory,
     }
-
-
-def _hand_out(
-    setups: Sequence[ArmSetup], people: Population, held: Held, folder: Path, encoder: Path | None, seed: int
-) -> int:
-    """Write nodes' folders, with an encoder if they embed texts, and return the number of nodes."""
-    public = Public((), None, _NAMES, _Shared() if encoder is None else None)
-    placed = hand_out(setups, people, public, held, folder, seed=seed)
-    for node in range(placed if encoder is not None else 0):
-        policies = {slug(setup.arm.name): setup.policy for setup in setups}
-        write_node(folder / str(node), seed=seed, arms=policies, encoder=encoder)
-    return placed
 
 
 def flower_per_user_rate(nodes: int, *, folder: Path) -> float:
@@ -180,20 +145,6 @@ def flower_per_user_rate(nodes: int, *, folder: Path) -> float:
 
     run_on_flower(job, nodes=nodes, folder=folder, app=idle)
     return rate
-
-
-def exponent(users: Sequence[float], seconds: Sequence[float]) -> float:
-    """Return the slope of time over users on a log-log plot, by least squares: 1 if time is linear."""
-    return float(np.polyfit(np.log(users), np.log(seconds), 1)[0])
-
-
-def growth(results: Sequence[dict[str, Any]]) -> float:
-    """Return the bytes of peak memory for each further user, between the two largest runs.
-
-    In smaller runs, the working memory of a cohort still grows too.
-    """
-    least, most = sorted(results, key=lambda r: r["users"])[-2:]
-    return (most["memory"]["peak"] - least["memory"]["peak"]) / (most["users"] - least["users"])
 
 
 class Memory:
@@ -253,36 +204,25 @@ def _table(users: int, seed: int, path: Path) -> Tables:
     return Tables((path,))
 
 
-#: Sections of a round's experiment that differ: the releases, and the policies' limits.
-_RECORDS: dict[str, Any] = {
-    "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
-    "arm": [
+def _settings(users: int, seed: int) -> tuple[Sequence[ArmSetup], Population]:
+    experiment = from_table(
         {
             "name": "round",
-            "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
-            "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
+            "seed": seed,
+            # never read
+            "data": {"source": "files", "path": ".", "train": "t", "test": "t", "text": "t", "label": "l"},
+            "population": {"users": users, "users-per-node": "auto"},
+            "shuffle": {"minimum-users": min(users, 1000)},
+            "policy": {"embedding": _EMBEDDING.guarantee.worst_case(), "label": 2.0},
+            "arm": [
+                {
+                    "name": "round",
+                    "embedding": {"mechanism": "purkayastha", "epsilon": _EMBEDDING.epsilon, "dim": DIM},
+                    "label": {"mechanism": "randomized-response", "epsilon": _LABEL.epsilon},
+                }
+            ],
         }
-    ],
-}
-_MEANS: dict[str, Any] = {
-    "training": {"protocol": "statistics"},
-    "policy": {"vector": _STATISTIC.epsilon},
-    "arm": [{"name": "round", "vector": {"mechanism": "privunit", "epsilon": _STATISTIC.epsilon}}],
-}
-
-
-def _settings(
-    users: int, nodes: int | None, seed: int, sections: dict[str, Any]
-) -> tuple[Sequence[ArmSetup], Population]:
-    per_node: int | str = "auto" if nodes is None else math.ceil(users / nodes)
-    table = {
-        "name": "round",
-        "seed": seed,
-        "data": {"source": "files", "path": ".", "train": "t", "test": "t", "text": "t", "label": "l"},  # never read
-        "population": {"users": users, "users-per-node": per_node},
-        "shuffle": {"minimum-users": min(users, 1000)},
-    }
-    experiment = from_table(table | sections)
+    )
     return experiment.setups, experiment.population
 
 
@@ -293,7 +233,7 @@ class _Shared:
     identity: str = _IDENTITY
 
 
-def _held(users: int, tables: Tables | None, seed: int) -> Held:
+def _held(users: int, tables: Tables, seed: int) -> Held:
     """Return one record for each user, with a random row of the table, and no test users."""
     places = np.random.default_rng([seed, 8]).permutation(users)
     none = np.zeros(0, np.int64)
@@ -304,62 +244,28 @@ def _held(users: int, tables: Tables | None, seed: int) -> Held:
         holders=Holders(np.arange(users, dtype=np.int64), np.zeros(users, np.int64)),
         test_holders=Holders(none, none),
         test_rows=none,
-        train_embeddings=None if tables is None else TableEmbeddings(tables, places),  # type: ignore[arg-type]
+        train_embeddings=TableEmbeddings(tables, places),  # type: ignore[arg-type]
     )
 
 
-def _with_texts(held: Held, texts: Sequence[str]) -> Held:
-    """Return the same users with these texts, which their nodes embed."""
-    return replace(held, train=replace(held.train, texts=TextColumn.of(texts)))
-
-
-def _request(seed: int, least: int, split: str, identity: str) -> Request:
+def _request(seed: int, least: int, split: str) -> Request:
     m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, DIM), dtype=np.float32)
-    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
+    projection = Projection(_IDENTITY, np.zeros(WIDTH, np.float32), m1)
     embedding = EmbeddingQuestion(parameters(_EMBEDDING), projection=projection, classes=CLASSES)
     labels = () if split == "test" else (LabelQuestion(parameters(_LABEL), classes=CLASSES),)
     return Request(arm="round", stage=split, split=split, minimum_users=least, questions=(embedding, *labels))
 
 
-def _of_means(seed: int, least: int, split: str, identity: str) -> Request:
-    """Return a request for one user vector."""
-    codes = simplex_codes(CLASSES)
-    size = _STATISTIC.dim // codes.shape[1] - 1
-    m1 = np.random.default_rng([seed, 9]).standard_normal((WIDTH, size), dtype=np.float32)
-    projection = Projection(identity, np.zeros(WIDTH, np.float32), m1)
-    vector = VectorQuestion(parameters(_STATISTIC), projection=projection, codes=codes)
-    return Request(arm="round", stage=split, split=split, minimum_users=least, questions=(vector,))
-
-
-def in_a_process(users: int, *, seed: int, statistic: bool = False) -> dict[str, Any]:
-    """Call `run` in its own process, so that memory is that of one round.
-
-    Args:
-        users: Number of users.
-        seed: Seed of the round.
-        statistic: As in `run`.
-    """
-    command = [sys.executable, "-m", "benchmarks.round", "one", str(users), str(seed)]
-    command += [STATISTIC] * statistic
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def main(arguments: Sequence[str]) -> None:
-    """Run a round for each number of users, each in its own process, and print one JSON object."""
-    if arguments[0] == "one":
-        with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder, progress_lines(clock=False):
-            statistic = STATISTIC in arguments
-            print(json.dumps(run(int(arguments[1]), seed=int(arguments[2]), folder=Path(folder), statistic=statistic)))
-        return
-    statistic = arguments[0] == STATISTIC
-    results = [in_a_process(int(users), seed=1, statistic=statistic) for users in arguments[int(statistic) :]]
-    if len(results) == 1:
-        print(json.dumps(results[0]))
-        return
-    fitted = exponent([r["users"] for r in results], [r["seconds"]["round"] for r in results])
-    print(json.dumps({"rounds": results, "exponent": fitted, "bytes_of_memory_per_user": growth(results)}, indent=1))
+    """Run a round for each number of users, each in its own process, so that memory is that of one round."""
+    first, *others = arguments
+    with tempfile.TemporaryDirectory(prefix="sottovoce-round-") as folder, progress_lines(clock=False):
+        if first == "flower":
+            print(f"{flower_per_user_rate(int(others[0]), folder=Path(folder)):,.0f} users/s")
+        elif not others:
+            print(json.dumps(run(int(first), seed=1, folder=Path(folder))))
+    for users in arguments if others and first != "flower" else ():
+        subprocess.run([sys.executable, "-m", "benchmarks.round", users], check=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """Cost of a sealed row for each party: sealing on a device, storing in the shuffler, opening in the server.
 
-Each step runs in its own process, so that its memory is its own:
-
-    python -m benchmarks.rows STEP ROWS SEED
+Run it with `python -m benchmarks.rows`. Each step runs in its own process, so that its memory is its own.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from mechanisms.quantizer import SPHERE
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import Purkayastha
 from server.sealed_batches import open_batch
+from simulations.output.markdown import table
 from simulations.shuffler.store import Store
 
 WIDTH, DIM, CLASSES = 384, 16, 2
@@ -119,40 +118,39 @@ def _disk(folder: str) -> int:
     return sum(path.stat().st_size for path in Path(folder).iterdir())
 
 
-STEPS = {"sealing": sealing, "shuffling": shuffling, "opening": opening}
+#: Steps with their smaller and larger number of rows; memory and disk of a million rows are from the difference.
+STEPS = {
+    "sealing": (sealing, 10_000, 50_000),
+    "shuffling": (shuffling, 50_000, 500_000),
+    "opening": (opening, 10_000, 50_000),
+}
 
 
-def measured(step: str, sizes: tuple[int, int], seed: int) -> dict[str, Any]:
-    """Return a step's speed at the larger size, and its memory and disk for each million rows.
-
-    Args:
-        step: Name of the step.
-        sizes: Smaller and larger number of rows.
-        seed: Seed of the rows.
-
-    Returns:
-        {"rows", "per_second": {part: [rows a second, rows a second of a core's work]}}; and "memory", "disk" in bytes,
-        from the difference of both sizes.
-    """
-    less, more = (_apart(step, rows, seed) for rows in sizes)
-    millions = (sizes[1] - sizes[0]) / 1e6
-    speeds = {name: value for name, value in more.items() if name not in ("memory", "disk")}
-    growth = {name: max(0.0, (more[name] - less[name]) / millions) for name in ("memory", "disk") if name in more}
-    return {"rows": sizes[1], "per_second": speeds} | growth
+def apart(step: str, rows: int) -> dict[str, Any]:
+    """Return the measurements of a step in its own process, with its peak memory."""
+    command = [sys.executable, "-m", "benchmarks.rows", step, str(rows)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
-def _apart(step: str, rows: int, seed: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.rows", step, str(rows), str(seed)],
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-    )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def main(arguments: list[str]) -> None:
+    """Print the table, or measure one step."""
+    if arguments:
+        step, rows = arguments
+        result = STEPS[step][0](int(rows), 1)
+        print(json.dumps(result | {"memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+        return
+    lines, growth = [], []
+    for step, (_, fewer, rows) in STEPS.items():
+        less, more = apart(step, fewer), apart(step, rows)
+        for name in ("memory", "disk"):
+            if name in more:
+                size = max(0.0, more.pop(name) - less[name]) / (rows - fewer)
+                growth.append(f"{step}: {size:,.0f} MB of {name} for a million rows")
+        lines += [[name, f"{rows:,}", f"{speed:,.0f}", f"{work:,.0f}"] for name, (speed, work) in more.items()]
+    print(table(("step", "rows", "rows/s", "rows for a second of a core's work"), lines), *growth, sep="\n")
 
 
 if __name__ == "__main__":
-    result = STEPS[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(result | {"memory": peak}))
+    main(sys.argv[1:])

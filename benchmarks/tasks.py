@@ -38,6 +38,7 @@ from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import Encoder
+from simulations.output.markdown import table as markdown
 from simulations.run.measures import Guesses, own_labels
 
 Array = np.ndarray
@@ -281,14 +282,10 @@ def cells(name: str, data: Path, seed: int, encoder: CachedEncoder) -> Iterator[
 
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table in Markdown: a row for each task and size."""
+    """Return the table in Markdown: a row for each task and size, with what a task's rows share in the first."""
     columns = ["ε = 3", "ε = 6", "no noise"]
-    rows = [
-        "| task | users × records | majority | class names | "
-        + " | ".join(columns)
-        + " | added at ε = 3 | all labels |"
-    ]
-    rows.append("|" + " --- |" * 9)
+    head = ["task", "users × records", "majority", "class names", *columns, "added at ε = 3", "all labels"]
+    rows, last = [], ""
     for task, size in dict.fromkeys((line["task"], tuple(line["size"])) for line in lines if line["size"][0]):
         seeds = sorted({line["seed"] for line in lines if line["task"] == task})
         of = {(c["arm"], tuple(c["size"]), c["seed"]): c["accuracy"] for c in lines if c["task"] == task}
@@ -296,9 +293,11 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
         best = max(base["majority"], base["names"], key=np.mean)
         taught = {arm: np.array([of[arm, size, seed] for seed in seeds]) for arm in columns}
         shown = [base["majority"], base["names"], *taught.values(), taught["ε = 3"] - best, base["all labels"]]
-        cells = " | ".join(f"{v.mean():.3f} ± {v.std(ddof=1) / len(v) ** 0.5 if len(v) > 1 else 0:.3f}" for v in shown)
-        rows.append(f"| {task} | {size[0]:,} × {size[1]} | {cells} |")
-    return "\n".join(rows)
+        cells = [task, f"{size[0]:,} × {size[1]}"]
+        cells += [f"{v.mean():.3f}" + (f" ± {v.std(ddof=1) / len(v) ** 0.5:.3f}" if len(v) > 1 else "") for v in shown]
+        rows.append(["" if task == last and i in (0, 2, 3, 8) else cell for i, cell in enumerate(cells)])
+        last = task
+    return markdown(head, rows)
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ import time
 
 import numpy as np
 
+from benchmarks.timing import streams
 from client.models.vocabulary import read_vectors
-from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusText
 from mechanisms.words.diameter import diameter
@@ -62,11 +62,6 @@ def published(vectors: np.ndarray, tokens: np.ndarray, epsilon: float) -> tuple[
     for word in tokens:
         np.random.choice(table.shape[1], 1, p=table[word])  # noqa: NPY002
     return made - start, len(tokens) / (time.process_time() - made)
-
-
-def streams(n: int):
-    """Return random streams of n rows."""
-    return SimulationStreams(1).rows(np.arange(n), np.zeros(n, np.int64), stage="bench", channel="text")
 
 
 def seconds(kind: type, vocabulary: Vocabulary, x: np.ndarray, epsilon: float) -> float:
