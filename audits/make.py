@@ -61,18 +61,16 @@ def audited(row: dict[str, Any], seed: int) -> str:
     fixed = not row.get("sequential", False)
     results = audit_command(command, draws=row.get("draws", DRAWS), seed=seed, fixed=fixed, timeout=TIMEOUT)
     worst = max(results["entries"], key=lambda e: (e["verdict"] == "violated", e["measured_at_delta"] or 0))
-    found = f"{row['name']}: {worst['verdict']}, {worst['about']}, {worst['draws']:,} draws"
-    found += "".join(
-        f", {key} {worst[key]}" for key in ("claimed", "measured", "claimed_at_delta", "measured_at_delta")
-    )
+    line = f"{row['name']}: {worst['verdict']}, {worst['about']}, {worst['draws']:,} draws"
+    line += "".join(f", {key} {worst[key]}" for key in ("claimed", "measured", "claimed_at_delta", "measured_at_delta"))
     if not results["certificates"]:
-        return found
+        return line
     clearest = max(results["certificates"], key=lambda c: c["measured"].get("delta", 0.0) - c["claimed"]["delta"])
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "certificate.json"
         kept.write_text(json.dumps(clearest), encoding="utf-8")
         confirmed = verify(kept, seed=seed + 1000, timeout=TIMEOUT)["confirmed"]
-    return f"{found}, {'confirmed' if confirmed else 'not confirmed'} on new draws"
+    return f"{line}, {'confirmed' if confirmed else 'not confirmed'} on new draws"
 
 
 def main(words: list[str]) -> int:
@@ -80,17 +78,17 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="this row alone; may be repeated")
     parser.add_argument("--seed", type=int, default=1)
-    asked, given = parser.parse_args(words), manifest()
+    options, given = parser.parse_args(words), manifest()
     rows = {row["name"]: row for row in given["row"]}
-    if unknown := [name for name in asked.only or () if name not in rows]:
+    if unknown := [name for name in options.only or () if name not in rows]:
         parser.error(f"no row {unknown[0]}; audits/gallery.toml has the names")
     os.chdir(ROOT)
     failed = 0
-    for name in asked.only or rows:
+    for name in options.only or rows:
         row = rows[name]
         environment(row["environment"], given["environment"][row["environment"]])
         try:
-            print(audited(row, asked.seed), flush=True)
+            print(audited(row, options.seed), flush=True)
         except UserError as error:  # the others are no worse for it
             print(f"{name}: {error}", file=sys.stderr)
             failed = 1

@@ -41,7 +41,7 @@ SCALES = (2 / 3, 0.8, 0.9, 0.95, 0.97)
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 DELTA = 1e-3
 
-Made = Callable[[Path], Game]
+MakeGame = Callable[[Path], Game]
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,21 @@ class Fault:
         what: Description.
         sizes: Sizes, the largest first.
         plant: Function from a size to a context in which the sampler is faulty.
-        made: Function from a folder of clients to the game that searches for the fault.
+        game_of: Function from a folder of clients to the game that searches for the fault.
     """
 
     what: str
     sizes: tuple[float, ...]
     plant: Callable[[float], Any]
-    made: Made
+    game_of: MakeGame
 
 
-def _of(name: str, at: int = 0) -> Made:
+def _of(name: str, at: int = 0) -> MakeGame:
     """Return a mechanism's game by itself."""
     return lambda folder: games_of(name, DELTA)[at]
 
 
-def _through(games: Callable[[Clients, float], list[Game]], at: int = 0) -> Made:
+def _through(games: Callable[[Clients, float], list[Game]], at: int = 0) -> MakeGame:
     """Return a game of the client."""
     return lambda folder: games(Clients(folder), DELTA)[at]
 
@@ -98,8 +98,8 @@ def _clear(kind: Any, where: Callable[[NDArray[Any]], NDArray[np.bool_]] | None 
         def leaking(self: Any, x: NDArray[Any], *, rng: Uniforms) -> NDArray[Any]:
             x = np.asarray(x)
             picked = (chance.random(len(x)) < share).reshape(-1, *[1] * (x.ndim - 1))
-            told = np.ones(x.shape, dtype=bool) if where is None else where(x)
-            return np.where(picked & told, x, sample(self, x, rng=rng))
+            exposed = np.ones(x.shape, dtype=bool) if where is None else where(x)
+            return np.where(picked & exposed, x, sample(self, x, rng=rng))
 
         with _put(kind, "sample", leaking):
             yield
@@ -155,16 +155,16 @@ def smallest(fault: Fault, draws: int) -> float | None:
         fault: Kind of fault.
         draws: Draws of each input.
     """
-    found = None
+    smallest_found = None
     for size in fault.sizes:
         with tempfile.TemporaryDirectory() as folder, fault.plant(size):
-            game = fault.made(Path(folder))
+            game = fault.game_of(Path(folder))
             family = audit.FAMILY * audit.tests([game]) / FIGURES
             (finding,) = audit.measure([game], audit.Audit(draws=draws), family=family)
         if finding.verdict != "violated":
             break
-        found = size
-    return found
+        smallest_found = size
+    return smallest_found
 
 
 def main(draws: int) -> None:

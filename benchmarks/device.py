@@ -81,15 +81,15 @@ def measure(bundle: Bundle, sentences: Sequence[str], folder: Path) -> dict[str,
     request = request_to_record(bundle.request)
     ledger_file = folder / "ledger.sqlite"
     answers: list[tuple[Reply, int]] = []
-    start, first, said = time.perf_counter(), 0.0, time.monotonic()
+    start, first, last_line = time.perf_counter(), 0.0, time.monotonic()
     with _timed_encoder(bundle, clock):
         for user, node in enumerate(nodes):
             if user == WARM_UP:
                 clock.forget()
                 answers.clear()
             answers.append(_answer(node, request, ledger_file, clock))
-            if time.monotonic() - said > _SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
+            if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
+                last_line = time.monotonic()
                 log.info(f"{user + 1:,} of {len(nodes):,} sentences")
             first = first or time.perf_counter() - start
     tokenizing = _tokenizing(bundle, sentences[WARM_UP:])
@@ -204,11 +204,11 @@ def _sealing(bundle: Bundle, replies: Sequence[Reply]) -> tuple[np.ndarray, int]
 
 def _tokenizing(bundle: Bundle, sentences: Sequence[str]) -> np.ndarray:
     """Return seconds to tokenize each sentence for the encoder, or else for the text's mechanism."""
-    asked = bundle.request.find(TextQuestion)
+    question = bundle.request.find(TextQuestion)
 
     def tokenize_for_the_text(sentence: str) -> Any:
-        assert asked is not None
-        return padded_word_ids([sentence], asked.text)
+        assert question is not None
+        return padded_word_ids([sentence], question.text)
 
     tokenize: Callable[[str], Any] = tokenize_for_the_text
     if bundle.encoder is not None:

@@ -80,10 +80,10 @@ def main() -> None:
     slow = [published(model, about, pieces, x, vocabulary, client.low, client.high, ALONE) for _ in range(2)]
     fast = ours(client, text, x)
     slow += [published(model, about, pieces, x, vocabulary, client.low, client.high, ALONE)]
-    one = np.mean([ours(client, text, x[i : i + 1]) for i in range(2)])
+    single = np.mean([ours(client, text, x[i : i + 1]) for i in range(2)])
     print(f"{len(words):,} words, {n} texts of {(x != NOTHING).sum() / n:.1f} tokens, blocks of {language_model.BLOCK}")
     baseline = ("one pass a token, torch, all logits (baseline)", np.median(slow))
-    for label, seconds in (baseline, ("one text at a time", one), ("together", fast)):
+    for label, seconds in (baseline, ("one text at a time", single), ("together", fast)):
         print(f"{label:<50}{60 / seconds:>10,.0f} tokens/min{np.median(slow) / seconds:>8.1f} times")
 
 

@@ -68,14 +68,14 @@ class TorchEncoder:
         """Return sentence embeddings (n, m) of texts."""
         rows = tokenize(self.tokenizer, texts, self._most)
         order = np.argsort([len(row["input_ids"]) for row in rows], kind="stable")
-        found: list[Array] = []
+        batches: list[Array] = []
         with lent(self.model), torch.no_grad():
             for start in range(0, len(order), BATCH):
                 inputs = beside(self.model, collate(self.tokenizer, [rows[i] for i in order[start : start + BATCH]]))
                 out = self.model(**inputs, output_hidden_states=bool(self._layers))
                 states = [out.hidden_states[layer] for layer in self._layers] or [out.last_hidden_state]
-                found.append(pool(torch.cat(states, dim=-1), inputs["attention_mask"], self._pooling).cpu().numpy())
-        return np.concatenate(found)[np.argsort(order)]
+                batches.append(pool(torch.cat(states, dim=-1), inputs["attention_mask"], self._pooling).cpu().numpy())
+        return np.concatenate(batches)[np.argsort(order)]
 
 
 def released(request: Request, embeddings: Array, labels: Array, starts: Array, users: Array, seed: int) -> Collected:

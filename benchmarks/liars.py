@@ -52,18 +52,18 @@ class World:
 
     Args:
         features: Features (N, d) of public text.
-        held: Features (n, d) of users' texts.
+        own_features: Features (n, d) of users' texts.
         labels: Their labels (n,), 0 or 1.
-        asked: Features of test texts.
+        test_features: Features of test texts.
         truth: Their labels.
         arm: Parameters of PrivUnit.
         seed: Seed of the draws.
     """
 
     features: Array
-    held: Array
+    own_features: Array
     labels: Array
-    asked: Array
+    test_features: Array
     truth: Array
     arm: dict[str, float]
     seed: int
@@ -81,7 +81,7 @@ class World:
     @cached_property
     def vectors(self) -> Array:
         """Return users' vectors (n, D)."""
-        return statistic_vectors(self.held, self.labels, self.codes)
+        return statistic_vectors(self.own_features, self.labels, self.codes)
 
     @cached_property
     def mechanism(self) -> PrivUnit:
@@ -110,7 +110,7 @@ class World:
 
     def accuracy(self, mean: Array, users: int) -> float:
         """Return the accuracy on test texts of the head of a mean of so many users."""
-        return float(np.mean((self.margins(mean, users, self.asked) > 0) == self.truth))
+        return float(np.mean((self.margins(mean, users, self.test_features) > 0) == self.truth))
 
     @cached_property
     def goals(self) -> dict[str, Array]:
@@ -120,8 +120,8 @@ class World:
 
     def wrong(self, released: Array) -> float:
         """Return the share of users' own texts that the head of the robust mean of a batch gets wrong."""
-        found = self.robust(released)
-        margins = self.margins(found.mean, int(found.kept.sum()), self.held)
+        robust = self.robust(released)
+        margins = self.margins(robust.mean, int(robust.kept.sum()), self.own_features)
         return float(np.mean((margins > 0) != self.labels))
 
     def adaptive(self, direction: Array, count: int) -> Array:
@@ -146,17 +146,17 @@ class World:
         """
         mean = self.mechanism.decoded_mean(self.released[count:])
         flip, threshold = self.goals.values()
-        some, sign = self.held[:TRIED], 1.0 - 2.0 * self.labels[:TRIED]
+        sample, sign = self.own_features[:TRIED], 1.0 - 2.0 * self.labels[:TRIED]
 
         def harm(shift: Array) -> float:
-            margins = sign * self.margins(mean + shift, self.users, some)
+            margins = sign * self.margins(mean + shift, self.users, sample)
             return float(expit(STEEP * margins / np.median(np.abs(margins))).mean())
 
         between = [-threshold, *(each / np.linalg.norm(each) for each in (flip + threshold, flip - threshold))]
         share = count / self.users
         reach = share * unseen(share, self.users, self.mechanism.dim) / self.mechanism.scale
-        found = worst_direction(harm, between, self.honest, reach)
-        return max([*tried, *(self.adaptive(each, count) for each in (*between, found))], key=self.wrong)
+        steepest = worst_direction(harm, between, self.honest, reach)
+        return max([*tried, *(self.adaptive(each, count) for each in (*between, steepest))], key=self.wrong)
 
 
 def worst_direction(harm: Callable[[Array], float], starts: Sequence[Array], honest: Array, reach: float) -> Array:
@@ -181,7 +181,7 @@ def worst_direction(harm: Callable[[Array], float], starts: Sequence[Array], hon
             if not gradient.any():
                 break
             at = _unit(at + 4 * STEP * _unit(gradient))
-        best = max(best, (harm(reach * root @ at), root @ at), key=lambda found: found[0])
+        best = max(best, (harm(reach * root @ at), root @ at), key=lambda pair: pair[0])
     return _unit(best[1])
 
 
@@ -212,12 +212,12 @@ def rows(world: World) -> Iterator[dict[str, Any]]:
 
         adaptive = []
         for goal, direction in world.goals.items():
-            said = {
+            batches = {
                 strategy: np.concatenate([make(world.mechanism, direction, count, world.seed), others])
                 for strategy, make in (("point", points), ("imitating", imitations))
             }
             adaptive.append(world.adaptive(direction, count))
-            for strategy, batch in (said | {"adaptive": adaptive[-1]}).items():
+            for strategy, batch in (batches | {"adaptive": adaptive[-1]}).items():
                 yield {"goal": goal, "strategy": strategy, "share": share} | harmed(world, batch, reference)
         yield {"goal": "any", "strategy": "adaptive", "share": share} | harmed(
             world, world.worst(adaptive, count), reference
@@ -241,19 +241,19 @@ def world_of(folder: str, seed: int, arm: dict[str, float], overrides: Sequence[
     """Return the world of a seed."""
     fixed = [f"data.path={folder}", f"seed={seed}", "shuffle.enabled=false"]
     with progress_lines(clock=False):
-        public, held, _ = prepare(load("sst2-statistics", [*fixed, *overrides]))
-    codes, users = simplex_codes(2), len(held.train.labels)
+        public, users_data, _ = prepare(load("sst2-statistics", [*fixed, *overrides]))
+    codes, users = simplex_codes(2), len(users_data.train.labels)
     dim, _ = Prospects(public.embeddings, codes).best(
         lambda size: mean_noise(PrivUnit(size, **arm), users=users), users=users
     )
     maps = pca_maps(public.embeddings, dim=dim, classes=2)
-    every = np.arange(users), np.arange(len(held.test.labels))
+    every = np.arange(users), np.arange(len(users_data.test.labels))
     return World(
         maps.project(public.embeddings),
-        maps.project(np.asarray(held.train_embeddings[every[0]])),
-        held.train.labels,
-        maps.project(np.asarray(held.test_embeddings[every[1]])),
-        held.test.labels,
+        maps.project(np.asarray(users_data.train_embeddings[every[0]])),
+        users_data.train.labels,
+        maps.project(np.asarray(users_data.test_embeddings[every[1]])),
+        users_data.test.labels,
         arm,
         seed,
     )

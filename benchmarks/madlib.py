@@ -51,10 +51,10 @@ print(json.dumps({"speeds": speeds[1:], "kept": kept / rows}))
 
 def peer(python: str, vectors: Path) -> dict | None:
     """Return the measurements in the peer's environment; None, with a message, if it cannot run."""
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
     arguments = [python, "-c", PEER, str(EPSILON), str(SLOW_ROWS), str(REPEATS), str(vectors)]
     try:
-        done = subprocess.run(arguments, env=os.environ | one, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(arguments, env=os.environ | threads, capture_output=True, text=True, timeout=900)
     except OSError as error:
         print(f"mldp-text is left out: {python}: {error.strerror}")
         return None
@@ -64,7 +64,7 @@ def peer(python: str, vectors: Path) -> dict | None:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def made_up() -> np.ndarray:
+def generated() -> np.ndarray:
     """Return generated vectors."""
     rng = np.random.default_rng(0)
     return (rng.normal(size=(WORDS, WIDTH)) * 0.6 * (1 + np.arange(WIDTH)) ** -0.15).astype(np.float32)
@@ -85,10 +85,10 @@ def main(python: str | None) -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
         file = Path(folder) / "vectors.npy"
-        theirs = peer(python, file) if python else None
+        peer_results = peer(python, file) if python else None
         if python is None:
             print("mldp-text is left out: give the python of an environment that has it")
-        vectors = np.load(file) if theirs else made_up()
+        vectors = np.load(file) if peer_results else generated()
         words = Vocabulary(
             tuple(map(str, range(len(vectors)))), vectors, tags=(np.arange(len(vectors)) % 11).astype(np.int8)
         )
@@ -98,9 +98,9 @@ def main(python: str | None) -> None:
         kept = one_at_a_time(vectors, x[:SLOW_ROWS], EPSILON)
         print(f"{'published algorithm, one at a time':<36}{slow:>10,.0f} words/s{'':<24} stay {kept:.3f}")
         against = [slow]
-        if theirs:
-            against.append(statistics.median(theirs["speeds"]))
-            print(f"{'mldp-text':<36}{against[-1]:>10,.0f} words/s{'':<24} stay {theirs['kept']:.3f}")
+        if peer_results:
+            against.append(statistics.median(peer_results["speeds"]))
+            print(f"{'mldp-text':<36}{against[-1]:>10,.0f} words/s{'':<24} stay {peer_results['kept']:.3f}")
         for name, mechanism in (
             ("madlib", Madlib(EPSILON, words)),
             ("madlib-syntax, paper, k = 20", MadlibSyntax(EPSILON, words, mode="paper")),

@@ -72,12 +72,12 @@ Family = Callable[[float, float], tuple[BlanketCells, float]]
 
 def best(family: Family, weights: Iterable[float], users: int, epsilon: float) -> tuple[float, float, float]:
     """Return the least error of the weights at a central ε, its γ, and its local ε at δ."""
-    found = []
+    candidates = []
     for weight in weights:
         size = largest(lambda size, w=weight: fits_truncated(family(w, size)[0], users, epsilon, DELTA), most=300.0)
         if size is not None:
-            found.append((family(weight, size)[1], weight, size))
-    error, weight, size = min(found)
+            candidates.append((family(weight, size)[1], weight, size))
+    error, weight, size = min(candidates)
     return error, weight, family(weight, size)[0].loss().epsilon(DELTA)
 
 

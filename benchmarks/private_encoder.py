@@ -111,12 +111,12 @@ def batches(rows: Sequence[Any], chosen: Array) -> list[Array]:
 
 def right(model: Headed, rows: Sequence[Any], labels: Array) -> float:
     """Return the share of rows whose label is predicted."""
-    found = np.empty(len(rows), dtype=bool)
+    correct = np.empty(len(rows), dtype=bool)
     with lent(model), torch.no_grad():
         for at in batches(rows, np.arange(len(rows))):
             inputs = beside(model, collate(model.tokenizer, [rows[i] for i in at]))
-            found[at] = model(inputs).argmax(1).cpu().numpy() == labels[at]
-    return float(found.mean())
+            correct[at] = model(inputs).argmax(1).cpu().numpy() == labels[at]
+    return float(correct.mean())
 
 
 def noisy_steps(
@@ -177,21 +177,23 @@ def main() -> None:
     curator = DPSGD(epsilon=half, delta=DELTA / 2, learning_rate=8.0 if given.epsilon >= 1 else 4.0)
     labels, public = split.train.labels, encoder.embed(split.public.texts)
     frame = pca_maps(public, dim=FEATURES, classes=2)
-    theirs, known = frame.project(encoder.embed(split.train.texts)), frame.project(public)
-    head = curator.head(theirs, labels, known, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed)
+    users_features, public_features = frame.project(encoder.embed(split.train.texts)), frame.project(public)
+    head = curator.head(
+        users_features, labels, public_features, (np.zeros((FEATURES, 2)), np.zeros(2)), seed=given.seed
+    )
     torch.manual_seed(given.seed)
     model = Headed(checkpoint, factored(frame.mean, frame.m1, *head), given.rank)
-    rows, asked = rows_of(model, split.train.texts), rows_of(model, split.test.texts)
-    print(f"a head alone, ε = {half:g}: {right(model, asked, split.test.labels):.4f}", flush=True)
+    rows, test_rows = rows_of(model, split.train.texts), rows_of(model, split.test.texts)
+    print(f"a head alone, ε = {half:g}: {right(model, test_rows, split.test.labels):.4f}", flush=True)
     private = not math.isinf(given.epsilon)
     steps = replace(STEPS, epsilon=half, delta=DELTA / 2) if private else STEPS
-    began = time.perf_counter()
+    start = time.perf_counter()
     noise = steps.noise if private else 0.0
     with lent(model):
         for number in noisy_steps(steps, model, rows, labels, seed=given.seed, noise=noise):
             if number % 5 == 0:
-                found, seconds = right(model, asked, split.test.labels), time.perf_counter() - began
-                print(f"step {number} of {steps.steps}: {found:.4f} ({seconds:.0f} s)", flush=True)
+                correct, seconds = right(model, test_rows, split.test.labels), time.perf_counter() - start
+                print(f"step {number} of {steps.steps}: {correct:.4f} ({seconds:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

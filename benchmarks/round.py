@@ -173,11 +173,11 @@ class Memory:
             except (OSError, ValueError, IndexError):
                 continue  # it has ended
             children.setdefault(parent, []).append(int(entry.parent.name))
-        family, found = [os.getpid()], 0
+        family, total = [os.getpid()], 0
         for process in family:
             family += children.get(process, [])
-            found += _proportional(process)
-        return found
+            total += _proportional(process)
+        return total
 
     def _sample(self) -> None:
         while not self._stop.wait(_SAMPLE_SECONDS):

@@ -58,17 +58,17 @@ def request(stage: str, seed: int, *, users: int) -> Request:
 
 def sealing(rows: int, seed: int) -> dict[str, Any]:
     """Measure the sealing of a reply, as on a device, without its draws."""
-    asked = request("rows", seed, users=0)
-    reply, (_, public) = _reply(asked, rows, seed), generate_keys()
-    return _timed("seal", lambda: seal(reply, asked, public), rows)
+    release_request = request("rows", seed, users=0)
+    reply, (_, public) = _reply(release_request, rows, seed), generate_keys()
+    return _timed("seal", lambda: seal(reply, release_request, public), rows)
 
 
 def opening(rows: int, seed: int) -> dict[str, Any]:
     """Measure the opening and validation of a batch, as in a training server."""
-    asked = request("rows", seed, users=0)
+    release_request = request("rows", seed, users=0)
     private, public = generate_keys()
-    sealed = seal(_reply(asked, rows, seed), asked, public).rows
-    return _timed("open", lambda: open_batch(sealed, asked, [private]), rows)
+    sealed = seal(_reply(release_request, rows, seed), release_request, public).rows
+    return _timed("open", lambda: open_batch(sealed, release_request, [private]), rows)
 
 
 def shuffling(rows: int, seed: int) -> dict[str, Any]:
@@ -86,25 +86,27 @@ def shuffling(rows: int, seed: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder, Store(Path(folder) / "s.sqlite") as store:
         store.open_stage("rows", b"asked", row_bytes=width, minimum_users=1, timeout=1.0)
-        found = _timed("take one by one", lambda: [store.add("rows", reply(i, 1)) for i in range(singles)], singles)
+        results = _timed("take one by one", lambda: [store.add("rows", reply(i, 1)) for i in range(singles)], singles)
         starts = range(singles, rows, MANY)
-        found |= _timed(
+        results |= _timed(
             "take", lambda: [store.add("rows", reply(i, min(MANY, rows - i))) for i in starts], rows - singles
         )
         before = _disk(folder)
-        found |= _timed("close", lambda: store.close("rows", dropped={}, errors={}), rows)
-        found |= _timed("give", lambda: sum(map(len, store.pieces("rows"))), rows)
-        return found | {"disk": max(before, _disk(folder))}
+        results |= _timed("close", lambda: store.close("rows", dropped={}, errors={}), rows)
+        results |= _timed("give", lambda: sum(map(len, store.pieces("rows"))), rows)
+        return results | {"disk": max(before, _disk(folder))}
 
 
-def _reply(asked: Request, rows: int, seed: int) -> Reply:
+def _reply(release_request: Request, rows: int, seed: int) -> Reply:
     rng = np.random.default_rng([seed, 3])
     x = rng.normal(size=(rows, DIM))
     values = {
         "embedding": SPHERE.encode(x / np.linalg.norm(x, axis=1, keepdims=True)),
         "label": rng.integers(CLASSES, size=rows).astype(np.int16),
     }
-    releases = tuple(asked.release(question, values[question.channel]) for question in asked.questions)
+    releases = tuple(
+        release_request.release(question, values[question.channel]) for question in release_request.questions
+    )
     return Reply(np.arange(rows), np.zeros(rows, np.int64), releases)
 
 

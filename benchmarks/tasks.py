@@ -288,11 +288,14 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
     rows, last = [], ""
     for task, size in dict.fromkeys((line["task"], tuple(line["size"])) for line in lines if line["size"][0]):
         seeds = sorted({line["seed"] for line in lines if line["task"] == task})
-        of = {(c["arm"], tuple(c["size"]), c["seed"]): c["accuracy"] for c in lines if c["task"] == task}
-        base = {arm: np.array([of[arm, (0, 0), seed] for seed in seeds]) for arm in ("majority", "names", "all labels")}
+        accuracies = {(c["arm"], tuple(c["size"]), c["seed"]): c["accuracy"] for c in lines if c["task"] == task}
+        base = {
+            arm: np.array([accuracies[arm, (0, 0), seed] for seed in seeds])
+            for arm in ("majority", "names", "all labels")
+        }
         best = max(base["majority"], base["names"], key=np.mean)
-        taught = {arm: np.array([of[arm, size, seed] for seed in seeds]) for arm in columns}
-        shown = [base["majority"], base["names"], *taught.values(), taught["ε = 3"] - best, base["all labels"]]
+        trained = {arm: np.array([accuracies[arm, size, seed] for seed in seeds]) for arm in columns}
+        shown = [base["majority"], base["names"], *trained.values(), trained["ε = 3"] - best, base["all labels"]]
         cells = [task, f"{size[0]:,} × {size[1]}"]
         cells += [f"{v.mean():.3f}" + (f" ± {v.std(ddof=1) / len(v) ** 0.5:.3f}" if len(v) > 1 else "") for v in shown]
         rows.append(["" if task == last and i in (0, 2, 3, 8) else cell for i, cell in enumerate(cells)])

@@ -57,11 +57,11 @@ def published(vectors: np.ndarray, tokens: np.ndarray, epsilon: float) -> tuple[
 
     start = time.process_time()
     table = softmax(-epsilon * euclidean_distances(vectors, vectors) / 2, axis=1)
-    made = time.process_time()
+    table_done = time.process_time()
     np.random.seed(0)  # noqa: NPY002 - as published
     for word in tokens:
         np.random.choice(table.shape[1], 1, p=table[word])  # noqa: NPY002
-    return made - start, len(tokens) / (time.process_time() - made)
+    return table_done - start, len(tokens) / (time.process_time() - table_done)
 
 
 def seconds(kind: type, vocabulary: Vocabulary, x: np.ndarray, epsilon: float) -> float:

@@ -58,10 +58,10 @@ def imports() -> Imports:
     """Which modules one floor below a package ("client.store") import which others of ours."""
     packages = [name for row in HOUSE for name in row]
     graph = grimp.build_graph(*packages, cache_dir=None)
-    found = {child for package in packages for child in graph.find_children(package)}
-    for child in found:
+    modules = {child for package in packages for child in graph.find_children(package)}
+    for child in modules:
         graph.squash_module(child)
-    return {child: graph.find_modules_directly_imported_by(child) & found for child in found}
+    return {child: graph.find_modules_directly_imported_by(child) & modules for child in modules}
 
 
 def floors(package: str) -> list[list[Room]]:
@@ -96,11 +96,11 @@ def storeys() -> list[list[Room]]:
 
 def arrows(house: list[list[Room]], known: Imports) -> dict[Room, set[Room]]:
     """Which rooms import which; what follows from other arrows is left out. ValueError where one points up."""
-    of = {f"{room.package}.{name}": room for floor in house for room in floor for name in room.names}
+    rooms = {f"{room.package}.{name}": room for floor in house for room in floor for name in room.names}
     storey = {room: i for i, floor in enumerate(house) for room in floor}
     to: dict[Room, set[Room]] = {room: set() for room in storey}
     for name, others in known.items():
-        to[of[name]] |= {of[other] for other in others} - {of[name]}
+        to[rooms[name]] |= {rooms[other] for other in others} - {rooms[name]}
     reached: dict[Room, set[Room]] = {}
     for room in sorted(storey, key=storey.__getitem__, reverse=True):
         for other in to[room]:
@@ -124,7 +124,7 @@ def words(known: Imports) -> str:
 
 def places(house: list[list[Room]], to: dict[Room, set[Room]]) -> dict[Room, tuple[float, float]]:
     """The middle of every room: on each floor, below what imports it, in even steps across its package."""
-    found: dict[Room, tuple[float, float]] = {}
+    middles: dict[Room, tuple[float, float]] = {}
     height = 0.0
     for row in HOUSE:
         height += APART
@@ -132,12 +132,12 @@ def places(house: list[list[Room]], to: dict[Room, set[Room]]) -> dict[Room, tup
             height += FLOOR
             for i, package in enumerate(row):
                 own = [room for room in floor if room.package == package]
-                above = {room: [found[a][0] for a, others in to.items() if room in others] for room in own}
+                above = {room: [middles[a][0] for a, others in to.items() if room in others] for room in own}
                 own.sort(key=lambda room: fmean(above[room] or [WIDTH]))
                 aside = 0.2 * (-1) ** house.index(floor) * (len(own) % 2)  # arrows that pass a floor pass beside it
                 for j, room in enumerate(own):
-                    found[room] = WIDTH / len(row) * (i + (j + 1 + aside) / (len(own) + 1)), height - FLOOR / 2
-    return found
+                    middles[room] = WIDTH / len(row) * (i + (j + 1 + aside) / (len(own) + 1)), height - FLOOR / 2
+    return middles
 
 
 def draw(known: Imports) -> Figure:

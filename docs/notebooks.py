@@ -28,14 +28,14 @@ def run(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             continue
         body = ast.parse("".join(cell["source"])).body
         last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
             exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
             if isinstance(last, ast.Expr):
                 value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
                 if value is not None:
                     print(value if isinstance(value, str) else repr(value))
-        yield cell, said.getvalue()
+        yield cell, printed.getvalue()
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def main(files: list[str]) -> None:
     for path in [Path(file).resolve() for file in files] or sorted(NOTEBOOKS.glob("*.ipynb")):
         notebook = load(path)
         with empty_folder():
-            for number, (cell, said) in enumerate(run(notebook), 1):
-                text = said.splitlines(keepends=True)
+            for number, (cell, printed) in enumerate(run(notebook), 1):
+                text = printed.splitlines(keepends=True)
                 cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": text}] if text else []
                 cell["execution_count"] = number
         path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

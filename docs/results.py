@@ -66,8 +66,8 @@ def replaced(page: str, name: str, rows: Sequence[str]) -> str:
     Raises:
         ValueError: The page has no such table.
     """
-    above, found, below = page.partition(f"{marker(name)}\n\n|")
-    if not found:
+    above, separator, below = page.partition(f"{marker(name)}\n\n|")
+    if not separator:
         raise ValueError(f"the page has no table below {marker(name)}")
     rest = below.split("\n")
     end = next((i for i, line in enumerate(rest) if i and not line.startswith("|")), len(rest))
