@@ -17,8 +17,7 @@ FloatArray = NDArray[np.float64]
 #: may give the constant the whole length, and so counts as one over the root of the share honest users there: a small
 #: share lets liars move a model's threshold far. SST-2, 20,000 users, ε = 3, 48 features, five seeds: under the
 #: strongest attack on the threshold 3 and 10 % of liars cost .032 and .353 of accuracy with a share of 1/49, and .012
-#: and .069 with .1. Without liars .1 costs .001 ± .002, and .25 .002 ± .003
-#: (`python -m benchmarks.liars FOLDER --constants .05 .25`).
+#: and .069 with .1. Without liars .1 costs .001 ± .002, and .25 .002 ± .003.
 LEAST_CONSTANT = 0.1
 
 
