@@ -22,11 +22,11 @@ from client.models import language_models, tokens
 from client.models import vocabulary as vocabularies
 from client.models.generator import Generator
 from client.models.texts import batch_size
-from client.store.text_column import Text
 from mechanisms.catalogue import admit, build
 from mechanisms.channels import TEXT
 from mechanisms.guarantee import EXPOSURES, Guarantee
 from mechanisms.mechanism import Uniforms
+from mechanisms.pieces import Text
 from mechanisms.streams import SecureStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import TextMechanism

@@ -21,10 +21,10 @@ from client.models import language_models
 from client.policy import Policy, Refused
 from client.shard import Shard
 from client.store.ledger import Ledger
-from client.store.text_column import Text
 from mechanisms.messages.questions import Projection, Question
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request
+from mechanisms.pieces import Text
 from mechanisms.streams import SecureStreams, SimulationStreams
 
 #: Records that are drawn at once: their embeddings and float64 intermediates determine the memory of a cohort.

@@ -21,7 +21,8 @@ from client.models.embeddings import (
 )
 from client.policy import Refused
 from client.store.durable import private_file, replacing
-from client.store.text_column import Text, TextColumn
+from client.store.text_column import TextColumn
+from mechanisms.pieces import Text
 
 _RECORDS = 2**32  # a random stream's counter has 32 bits for the record
 #: Endings of a split's files, each put in place after the files that it describes: the records last.

@@ -23,17 +23,15 @@ from __future__ import annotations
 from decimal import Context, Decimal, localcontext
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.streams import FINE, Points
-
-FloatArray = NDArray[np.float64]
 
 _UNIT = 2.0**-53
 _DIGITS = 50
 
 
-def sample(log_weights: FloatArray, uniforms: FloatArray | Points) -> NDArray[np.int64]:
+def sample(log_weights: FloatArray, uniforms: FloatArray | Points) -> IntArray:
     """Draw one choice for each row.
 
     Args:
@@ -49,7 +47,7 @@ def sample(log_weights: FloatArray, uniforms: FloatArray | Points) -> NDArray[np
     edges = np.cumsum(weights, axis=1)
     # u·total may round up to the total, which would point behind the last choice
     target = np.minimum(u * edges[:, -1], np.nextafter(edges[:, -1], 0.0))
-    choice: NDArray[np.int64] = np.count_nonzero(edges <= target[:, None], axis=1).astype(np.int64)
+    choice: IntArray = np.count_nonzero(edges <= target[:, None], axis=1).astype(np.int64)
     if points is not None:
         each = np.arange(len(choice))
         doubt = (2 * edges.shape[1] + 100) * _UNIT * edges[:, -1]

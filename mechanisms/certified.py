@@ -20,14 +20,11 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.decimals import precise
 from mechanisms.quantizer import Quantizer
 from mechanisms.streams import LATTICE, source
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Half a unit in the last place of 1.
 UNIT = 2.0**-53

@@ -11,6 +11,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
+
 #: Largest deviation from length 1 of an input row of a spherical mechanism (it is then normalized exactly).
 UNIT_TOLERANCE = 1e-6
 #: Largest ε of most mechanisms, each in its own unit, and the smallest of those that divide by it.
@@ -107,21 +109,21 @@ def integer(owner: str, name: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
+def rows(owner: str, x: NDArray[Any], dim: int) -> FloatArray:
     """Return x as float64 of shape (n, dim), all finite."""
-    values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
+    values: FloatArray = np.ascontiguousarray(x, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != dim:
         raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
-    bad: NDArray[np.bool_] = np.any(~np.isfinite(values), axis=1)
+    bad: BoolArray = np.any(~np.isfinite(values), axis=1)
     if bad.any():
         raise ValueError(f"{owner}: row {_first(bad)} holds a value that is not finite")
     return values
 
 
-def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[FloatArray, FloatArray]:
     """Return x as float64 (n, dim), rows of length 1 (to 1e-6), and the length of each row (n, 1)."""
     # contiguous: sums over a row then run in one order, whatever the memory layout or the number of rows
-    values: NDArray[np.float64] = np.ascontiguousarray(x, dtype=np.float64)
+    values: FloatArray = np.ascontiguousarray(x, dtype=np.float64)
     if values.ndim != 2 or values.shape[1] != dim:
         raise ValueError(f"{owner}: expected rows of {dim} coordinates, got an array of shape {values.shape}")
     lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
@@ -132,18 +134,18 @@ def unit_rows(owner: str, x: NDArray[Any], dim: int) -> tuple[NDArray[np.float64
     return values, lengths[:, None]
 
 
-def ball_rows(owner: str, x: NDArray[Any], dim: int) -> NDArray[np.float64]:
+def ball_rows(owner: str, x: NDArray[Any], dim: int) -> FloatArray:
     """Return x as float64 of shape (n, dim), all finite, no row longer than 1 (to 1e-6)."""
     values = rows(owner, x, dim)
     lengths = np.sqrt(np.einsum("ij,ij->i", values, values))
-    bad: NDArray[np.bool_] = lengths > 1.0 + UNIT_TOLERANCE
+    bad: BoolArray = lengths > 1.0 + UNIT_TOLERANCE
     if bad.any():
         row = _first(bad)
         raise ValueError(f"{owner}: row {row} has length {lengths[row]:g}, above 1")
     return values
 
 
-def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
+def labels(owner: str, x: NDArray[Any], classes: int) -> IntArray:
     """Return x as int64 labels of shape (n,) in [0, classes)."""
     values = np.asarray(x)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
@@ -155,7 +157,7 @@ def labels(owner: str, x: NDArray[Any], classes: int) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
+def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> IntArray:
     """Return x as int64 word ids, (n,) or (n, L): 0..V - 1, V (unknown), or -1 (nothing)."""
     values = np.asarray(x)
     if values.ndim not in (1, 2) or (values.size and values.dtype.kind not in "iu"):
@@ -165,7 +167,7 @@ def word_ids(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64
     return values.astype(np.int64)
 
 
-def word_id_row(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.int64]:
+def word_id_row(owner: str, x: NDArray[Any], vocabulary: Sized) -> IntArray:
     """Return x as int64 word ids, (n,): 0..V - 1, or V (unknown)."""
     ids = word_ids(owner, x, vocabulary)
     if ids.ndim != 1 or (ids.size and ids.min() < 0):
@@ -173,5 +175,5 @@ def word_id_row(owner: str, x: NDArray[Any], vocabulary: Sized) -> NDArray[np.in
     return ids
 
 
-def _first(mask: NDArray[np.bool_]) -> int:
+def _first(mask: BoolArray) -> int:
     return int(np.argmax(mask))

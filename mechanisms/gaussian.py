@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.certified import NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
 from mechanisms.facts import DIMS, Facts, Pair, Slider
@@ -25,9 +26,6 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER
 from mechanisms.quantizer import SPACE, Quantizer
 from mechanisms.streams import FINE, drawn, source
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MAX_DIM = 2**17
 #: Coordinates up to which a row is settled as a whole (`mechanisms.certified`), which costs least. With d more, each is

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray
 from mechanisms.channels import CHANNELS, Domain
 from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee, unprotected
@@ -77,5 +77,5 @@ class Identity:
         if self._domain is Domain.BALL:
             return checks.ball_rows(self.name, x, self.size)
         rows, length = checks.unit_rows(self.name, x, self.size)
-        unit: NDArray[np.float64] = rows / length
+        unit: FloatArray = rows / length
         return unit

@@ -6,9 +6,9 @@ import math
 from dataclasses import fields
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells
 from mechanisms.quantizer import Quantizer
@@ -19,11 +19,11 @@ from mechanisms.vocabulary import Vocabulary
 class Uniforms(Protocol):
     """Source of randomness with a fixed number of uniforms for each row. Rows never share a stream."""
 
-    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
+    def uniform(self, rows: int, k: int) -> FloatArray:
         """Return (rows, k) float64 in the open interval (0, 1): midpoints of 2^52 equal cells."""
         ...
 
-    def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    def further(self, rows: IntArray, k: int) -> FloatArray:
         """Return the places in their cells of the last k uniforms of these rows, (len(rows), k).
 
         They are shares of a cell, and uniforms themselves. The call changes no other draw.
@@ -122,7 +122,7 @@ class WordMechanism(Mechanism, Protocol):
         """Return the names."""
         ...
 
-    def sample(self, x: NDArray[Any], *args: Any, **private: Any) -> NDArray[np.int64]:
+    def sample(self, x: NDArray[Any], *args: Any, **private: Any) -> IntArray:
         """Draw once for each word id, (n,) or (n, L), same shape out; NOTHING stays NOTHING.
 
         `rng` comes by keyword, as do the properties that the class reads. Rows of `rng` are the n rows, and each uses a
@@ -131,7 +131,7 @@ class WordMechanism(Mechanism, Protocol):
         ...
 
 
-def uniforms(rng: Uniforms, shape: tuple[int, ...], k: int) -> NDArray[np.float64]:
+def uniforms(rng: Uniforms, shape: tuple[int, ...], k: int) -> FloatArray:
     """Draw k uniforms for each entry of an array of that shape, (entries, k). The first axis is the rows of `rng`."""
     each = math.prod(shape[1:])
     return drawn(rng, shape[0], each * k).reshape(-1, k)

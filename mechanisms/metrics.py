@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from mechanisms.arrays import FloatArray
 
 #: Largest distance between two points of the unit sphere, by metric.
 SPHERE_DIAMETER = {"angular": math.pi, "euclidean": 2.0}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -19,9 +20,6 @@ from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.randomized_response import MAX_CLASSES
 from mechanisms.streams import Points
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

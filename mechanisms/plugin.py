@@ -17,10 +17,10 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.arrays import IntArray
 from mechanisms.channels import CHANNELS, EMBEDDING, LABEL, TEXT, Domain
 from mechanisms.guarantee import METRICS, Guarantee
 from mechanisms.losses.categorical import pure_loss
@@ -76,7 +76,7 @@ class OwnMechanism:
         if "sample" in cls.__dict__:
             cls.sample = _checked(cls.__dict__["sample"])  # type: ignore[attr-defined]
 
-    def draw(self, weights: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+    def draw(self, weights: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw one column of each row: (n, K) log-weights, not normalized -> (n,) numbers from 0 to K - 1.
 
         Args:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv, betaln, expit
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray
 from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
 from mechanisms.facts import DIMS, Facts, Pair, Slider
@@ -29,8 +30,6 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.quantizer import SPHERE, Quantizer
 from mechanisms.streams import FINE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
-
-FloatArray = NDArray[np.float64]
 
 MAX_DIM = 8192
 MAX_EPSILON = 100.0

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
+
 _CHUNK = 4096
-FloatArray = NDArray[np.float64]
 
 #: Least share of a user vector's squared length for its constant, whose mean gives the frequencies of classes. A liar
 #: may give the constant the whole length, and so counts as one over the root of the share honest users there: a small
@@ -47,7 +48,7 @@ def constant_share(d: int) -> float:
     return max(LEAST_CONSTANT, 1 / (d + 1))
 
 
-def statistic_vectors(x: FloatArray, labels: NDArray[np.int64], codes: NDArray[np.float32]) -> FloatArray:
+def statistic_vectors(x: FloatArray, labels: IntArray, codes: NDArray[np.float32]) -> FloatArray:
     """Return code(label) ⊗ [√(1 - w)·x, √w] of each record, (n, c·(d + 1)) float64, unit rows.
 
     w is the share of the constant (`constant_share`). Coordinates run over the code first: those of its first entry,
@@ -69,7 +70,7 @@ def statistic_vectors(x: FloatArray, labels: NDArray[np.int64], codes: NDArray[n
     return (exact[labels][:, :, None] * features[:, None, :]).reshape(len(x), -1)
 
 
-def user_means(vectors: FloatArray, starts: NDArray[np.int64]) -> FloatArray:
+def user_means(vectors: FloatArray, starts: IntArray) -> FloatArray:
     """Return means over runs of rows, (n, D) -> (u, D).
 
     Run i is rows starts[i] to starts[i + 1], none empty, u + 1 starts. Rows are added in their order, so a user's mean
@@ -112,10 +113,10 @@ def signed_directions(means: FloatArray, uniforms: FloatArray, clip: float = 1.0
     return directions
 
 
-def linear_classes(x: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.int64]:
+def linear_classes(x: FloatArray, w: NDArray[np.float32], b: NDArray[np.float32]) -> IntArray:
     """Return the class of each row, the first of the largest of x @ w + b: (n, m'), (m', K), (K,) to (n,) of 0..K-1."""
     logits = _product(x, w.astype(np.float64)) + b.astype(np.float64)[:, None]
-    classes: NDArray[np.int64] = logits.argmax(axis=0)
+    classes: IntArray = logits.argmax(axis=0)
     return classes
 
 

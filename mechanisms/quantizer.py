@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
+
 
 @dataclass(frozen=True)
 class Quantizer:
@@ -35,7 +37,7 @@ class Quantizer:
         """Return the largest magnitude on the grid. The most negative integer is never used."""
         return int(2 ** (self.bits - 1)) - 1
 
-    def encode(self, values: NDArray[np.float64]) -> NDArray[np.signedinteger]:
+    def encode(self, values: FloatArray) -> NDArray[np.signedinteger]:
         """Return the nearest grid point of each value, as integers of the same shape.
 
         Raises:
@@ -45,7 +47,7 @@ class Quantizer:
             raise ValueError("grid: a value is not a number")
         return np.rint(np.clip(values / self.step, -self.limit, self.limit)).astype(self.dtype)
 
-    def decode(self, codes: NDArray[np.signedinteger]) -> NDArray[np.float64]:
+    def decode(self, codes: NDArray[np.signedinteger]) -> FloatArray:
         """Return the float64 values of grid integers."""
         return codes.astype(np.float64) * self.step
 

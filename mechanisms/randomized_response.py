@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Absent, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -17,9 +18,6 @@ from mechanisms.losses.categorical import pure_loss, randomized_response_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MAX_CLASSES = 10_000
 
@@ -173,7 +171,7 @@ class RandomizedResponsePrior:
 
         return response_blanket.with_prior(self.epsilon, self.classes)
 
-    def kept(self, prior: FloatArray) -> NDArray[np.bool_]:
+    def kept(self, prior: FloatArray) -> BoolArray:
         """Return a mask of the labels that can come out, priors (n, K) -> (n, K).
 
         Raises:

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, gammaln, ndtri
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray
 from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
 from mechanisms.decimals import gamma_quantile, normal_quantile
 from mechanisms.facts import DIMS, EPSILONS, Facts, Pair, Slider
@@ -51,8 +52,6 @@ from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
 from mechanisms.quantizer import SPACE, SPHERE, Quantizer
 from mechanisms.streams import FINE, LATTICE, drawn
 from mechanisms.tangent import exact_tangent_normal, tangent_normal
-
-FloatArray = NDArray[np.float64]
 
 MAX_DIM = 1024
 #: Rows processed at once: a few arrays of this many rows of 16 coordinates stay in a core's cache.

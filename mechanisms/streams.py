@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 WordArray = NDArray[np.uint64]
 
 #: Probability mass of one lattice point of a uniform.

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from mechanisms.arrays import FloatArray
 from mechanisms.certified import NORMAL, UNIT, normal_doubt
 from mechanisms.decimals import normal_quantile
-
-FloatArray = NDArray[np.float64]
 
 #: Keeps a vector of normals that vanishes in float64 (probability below 2^-50) from becoming NaN.
 _TINY = 1e-300

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, IntArray
 from mechanisms.pieces import WAYS, spelled
 from mechanisms.stop_words import STOP_WORDS
 
@@ -40,7 +41,7 @@ class Vocabulary:
 
     words: tuple[str, ...]
     vectors: NDArray[np.float32]
-    counts: NDArray[np.int64] | None = None
+    counts: IntArray | None = None
     tags: NDArray[np.int8] | None = None
     pieces: str = ""
 
@@ -117,7 +118,7 @@ class Vocabulary:
         return exact
 
     @cached_property
-    def kinds(self) -> Mapping[str, NDArray[np.bool_]]:
+    def kinds(self) -> Mapping[str, BoolArray]:
         """Return masks of stop words, punctuation and numbers, (V + 1,) each; the unknown word is none of them."""
         return {
             "stop_words": self._which(lambda w: w.lower() in STOP_WORDS),
@@ -125,7 +126,7 @@ class Vocabulary:
             "numbers": self._which(is_number),
         }
 
-    def _which(self, test: Any) -> NDArray[np.bool_]:
+    def _which(self, test: Any) -> BoolArray:
         return np.array([*(bool(test(w)) for w in self.words), False])
 
     def text(self, word_ids: Sequence[int] | NDArray[Any]) -> str:

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.pieces import Text
 from server.accelerator import beside, lent
 from server.card import model_card
 from server.checkpoint import load
 from server.maps import Maps
 from server.sentence_layout import POOLINGS
-from server.text_batches import Text, collate, tokenize
+from server.text_batches import collate, tokenize
 
 FILE = "pipeline.json"
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mechanisms.pieces import encoded, opened, read_as_text
+from mechanisms.pieces import Text, encoded, opened, read_as_text
 from server import accelerator
 
-Text = str | tuple[str, str]
 #: Schedules of the learning rate after the warm-up.
 SCHEDULES = ("linear", "constant")
 

@@ -23,8 +23,8 @@ from client.node import Node, changing, load_device
 from client.shard import extend_shard
 from client.store.ledger import ALL_RECORDS, LedgerError
 from client.store.questions import QuestionRecords
-from client.store.text_column import Text
 from mechanisms.messages.request import SPLITS
+from mechanisms.pieces import Text
 
 
 def add_records(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 
 #: Characters of a text that are read: many times the longest input of a model here. Reading the characters behind them
 #: would cost time, which tells how long a text is.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from client.models.encoder import Encoder
 from client.store.durable import private_file, replacing
 from client.store.tables import Tables
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 
 #: How encoders read a text: embeddings of texts that were read in another way are not used. 2: special tokens in a text
 #: are characters.

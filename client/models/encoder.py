@@ -15,9 +15,8 @@ from client.models.clean_text import clean_text
 from client.models.content import content_hash
 from client.models.load_checked import LONGEST, fields, last_token, load_checked, longest, tried
 from client.models.onnx import cores
-from client.store.text_column import Text
 from mechanisms.checks import is_whole
-from mechanisms.pieces import encoded, read_as_text
+from mechanisms.pieces import Text, encoded, read_as_text
 
 FILES = ("model.onnx", "tokenizer.json", "encoder.json")
 _POOLINGS = ("mean", "cls", "last", "mean-normalized", "cls-normalized", "last-normalized")

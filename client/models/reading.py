@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from client.models import language_models
 from client.models.generator import Generator
 from client.models.tokens import sides_of
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 from mechanisms.words.text import TextMechanism
 
 

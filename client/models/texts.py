@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from client.models.reading import private_arguments
 from client.models.tokens import padded_word_ids
-from client.store.text_column import Text
 from mechanisms.channels import TEXT
+from mechanisms.pieces import Text
 from mechanisms.streams import SecureStreams, SimulationStreams
 from mechanisms.words.text import TextMechanism
 

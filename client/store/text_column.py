@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.store.durable import private_file
-
-Text = str | tuple[str, str]
+from mechanisms.pieces import Text
 
 #: Texts that are copied or read at once.
 _BLOCK = 1 << 14

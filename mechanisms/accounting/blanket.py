@@ -33,11 +33,9 @@ from scipy.fft import irfft, next_fast_len, rfft
 
 from mechanisms.accounting.convex_order import spread_on_grid, thinned
 from mechanisms.accounting.solve_epsilon import solve_epsilon
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.guarantee import gaussian_delta, gaussian_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Grid points in a standard deviation of the tilted L, if the window allows it.
 _RESOLUTION = 32
@@ -173,7 +171,7 @@ def _users(n: int) -> int:
     return int(n)
 
 
-def _held(cells: BlanketCells) -> NDArray[np.bool_]:
+def _held(cells: BlanketCells) -> BoolArray:
     return (cells.log_w > _RAREST) & (np.maximum(cells.log_u_high, cells.log_v_high) < _LARGEST)
 
 
@@ -356,7 +354,7 @@ def _power(factor: NDArray[np.complex128], n: int) -> tuple[NDArray[np.complex12
     return logs, power
 
 
-def _lives(modulus: FloatArray, n: int) -> NDArray[np.bool_]:
+def _lives(modulus: FloatArray, n: int) -> BoolArray:
     """Return True where modulus^n, modulus >= 0, is at least the smallest number above 0, e^-745.1."""
     return modulus > math.exp(-746.0 / max(n, 1))
 

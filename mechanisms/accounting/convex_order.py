@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from mechanisms.arrays import FloatArray, IntArray
 
 
 def thinned(values: FloatArray, masses: FloatArray, bins: int) -> tuple[FloatArray, FloatArray]:

@@ -61,10 +61,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc, betaincc, gammaln
 
-FloatArray = NDArray[np.float64]
+from mechanisms.arrays import FloatArray
 
 #: Mass of clone counts left out and added to δ, as a fraction of the requested δ.
 _TAIL = 1e-7

@@ -42,10 +42,8 @@ from scipy.fft import irfft, rfft
 
 from mechanisms import checks
 from mechanisms.accounting.solve_epsilon import solve_epsilon
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.losses.loss import LossCells, check_delta
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Points of the widest distribution, before or after composition, that an adaptive interval aims at. A tilted one may
 #: take twice as many.

@@ -44,6 +44,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.guarantee import Guarantee
 
 THEOREM = (
@@ -56,8 +57,6 @@ ORDERS: tuple[float, ...] = tuple(float(a) for a in 1.0 + np.logspace(-3, 5, 321
 ROUNDING = 1e-9
 #: Largest Σ(δ_t + ν_t) under a total of δ = 0, so of samplers: no draw from floats is exact.
 SAMPLERS = 1e-12
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class Account:
     epsilon: FloatArray
     delta: FloatArray
     rho: FloatArray
-    releases: NDArray[np.int64]
+    releases: IntArray
 
     @classmethod
     def empty(cls, n: int) -> Account:
@@ -82,7 +81,7 @@ class Account:
         return cls(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, np.int64))
 
     @classmethod
-    def of(cls, costs: Sequence[Cost], times: NDArray[np.int64]) -> Account:
+    def of(cls, costs: Sequence[Cost], times: IntArray) -> Account:
         """Return the charges of `times` (k, n), the number of releases of each of k costs.
 
         No releases cost nothing, even at an infinite cost.
@@ -104,7 +103,7 @@ class Account:
         """Return the accounts of these rows."""
         return Account(self.epsilon[rows], self.delta[rows], self.rho[rows], self.releases[rows])
 
-    def plus(self, cost: Cost, times: NDArray[np.int64] | NDArray[np.bool_]) -> Account:
+    def plus(self, cost: Cost, times: IntArray | BoolArray) -> Account:
         """Return the account with `times` (n,) more releases of this cost."""
         return self + Account.of([cost], times.astype(np.int64)[None, :])
 
@@ -196,7 +195,7 @@ def concentrated_limit(epsilon: float, delta: float) -> float:
     return max(0.0, max((epsilon - renyi_to_epsilon(order, 0.0, delta)) / order for order in ORDERS))
 
 
-def within(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool_]:
+def within(account: Account, *, epsilon: float, delta: float) -> BoolArray:
     """Return, (n,), whether a filter of the total (epsilon, delta) accepts each of n accounts, by the module's theorem.
 
     The release in question is already counted. epsilon is at least 0, and inf is no limit (δ has one all the same);
@@ -207,9 +206,9 @@ def within(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool
     )
 
 
-def within_epsilon(account: Account, *, epsilon: float, delta: float) -> NDArray[np.bool_]:
+def within_epsilon(account: Account, *, epsilon: float, delta: float) -> BoolArray:
     """Return `within` without its first condition, for accounts that are part of others which are held to it."""
     sums = account.epsilon <= epsilon * (1 + ROUNDING)
     zcdp = account.rho <= concentrated_limit(epsilon, delta / 2) * (1 - ROUNDING)
-    allowed: NDArray[np.bool_] = sums | zcdp
+    allowed: BoolArray = sums | zcdp
     return allowed

@@ -20,17 +20,14 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.accounting import pld
 from mechanisms.accounting.blanket import blanket_delta, blanket_epsilon
 from mechanisms.accounting.truncated import TruncatedBlanket, best_truncation
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import from_profile
 from mechanisms.losses.loss import LossCells
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Points of ε at which a round's profile is taken.
 _POINTS = 72

@@ -26,19 +26,15 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mechanisms.accounting.blanket import blanket_epsilon
 from mechanisms.accounting.generic import LEAST_DELTA, check_arguments, variation_ratio
 from mechanisms.accounting.truncated import truncated_epsilon
 from mechanisms.accounting.with_sampler_error import with_sampler_error
+from mechanisms.arrays import FloatArray
 from mechanisms.channels import Domain, domain_of
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
-
-FloatArray = NDArray[np.float64]
 
 NAMES = ("blanket", "blanket_truncated", "variation_ratio")
 #: Most cells of a joint release from whose distribution anything is computed.

@@ -22,12 +22,9 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms.accounting.blanket import SLACK, blanket_delta, least_epsilon
 from mechanisms.losses.blanket_cells import BlanketCells
-
-FloatArray = NDArray[np.float64]
 
 #: Shares of δ spent on the others' truncation.
 _SHARES = (0.5, 0.2, 0.8)

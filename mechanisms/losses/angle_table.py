@@ -41,14 +41,12 @@ from decimal import ROUND_FLOOR, Decimal
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from mechanisms.arrays import FloatArray
 from mechanisms.certified import UNIT
 from mechanisms.decimals import PI, sine_cosine
 from mechanisms.streams import FINE, LATTICE
-
-FloatArray = NDArray[np.float64]
 
 #: Cells of a table: 2^15 leave a numeric ε below 1e-6 for every accepted (m, κ), and stay in a core's cache.
 CELLS = 2**15

@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+
+from mechanisms.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from mechanisms.losses.loss import LossCells
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ class BlanketCells:
             raise ValueError(f"blanket cells: tail must be from 0 to 1, got {self.tail}")
 
     @cached_property
-    def orders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def orders(self) -> tuple[IntArray, IntArray]:
         """Return the cells by falling bound of U, and by falling V: (J,) each."""
         return np.argsort(-self.log_u_high), np.argsort(self.log_w - self.log_q)
 

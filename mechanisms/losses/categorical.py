@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.loss import LossCells, no_loss
-
-FloatArray = NDArray[np.float64]
 
 
 def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:

@@ -12,14 +12,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.losses.quadrature import log_difference, mirrored_edges
-
-FloatArray = NDArray[np.float64]
 
 #: Cells within `_REACH` standard deviations, and the reach of all but the two outermost cells.
 _CELLS, _REACH, _FAR = 4096, 12.0, 37.0

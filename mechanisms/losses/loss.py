@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-FloatArray = NDArray[np.float64]
+from mechanisms.arrays import FloatArray
 
 #: Rounding of the log of a mass by float64, as a share of it.
 _ROUNDED = 2.0**-50

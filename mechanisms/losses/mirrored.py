@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.loss import LossCells
 from mechanisms.losses.quadrature import mirrored_edges
 
-FloatArray = NDArray[np.float64]
 Tails = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 #: Cells where the mass is, cells over the whole range, and the mass that is left to the latter.

@@ -18,14 +18,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammainc, gammainccinv, gammaincinv, gammaln
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.losses.mirrored import mirrored_cells
 from mechanisms.losses.quadrature import beta_tails, gauss_legendre
-
-FloatArray = NDArray[np.float64]
 
 _PANELS, _NODES = 16, 16
 _TAIL = 1e-60

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betainc, logsumexp
 
-FloatArray = NDArray[np.float64]
+from mechanisms.arrays import FloatArray
 
 
 @lru_cache(maxsize=16)

@@ -25,12 +25,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.blanket_cells import BlanketCells
-
-FloatArray = NDArray[np.float64]
-
 
 #: More labels than this are gathered where U* rises by less than a hundredth.
 _SINGLE = 64

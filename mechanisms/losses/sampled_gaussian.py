@@ -25,13 +25,11 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.gaussian import log_masses
 from mechanisms.losses.loss import LossCells
 from mechanisms.losses.quadrature import mirrored_edges
-
-FloatArray = NDArray[np.float64]
 
 #: Cells within `_REACH` standard deviations of the means, and the reach of all but the two outermost cells.
 _CELLS, _REACH, _FAR = 4096, 12.0, 37.0

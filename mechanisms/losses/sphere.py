@@ -18,12 +18,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.losses.quadrature import gauss_legendre, log_panel_masses, mirrored_edges
 
-FloatArray = NDArray[np.float64]
 LogDensity = Callable[[FloatArray], FloatArray]
 
 #: Cells where the mass is, cells over the whole half circle, and the log of the mass left to the latter.

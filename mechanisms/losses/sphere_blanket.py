@@ -23,14 +23,12 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from mechanisms.arrays import FloatArray
 from mechanisms.losses.angle_table import log_angle_integral
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.sphere import log_radial_ratio
-
-FloatArray = NDArray[np.float64]
 
 #: Cells in the angle; an even number, so that the reflection θ -> π - θ maps cells onto cells.
 CELLS = 3072

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, IntArray
 from mechanisms.messages.release import Release
 
 
@@ -20,8 +20,8 @@ class Reply:
         releases: At most one for each channel, n rows each. A user who refuses has no rows.
     """
 
-    users: NDArray[np.int64]
-    records: NDArray[np.int64]
+    users: IntArray
+    records: IntArray
     releases: tuple[Release, ...]
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Reply:
     def __len__(self) -> int:
         return len(self.users)
 
-    def take(self, rows: NDArray[np.bool_]) -> Reply:
+    def take(self, rows: BoolArray) -> Reply:
         """Return the reply of some rows alone, (n,) bool."""
         releases = tuple(
             Release({k: v[rows] for k, v in r.payload.items()}, r.channel, r.stage, r.guarantee, r.digest)

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, IntArray
 from mechanisms.messages.questions import Question
 from mechanisms.messages.release import Release
 from mechanisms.messages.reply import Reply
@@ -57,8 +58,8 @@ class Sealed:
         signature: Signature of the device by `envelop`, or none.
     """
 
-    users: NDArray[np.int64]
-    records: NDArray[np.int64]
+    users: IntArray
+    records: IntArray
     rows: NDArray[np.uint8]
     signature: bytes = b""
 
@@ -140,9 +141,7 @@ def seal(reply: Reply, request: Request, public_key: bytes) -> Sealed:
     return Sealed(reply.users, reply.records, rows)
 
 
-def unseal(
-    rows: NDArray[np.uint8], request: Request, private_key: bytes
-) -> tuple[tuple[Release, ...], NDArray[np.bool_]]:
+def unseal(rows: NDArray[np.uint8], request: Request, private_key: bytes) -> tuple[tuple[Release, ...], BoolArray]:
     """Return the releases of the rows that open, one release a channel, in the rows' order; and a mask of these rows.
 
     A row does not open if it was sealed to another key or for another request, if a bit of it changed, or if it is not

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses.categorical import pure_loss
@@ -17,10 +18,6 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext_mapping import MAX_K, SIMILARITIES, Mapping, mapping
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 #: Draws processed at once.
 _CHUNK = 16384

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.vocabulary import NOTHING, Vocabulary
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SIMILARITIES = ("euclidean", "cosine")
 MAX_K = 256

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.mechanism import Uniforms
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Probabilities held at once: 32 MB.
 _CELLS = 2**22

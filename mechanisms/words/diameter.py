@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
 from mechanisms.vocabulary import Vocabulary
 
 _ROWS = 512
@@ -53,7 +54,7 @@ def largest_distance(points: NDArray[np.float32]) -> float:
     return math.sqrt(best) * (1 + 2.0**-40)
 
 
-def _radii(points: NDArray[np.float32], centre: NDArray[np.float64]) -> NDArray[np.float64]:
+def _radii(points: NDArray[np.float32], centre: FloatArray) -> FloatArray:
     rows = points - centre
-    radii: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    radii: FloatArray = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     return radii

@@ -6,13 +6,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.exponential import Geometry
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def metric_distances(mechanism: Any, x: IntArray, y: IntArray) -> FloatArray:

@@ -8,15 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import IntArray
 from mechanisms.facts import Facts
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import language_model
 from mechanisms.words.language_model import FromLogits, Scores
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.decimals import precise
 from mechanisms.streams import FINE, Points
 from mechanisms.vocabulary import Vocabulary
 
-FloatArray = NDArray[np.float64]
 SingleArray = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 
 #: Uniforms of a draw.
 UNIFORMS = 2
@@ -153,7 +152,7 @@ class Exponential:
         return kept, words
 
     @cached_property
-    def _kept(self) -> tuple[_Proposals, NDArray[np.bool_]] | None:
+    def _kept(self) -> tuple[_Proposals, BoolArray] | None:
         """Return room for the proposals of all words, and a mask of those that are there; None if that is too much."""
         n, padded = len(self.geometry.points), self.geometry.padded
         if n * self.geometry.row_bytes > _REMEMBERED:
@@ -307,7 +306,7 @@ class Geometry:
         return centre
 
     @cached_property
-    def own(self) -> NDArray[np.bool_]:
+    def own(self) -> BoolArray:
         """Return (N,) whether a row is an output itself."""
         own = np.zeros(len(self.points), dtype=bool)
         own[self.outputs] = True

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
@@ -18,8 +19,6 @@ from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: scores(positions, word_ids, rows) -> (k, V): for each of the rows (k,) of `word_ids` (n, W), the current words (drawn
 #: so far, then what is still to come), a raw logit for each word to stand at its position (k,). It may know more of the
 #: private texts.
@@ -202,14 +201,14 @@ class OfAnyVocabulary:
         raise NotImplementedError(f"{self.name}: its price alone is known; name its model to draw")
 
 
-def blocks(there: NDArray[np.bool_]) -> Iterator[IntArray]:
+def blocks(there: BoolArray) -> Iterator[IntArray]:
     """Yield rows of (n, L) in blocks of texts of similar length: no row's draws depend on the others in its block."""
     order = np.argsort(there.sum(axis=1), kind="stable").astype(np.int64)
     for start in range(0, len(order), BLOCK):
         yield order[start : start + BLOCK]
 
 
-def rows_of(name: str, x: NDArray[Any], vocabulary: Vocabulary) -> tuple[IntArray, NDArray[np.bool_]]:
+def rows_of(name: str, x: NDArray[Any], vocabulary: Vocabulary) -> tuple[IntArray, BoolArray]:
     """Return x as int64 (n, L), a single token as a text of one, and a mask of the tokens.
 
     Raises:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 
-FloatArray = NDArray[np.float64]
 MAX_TOKENS = 4096
 
 
@@ -57,16 +57,16 @@ class Length:
             numeric_delta=categorical.exact_delta(self.tokens + 1),
         )
 
-    def _weights(self, x: NDArray[np.int64]) -> FloatArray:
+    def _weights(self, x: IntArray) -> FloatArray:
         weights: FloatArray = -self.epsilon / 2 * np.abs(x[:, None] - np.arange(self.tokens + 1)[None])
         return weights
 
-    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw once for each length, (n,) in 0..L -> (n,) int64; one uniform a row."""
         x = checks.labels(self.name, x, self.tokens + 1)
         return categorical.sample(self._weights(x), Points.drawn(rng, x.shape, 1))
 
-    def log_prob(self, y: NDArray[np.int64], x: NDArray[np.int64]) -> FloatArray:
+    def log_prob(self, y: IntArray, x: IntArray) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         table = categorical.log_normalize(self._weights(np.asarray(x)))
         chosen: FloatArray = table[np.arange(len(table)), np.asarray(y)]

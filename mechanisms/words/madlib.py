@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -20,9 +21,6 @@ from mechanisms.streams import LATTICE, drawn
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.diameter import diameter
 from mechanisms.words.nearest import nearest
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Tokens whose uniforms are held at once: 10 MB at 300 dimensions, unless a batch has more rows than that.
 _TOKENS = 4096

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.facts import EPSILONS, AboutWords, Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
@@ -24,9 +25,6 @@ from mechanisms.words.distances import distances
 from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MAX_PENALTY = 1000.0
 #: Rows of probabilities held at once.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -23,9 +24,6 @@ from mechanisms.words.diameter import largest_distance
 from mechanisms.words.exponential import Geometry
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Largest λ. Above it, noise along directions in which words hardly differ would vanish.
 MAX_LAM = 0.99

@@ -19,10 +19,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.vocabulary import Vocabulary
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Scores held at once: 64 MB of float32.
 _SCORES = 2**24
@@ -153,7 +151,7 @@ def _ranked(
 
 def _fewer_nearer(
     k: int, scores: NDArray[np.float32], points: FloatArray, word_ids: IntArray, vocabulary: Vocabulary
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """Return True where fewer than k words are nearer to a point than the given one, or as near with a lower number."""
     table = _table(vocabulary)
     own = scores[np.arange(len(points)), table.place[word_ids]]
@@ -165,5 +163,5 @@ def _fewer_nearer(
     theirs = squared_distances(points[rows], others, vocabulary)
     ours = squared_distances(points, word_ids, vocabulary)[rows]
     before = (theirs < ours) | ((theirs == ours) & (others < word_ids[rows]))
-    fewer: NDArray[np.bool_] = surely + np.bincount(rows[before], minlength=len(points)) < k
+    fewer: BoolArray = surely + np.bincount(rows[before], minlength=len(points)) < k
     return fewer

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.decimals import precise
 from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
@@ -41,7 +42,7 @@ class RandomSubstitution:
         delta = len(self.vocabulary) * FINE  # V - 1 ends, off by one point of the uniform each
         return Guarantee(epsilon=0.0, metric="discrete", diameter=1.0, protects="token", numeric_delta=delta)
 
-    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         size, points = len(self.vocabulary), Points.drawn(rng, x.shape, 1)
@@ -52,11 +53,11 @@ class RandomSubstitution:
                 drawn[row] = int(points.fine(int(row)) * size)
         return np.where(x == NOTHING, NOTHING, drawn.reshape(x.shape))
 
-    def log_probs(self, x: NDArray[Any]) -> NDArray[np.float64]:
+    def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Return the log probability of every word, (n,) -> (n, V)."""
         return np.full((len(x), len(self.vocabulary)), -math.log(len(self.vocabulary)))
 
-    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> NDArray[np.float64]:
+    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,)."""
         return np.full(len(x), -math.log(len(self.vocabulary)))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.decimals import precise
 from mechanisms.facts import EPSILONS, AboutWords, Facts, Pair, Range, Slider
 from mechanisms.guarantee import Guarantee
@@ -23,9 +24,6 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import exponential, tables
 from mechanisms.words.diameter import diameter
 from mechanisms.words.exponential import Exponential
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class SanTextPlus:
         return None
 
     @property
-    def sensitive(self) -> NDArray[np.bool_]:
+    def sensitive(self) -> BoolArray:
         """Return (V + 1,) whether inputs are sensitive, the unknown word among them."""
         return _sensitive(self.vocabulary, self.w)
 
@@ -205,10 +203,10 @@ class SanTextPlus:
         out[drawn] = self._draws.sample(flat[drawn], points[drawn].columns(1, 1 + exponential.UNIFORMS))
         return out.reshape(x.shape)
 
-    def _replaced(self, points: Points) -> NDArray[np.bool_]:
+    def _replaced(self, points: Points) -> BoolArray:
         """Throw the coin of each word, by the first of its uniforms."""
         coins = points.u[:, 0]
-        replaced: NDArray[np.bool_] = coins < self.p
+        replaced: BoolArray = coins < self.p
         with precise():
             for row in np.flatnonzero(np.abs(coins - self.p) <= LATTICE):
                 replaced[row] = points.fine(int(row)) < Decimal(self.p)
@@ -239,7 +237,7 @@ class SanTextPlus:
 
 
 @lru_cache(maxsize=8)
-def _sensitive(vocabulary: Vocabulary, w: float) -> NDArray[np.bool_]:
+def _sensitive(vocabulary: Vocabulary, w: float) -> BoolArray:
     counts = vocabulary.counts
     assert counts is not None
     size = len(vocabulary)

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Rows of probabilities held at once.
 _ROWS = 64

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.facts import EPSILONS, Facts, Pair, Slider
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
@@ -20,9 +21,6 @@ from mechanisms.words.diameter import diameter
 from mechanisms.words.distances import distances
 from mechanisms.words.exponential import Exponential, Geometry
 from mechanisms.words.santext import SanText
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MAX_GAMMA = 1e9
 

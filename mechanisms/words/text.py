@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, unbounded_loss
@@ -114,22 +115,22 @@ class TextMechanism:
         return None if isinstance(self.length, str) else Length(self.length, self.tokens)
 
     @cached_property
-    def kept(self) -> NDArray[np.bool_]:
+    def kept(self) -> BoolArray:
         """Return (V + 1,) a mask of the word ids that are passed through."""
         kinds = self.vocabulary.kinds
         named = [name for name in kinds if getattr(self, name) == "keep"]
         masks = [kinds[name] for name in named] or [np.zeros(len(self.vocabulary) + 1, dtype=bool)]
-        kept: NDArray[np.bool_] = np.any(masks, axis=0)
+        kept: BoolArray = np.any(masks, axis=0)
         return kept
 
     @cached_property
-    def dropped(self) -> NDArray[np.bool_]:
+    def dropped(self) -> BoolArray:
         """Return (V + 1,) a mask of the word ids that are left out of a text before anything else is done."""
         kinds = self.vocabulary.kinds
         masks = [kinds[name] for name in kinds if getattr(self, name) == "drop"]
         unknown = np.zeros(len(self.vocabulary) + 1, dtype=bool)
         unknown[-1] = self.unknown == "drop"
-        dropped: NDArray[np.bool_] = np.any([*masks, unknown], axis=0)
+        dropped: BoolArray = np.any([*masks, unknown], axis=0)
         return dropped
 
     @cached_property
@@ -204,7 +205,7 @@ class TextMechanism:
         """Return the place of each side in a row of `sample`."""
         return tuple(slice(side * self.tokens, (side + 1) * self.tokens) for side in range(self.sides))
 
-    def _drawn(self, x: NDArray[np.int64], rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
+    def _drawn(self, x: IntArray, rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
         if hasattr(self.word, "settled"):
             private = self.word.settled(x, **private)
         there = x != NOTHING
@@ -229,7 +230,7 @@ class TextMechanism:
         self.side.sample(nothing, rng=counting, **{name: private[name] for name in self.word.reads})
         return self.sides * counting.count
 
-    def _checked(self, x: NDArray[Any]) -> NDArray[np.int64]:
+    def _checked(self, x: NDArray[Any]) -> IntArray:
         values = np.asarray(x)
         if values.ndim != 2 or values.shape[1] != self.positions or (values.size and values.dtype.kind not in "iu"):
             raise ValueError(f"text: expected word ids (n, {self.positions}), got {values.dtype} {values.shape}")
@@ -247,11 +248,11 @@ class _Counting:
     def __init__(self) -> None:
         self.count = 0
 
-    def uniform(self, rows: int, k: int) -> NDArray[np.float64]:
+    def uniform(self, rows: int, k: int) -> FloatArray:
         self.count += rows * k
         return np.full((rows, k), 2.0**-53)
 
-    def further(self, rows: NDArray[np.int64], k: int) -> NDArray[np.float64]:
+    def further(self, rows: IntArray, k: int) -> FloatArray:
         return np.full((len(rows), k), 0.5)
 
 

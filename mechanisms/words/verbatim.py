@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms import checks
+from mechanisms.arrays import IntArray
 from mechanisms.guarantee import Guarantee, unprotected
 from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
@@ -39,7 +40,7 @@ class Verbatim:
         """Return the loss: unbounded for any two words that differ."""
         return unbounded_loss() if checks.differs(self.name, distance) else no_loss()
 
-    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> NDArray[np.int64]:
+    def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Return the word ids themselves, NOTHING for the unknown word; no uniform is drawn."""
         x = checks.word_ids(self.name, x, self.vocabulary)
         return np.where(x == self.vocabulary.unknown, NOTHING, x)

@@ -14,9 +14,10 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import AnswerQuestion, EmbeddingQuestion, TextQuestion
 from mechanisms.messages.request import Request
+from mechanisms.pieces import Text
 from server.maps import Maps
 from server.protocols.decoding import decoded
-from server.protocols.protocol import Channels, Encoding, PublicRewriter, Text
+from server.protocols.protocol import Channels, Encoding, PublicRewriter
 from server.training.robust_mean import BatchTest
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from mechanisms.messages.questions import (
     VectorQuestion,
 )
 from mechanisms.messages.request import SPLITS, Request
+from mechanisms.pieces import Text
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
 from server.maps import Maps
@@ -31,8 +32,6 @@ from server.maps import Maps
 if TYPE_CHECKING:
     from server.protocols.public_maps import PublicMaps
     from server.training.descent import DPSGD
-
-Text = str | tuple[str, str]
 
 
 class Encoding(Protocol):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import softmax
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.channels import ANSWER, EMBEDDING, VECTOR
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
@@ -130,7 +131,7 @@ class Belief:
     doubt: str = ""
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> IntArray:
         """Return the rows of public text with a label or with label probabilities."""
         return np.arange(len(self.values)) if self.values.ndim == 2 else np.flatnonzero(self.values >= 0)
 
@@ -157,8 +158,8 @@ class Batches:
     doubts: list[str] = field(default_factory=list)
 
     def mean(
-        self, mechanism: Mechanism, release: Release, features: NDArray[np.float64], codes: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float64], float]:
+        self, mechanism: Mechanism, release: Release, features: FloatArray, codes: NDArray[np.float32]
+    ) -> tuple[FloatArray, float]:
         """Return the debiased mean (D,) of a batch, and the variance of its noise in each coordinate.
 
         Args:
@@ -181,7 +182,7 @@ class Batches:
             return statistic_mean(mechanism, release)
         return found.mean, mean_noise(mechanism, users=int(found.kept.sum()))
 
-    def compare(self, features: NDArray[np.float64], likely: NDArray[Any], users: Evidence) -> None:
+    def compare(self, features: FloatArray, likely: NDArray[Any], users: Evidence) -> None:
         """Add a doubt if users contradict the names of two classes."""
         pair = swapped_names(features, likely, simplex_codes(len(self.classes)), users)
         if pair is not None:
@@ -293,7 +294,7 @@ def first_belief(public: Public, embeddings: NDArray[np.float32]) -> Belief | No
     return replace(likely if better else given, doubt=doubt)
 
 
-def _doubt(guesses: NDArray[np.int64], labels: NDArray[np.int64], classes: int) -> str:
+def _doubt(guesses: IntArray, labels: IntArray, classes: int) -> str:
     """Return a sentence if guesses by class names are right less often than guesses that ignore the text; else "".
 
     By a binomial test at FALSE_ALARM. Chance is the agreement of independent guesses and labels of these frequencies.
@@ -308,9 +309,7 @@ def _doubt(guesses: NDArray[np.int64], labels: NDArray[np.int64], classes: int) 
     )
 
 
-def _left_out(
-    embeddings: NDArray[np.float32], labels: NDArray[np.int64], rows: NDArray[np.int64], classes: int
-) -> NDArray[np.bool_]:
+def _left_out(embeddings: NDArray[np.float32], labels: IntArray, rows: IntArray, classes: int) -> BoolArray:
     """Return whether a head from the other folds' labels is right, for each labelled row."""
     codes, fold = simplex_codes(classes), np.arange(len(rows)) % FOLDS
     dim = Prospects(embeddings, codes).best(lambda size: 0.0, users=len(rows))[0]
@@ -559,7 +558,7 @@ def _descended(
     frame: Maps,
     embeddings: NDArray[Any],
     believed: Belief | None,
-    records: tuple[NDArray[np.float64], NDArray[np.int64]],
+    records: tuple[FloatArray, IntArray],
     curator: DPSGD,
     seed: list[int],
 ) -> Maps:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-FloatArray = NDArray[np.float64]
+from mechanisms.arrays import FloatArray
 
 #: Sentences that a name is put into; a class's prototype is the mean of their embeddings.
 TEMPLATES = ("{}", "It is about {}.", "This is {}.")

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.accounting.descent import least_noise
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.gaussian import Gaussian
 from mechanisms.mechanism import parameters
 
-FloatArray = NDArray[np.float64]
-Labels = NDArray[np.int64]
+Labels = IntArray
 #: weight (d, K), bias (K,)
 Head = tuple[FloatArray, FloatArray]
 
@@ -106,7 +105,7 @@ class DPSGD:
         """Return the standard deviation of the noise in each coordinate of a step's sum, in units of `clip`."""
         return least_noise(self.epsilon, rate=self.rate, steps=self.steps, delta=self.delta)
 
-    def sampled(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def sampled(self, n: int, rng: np.random.Generator) -> IntArray:
         """Return the rows of one step."""
         return np.flatnonzero(rng.random(n) < self.rate)
 

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.pieces import Text
 from server.accelerator import lent
 from server.checkpoint import load, positions
 from server.maps import Maps
 from server.model import Pipeline
-from server.text_batches import Text, collate, epoch, seeded, tokenize, warmed
+from server.text_batches import collate, epoch, seeded, tokenize, warmed
 
 log = logging.getLogger(__name__)
 

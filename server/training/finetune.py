@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from mechanisms.pieces import Text
 from server.accelerator import beside, lent
 from server.checkpoint import load
 from server.model import pool
 from server.sentence_layout import POOLINGS
-from server.text_batches import Text, checked, collate, epoch, seeded, tokenize, warmed
+from server.text_batches import checked, collate, epoch, seeded, tokenize, warmed
 
 log = logging.getLogger(__name__)
 

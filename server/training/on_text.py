@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.pieces import Text
 from server.model import Pipeline
-from server.text_batches import Text, checked
+from server.text_batches import checked
 from server.training.end_to_end import fit, started
 from server.training.head import log_likelihood, train_head
 from server.training.rescale import factored

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mechanisms.pieces import Text
 from server.model import Pipeline
-from server.text_batches import Text, checked
+from server.text_batches import checked
 from server.training.end_to_end import fit, started
 from server.training.noise import Noise
 

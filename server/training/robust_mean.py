@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from mechanisms.accounting.liars import FALSE_ALARM, edge, edge_along
+from mechanisms.arrays import BoolArray, FloatArray
 from mechanisms.privunit import PrivUnit
 from mechanisms.projection import statistic_vectors
-
-FloatArray = NDArray[np.float64]
 
 #: Reports within so many standard deviations along a direction are never dropped for it: too many are honest.
 NEAREST = 2.5
@@ -84,7 +83,7 @@ class RobustMean:
     """
 
     mean: FloatArray
-    kept: NDArray[np.bool_]
+    kept: BoolArray
     excess: float
 
     @property
@@ -166,7 +165,7 @@ def honest_moment(mechanism: PrivUnit, features: FloatArray | None, length: int)
     return other * np.eye(dim) + extra * vectors
 
 
-def _second_moment(reports: NDArray[np.float32], kept: NDArray[np.bool_]) -> FloatArray:
+def _second_moment(reports: NDArray[np.float32], kept: BoolArray) -> FloatArray:
     total = np.zeros((reports.shape[1],) * 2)
     for at in range(0, len(reports), _AT_ONCE):
         rows = reports[at : at + _AT_ONCE][kept[at : at + _AT_ONCE]]

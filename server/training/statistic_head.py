@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.special import logsumexp
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.mechanism import Mechanism, parameters
 from mechanisms.privunit import MAX_DIM
 from mechanisms.projection import constant_share, project
 from server.training.principal import pca_maps
-
-FloatArray = NDArray[np.float64]
 
 #: Decay of a direction's label information with its variance λ: its share of E[code ⊗ (f - f̄)]² is λ^DECAY.
 #: Between 2.7 and 3.3 on labelled public text of four corpora of two classes (SST-2, CR, SUBJ, built-in reviews), flat
@@ -169,7 +168,7 @@ def of_users(mean: FloatArray, noise_variance: float, *, users: int, codes: NDAr
     )
 
 
-def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatArray, NDArray[np.int64]]:
+def records_of(vectors: FloatArray, codes: NDArray[np.float32]) -> tuple[FloatArray, IntArray]:
     """Return the features (n, d) and labels (n,) of users with one record each.
 
     It inverts `mechanisms.projection.statistic_vectors`, for a curator whom users trust with clear vectors.
@@ -504,7 +503,7 @@ def covering_features(embeddings: NDArray[Any], likely: NDArray[Any], codes: NDA
     widest = wide_features(embeddings)
     maps = pca_maps(embeddings, dim=widest, classes=len(codes))
 
-    def decided(d: int) -> NDArray[np.int64]:
+    def decided(d: int) -> IntArray:
         features = project(embeddings, maps.mean, maps.m1[:, :d])
         weight, bias = linear_head(features, codes, labels=of_names(features, likely, codes))
         return (features @ weight + bias).argmax(axis=1)

@@ -30,7 +30,8 @@ from client.models.embeddings import TableEmbeddings
 from client.models.encoder import Encoder
 from client.store.durable import private_file
 from client.store.tables import Tables
-from client.store.text_column import Text, TextColumn
+from client.store.text_column import TextColumn
+from mechanisms.pieces import Text
 from simulations.artifacts.provenance import made_by
 from simulations.errors import UserError
 from simulations.output.atomic import cached, made_once

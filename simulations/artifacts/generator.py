@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from client.models import generator, language_models
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 from simulations.artifacts.cache import folder_once
 from simulations.artifacts.encoder import LIBRARIES
 from simulations.artifacts.provenance import made_by

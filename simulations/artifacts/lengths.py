@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from client.models.clean_text import clean_text
 from client.models.tokens import sides_of, word_ids
-from client.store.text_column import Text
-from mechanisms.pieces import encoded, read_as_text
+from mechanisms.pieces import Text, encoded, read_as_text
 from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import resolve
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from client.models.tokens import tokenize
-from client.store.text_column import Text
 from mechanisms.mechanism import parameters
+from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import KEPT, TextMechanism

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.tokens import in_form
+from mechanisms.pieces import Text
 from server.card import model_card
 from server.maps import Maps
 from server.protocols import described
 from server.protocols.models import ENCODER, TextModel
-from server.protocols.protocol import Public, Text
+from server.protocols.protocol import Public
 from simulations.artifacts.public import CachedEncoder
 from simulations.errors import UserError
 from simulations.experiment.result import SHOWN, ArmResult

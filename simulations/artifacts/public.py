@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from client.models.encoder import Encoder
 from client.store.text_column import TextColumn
+from mechanisms.pieces import Text
 from server.checkpoint_files import fingerprint
-from server.protocols.protocol import Public, Text
+from server.protocols.protocol import Public
 from server.protocols.public_maps import PublicMaps
 from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.cache import CachedEmbeddings, embed

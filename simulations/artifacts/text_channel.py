@@ -13,9 +13,9 @@ import numpy as np
 from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import in_form, joined
-from client.store.text_column import Text
 from mechanisms.catalogue import admit
 from mechanisms.facts import AboutWords, facts_of
+from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism

@@ -14,8 +14,7 @@ import numpy as np
 
 from client.models import tokens
 from client.models import vocabulary as vocabularies
-from client.store.text_column import Text
-from mechanisms.pieces import byte_letters
+from mechanisms.pieces import Text, byte_letters
 from mechanisms.vocabulary import Vocabulary
 from server.checkpoint_files import fingerprint
 from simulations.artifacts.cache import folder_once

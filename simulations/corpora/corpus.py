@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.text_column import Text, TextColumn
+from client.store.text_column import TextColumn
+from mechanisms.pieces import Text
 from simulations.errors import UserError
 
 _MIXED = "record {}: texts must be all strings or all pairs of two strings"

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 from simulations.corpora.corpus import Split
 from simulations.corpora.names import INVISIBLE
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import IntArray
 from mechanisms.channels import LABEL
 from mechanisms.messages.questions.embedding import EmbeddingQuestion
 from mechanisms.messages.questions.question import ClassRelease, Lent, Received, Records, require
@@ -76,11 +77,11 @@ class LabelQuestion(ClassRelease):
             prior = Prior(weights, embeddings[0])
         return cls(spec, classes=wire.classes, prior=prior)
 
-    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> IntArray:
         """Return labels (n,)."""
         return records.labels(rows)
 
-    def draw(self, values: NDArray[np.int64], lent: Lent) -> NDArray[Any]:
+    def draw(self, values: IntArray, lent: Lent) -> NDArray[Any]:
         """Draw classes (n,). An invalid label counts as class 0."""
         given = {}
         if self.prior is not None:

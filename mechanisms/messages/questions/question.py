@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.catalogue import rebuild
 from mechanisms.channels import Channel, Domain
 from mechanisms.checks import is_hex, is_whole, whole
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, Uniforms, parameters
 from mechanisms.messages.release import digest
+from mechanisms.pieces import Text
 from mechanisms.projection import project
 from mechanisms.quantizer import SPACE
 from mechanisms.vocabulary import Vocabulary
 
 MAX_WIDTH = 4096
 MAX_CLASSES = 32767  # classes travel as int16
-Text = str | tuple[str, str]
 
 
 def require(condition: object, complaint: str) -> None:
@@ -71,7 +72,7 @@ class Projection:
         """Return m', the number of coordinates of a mapped one."""
         return int(self.m1.shape[1])
 
-    def apply(self, embeddings: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    def apply(self, embeddings: NDArray[np.floating[Any]]) -> FloatArray:
         """Map embeddings (n, m) to unit rows (n, m')."""
         return project(embeddings, self.mean, self.m1)
 
@@ -92,15 +93,15 @@ class Projection:
 class Records(Protocol):
     """Private records of a node, as a question reads them by their rows."""
 
-    def texts(self, rows: NDArray[np.int64]) -> list[Text]:
+    def texts(self, rows: IntArray) -> list[Text]:
         """Return texts or pairs."""
         ...
 
-    def labels(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def labels(self, rows: IntArray) -> IntArray:
         """Return labels (n,), which may be invalid."""
         ...
 
-    def embeddings(self, rows: NDArray[np.int64], projection: Projection) -> NDArray[np.float32]:
+    def embeddings(self, rows: IntArray, projection: Projection) -> NDArray[np.float32]:
         """Return embeddings (n, m) by the encoder of the projection; raise if the node has none of that width."""
         ...
 
@@ -254,7 +255,7 @@ class Question:
 
     # What a device does.
 
-    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> Any:
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> Any:
         """Return private inputs of the draws; a record's content never raises.
 
         Input i is made of rows[starts[i]:starts[i + 1]]: one row, unless the release is `of_user`.
@@ -280,7 +281,7 @@ class Question:
         """Return name, dtype and shape of one row of the payload."""
         raise NotImplementedError
 
-    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+    def checks(self, payload: NDArray[Any]) -> dict[str, BoolArray]:
         """Return masks (n,) of rows that may be releases, by the reason why the others are not.
 
         The payload is of the right form (`payload_form`).
@@ -319,7 +320,7 @@ class MappedQuestion(Question):
             "grid": None if grid is None else {"bits": grid.bits, "step": grid.step},
         }
 
-    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[Any]:
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> NDArray[Any]:
         """Return embeddings (n, m) of the encoder's full width."""
         return records.embeddings(rows, self.projection)
 
@@ -347,17 +348,17 @@ class VectorRelease(Question):
         grid = self.mechanism.grid
         return self.array, np.dtype(np.float32) if grid is None else grid.dtype, (self.dim,)
 
-    def sampled(self, x: NDArray[np.float64], rng: Uniforms) -> NDArray[Any]:
+    def sampled(self, x: FloatArray, rng: Uniforms) -> NDArray[Any]:
         """Draw vectors, in the form of the payload."""
         y, grid = self.mechanism.sample(x, rng=rng), self.mechanism.grid
         drawn: NDArray[Any] = y.astype(np.float32) if grid is None else grid.encode(y)
         return drawn
 
-    def decode(self, payload: NDArray[Any]) -> NDArray[np.float64]:
+    def decode(self, payload: NDArray[Any]) -> FloatArray:
         """Return released vectors (n, dim) as numbers."""
         return decoded(self.mechanism, payload)
 
-    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+    def checks(self, payload: NDArray[Any]) -> dict[str, BoolArray]:
         """Check that vectors are on the grid, finite, and of length 1 up to rounding."""
         channel, grid = self.channel, self.mechanism.grid
         if grid is None:  # a mechanism without a quantizer releases float32 unit vectors
@@ -395,26 +396,26 @@ class ClassRelease(Question):
         """Return the bytes of a number for each class."""
         return 8 * self.classes
 
-    def sampled(self, classes: NDArray[np.int64], rng: Uniforms, **given: Any) -> NDArray[Any]:
+    def sampled(self, classes: IntArray, rng: Uniforms, **given: Any) -> NDArray[Any]:
         """Draw classes (n,); an invalid one counts as class 0, inside the mechanism's domain."""
         mechanism: Any = self.mechanism
         drawn: NDArray[Any] = mechanism.sample(inside_classes(classes, self.classes), rng=rng, **given)
         return drawn
 
-    def decode(self, payload: NDArray[Any]) -> NDArray[np.int64]:
+    def decode(self, payload: NDArray[Any]) -> IntArray:
         """Return classes (n,)."""
         return payload.astype(np.int64)
 
-    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+    def checks(self, payload: NDArray[Any]) -> dict[str, BoolArray]:
         """Check that rows are classes."""
         return {f"{self.channel}: out of range": (payload >= 0) & (payload < self.classes)}
 
 
-def decoded(mechanism: Mechanism, payload: NDArray[Any]) -> NDArray[np.float64]:
+def decoded(mechanism: Mechanism, payload: NDArray[Any]) -> FloatArray:
     """Return released vectors (n, D) as numbers."""
     return payload.astype(np.float64) if mechanism.grid is None else mechanism.grid.decode(payload)
 
 
-def inside_classes(values: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+def inside_classes(values: IntArray, classes: int) -> IntArray:
     """Return the classes, with class 0 for an invalid one."""
     return np.where((values >= 0) & (values < classes), values, 0)

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import BoolArray, IntArray
 from mechanisms.channels import TEXT
 from mechanisms.checks import is_hex
-from mechanisms.messages.questions.question import Lent, Question, Received, Records, Text, require
+from mechanisms.messages.questions.question import Lent, Question, Received, Records, require
+from mechanisms.pieces import Text
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.text import TextMechanism
 
@@ -70,7 +72,7 @@ class TextQuestion(Question):
             raise ValueError("request: the text's vocabulary is no SHA-256")
         return cls(spec, classes=wire.classes, vocabulary=wire.vocabulary(identity), masked_lm=wire.masked_lm)
 
-    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> list[Text]:
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> list[Text]:
         """Return texts or pairs."""
         return records.texts(rows)
 
@@ -83,7 +85,7 @@ class TextQuestion(Question):
         """Return the form of word ids (L,), of a pair (2L,)."""
         return self.array, np.dtype(np.int32), (self.text.positions,)
 
-    def checks(self, payload: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
+    def checks(self, payload: NDArray[Any]) -> dict[str, BoolArray]:
         """Check that rows are words of the vocabulary."""
         outside = (payload < NOTHING) | (payload >= len(self.vocabulary))
         return {"text: no word of the vocabulary": np.asarray(~outside.any(axis=1))}

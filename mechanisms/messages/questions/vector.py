@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.channels import VECTOR
 from mechanisms.identity import Identity
 from mechanisms.messages.questions.question import (
@@ -93,9 +94,7 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         require(all(same), "its vectors are of another form")
         return question
 
-    def means(
-        self, embeddings: NDArray[np.float32], labels: NDArray[np.int64], starts: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
+    def means(self, embeddings: NDArray[np.float32], labels: IntArray, starts: IntArray) -> FloatArray:
         """Return vectors of u users before randomization (u, D): the mean of label code ⊗ features over their records.
 
         embeddings: (n, m), of the users' records, contiguous for each user. labels: (n,), of the same records; an
@@ -104,11 +103,11 @@ class VectorQuestion(VectorRelease, MappedQuestion):
         labels = inside_classes(labels, self.classes)
         return user_means(statistic_vectors(self.projection.apply(embeddings), labels, self.codes), starts)
 
-    def values(self, records: Records, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> FloatArray:
         """Return users' means (u, D), of length 1 at most."""
         return self.means(records.embeddings(rows, self.projection), records.labels(rows), starts)
 
-    def draw(self, values: NDArray[np.float64], lent: Lent) -> NDArray[Any]:
+    def draw(self, values: FloatArray, lent: Lent) -> NDArray[Any]:
         """Draw vectors (u, D) from unit vectors whose expectations are the clipped means; in clear, the means."""
         rng = lent.rng()
         if not isinstance(self.mechanism, Identity):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.text_column import Text
 from mechanisms.catalogue import nearest
+from mechanisms.pieces import Text
 from simulations.corpora.parts import read_parts
 from simulations.errors import UserError
 from simulations.experiment.sections import Data

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 from simulations.artifacts.text_channel import as_lines
 from simulations.experiment import embedding_mechanism
 from sottovoce.adversary.attacks import attributes, releases, scores

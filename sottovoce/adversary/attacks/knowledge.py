@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.text_column import Text
 from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import EmbeddingQuestion, Projection
+from mechanisms.pieces import Text
 from server.maps import FILE, Maps
 from server.protocols.models import ASKED, ENCODER, STUDENT
 from server.training.noise import sanitize_public

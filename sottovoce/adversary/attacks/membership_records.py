@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client.store.text_column import Text
 from mechanisms.channels import EMBEDDING, LABEL, TEXT
+from mechanisms.pieces import Text
 from simulations.corpora.corpus import Corpus
 from simulations.experiment import embedding_mechanism
 from simulations.experiment.result import arms_of

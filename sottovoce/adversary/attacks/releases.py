@@ -9,8 +9,8 @@ import numpy as np
 
 from client.node import Node
 from client.store.ledger import Ledger, LedgerError, LedgerRow
-from client.store.text_column import Text
 from mechanisms.guarantee import Guarantee
+from mechanisms.pieces import Text
 from simulations.errors import UserError
 from simulations.experiment import slug
 from sottovoce.adversary.attacks.target import Target

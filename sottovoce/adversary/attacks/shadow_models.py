@@ -21,11 +21,12 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
 from mechanisms.messages.questions import Projection, Question
 from mechanisms.messages.request import Request
+from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import KEPT, TEXT_FIELDS, TextMechanism
 from server.maps import Maps
 from server.protocols.drive import Collected, Driver
-from server.protocols.protocol import Channels, Encoding, Public, Text, Training
+from server.protocols.protocol import Channels, Encoding, Public, Training
 from server.protocols.public_maps import dim_of
 from simulations.artifacts.ways import channels_of, embeddings_of, protocol_of, training_of
 from simulations.experiment import ArmSetup, label_of, slug, text_mechanism

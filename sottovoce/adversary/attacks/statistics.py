@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.draw import draw
-from client.store.text_column import Text
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages import questions
 from mechanisms.messages.questions.vector import CLIP_STEPS
+from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from server.protocols.models import ENCODER
 from server.protocols.protocol import Encoding

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from client.models import texts
 from client.models.tokens import joined, padded_word_ids
-from client.store.text_column import Text
+from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.words.text import TextMechanism
 from simulations.artifacts.encoder import encoder_folder

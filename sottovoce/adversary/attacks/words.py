@@ -20,8 +20,8 @@ from client.models import language_models, texts
 from client.models import vocabulary as vocabularies
 from client.models.tokens import padded_word_ids
 from client.node import NODE, Node
-from client.store.text_column import Text
 from mechanisms.catalogue import admit
+from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.text import TextMechanism

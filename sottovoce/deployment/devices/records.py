@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from client.device.records import add_records
 from client.node import load_device
-from client.store.text_column import Text, TextColumn
+from client.store.text_column import TextColumn
+from mechanisms.pieces import Text
 from simulations.corpora.columns import class_numbers, label_names, texts_of
 from simulations.corpora.files import lines, read
 from simulations.errors import UserError, no_file
