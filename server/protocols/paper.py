@@ -1,6 +1,6 @@
 """Protocol paper: the published procedure, simulated in one process without a ledger.
 
-Its gradients depend on raw text, so it has no steps: `server.training.paper` trains it on the simulated users' data.
+Its gradients depend on raw text, so it has no steps: `train_paper` trains it on the simulated users' data.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _trained_on(
     Returns:
         A pipeline; None if there are neither labelled public texts nor releases.
     """
-    from server.training.on_text import head_on_text, train_on_text
+    from server.training.end_to_end import head_on_text, train_on_text
 
     assert public.rewriter is not None
     texts, labels, likelihood = _public(public, channels, training)

@@ -1,8 +1,7 @@
-"""Joint training of encoder, maps and head on texts: the common part of all protocols that train an encoder."""
+"""Training of a model, or of its head alone, on texts. On texts that users released, this is post-processing."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +11,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mechanisms.arrays import FloatArray
 from mechanisms.pieces import Text
 from server.accelerator import lent
 from server.checkpoint import load, positions
 from server.maps import Maps
 from server.model import Pipeline
-from server.text_batches import collate, epoch, seeded, tokenize, warmed
-
-log = logging.getLogger(__name__)
+from server.text_batches import checked, collate, seeded, tokenize
+from server.training.head import log_likelihood, train_head
+from server.training.loop import train
+from server.training.noise import Noise
+from server.training.rescale import factored
 
 #: Number of texts whose mean embedding is the maps' starting `mean`.
 CENTRE = 512
+#: Strength of the pull of a frozen encoder's head towards 0, for features of variance 1.
+HEAD_PULL = 100.0
 
-Loss = Callable[[torch.Tensor, np.ndarray], torch.Tensor]
+NOT_PRIVATE = (
+    "A trusted simulation of the published procedure, not private: its gradients depend on raw text, and "
+    "every epoch draws each embedding anew."
+)
 
 
 def check(checkpoint: str | Path, *, dim: int | None, max_length: int) -> None:
@@ -47,7 +54,7 @@ def check(checkpoint: str | Path, *, dim: int | None, max_length: int) -> None:
         raise ValueError(f"encoder.max-length: must be from 3 to the encoder's {longest} places, got {max_length}")
 
 
-def started(
+def initial(
     checkpoint: str | Path,
     texts: Sequence[Text],
     *,
@@ -85,25 +92,33 @@ def started(
     return pipeline
 
 
-def fit(
-    pipeline: Pipeline,
+def train_on_text(
+    checkpoint: str | Path,
     texts: Sequence[Text],
-    loss: Loss,
+    labels: Any,
     *,
-    epochs: int,
-    batch_size: int,
-    encoder_lr: float,
-    maps_lr: float,
-    seed: int,
-    rng: np.random.Generator,
+    classes: int,
+    dim: int | None,
+    label_transition: FloatArray | None = None,
     noise: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    epochs: int = 3,
+    batch_size: int = 32,
+    encoder_lr: float = 5e-5,
+    maps_lr: float = 1e-3,
     warm_up: float = 0.1,
     schedule: str = "linear",
     weight_decay: float = 0.01,
-    said: str,
+    seed: int,
+    pooling: str = "mean",
+    max_length: int = 128,
+    name: str = "training on sanitized text",
     after_epoch: Callable[[int, Pipeline], None] | None = None,
 ) -> Pipeline:
-    """Minimize loss(logits, rows) over all parameters, in place.
+    """Return encoder, maps and head trained together on released texts and released labels.
+
+    The loss is the likelihood of the released labels, with the true labels summed out (forward correction, Patrini et
+    al. 2017), as in `head.train_head`. The texts need no such correction: users of the model sanitize their text by the
+    same mechanism. A text with no words left is trained on as the empty text.
 
     It uses AdamW, a linear warm-up, then decay to 0 or none (`text_batches.warmed`), weight decay of the encoder alone,
     and gradients clipped to norm 1. The same arguments and thread count give the same weights, and global generators
@@ -111,50 +126,131 @@ def fit(
     The pipeline moves back afterwards, but only after the last `after_epoch`.
 
     Args:
-        pipeline: Pipeline to train; it ends in evaluation mode.
-        texts: Texts of the training.
-        loss: Function of logits and row indices.
+        checkpoint: Checkpoint that training starts from.
+        texts: n texts or pairs, as words with spaces between. A pair is read as one input, with the separator between
+            its texts and a segment number for each.
+        labels: Released labels (n,).
+        classes: K.
+        dim: m', the coordinates between the encoder and the head; None for no bottleneck.
+        label_transition: (n, K), for row i and class k the probability of the released labels[i] if k is the true
+            class. None if the labels are true.
+        noise: Function on the output of M1; None for no noise.
         epochs: Number of epochs.
         batch_size: Texts of a batch.
         encoder_lr: Learning rate of the encoder.
         maps_lr: Learning rate of maps and head.
-        seed: Seed of dropout.
-        rng: Generator of the order of rows.
-        noise: Function on the output of M1; None for no noise.
         warm_up: Share of the steps with rising rates.
         schedule: As in `text_batches.warmed`.
         weight_decay: Weight decay of the encoder.
-        said: Name of the training in lines of progress.
-        after_epoch: Function that receives the number of epochs done and the pipeline.
+        seed: Seed of all random choices.
+        pooling: Pooling of the encoder.
+        max_length: Tokens of a text, at most.
+        name: Name of the training in lines of progress.
+        after_epoch: Function that receives the number of epochs done and the pipeline; it may evaluate.
+
+    Raises:
+        ValueError: The arguments do not fit, a label is impossible for every class, or `checkpoint.load` raises it.
     """
-    rows = tokenize(pipeline.tokenizer, texts, pipeline.max_length)
-    lengths = [len(r["input_ids"]) for r in rows]
+    y = checked(texts, labels, classes, epochs, batch_size)
+    log: torch.Tensor | None = None
+    if label_transition is not None:
+        log = torch.from_numpy(log_likelihood(label_transition, len(y), classes).astype(np.float32))
+    rng = np.random.default_rng([seed, 0])
+    pipeline = initial(checkpoint, texts, dim=dim, classes=classes, rng=rng, pooling=pooling, max_length=max_length)
+    rows = tokenize(pipeline.tokenizer, texts, max_length)
+
+    def loss(at: np.ndarray) -> torch.Tensor:
+        logits = pipeline(collate(pipeline.tokenizer, [rows[i] for i in at]), noise)
+        if log is None:
+            return torch.nn.functional.cross_entropy(logits, y[at].to(logits.device))
+        return -torch.logsumexp(torch.log_softmax(logits, dim=1) + log[at].to(logits.device), dim=1).mean()
+
     with lent(pipeline), seeded(seed):
         own = [pipeline.mean, pipeline.m1, pipeline.m2, pipeline.head_w, pipeline.head_b]
         optimizer = torch.optim.AdamW(
             [
-                {"params": pipeline.encoder.parameters(), "lr": encoder_lr, "weight_decay": weight_decay},
                 {"params": own, "lr": maps_lr, "weight_decay": 0.0},
+                {"params": pipeline.encoder.parameters(), "lr": encoder_lr, "weight_decay": weight_decay},
             ],
             fused=True,  # without it, a step over all embeddings of a vocabulary takes a quarter of the time
         )
-        rates = warmed(optimizer, epochs * -(-len(rows) // batch_size), warm_up=warm_up, schedule=schedule)
-        for done in range(1, epochs + 1):
-            pipeline.train()
-            total = 0.0
-            for at in epoch(lengths, batch_size, rng):
-                step = loss(pipeline(collate(pipeline.tokenizer, [rows[i] for i in at]), noise), at)
-                optimizer.zero_grad()
-                step.backward()
-                torch.nn.utils.clip_grad_norm_(pipeline.parameters(), 1.0)
-                optimizer.step()
-                rates.step()
-                total += float(step.detach()) * len(at)
-            log.info(f"{said}, epoch {done} of {epochs}, loss {total / len(rows):.3f}")
-            pipeline.eval()
-            if after_epoch is not None:
-                after_epoch(done, pipeline)
+        train(
+            pipeline,
+            optimizer,
+            loss,
+            [len(row["input_ids"]) for row in rows],
+            epochs=epochs,
+            batch_size=batch_size,
+            rng=rng,
+            name=name,
+            after_epoch=lambda done: None if after_epoch is None else after_epoch(done, pipeline),
+            warm_up=warm_up,
+            schedule=schedule,
+        )
     return pipeline
+
+
+def head_on_text(
+    checkpoint: str | Path,
+    texts: Sequence[Text],
+    labels: Any,
+    *,
+    classes: int,
+    label_transition: FloatArray,
+    seed: int,
+    pooling: str = "mean",
+    max_length: int = 128,
+) -> Pipeline:
+    """Return the checkpoint as it is, with a linear head on its standardized embeddings of released texts.
+
+    Each text is embedded once. Arguments and loss are those of `train_on_text`.
+
+    Raises:
+        ValueError: As `train_on_text`.
+    """
+    y = checked(texts, labels, classes, 1, 1).numpy()
+    rng = np.random.default_rng([seed, 0])
+    pipeline = initial(checkpoint, texts, dim=None, classes=classes, rng=rng, pooling=pooling, max_length=max_length)
+    embeddings = pipeline.embed(texts).astype(np.float64)
+    width = embeddings.shape[1]
+    unit = np.diag(1 / (embeddings.std(axis=0) + 1e-9))
+    flat = factored(embeddings.mean(axis=0), unit, np.zeros((width, classes)), np.zeros(classes))
+    # `project` gives rows of length 1, whose coordinates have a mean square of 1/width
+    pull = HEAD_PULL / width
+    maps = train_head(flat, flat.project(embeddings), y, label_transition=label_transition, pull=pull, seed=seed)
+    return Pipeline(pipeline.encoder, pipeline.tokenizer, maps, pooling=pooling, max_length=max_length).eval()
+
+
+def train_paper(
+    checkpoint: str | Path,
+    texts: Sequence[Text],
+    labels: Any,
+    *,
+    mechanism: Any,
+    seed: int,
+    acknowledged: bool,
+    **settings: Any,
+) -> Pipeline:
+    """Return encoder, maps and head trained as published, with fresh noise in every forward pass. It is not private.
+
+    Args:
+        checkpoint: Checkpoint that training starts from.
+        texts: n texts or pairs.
+        labels: Labels (n,); released ones if labels are sanitized too.
+        mechanism: Mechanism of the noise.
+        seed: Seed of all random choices.
+        acknowledged: True to confirm that the procedure is not private.
+        **settings: Further arguments of `train_on_text`.
+
+    Raises:
+        ValueError: `acknowledged` is not True, or `train_on_text` raises it.
+
+    Source: Du et al. 2023, section 3.3.
+    """
+    if acknowledged is not True:
+        raise ValueError(f"training: way paper must be acknowledged in the experiment file. {NOT_PRIVATE}")
+    noise = Noise(mechanism, seed=seed, stage="paper")
+    return train_on_text(checkpoint, texts, labels, noise=noise, seed=seed, name="trusted simulation", **settings)
 
 
 def _random_maps(width: int, dim: int, classes: int, rng: np.random.Generator) -> Maps:

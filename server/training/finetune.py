@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from server.accelerator import beside, lent
 from server.checkpoint import load
 from server.model import pool
 from server.sentence_layout import POOLINGS
-from server.text_batches import checked, collate, epoch, seeded, tokenize, warmed
-
-log = logging.getLogger(__name__)
+from server.text_batches import checked, collate, seeded, tokenize
+from server.training.loop import save, train
 
 #: The head starts untrained, so it may move faster than the encoder.
 HEAD_LR = 1e-3
@@ -67,29 +65,25 @@ def finetune(
         raise ValueError(f"encoder: pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
     model, tokenizer = load(checkpoint)
     rows = tokenize(tokenizer, texts, max_length)
-    lengths = [len(r["input_ids"]) for r in rows]
-    rng = np.random.default_rng([seed, 0])
+
+    def loss(at: np.ndarray) -> torch.Tensor:
+        inputs = beside(model, collate(tokenizer, [rows[i] for i in at]))
+        embedding = pool(model(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
+        return torch.nn.functional.cross_entropy(head(embedding), y[at].to(embedding.device))
+
     with seeded(seed):
         head = torch.nn.Linear(model.config.hidden_size, classes)
         with lent(model, head):
-            optimizer = torch.optim.AdamW(
-                [{"params": model.parameters(), "lr": lr}, {"params": head.parameters(), "lr": HEAD_LR}]
+            train(
+                model,
+                torch.optim.AdamW(
+                    [{"params": model.parameters(), "lr": lr}, {"params": head.parameters(), "lr": HEAD_LR}]
+                ),
+                loss,
+                [len(row["input_ids"]) for row in rows],
+                epochs=epochs,
+                batch_size=batch_size,
+                rng=np.random.default_rng([seed, 0]),
+                name="fine-tuning encoder",
             )
-            schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
-            model.train()
-            for done in range(1, epochs + 1):
-                total = 0.0
-                for at in epoch(lengths, batch_size, rng):
-                    inputs = beside(model, collate(tokenizer, [rows[i] for i in at]))
-                    embedding = pool(model(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
-                    loss = torch.nn.functional.cross_entropy(head(embedding), y[at].to(embedding.device))
-                    optimizer.zero_grad()
-                    loss.backward()
-                    torch.nn.utils.clip_grad_norm_([*model.parameters(), *head.parameters()], 1.0)
-                    optimizer.step()
-                    schedule.step()
-                    total += float(loss.detach()) * len(at)
-                log.info(f"fine-tuning encoder, epoch {done} of {epochs}: loss {total / len(rows):.3f}")
-    model.eval().save_pretrained(folder, safe_serialization=True)
-    tokenizer.save_pretrained(folder)
-    return Path(folder)
+    return save(model, tokenizer, folder)

@@ -12,12 +12,10 @@ import torch
 
 from server.accelerator import beside, lent
 from server.generation import PARAPHRASE, inputs_of, known, layout, read_generator
-from server.text_batches import epoch, seeded, warmed
+from server.text_batches import seeded
+from server.training.loop import save, train
 
 log = logging.getLogger(__name__)
-
-#: Batches between two lines of progress.
-REPORT = 50
 
 
 def finetune_paraphraser(
@@ -67,31 +65,21 @@ def finetune_paraphraser(
     rows = [row for row in (_row(tokenizer, about, *pair) for pair in pairs) if row[1]]
     if not rows:
         raise ValueError("paraphraser: no pair has a paraphrase; give public texts and their paraphrases")
-    rng = np.random.default_rng([seed, 0])
-    lengths = [len(prompt) + len(target) for prompt, target in rows]
-    losses: list[float] = []
     with lent(model), seeded(seed):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
-        schedule = warmed(optimizer, epochs * -(-len(rows) // batch_size))
-        model.train()
-        for round_ in range(1, epochs + 1):
-            for at in epoch(lengths, batch_size, rng):
-                loss = _loss(model, about, [rows[i] for i in at])
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-                losses.append(float(loss.detach()))
-                if len(losses) % REPORT == 0:
-                    log.info(f"epoch {round_} of {epochs}: loss {float(np.mean(losses[-REPORT:])):.3f} a token")
+        mean = train(
+            model,
+            torch.optim.AdamW(model.parameters(), lr=lr, fused=True),
+            lambda at: _loss(model, about, [rows[i] for i in at]),
+            [len(prompt) + len(target) for prompt, target in rows],
+            epochs=epochs,
+            batch_size=batch_size,
+            rng=np.random.default_rng([seed, 0]),
+            name="paraphraser",
+        )
     if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
         raise ValueError(f"paraphraser: training ended in weights that are no numbers; take a smaller lr than {lr:g}")
-    last = float(np.mean(losses[-REPORT:]))
-    log.info(f"{len(rows):,} pairs, {epochs} epochs: loss {last:.3f} a token at the end")
-    model.eval().save_pretrained(folder, safe_serialization=True)
-    tokenizer.save_pretrained(folder)
-    return Path(folder)
+    log.info(f"{len(rows):,} pairs, {epochs} epochs: loss {mean:.3f} a token in the last")
+    return save(model, tokenizer, folder)
 
 
 def _row(tokenizer: Any, about: dict[str, Any], text: str, paraphrase: str) -> tuple[list[int], list[int]]:

@@ -14,8 +14,9 @@ import torch
 
 from server.accelerator import lent
 from server.masked_lm import ALIGNED, inputs_of, layout, logits_at, read
-from server.text_batches import epoch, pieces_of, seeded, warmed
+from server.text_batches import epoch, pieces_of, seeded
 from server.training.finetune import HEAD_LR
+from server.training.loop import save, stepper
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +91,7 @@ def pretrain(
         about = layout(model, tokenizer)
         rows = _aligned(tokenizer, about, texts, sanitizer, max_length)
         with lent(model):
-            optimizer = _optimizer(model, lr if lr is not None else LR if whole else BARE_LR)
-            schedule = warmed(optimizer, steps)
+            step = stepper(_optimizer(model, lr if lr is not None else LR if whole else BARE_LR), steps)
             rng = np.random.default_rng([seed, 0])
             lengths = [len(row) for row in rows]
             model.train()
@@ -101,20 +101,12 @@ def pretrain(
             for done, at in enumerate(islice(batches, steps), 1):
                 double = bool(rng.random() < PAIRED)  # whole batches: neither kind waits for the other's length
                 logits, targets = _predictions(model, about, [rows[j] for j in at], rng, double, _training_kinds)
-                loss = torch.nn.functional.cross_entropy(logits, targets)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-                losses.append(float(loss.detach()))
+                losses.append(step(torch.nn.functional.cross_entropy(logits, targets)))
                 if done in (FIRST, steps) or len(losses) == REPORT:
                     left = _duration((time.monotonic() - start) / done * (steps - done))
                     log.info(f"pretraining, batch {done} of {steps}: loss {sum(losses) / len(losses):.3f}, {left} left")
                     losses = []
-    model.eval().save_pretrained(folder, safe_serialization=True)
-    tokenizer.save_pretrained(folder)
-    return Path(folder)
+    return save(model, tokenizer, folder)
 
 
 def _duration(seconds: float) -> str:

@@ -21,8 +21,8 @@ from mechanisms.mechanism import Mechanism
 from mechanisms.streams import SimulationStreams
 from server.model import Pipeline
 from server.protocols.public_maps import dim_of
+from server.training.end_to_end import train_paper
 from server.training.noise import sanitize_public
-from server.training.paper import train_paper
 from simulations.artifacts.encoder import pooling_of
 from simulations.experiment import Arm, ArmSetup, Encoder, label_of
 from simulations.experiment.guarantees import Promise

@@ -174,9 +174,9 @@ def results(
     protocol, rewriter = experiment.training.protocol, public.rewriter
     sentence = None
     if not protocol.private:
-        from server.training.paper import SENTENCE
+        from server.training.end_to_end import NOT_PRIVATE
 
-        sentence = SENTENCE
+        sentence = NOT_PRIVATE
     return {
         "name": experiment.name,
         "seed": experiment.seed,

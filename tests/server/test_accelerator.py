@@ -18,10 +18,8 @@ from mechanisms.vocabulary import Vocabulary
 from server import generation, masked_lm
 from server.accelerator import VARIABLE, device, lent
 from server.model import Pipeline
-from server.training.end_to_end import started
+from server.training.end_to_end import initial, train_on_text, train_paper
 from server.training.finetune import finetune
-from server.training.on_text import train_on_text
-from server.training.paper import train_paper
 from server.training.paraphrase import finetune_paraphraser
 from server.training.pretrain import masked_accuracy, pretrain
 from sottovoce.adversary.estimators.masked_tokens import MaskAttack
@@ -110,7 +108,7 @@ def paper(made: Path, out: Path) -> Array:
 def fine_tuned(made: Path, out: Path) -> Array:
     tuned = finetune(made / "bert", TEXTS, LABELS, out, classes=2, epochs=1, batch_size=6, seed=1)
     rng = np.random.default_rng(0)
-    return said(started(tuned, TEXTS, dim=4, classes=2, rng=rng, pooling="mean", max_length=40))
+    return said(initial(tuned, TEXTS, dim=4, classes=2, rng=rng, pooling="mean", max_length=40))
 
 
 def pretrained(made: Path, out: Path) -> Array:

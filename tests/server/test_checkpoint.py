@@ -21,7 +21,7 @@ from server import hub, masked_lm
 from server.checkpoint import load, positions
 from server.export import export_encoder
 from server.model import Pipeline
-from server.training.end_to_end import started
+from server.training.end_to_end import initial
 from server.training.finetune import finetune
 from tests.support.paths import ROOT
 from tests.support.tiny_checkpoints import POSITIONS, bert_pickled, deberta_v3, roberta
@@ -62,7 +62,7 @@ def test_it_is_trained_saved_and_read_again(checkpoint: Path, tmp_path: Path) ->
     finetune(checkpoint, texts, labels, tmp_path / "tuned", classes=2, epochs=1, batch_size=8, lr=1e-3, seed=0)
     assert np.abs(pooled(tmp_path / "tuned", TEXTS[0], 16) - pooled(checkpoint, TEXTS[0], 16)).max() > 1e-3
     rng = np.random.default_rng(0)
-    pipeline = started(tmp_path / "tuned", texts, dim=4, classes=2, rng=rng, pooling="mean", max_length=POSITIONS)
+    pipeline = initial(tmp_path / "tuned", texts, dim=4, classes=2, rng=rng, pooling="mean", max_length=POSITIONS)
     pipeline.save_pretrained(tmp_path / "pipeline", about={})
     again = Pipeline.from_pretrained(tmp_path / "pipeline")
     assert np.array_equal(again.embed(TEXTS), pipeline.embed(TEXTS))

@@ -18,9 +18,9 @@ from server.card import model_card
 from server.export import export_encoder
 from server.maps import Maps
 from server.model import Pipeline
+from server.training.end_to_end import NOT_PRIVATE, train_paper
 from server.training.finetune import finetune
 from server.training.noise import sanitize_public
-from server.training.paper import SENTENCE, train_paper
 from server.training.principal import pca_maps
 from tests.support.results import user
 from tests.support.tiny_models import bert, reviews, tiny_bert
@@ -185,7 +185,7 @@ def test_the_published_procedure_runs_only_where_it_is_acknowledged(bert) -> Non
     arguments = {"mechanism": Purkayastha(4, 20.0), "dim": 4, "classes": 2, "seed": 1}
     with pytest.raises(ValueError, match=r"^training: [^\n]*acknowledged[^\n]*$") as refusal:
         train_paper(bert, ["good", "bad"], [1, 0], acknowledged=False, **arguments)
-    assert SENTENCE in str(refusal.value) and "not private" in SENTENCE and "trusted simulation" in SENTENCE
+    assert NOT_PRIVATE in str(refusal.value) and "not private" in NOT_PRIVATE and "trusted simulation" in NOT_PRIVATE
 
 
 def test_the_published_procedure_learns_through_the_noise(bert) -> None:

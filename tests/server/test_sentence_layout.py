@@ -16,7 +16,7 @@ from server.checkpoint import load
 from server.export import export_encoder
 from server.model import Pipeline
 from server.sentence_layout import SentenceLayout, read
-from server.training.end_to_end import started
+from server.training.end_to_end import initial
 from server.training.finetune import finetune
 from tests.support.tiny_checkpoints import (
     POSITIONS,
@@ -91,7 +91,7 @@ def test_a_device_and_the_server_embed_as_sentence_transformers(published: tuple
     truth = expected(folder)
     export_encoder(folder, tmp_path, pooling=read(folder).pooling, max_length=POSITIONS)
     np.testing.assert_allclose(Encoder(tmp_path).encode(TEXTS), truth, atol=1e-5)
-    pipeline = started(
+    pipeline = initial(
         folder, TEXTS, dim=4, classes=2, rng=np.random.default_rng(0), pooling=layout.pooling, max_length=POSITIONS
     )
     np.testing.assert_allclose(pipeline.embed(TEXTS), truth, atol=1e-5)
@@ -126,7 +126,7 @@ def test_each_is_fine_tuned_and_keeps_its_prefix(published: tuple[Path, Layout],
     )
     before, after = load(folder)[1], load(tuned)[1]
     assert before("good film")["input_ids"] == after("good film")["input_ids"]
-    pipeline = started(tuned, texts, dim=4, classes=2, rng=np.random.default_rng(0), **how)
+    pipeline = initial(tuned, texts, dim=4, classes=2, rng=np.random.default_rng(0), **how)
     pipeline.save_pretrained(tmp_path / "pipeline", about={})
     again = Pipeline.from_pretrained(tmp_path / "pipeline")
     assert np.array_equal(again.embed(TEXTS), pipeline.embed(TEXTS))

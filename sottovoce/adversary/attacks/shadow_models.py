@@ -255,7 +255,7 @@ class _AsPublished:
         return _log_p(Pipeline.from_pretrained(self.folder), self.records.texts if texts is None else texts)
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
-        from server.training.paper import train_paper
+        from server.training.end_to_end import train_paper
 
         training, public = self.training, self.public
         fill = _filled(self.records, inside, public, training.seed, number)

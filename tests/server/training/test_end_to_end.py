@@ -12,9 +12,7 @@ from mechanisms.identity import Identity
 from server.checkpoint import load
 from server.protocols.sanitized_text import BOTTLENECK
 from server.text_batches import warmed
-from server.training import end_to_end, on_text, paper
-from server.training.end_to_end import started
-from server.training.on_text import head_on_text, train_on_text
+from server.training.end_to_end import head_on_text, initial, train_on_text, train_paper
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table
 from tests.support.studies import trained
@@ -47,8 +45,8 @@ def test_shares_and_schedules() -> None:
             rates(4, **how)
 
 
-@pytest.mark.parametrize("module", [on_text, paper])
-def test_every_key_reaches_the_training(module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("train", [train_on_text, train_paper])
+def test_every_key_reaches_the_training(train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an experiment says is what the optimizer and its schedule are made with."""
     keys = from_table(
         {
@@ -66,10 +64,9 @@ def test_every_key_reaches_the_training(module, tmp_path: Path, monkeypatch: pyt
         seen.update(how)
         return Still(optimizer, seen)
 
-    monkeypatch.setattr(end_to_end, "warmed", warmed)
+    monkeypatch.setattr("server.training.loop.warmed", warmed)
     texts, labels = reviews(4, 0)
-    given = {"mechanism": Identity("embedding", 4), "acknowledged": True} if module is paper else {}
-    train = module.train_paper if module is paper else module.train_on_text
+    given = {"mechanism": Identity("embedding", 4), "acknowledged": True} if train is train_paper else {}
     train(tiny_bert(tmp_path / "bert"), texts, labels, classes=2, dim=4, epochs=1, seed=1, **given, **keys)
     assert seen == keys
 
@@ -78,7 +75,7 @@ class Still:
     """A schedule that changes nothing, and notes what the optimizer of the encoder has."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, seen: dict) -> None:
-        encoder = optimizer.param_groups[0]
+        encoder = optimizer.param_groups[1]
         seen |= {"encoder_lr": encoder["lr"], "weight_decay": encoder["weight_decay"]}
 
     def step(self) -> None:
@@ -118,7 +115,7 @@ def test_what_a_study_says_is_what_is_trained(bert: Path) -> None:
 def test_without_a_bottleneck_maps_change_nothing_at_first(bert: Path) -> None:
     texts, _ = reviews(12, 0)
     rng = np.random.default_rng(0)
-    pipeline = started(bert, texts, dim=None, classes=2, rng=rng, pooling="mean", max_length=16)
+    pipeline = initial(bert, texts, dim=None, classes=2, rng=rng, pooling="mean", max_length=16)
     maps, embedded = pipeline.maps(), pipeline.embed(texts)
     np.testing.assert_array_equal((embedded - maps.mean) @ maps.m1 @ maps.m2, embedded - maps.mean)
 

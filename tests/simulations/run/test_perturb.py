@@ -16,7 +16,7 @@ from client.models.tokens import padded_word_ids
 from mechanisms.accounting.ladder import shared as shared_of
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
-from server.training.on_text import train_on_text
+from server.training.end_to_end import train_on_text
 from simulations.analysis.budget import texts_to_price
 from simulations.artifacts.model_folder import classify
 from simulations.corpora.corpus import Corpus

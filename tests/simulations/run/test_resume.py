@@ -222,8 +222,8 @@ MOMENTS = [
     ("release-once", "simulations.run.journal._whole", 1),
     ("release-once", "os.rename", 2),  # it has its name, and has not forgotten how it was made
     ("sanitized-text", "tests.support.studies.release", FEW + 3),
-    ("paper", "server.training.paper.fit", 2),  # the first arm is finished
-    pytest.param("sanitized-text", "server.training.on_text.fit", 2, marks=soak),
+    ("paper", "server.training.end_to_end.train", 2),  # the first arm is finished
+    pytest.param("sanitized-text", "server.training.end_to_end.train", 2, marks=soak),
     pytest.param("sanitized-text", "simulations.run.run.write_answers", 1, marks=soak),
     pytest.param("paper", "simulations.run.run.results", 1, marks=soak),
 ]

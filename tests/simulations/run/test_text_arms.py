@@ -25,7 +25,7 @@ from mechanisms.messages.wire import request_from_record, request_to_record
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import Vocabulary
 from server.model import Pipeline
-from server.training.on_text import train_on_text
+from server.training.end_to_end import train_on_text
 from server.validation import validate
 from simulations.artifacts.text_channel import StudyRewriter, prepare_rewriter
 from simulations.errors import UserError
