@@ -7,7 +7,8 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from server.quantize import Feeds, quantize, quantize_blocks
 from server.sentence_layout import POOLINGS
 
 PRECISIONS = ("fp32", "int8", "int4")
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+#: Free axes of a graph's inputs and outputs; those of all others are batch and length.
+_AXES = {
+    "positions": {0: "batch"},
+    "logits": {0: "batch"},
+    "attention": {0: "batch", 1: "length", 2: "length"},
+    "decoder_input_ids": {0: "batch", 1: "written"},
+}
 
 
 class _HiddenStates(torch.nn.Module):
@@ -86,58 +93,83 @@ def export_encoder(
     depth = int(model.config.num_hidden_layers)
     if not all(1 <= layer <= depth for layer in layers) or len(set(layers)) < len(layers):
         raise ValueError(f"encoder: layers must be different numbers from 1 to {depth}, got {list(layers)}")
-    out = Path(out_folder)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
-        scratch = Path(name)
-        names = _write_graph(model, scratch / "model.onnx", layers)
+    with in_one_step(out_folder, "model.onnx", "tokenizer.json", "encoder.json") as scratch:
         backend = tokenizer.backend_tokenizer
         backend.no_padding()  # the client pads and truncates: encoder.json states the length
+        full = scratch / ("model.onnx" if precision == "fp32" else "fp32.onnx")
+        takes = inspect.signature(model.forward).parameters
+        example = {name: tensor for name, tensor in example_inputs().items() if name in takes}
+        write_graph(_HiddenStates(model, tuple(example), layers), full, example, ["last_hidden_state"])
         if precision == "int8":
             backend.enable_truncation(max_length)
-            os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
-            quantize(scratch / "fp32.onnx", scratch / "model.onnx", _feeds(backend, names, calibration))
+            names = [node.name for node in onnx.load(str(full)).graph.input]  # without those that the model ignores
+            quantize(full, scratch / "model.onnx", _feeds(backend, names, calibration))
         elif precision == "int4":
-            os.replace(scratch / "model.onnx", scratch / "fp32.onnx")
-            quantize_blocks(scratch / "fp32.onnx", scratch / "model.onnx")
+            quantize_blocks(full, scratch / "model.onnx")
         backend.no_truncation()
         backend.save(str(scratch / "tokenizer.json"))
         width = int(model.config.hidden_size) * max(1, len(layers))
         about = {"pooling": pooling, "max_length": max_length, "dim": width, "precision": precision}
-        about |= {"layers": list(layers)} if layers else {}
-        (scratch / "encoder.json").write_text(json.dumps(about, sort_keys=True) + "\n")
-        for file in ("model.onnx", "tokenizer.json", "encoder.json"):  # the last says that all are there
-            os.replace(scratch / file, out / file)
+        write_about(scratch / "encoder.json", about | ({"layers": list(layers)} if layers else {}))
 
 
-def _feeds(tokenizer: Any, names: tuple[str, ...], texts: Sequence[str]) -> Iterator[Feeds]:
+@contextmanager
+def in_one_step(folder: str | Path, *files: str) -> Iterator[Path]:
+    """Give a scratch folder, and move these files from it into a folder when the context ends without an error.
+
+    Args:
+        folder: Folder for the files; it is created if missing.
+        *files: Names of the files. The last one appears last, which says that all are there.
+    """
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
+        yield Path(name)
+        for file in files:
+            os.replace(Path(name) / file, out / file)
+
+
+def write_about(path: Path, about: Mapping[str, Any]) -> None:
+    """Write what a client must know of a model, as JSON."""
+    path.write_text(json.dumps(about, sort_keys=True) + "\n")
+
+
+def example_inputs() -> dict[str, torch.Tensor]:
+    """Return inputs of two texts to trace a graph with, by name."""
+    mask = torch.ones(2, 8, dtype=torch.int64)
+    mask[1, 5:] = 0  # tracing could remove a mask of ones alone
+    ids, types = torch.ones(2, 8, dtype=torch.int64), torch.zeros(2, 8, dtype=torch.int64)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def write_graph(
+    module: torch.nn.Module, path: Path, example: Mapping[str, torch.Tensor], outputs: Sequence[str]
+) -> None:
+    """Write a module as an ONNX graph in float32, opset 17, for any batch and length.
+
+    Args:
+        module: Module that takes the inputs by position.
+        path: File to write.
+        example: Inputs to trace it with, by name.
+        outputs: Names of its outputs.
+    """
+    axes = {name: _AXES.get(name, {0: "batch", 1: "length"}) for name in (*example, *outputs)}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
+        torch.onnx.export(
+            module.eval(),
+            tuple(example.values()),
+            str(path),
+            input_names=list(example),
+            output_names=list(outputs),
+            dynamic_axes=axes,
+            opset_version=17,
+            dynamo=False,
+        )
+
+
+def _feeds(tokenizer: Any, names: Sequence[str], texts: Sequence[str]) -> Iterator[Feeds]:
     """Yield the inputs of one text at a time: a range must not see padding."""
     for tokens in tokenizer.encode_batch(list(texts)):
         known = {"input_ids": tokens.ids, "attention_mask": tokens.attention_mask, "token_type_ids": tokens.type_ids}
         yield {name: np.array([known[name]], dtype=np.int64) for name in names}
-
-
-def _write_graph(model: Any, path: Path, layers: Sequence[int]) -> tuple[str, ...]:
-    """Write the graph in float32, and return the names of its inputs."""
-    takes = inspect.signature(model.forward).parameters
-    names = tuple(name for name in INPUTS if name in takes)
-    example = {
-        "input_ids": torch.ones(2, 8, dtype=torch.int64),
-        "attention_mask": torch.ones(2, 8, dtype=torch.int64),
-        "token_type_ids": torch.zeros(2, 8, dtype=torch.int64),
-    }
-    example["attention_mask"][1, 5:] = 0  # tracing could remove a mask of ones alone
-    free = {0: "batch", 1: "length"}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
-        torch.onnx.export(
-            _HiddenStates(model, names, layers).eval(),
-            tuple(example[name] for name in names),
-            str(path),
-            input_names=list(names),
-            output_names=["last_hidden_state"],
-            dynamic_axes={name: free for name in (*names, "last_hidden_state")},
-            opset_version=17,
-            dynamo=False,
-        )
-    return tuple(each.name for each in onnx.load(str(path)).graph.input)  # without those that the model ignores

@@ -6,9 +6,6 @@ The files are model.onnx, tokenizer.json, generator.json, and encoder.onnx for a
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +20,7 @@ from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
 from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model
 from server.clipping import clip_bounds
+from server.export import example_inputs, in_one_step, write_about, write_graph
 from server.text_batches import pieces_of
 
 PLACE = "{text}"
@@ -106,17 +104,11 @@ def export_generator(
         raise ValueError(f"generator: {checkpoint} has more than 2 GB of weights; take a smaller model")
     about = layout(model, tokenizer, prompt, max_length)
     low, high = clip_bounds("generator", _moments(model, tokenizer, about, public_texts, seed))
-    out = Path(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
-        scratch = Path(name)
+    first = [] if about["start"] is None else ["encoder.onnx"]
+    with in_one_step(folder, *first, "model.onnx", "tokenizer.json", "generator.json") as scratch:
         _write_graphs(model, scratch, about["pieces"])
         tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
-        text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
-        (scratch / "generator.json").write_text(text + "\n")
-        first = [] if about["start"] is None else ["encoder.onnx"]
-        for file in (*first, "model.onnx", "tokenizer.json", "generator.json"):  # the last says that all are there
-            os.replace(scratch / file, out / file)
+        write_about(scratch / "generator.json", about | {"low": low, "high": high})
 
 
 def layout(model: Any, tokenizer: Any, prompt: str, max_length: int | None) -> dict[str, Any]:
@@ -290,36 +282,13 @@ def _only_at(model: Any, positions: torch.Tensor) -> Iterator[None]:
 
 
 def _write_graphs(model: Any, folder: Path, pieces: int) -> None:
-    mask = torch.ones(2, 8, dtype=torch.int64)
-    mask[1, 5:] = 0  # tracing could remove a mask of ones alone
-    example = {"input_ids": torch.ones(2, 8, dtype=torch.int64), "attention_mask": mask}
+    example = {name: tensor for name, tensor in example_inputs().items() if name != "token_type_ids"}
     if model.config.is_encoder_decoder:
-        part = States(model).eval()
+        encoder = States(model).eval()
         with torch.no_grad():
-            states = part(*example.values())
-        _write_graph(part, folder / "encoder.onnx", example, "states")
-        example = {"states": states, "attention_mask": mask}
-        example["decoder_input_ids"] = torch.ones(2, 6, dtype=torch.int64)
+            states = encoder(*example.values())
+        write_graph(encoder, folder / "encoder.onnx", example, ["states"])
+        written = torch.ones(2, 6, dtype=torch.int64)
+        example = {"states": states, "attention_mask": example["attention_mask"], "decoder_input_ids": written}
     example["positions"] = torch.tensor([1, 2])
-    _write_graph(NextToken(model, pieces).eval(), folder / "model.onnx", example, "logits")
-
-
-def _write_graph(part: torch.nn.Module, path: Path, example: dict[str, torch.Tensor], output: str) -> None:
-    length = {0: "batch", 1: "length"}
-    free = {name: length for name in ("input_ids", "attention_mask", "states")} | {
-        "decoder_input_ids": {0: "batch", 1: "written"},
-        "positions": {0: "batch"},
-        "logits": {0: "batch"},
-    }
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
-        torch.onnx.export(
-            part,
-            tuple(example.values()),
-            str(path),
-            input_names=list(example),
-            output_names=[output],
-            dynamic_axes={name: free[name] for name in (*example, output)},
-            opset_version=17,
-            dynamo=False,
-        )
+    write_graph(NextToken(model, pieces), folder / "model.onnx", example, ["logits"])

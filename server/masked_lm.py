@@ -6,10 +6,6 @@ The files are model.onnx, tokenizer.json and masked_lm.json.
 from __future__ import annotations
 
 import inspect
-import json
-import os
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +18,7 @@ from transformers import AutoModelForMaskedLM
 from server.accelerator import beside, lent, place
 from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model, refuse_unknown_token
 from server.clipping import clip_bounds
-from server.export import INPUTS
+from server.export import example_inputs, in_one_step, write_about, write_graph
 from server.text_batches import pieces_of
 
 #: Public texts that decide the clipping bounds, as many as in the paper (Meisenbacher et al. 2024, section 5.1.1).
@@ -129,16 +125,16 @@ def write_masked_lm(
         ValueError: The model cannot take the length.
     """
     about = layout(model, tokenizer) | {"max_length": _checked_length(model, max_length)}
-    out = Path(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".export-") as name:
-        scratch = Path(name)
-        _write_graph(model, scratch / "model.onnx", aligned=about["aligned"])
+    takes = inspect.signature(model.forward).parameters
+    example = {name: tensor for name, tensor in example_inputs().items() if name in takes}
+    if about["aligned"]:
+        example["position_ids"] = torch.arange(8).repeat(2, 1)
+    module = AtPositions(model, tuple(example))
+    with in_one_step(folder, "model.onnx", "tokenizer.json", "masked_lm.json") as scratch:
+        example["positions"] = torch.tensor([1, 2])
+        write_graph(module, scratch / "model.onnx", example, ["logits", "attention"])
         tokenizer.backend_tokenizer.save(str(scratch / "tokenizer.json"))
-        text = json.dumps(about | {"low": low, "high": high}, sort_keys=True)
-        (scratch / "masked_lm.json").write_text(text + "\n")
-        for file in ("model.onnx", "tokenizer.json", "masked_lm.json"):  # the last says that all are there
-            os.replace(scratch / file, out / file)
+        write_about(scratch / "masked_lm.json", about | {"low": low, "high": high})
 
 
 def _checked_length(model: Any, max_length: int) -> int:
@@ -277,31 +273,3 @@ def only_at(model: Any, places: Callable[[torch.Tensor], tuple[torch.Tensor, tor
         yield
     finally:
         hook.remove()
-
-
-def _write_graph(model: Any, path: Path, *, aligned: bool) -> None:
-    takes = inspect.signature(model.forward).parameters
-    names = tuple(name for name in INPUTS if name in takes) + (("position_ids",) if aligned else ())
-    example = {
-        "input_ids": torch.ones(2, 8, dtype=torch.int64),
-        "attention_mask": torch.ones(2, 8, dtype=torch.int64),
-        "token_type_ids": torch.zeros(2, 8, dtype=torch.int64),
-        "position_ids": torch.arange(8).repeat(2, 1),
-        "positions": torch.tensor([1, 2]),
-    }
-    example["attention_mask"][1, 5:] = 0  # tracing could remove a mask of ones alone
-    free = {0: "batch", 1: "length"}
-    axes = {name: free for name in names} | {"positions": {0: "batch"}, "logits": {0: "batch"}}
-    axes["attention"] = {0: "batch", 1: "length", 2: "length"}
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # the tracer warns about values that are constant by intention
-        torch.onnx.export(
-            AtPositions(model, names).eval(),
-            tuple(example[name] for name in (*names, "positions")),
-            str(path),
-            input_names=[*names, "positions"],
-            output_names=["logits", "attention"],
-            dynamic_axes=axes,
-            opset_version=17,
-            dynamo=False,
-        )
