@@ -16,7 +16,6 @@ from mechanisms import plugin
 from mechanisms.channels import CHANNELS, Domain
 from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
-from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
@@ -44,7 +43,6 @@ CATALOGUE: dict[str, type[Any]] = {
         PrivUnit,
         RandomizedResponse,
         RandomizedResponsePrior,
-        Piecewise,
         RandomSubstitution,
         SanText,
         SanTextPlus,

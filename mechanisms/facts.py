@@ -1,7 +1,6 @@
-"""Declarations of mechanisms: parameters to try, the pair that an audit distinguishes, and sliders of the page.
+"""Declarations of mechanisms: values of their parameters for use and for tests, and what they need to know of words.
 
-A mechanism declares its own as the class attribute `facts`, beside `name` and `channel`. The contract tests, the audit
-and the page of `sottovoce explore` read them there, so that a new mechanism needs no line in any of these.
+A mechanism declares its own as the class attribute `facts`, beside `name` and `channel`.
 """
 
 from __future__ import annotations
@@ -21,25 +20,6 @@ _TRIED: Mapping[str, tuple[Any, ...]] = {"epsilon": (0.5, 10.0), "dim": (2, 16),
 EPSILONS, DIMS = (0.5, 10.0, 1000.0), (2, 3, 16, 768)
 
 
-class Pair(Enum):
-    """Two inputs of a mechanism that an audit distinguishes."""
-
-    #: Those that differ most by the stated probabilities and by a pilot of draws; of vectors, two antipodal pairs.
-    SEARCHED = auto()
-    #: A unit vector and its negative.
-    ANTIPODAL = auto()
-    #: Labels 0 and 1.
-    LABELS = auto()
-    #: The lowest and the highest label.
-    ENDS = auto()
-    #: Words whose stated probabilities differ most; words farthest apart where no probabilities are stated.
-    WORDS = auto()
-    #: Texts whose tokens are weighed in opposite ways.
-    IMPORTANCE = auto()
-    #: Texts for which a language model's logits are opposite.
-    LOGITS = auto()
-
-
 class AboutWords(Enum):
     """Public property of each word, beside its vector."""
 
@@ -50,83 +30,19 @@ class AboutWords(Enum):
 
 
 @dataclass(frozen=True)
-class Range:
-    """Slider of a parameter beside ε. It starts at the parameter's default.
-
-    Args:
-        label: Description of the parameter.
-        least: Least value; a parameter of whole numbers has whole bounds.
-        most: Largest value.
-        step: Step.
-    """
-
-    label: str
-    least: float
-    most: float
-    step: float
-
-
-@dataclass(frozen=True)
-class Slider:
-    """Sliders of a mechanism on the page.
-
-    Args:
-        usual: First ε.
-        least: Least ε.
-        most: Largest ε.
-        more: Sliders of parameters beside ε and dim, by parameter.
-        calibrated: Whether δ is a parameter, at which the noise is calibrated to ε.
-    """
-
-    usual: float
-    least: float
-    most: float
-    more: Mapping[str, Range] = field(default_factory=dict)
-    calibrated: bool = False
-
-
-@dataclass(frozen=True)
-class Absent:
-    """Reason why the page does not show a mechanism.
-
-    Args:
-        reason: Relative clause after the mechanism's name.
-    """
-
-    reason: str
-
-
-#: Of mechanisms that decide about a word by more than the word.
-WHOLE_TEXT = Absent(
-    "whose chance of a word depends on the whole text or on a language model, so that no list of a word's chances can "
-    "be shown"
-)
-
-
-@dataclass(frozen=True)
 class Facts:
     """Declaration of one mechanism.
 
     Args:
-        label: Name and a few words for people who choose a mechanism.
         needs: Properties of words that the mechanism cannot do without.
         usual: Values for use of parameters without a default. epsilon, dim and classes have one without it.
         tried: Valid values for tests, the extreme ones among them, by parameter. epsilon, dim and classes have some
             without it.
-        few_words: Values that suit a vocabulary of four words, of parameters whose other values do not.
-        audits: Parameters of each audit, in place of the usual ones.
-        pair: Pair that the audits distinguish.
-        slider: Sliders of the page, or the reason why there are none.
     """
 
-    label: str = ""
     needs: frozenset[AboutWords] = frozenset()
     usual: Mapping[str, Any] = field(default_factory=dict)
     tried: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    few_words: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    audits: tuple[Mapping[str, Any], ...] = ({},)
-    pair: Pair = Pair.SEARCHED
-    slider: Slider | Absent = Absent("which declares no slider")
 
 
 def facts_of(kind: type[Any]) -> Facts:
@@ -136,18 +52,14 @@ def facts_of(kind: type[Any]) -> Facts:
         ValueError: Its `facts` are no `Facts`, name no parameter, or would leave nothing to test. The message is one
             line.
     """
-    found = getattr(kind, "facts", Facts())
-    if not isinstance(found, Facts):
-        raise ValueError(f"{kind.name}: its facts are a {type(found).__name__}, and must be Facts")
-    named = {name for values in (found.usual, found.tried, found.few_words, *found.audits) for name in values}
-    if isinstance(found.slider, Slider):
-        named |= found.slider.more.keys()
-    if unknown := sorted(named - {f.name for f in fields(kind)}):
+    facts = getattr(kind, "facts", Facts())
+    if not isinstance(facts, Facts):
+        raise ValueError(f"{kind.name}: its facts are a {type(facts).__name__}, and must be Facts")
+    if unknown := sorted({*facts.usual, *facts.tried} - {f.name for f in fields(kind)}):
         raise ValueError(f"{kind.name}: its facts name {unknown[0]}, which is no parameter of it")
-    listed = {**found.tried, **found.few_words, "audits": found.audits}
-    if empty := [name for name, values in listed.items() if not values]:
+    if empty := [name for name, values in facts.tried.items() if not values]:
         raise ValueError(f"{kind.name}: its facts list nothing under {empty[0]}, and a test without cases would pass")
-    return found
+    return facts
 
 
 def usual(kind: type[Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.certified import NORMAL, UNIT, certify, normal_doubt
 from mechanisms.decimals import normal_quantile
-from mechanisms.facts import DIMS, Facts, Pair, Slider
+from mechanisms.facts import DIMS, Facts
 from mechanisms.guarantee import Guarantee, gaussian_delta, gaussian_delta_bound
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import gaussian_loss, line
@@ -54,13 +54,7 @@ class Gaussian:
     name: ClassVar[str] = "gaussian"
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
-    facts: ClassVar[Facts] = Facts(
-        label="Gaussian: shifts it, without a worst case",
-        usual={"sigma": 1.0},
-        tried={"dim": DIMS, "sigma": (0.7,)},
-        pair=Pair.ANTIPODAL,
-        slider=Slider(6.0, 0.5, 20.0, calibrated=True),
-    )
+    facts: ClassVar[Facts] = Facts(usual={"sigma": 1.0}, tried={"dim": DIMS, "sigma": (0.7,)})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 1, MAX_DIM))

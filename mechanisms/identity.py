@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.arrays import FloatArray
 from mechanisms.channels import CHANNELS, Domain
-from mechanisms.facts import Absent, Facts, Pair
+from mechanisms.facts import Facts
 from mechanisms.guarantee import Guarantee, unprotected
 from mechanisms.losses.loss import LossCells, checked_distance, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
@@ -33,10 +33,7 @@ class Identity:
     name: ClassVar[str] = "identity"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        usual={"channel": "embedding", "size": 16},
-        tried={"channel": ("embedding", "answer", "label"), "size": (5,)},
-        pair=Pair.ANTIPODAL,
-        slider=Absent("which hides nothing"),
+        usual={"channel": "embedding", "size": 16}, tried={"channel": ("embedding", "answer", "label"), "size": (5,)}
     )
 
     def __post_init__(self) -> None:

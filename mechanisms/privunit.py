@@ -21,7 +21,7 @@ from mechanisms import checks
 from mechanisms.arrays import FloatArray
 from mechanisms.certified import UNIT, certify, further
 from mechanisms.decimals import symmetric_beta_quantile
-from mechanisms.facts import DIMS, Facts, Pair, Slider
+from mechanisms.facts import DIMS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.cap import cap_blanket, cap_loss
@@ -66,11 +66,7 @@ class PrivUnit:
     channel: ClassVar[str] = "statistic"
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        label="PrivUnit: a cap around it",
-        tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)},
-        audits=({"epsilon": 2.0},),
-        pair=Pair.ANTIPODAL,
-        slider=Slider(4.0, 0.0, 16.0),
+        tried={"dim": DIMS, "epsilon": (0.5, 10.0, MAX_EPSILON), "cap_probability": (None, 0.5)}
     )
 
     def __post_init__(self) -> None:

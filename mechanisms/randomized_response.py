@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
 from mechanisms.arrays import BoolArray, FloatArray, IntArray
-from mechanisms.facts import EPSILONS, Absent, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss, randomized_response_loss
@@ -22,22 +22,31 @@ from mechanisms.streams import Points
 MAX_CLASSES = 10_000
 
 
-def _guarantee(epsilon: float, classes: int) -> Guarantee:
-    return Guarantee(
-        epsilon=epsilon,
-        metric="discrete",
-        diameter=1.0,
-        protects="label",
-        numeric_delta=categorical.exact_delta(classes),
-    )
+@dataclass(frozen=True)
+class _OfLabels:
+    """Base of randomized response: parameters and theorem."""
 
+    epsilon: float
+    classes: int
 
-def _checked(name: str, epsilon: float, classes: int) -> tuple[float, int]:
-    return (checks.epsilon(name, epsilon), checks.integer(name, "classes", classes, 2, MAX_CLASSES))
+    channel: ClassVar[str] = "label"
+    grid: ClassVar[None] = None
+    name: ClassVar[str]
+    facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS, "classes": (2, 12)})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
+        object.__setattr__(self, "classes", checks.integer(self.name, "classes", self.classes, 2, MAX_CLASSES))
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Return the theorem."""
+        delta = categorical.exact_delta(self.classes)
+        return Guarantee(self.epsilon, "discrete", 1.0, "label", numeric_delta=delta)
 
 
 @dataclass(frozen=True)
-class RandomizedResponse:
+class RandomizedResponse(_OfLabels):
     """Release of the true label with probability e^ε/(e^ε + K - 1), else another, uniformly: ε-LDP (Warner 1965).
 
     Attributes:
@@ -45,34 +54,8 @@ class RandomizedResponse:
         classes: K, 2..10,000.
     """
 
-    epsilon: float
-    classes: int
-
     name: ClassVar[str] = "randomized-response"
-    channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = False
-    facts: ClassVar[Facts] = Facts(
-        label="randomized response",
-        tried={"epsilon": EPSILONS, "classes": (2, 12)},
-        pair=Pair.LABELS,
-        audits=({}, {"epsilon": 0.5, "classes": 50}),  # rare true labels are visible if every label is rare
-        slider=Slider(2.0, 0.0, 8.0),
-    )
-
-    def __post_init__(self) -> None:
-        epsilon, classes = _checked(self.name, self.epsilon, self.classes)
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "classes", classes)
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """Return the theorem."""
-        return _guarantee(self.epsilon, self.classes)
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw once for each label, (n,) -> (n,) int64; one uniform a row."""
@@ -101,7 +84,7 @@ class RandomizedResponse:
 
 
 @dataclass(frozen=True)
-class RandomizedResponsePrior:
+class RandomizedResponsePrior(_OfLabels):
     """RRWithPrior: randomized response on the k likeliest labels of a public prior (Ghazi et al. 2021).
 
     k maximizes e^ε/(e^ε + k - 1)·(prior mass of the k likeliest), the probability that the output is the true label. No
@@ -114,32 +97,8 @@ class RandomizedResponsePrior:
         classes: K, 2..10,000.
     """
 
-    epsilon: float
-    classes: int
-
     name: ClassVar[str] = "randomized-response-prior"
-    channel: ClassVar[str] = "label"
     needs_prior: ClassVar[bool] = True
-    facts: ClassVar[Facts] = Facts(
-        tried={"epsilon": EPSILONS, "classes": (2, 12)},
-        pair=Pair.LABELS,
-        slider=Absent("which wants to know what is public about this very person"),
-    )
-
-    def __post_init__(self) -> None:
-        epsilon, classes = _checked(self.name, self.epsilon, self.classes)
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "classes", classes)
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """Return the theorem."""
-        return _guarantee(self.epsilon, self.classes)
 
     def sample(self, x: NDArray[Any], *, prior: FloatArray, rng: Uniforms) -> IntArray:
         """Draw once for each label, (n,) -> (n,) int64, under public priors (n, K); one uniform a row."""

@@ -39,7 +39,7 @@ from mechanisms import checks
 from mechanisms.arrays import FloatArray
 from mechanisms.certified import NORMAL, UNIT, certify, further, normal_doubt
 from mechanisms.decimals import gamma_quantile, normal_quantile
-from mechanisms.facts import DIMS, EPSILONS, Facts, Pair, Slider
+from mechanisms.facts import DIMS, EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.angle_table import angle_table, log_normalizer
 from mechanisms.losses.blanket_cells import BlanketCells
@@ -76,13 +76,7 @@ class Purkayastha:
     name: ClassVar[str] = "purkayastha"
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
-    facts: ClassVar[Facts] = Facts(
-        label="Purkayastha: turns it on a sphere",
-        tried={"dim": DIMS, "epsilon": EPSILONS},
-        audits=({"dim": 2}, {"epsilon": 4.0}),
-        pair=Pair.ANTIPODAL,
-        slider=Slider(6.0, 0.0, 20.0),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"dim": DIMS, "epsilon": EPSILONS})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))
@@ -168,13 +162,7 @@ class PlanarLaplace:
     name: ClassVar[str] = "planar-laplace"
     channel: ClassVar[str] = "embedding"
     needs_prior: ClassVar[bool] = False
-    facts: ClassVar[Facts] = Facts(
-        label="planar Laplace: shifts it",
-        tried={"dim": DIMS, "epsilon": EPSILONS, "normalize": (True, False)},
-        audits=({"epsilon": 4.0}, {"epsilon": 4.0, "normalize": False}),
-        pair=Pair.ANTIPODAL,
-        slider=Slider(12.0, 0.0, 40.0),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"dim": DIMS, "epsilon": EPSILONS, "normalize": (True, False)})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.integer(self.name, "dim", self.dim, 2, MAX_DIM))

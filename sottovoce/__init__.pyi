@@ -28,7 +28,6 @@ from mechanisms.messages.questions import VectorQuestion as VectorQuestion
 from mechanisms.messages.release import Release as Release
 from mechanisms.messages.reply import Reply as Reply
 from mechanisms.messages.request import Request as Request
-from mechanisms.piecewise import Piecewise as Piecewise
 from mechanisms.plugin import OwnMechanism as OwnMechanism
 from mechanisms.privunit import PrivUnit as PrivUnit
 from mechanisms.randomized_answer import RandomizedAnswer as RandomizedAnswer

@@ -27,18 +27,14 @@ def pair_loss(log_p: FloatArray, log_q: FloatArray) -> LossCells:
     )
 
 
-def randomized_response_loss(epsilon: float, classes: int, *, window: int = 1) -> LossCells:
-    """Return the loss of two labels under k-ary randomized response: atoms at ε, 0 and -ε. Every pair of labels has it.
-
-    `window` outputs are e^ε times as likely as the others. Two labels that share some of them have a smaller loss.
-    """
+def randomized_response_loss(epsilon: float, classes: int) -> LossCells:
+    """Return the loss of two labels under k-ary randomized response: atoms at ε, 0 and -ε. Every pair has it."""
     if epsilon == 0:
         return no_loss()
-    log_true = math.log(window) - math.log(window + (classes - window) * math.exp(-epsilon))
+    log_true = -math.log(1 + (classes - 1) * math.exp(-epsilon))
     log_other = log_true - epsilon
     loss = np.array([-epsilon, 0.0, epsilon])
-    rest = classes - 2 * window
-    log_rest = math.log(rest) - math.log(window) + log_other if rest else -math.inf
+    log_rest = math.log(classes - 2) + log_other if classes > 2 else -math.inf
     log_p = np.array([log_other, log_rest, log_true])
     kept = np.isfinite(log_p)
     return LossCells(low=loss[kept], high=loss[kept], log_p=log_p[kept], log_q=log_p[::-1][kept])

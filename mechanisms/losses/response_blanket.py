@@ -65,24 +65,17 @@ def with_prior(epsilon: float, classes: int) -> BlanketCells:
     )
 
 
-def randomized_response(epsilon: float, classes: int, *, window: int = 1) -> BlanketCells:
-    """Return cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2.
-
-    `window` is w, the number of outputs that are likely for a label, at most K/2 (`mechanisms.piecewise`). Each output
-    is unlikely for some label, so the blanket is uniform, of weight K/(w·e^ε + K - w). U is high at w outputs, for any
-    label. V is high at w others if the windows do not meet: countermonotone, and above every pair whose windows do.
-    """
-    log_gamma = -np.logaddexp(epsilon - math.log(classes / window), math.log1p(-window / classes))
-    log_w = -math.log(classes)
-    rest = classes - 2 * window
-    sizes = np.log(np.array([window, window, rest][: 3 if rest else 2], dtype=np.float64))
-    log_u = float(log_gamma) + np.array([epsilon, 0.0, 0.0])[: len(sizes)]
-    log_v = float(log_gamma) + np.array([0.0, epsilon, 0.0])[: len(sizes)]
+def randomized_response(epsilon: float, classes: int) -> BlanketCells:
+    """Return cells {x}, {x'} and all other labels, exact; epsilon >= 0, classes K >= 2."""
+    log_gamma = -float(np.logaddexp(epsilon - math.log(classes), math.log1p(-1 / classes)))
+    log_w = np.log(np.array([1, 1, classes - 2][: 3 if classes > 2 else 2], dtype=np.float64)) - math.log(classes)
+    log_u = log_gamma + np.array([epsilon, 0.0, 0.0])[: len(log_w)]
+    log_v = log_gamma + np.array([0.0, epsilon, 0.0])[: len(log_w)]
     return BlanketCells(
-        log_gamma=float(log_gamma),
-        log_w=log_w + sizes,
-        log_p=log_w + sizes + log_u,
-        log_q=log_w + sizes + log_v,
+        log_gamma=log_gamma,
+        log_w=log_w,
+        log_p=log_w + log_u,
+        log_q=log_w + log_v,
         log_u_low=log_u,
         log_u_high=log_u,
         log_v_low=log_v,

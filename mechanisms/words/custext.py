@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
 from mechanisms.arrays import BoolArray, FloatArray, IntArray
-from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair, Range, Slider
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee, exposed
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
@@ -18,29 +18,23 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext_mapping import MAX_K, SIMILARITIES, Mapping, mapping
+from mechanisms.words.tables import OfWords
 
 #: Draws processed at once.
 _CHUNK = 16384
 
 
-class _Grouped:
+class _Grouped(OfWords):
     """Base of the mechanisms over one mapping: its parameters, and draws with an ε for each token."""
 
     epsilon: float
-    vocabulary: Vocabulary
     k: int
     similarity: str
-    name: ClassVar[str]
 
     def _check(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "k", checks.integer(self.name, "k", self.k, 2, MAX_K))
         checks.one_of(self.name, "similarity", self.similarity, SIMILARITIES)
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def mapping(self) -> Mapping:
@@ -109,16 +103,7 @@ class CusText(_Grouped):
     similarity: str = "euclidean"
 
     name: ClassVar[str] = "custext"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
-    facts: ClassVar[Facts] = Facts(
-        label="CusText: one of K words",
-        tried={"epsilon": EPSILONS, "k": (3,), "similarity": ("euclidean", "cosine")},
-        few_words={"k": (2, 4)},
-        audits=({"epsilon": 2.0, "k": 8},),
-        pair=Pair.WORDS,
-        slider=Slider(4.0, 0.0, 12.0, {"k": Range("Words to choose from, K", 2, 200, 1)}),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS, "k": (3,), "similarity": ("euclidean", "cosine")})
 
     def __post_init__(self) -> None:
         self._check()
@@ -134,12 +119,12 @@ class CusText(_Grouped):
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        u = Points.drawn(rng, x.shape, 1)
-        out = x.ravel().copy()
-        drawn = (out != NOTHING) & ~self.kept(out)
-        out[drawn] = self._draw(out[drawn], np.full(int(drawn.sum()), self.epsilon), u[drawn])
-        return out.reshape(x.shape)
+        return self._drawn(x, 1, self._substitutes, rng=rng)
+
+    def _substitutes(self, x: IntArray, points: Points) -> IntArray:
+        out, drawn = x.copy(), ~self.kept(x)
+        out[drawn] = self._draw(x[drawn], np.full(int(drawn.sum()), self.epsilon), points[drawn])
+        return out
 
     def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
         """Return the log probability of y given x, (n,) -> (n,); -inf out of the group."""
@@ -173,7 +158,6 @@ class CusTextPlus(CusText):
     """
 
     name: ClassVar[str] = "custext+"
-    facts: ClassVar[Facts] = replace(CusText.facts, label="CusText+: stop words stay")
 
     @property
     def guarantee(self) -> Guarantee:
@@ -236,14 +220,9 @@ class CusTextImportance(_Grouped):
     mode: str = "repaired"
 
     name: ClassVar[str] = "custext-importance"
-    channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("importance",)
     facts: ClassVar[Facts] = Facts(
         usual={"rest": 2.0},
-        few_words={"k": (2, 4)},
-        audits=({"k": 4},),
-        pair=Pair.IMPORTANCE,
-        slider=WHOLE_TEXT,
         tried={
             "epsilon": EPSILONS,
             "rest": (8.0,),

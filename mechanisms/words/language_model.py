@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from mechanisms import categorical, checks
 from mechanisms.arrays import BoolArray, FloatArray, IntArray
-from mechanisms.facts import EPSILONS, WHOLE_TEXT, Facts, Pair
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.streams import Points
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.tables import OfWords
 
 #: scores(positions, word_ids, rows) -> (k, V): for each of the rows (k,) of `word_ids` (n, W), the current words (drawn
 #: so far, then what is still to come), a raw logit for each word to stand at its position (k,). It may know more of the
@@ -46,7 +47,7 @@ def log_weights(scores: NDArray[Any], epsilon: float, low: float, high: float) -
     return weights
 
 
-class FromLogits:
+class FromLogits(OfWords):
     """Base of the mechanisms that draw from a language model's logits: their parameters, and the cost of one draw.
 
     Attributes:
@@ -59,18 +60,11 @@ class FromLogits:
     epsilon: float
     low: float
     high: float
-    vocabulary: Vocabulary
 
-    name: ClassVar[str]
-    channel: ClassVar[str] = "text"
     reads: ClassVar[tuple[str, ...]] = ("scores",)
     needs_prior: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
-        usual={"low": -1.0, "high": 1.0},
-        tried={"epsilon": EPSILONS, "low": (-2.0,), "high": (3.0,)},
-        audits=({"epsilon": 2.0},),
-        pair=Pair.LOGITS,
-        slider=WHOLE_TEXT,
+        usual={"low": -1.0, "high": 1.0}, tried={"epsilon": EPSILONS, "low": (-2.0,), "high": (3.0,)}
     )
 
     def __post_init__(self) -> None:
@@ -79,11 +73,6 @@ class FromLogits:
         object.__setattr__(self, "high", checks.real(self.name, "high", self.high, -MAX_LOGIT, MAX_LOGIT))
         if not self.low < self.high:
             raise ValueError(f"{self.name}: low must be below high, got {self.low:g} and {self.high:g}")
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def exposes(self) -> tuple[str, ...]:
@@ -162,6 +151,7 @@ class OfAnyVocabulary:
     word: FromLogits
 
     channel: ClassVar[str] = "text"
+    grid: ClassVar[None] = None
     needs_prior: ClassVar[bool] = False
     moves: ClassVar[bool] = True
 
@@ -179,11 +169,6 @@ class OfAnyVocabulary:
     def vocabulary(self) -> Vocabulary:
         """Return placeholders of the words among which it will draw."""
         return self.word.vocabulary
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:

@@ -36,15 +36,11 @@ class Length:
 
     name: ClassVar[str] = "length"
     channel: ClassVar[str] = "text"
+    grid: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
         object.__setattr__(self, "tokens", checks.integer(self.name, "tokens", self.tokens, 1, MAX_TOKENS))
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
-from mechanisms.facts import EPSILONS, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -21,13 +21,14 @@ from mechanisms.streams import LATTICE, drawn
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.diameter import diameter
 from mechanisms.words.nearest import nearest
+from mechanisms.words.tables import OfWords
 
 #: Tokens whose uniforms are held at once: 10 MB at 300 dimensions, unless a batch has more rows than that.
 _TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Madlib:
+class Madlib(OfWords):
     """The word nearest to φ(x) + r·ξ, ξ uniform on the sphere of R^m, r ~ Gamma(m, 1/ε): ε·|φ(x) - φ(x')|-LDP.
 
     **Theorem** (Feyisetan et al. 2020, Theorem 1). The noisy vector has density proportional to exp(-ε|z - φ(x)|), and
@@ -55,23 +56,11 @@ class Madlib:
     vocabulary: Vocabulary
 
     name: ClassVar[str] = "madlib"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
-    facts: ClassVar[Facts] = Facts(
-        label="MADLIB: noise on the word's vector",
-        tried={"epsilon": EPSILONS},
-        pair=Pair.WORDS,
-        slider=Slider(12.0, 0.5, 24.0),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         check_dimensions(self.name, self.vocabulary)
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:

@@ -12,29 +12,28 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
-from mechanisms.facts import EPSILONS, AboutWords, Absent, Facts, Pair
+from mechanisms.facts import EPSILONS, AboutWords, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
-from mechanisms.streams import LATTICE, Points
-from mechanisms.vocabulary import NOTHING, TAGS, Vocabulary
+from mechanisms.streams import LATTICE
+from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words.diameter import diameter
 from mechanisms.words.distances import distances
 from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike
+from mechanisms.words.tables import Tabled
 
 MAX_PENALTY = 1000.0
-#: Rows of probabilities held at once.
-_ROWS = 256
 #: Part of speech of the unknown word, which no word has.
 _NO_TAG = len(TAGS)
 
 
 @dataclass(frozen=True)
-class MadlibSyntax:
+class MadlibSyntax(Tabled):
     """A substitute near x that probably has the part of speech tag(x). The two modes are two mechanisms.
 
     **mode = "paper"** (Arnold et al. 2023, section 3). Planar Laplace noise on φ(x) as in MADLIB; of the k words
@@ -76,15 +75,9 @@ class MadlibSyntax:
     mode: str = "repaired"
 
     name: ClassVar[str] = "madlib-syntax"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
         needs=frozenset({AboutWords.TAGS}),
         tried={"epsilon": EPSILONS, "k": (3,), "penalty": (1.0,), "mode": ("repaired", "paper")},
-        few_words={"k": (2, 4)},
-        audits=({}, {"k": 8, "mode": "paper"}),
-        pair=Pair.WORDS,
-        slider=Absent("which wants the part of speech of every word"),
     )
 
     def __post_init__(self) -> None:
@@ -96,11 +89,6 @@ class MadlibSyntax:
             raise ValueError(f"{self.name}: the vocabulary has no tags; give it parts of speech first")
         if self.mode == "paper":
             check_dimensions(self.name, self.vocabulary)
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -140,21 +128,16 @@ class MadlibSyntax:
 
         Two uniforms a token, in paper mode m + 1.
         """
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        if self.mode == "paper":
-            tags = _tags(self.vocabulary)
-            return perturbed(
-                x,
-                self.epsilon,
-                self.vocabulary,
-                rng,
-                lambda z, word_ids: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
-            )
-        points = Points.drawn(rng, x.shape, UNIFORMS)
-        out, flat = np.full(x.size, NOTHING, dtype=np.int64), x.reshape(-1)
-        there = flat != NOTHING
-        out[there] = self._sampler.sample(flat[there], points[there])
-        return out.reshape(x.shape)
+        if self.mode == "repaired":
+            return self._drawn(x, UNIFORMS, self._sampler.sample, rng=rng)
+        x, tags = checks.word_ids(self.name, x, self.vocabulary), _tags(self.vocabulary)
+        return perturbed(
+            x,
+            self.epsilon,
+            self.vocabulary,
+            rng,
+            lambda z, word_ids: nearest_alike(z, tags[word_ids], self.k, self.vocabulary),
+        )
 
     def distances(self, x: IntArray, y: IntArray) -> FloatArray:
         """Return the distances of the guarantee, d' in repaired mode: word ids (n,) and (k,) -> (n, k)."""
@@ -174,14 +157,6 @@ class MadlibSyntax:
         if self.mode == "paper":
             raise NotImplementedError("madlib-syntax: paper mode has no closed probabilities")
         return self._sampler.log_probs(checks.word_ids(self.name, x, self.vocabulary))
-
-    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Return the log probability of y given x, (n,) and (n,) -> (n,)."""
-        chosen = np.empty(len(x))
-        for at in range(0, len(x), _ROWS):
-            table = self.log_probs(x[at : at + _ROWS])
-            chosen[at : at + _ROWS] = table[np.arange(len(table)), y[at : at + _ROWS]]
-        return chosen
 
     @property
     def _sampler(self) -> Exponential:

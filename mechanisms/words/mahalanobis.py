@@ -13,7 +13,7 @@ from scipy.linalg import solve_triangular
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
-from mechanisms.facts import EPSILONS, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.losses.planar_laplace import laplace_loss
@@ -24,6 +24,7 @@ from mechanisms.words.diameter import largest_distance
 from mechanisms.words.exponential import Geometry
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest
+from mechanisms.words.tables import OfWords
 
 #: Largest λ. Above it, noise along directions in which words hardly differ would vanish.
 MAX_LAM = 0.99
@@ -33,7 +34,7 @@ _ROUNDED = 2.0**-22
 
 
 @dataclass(frozen=True)
-class Mahalanobis:
+class Mahalanobis(OfWords):
     """The word nearest to φ(x) + r·A·ξ: ξ uniform on the sphere of R^m, r ~ Gamma(m, 1/ε), A·Aᵀ = λ·Σ + (1 - λ)·I.
 
     Xu, Aggarwal, Feyisetan and Teissier 2020, their algorithm. Σ is the covariance of the words' vectors, times a
@@ -65,25 +66,12 @@ class Mahalanobis:
     lam: float = 0.2
 
     name: ClassVar[str] = "mahalanobis"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
-    facts: ClassVar[Facts] = Facts(
-        label="Mahalanobis: noise by the words' shape",
-        tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)},
-        audits=({"lam": 0.5},),
-        pair=Pair.WORDS,
-        slider=Slider(12.0, 0.5, 24.0),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS, "lam": (0.0, 0.4)})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))
         object.__setattr__(self, "lam", checks.real(self.name, "lam", self.lam, 0, MAX_LAM))
         check_shape(self.name, self.vocabulary)
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def root(self) -> FloatArray:

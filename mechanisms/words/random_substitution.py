@@ -12,29 +12,21 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
 from mechanisms.decimals import precise
-from mechanisms.facts import Absent, Facts, Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, no_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import FINE, LATTICE, Points
-from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words.tables import Tabled
 
 
 @dataclass(frozen=True)
-class RandomSubstitution:
+class RandomSubstitution(Tabled):
     """Every token becomes a word drawn uniformly from the vocabulary: 0-LDP (the baseline of Yue et al. 2021)."""
 
     vocabulary: Vocabulary
 
     name: ClassVar[str] = "random"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
-    facts: ClassVar[Facts] = Facts(pair=Pair.WORDS, slider=Absent("which has no ε"))
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -44,22 +36,20 @@ class RandomSubstitution:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw one word for each word id, (n,) or (n, L) -> same shape; one uniform each."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        size, points = len(self.vocabulary), Points.drawn(rng, x.shape, 1)
+        return self._drawn(x, 1, self._substitutes, rng=rng)
+
+    def _substitutes(self, x: IntArray, points: Points) -> IntArray:
+        size = len(self.vocabulary)
         scaled = points.u[:, 0] * size
         drawn = np.minimum(scaled, size - 1).astype(np.int64)
         with precise():  # where half a cell of the uniform, or the product's rounding, reaches another word
             for row in np.flatnonzero(np.abs(scaled - np.rint(scaled)) <= size * LATTICE):
                 drawn[row] = int(points.fine(int(row)) * size)
-        return np.where(x == NOTHING, NOTHING, drawn.reshape(x.shape))
+        return drawn
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Return the log probability of every word, (n,) -> (n, V)."""
         return np.full((len(x), len(self.vocabulary)), -math.log(len(self.vocabulary)))
-
-    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Return the log probability of y given x, (n,) -> (n,)."""
-        return np.full(len(x), -math.log(len(self.vocabulary)))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return no loss."""

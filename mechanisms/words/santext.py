@@ -14,20 +14,21 @@ from numpy.typing import NDArray
 from mechanisms import checks
 from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.decimals import precise
-from mechanisms.facts import EPSILONS, AboutWords, Facts, Pair, Range, Slider
+from mechanisms.facts import EPSILONS, AboutWords, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import FINE, LATTICE, Points
-from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words import exponential, tables
+from mechanisms.vocabulary import Vocabulary
+from mechanisms.words import exponential
 from mechanisms.words.diameter import diameter
 from mechanisms.words.exponential import Exponential
+from mechanisms.words.tables import Tabled
 
 
 @dataclass(frozen=True)
-class SanText:
+class SanText(Tabled):
     """Pr[y | x] proportional to exp(-ε·d(x, y)/2), d the Euclidean distance of the words' vectors: ε·d-metric-LDP.
 
     **Theorem** (Yue et al. 2021, Theorem 1, here for V words and the unknown one as inputs). By the triangle inequality
@@ -44,22 +45,10 @@ class SanText:
     vocabulary: Vocabulary
 
     name: ClassVar[str] = "santext"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
-    facts: ClassVar[Facts] = Facts(
-        label="SanText: near words more often",
-        tried={"epsilon": EPSILONS},
-        pair=Pair.WORDS,
-        slider=Slider(12.0, 0.0, 24.0),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon))
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -79,15 +68,11 @@ class SanText:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw one word for each word id, (n,) or (n, L) -> same shape; two uniforms each."""
-        return tables.drawn(self, x, exponential.UNIFORMS, self._draws.sample, rng=rng)
+        return self._drawn(x, exponential.UNIFORMS, self._draws.sample, rng=rng)
 
     def log_probs(self, x: NDArray[Any]) -> FloatArray:
         """Return the log probability of every word, (n,) -> (n, V)."""
         return self._draws.log_probs(checks.word_id_row(self.name, x, self.vocabulary))
-
-    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Return the log probability of y given x, (n,) -> (n,)."""
-        return tables.picked(self, y, x)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words at most `distance` apart (None: any): pure LDP at the bound.
@@ -99,7 +84,7 @@ class SanText:
 
 
 @dataclass(frozen=True)
-class SanTextPlus:
+class SanTextPlus(Tabled):
     """SanText+: sensitive words by SanText among themselves; frequent ones kept with probability 1 - p, else so too.
 
     Sensitive (V_S) are the share w of the words that is least frequent in a *public* corpus, by `vocabulary.counts`
@@ -129,23 +114,8 @@ class SanTextPlus:
     p: float = 0.3
 
     name: ClassVar[str] = "santext+"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
     facts: ClassVar[Facts] = Facts(
-        label="SanText+: frequent words may stay",
-        needs=frozenset({AboutWords.COUNTS}),
-        tried={"epsilon": EPSILONS, "w": (0.5,), "p": (0.3, 1.0)},
-        audits=({"w": 0.7},),
-        pair=Pair.WORDS,
-        slider=Slider(
-            12.0,
-            0.0,
-            24.0,
-            more={
-                "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
-                "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
-            },
-        ),
+        needs=frozenset({AboutWords.COUNTS}), tried={"epsilon": EPSILONS, "w": (0.5,), "p": (0.3, 1.0)}
     )
 
     def __post_init__(self) -> None:
@@ -158,11 +128,6 @@ class SanTextPlus:
             raise ValueError(
                 f"{self.name}: the vocabulary has no counts; count its words in a public corpus, never in private text"
             )
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def sensitive(self) -> BoolArray:
@@ -194,14 +159,14 @@ class SanTextPlus:
 
     def sample(self, x: NDArray[Any], *, rng: Uniforms) -> IntArray:
         """Draw one word for each word id, (n,) or (n, L) -> same shape; three uniforms each."""
-        x = checks.word_ids(self.name, x, self.vocabulary)
-        points = Points.drawn(rng, x.shape, 1 + exponential.UNIFORMS)
-        flat = x.ravel()
-        there = flat != NOTHING
-        drawn = there & (self.sensitive[flat] | self._replaced(points))
-        out = flat.copy()
-        out[drawn] = self._draws.sample(flat[drawn], points[drawn].columns(1, 1 + exponential.UNIFORMS))
-        return out.reshape(x.shape)
+        return self._drawn(x, 1 + exponential.UNIFORMS, self._substitutes, rng=rng)
+
+    def _substitutes(self, x: IntArray, points: Points) -> IntArray:
+        """Draw for sensitive words and for those whose coin falls, (k,) and (k, 3) -> (k,); keep the others."""
+        drawn = self.sensitive[x] | self._replaced(points)
+        out = x.copy()
+        out[drawn] = self._draws.sample(x[drawn], points[drawn].columns(1, 1 + exponential.UNIFORMS))
+        return out
 
     def _replaced(self, points: Points) -> BoolArray:
         """Throw the coin of each word, by the first of its uniforms."""
@@ -222,10 +187,6 @@ class SanTextPlus:
         if self.p < 1:
             out[frequent, x[frequent]] = math.log1p(-self.p)
         return out
-
-    def log_prob(self, y: NDArray[Any], x: NDArray[Any]) -> FloatArray:
-        """Return the log probability of y given x, (n,) -> (n,)."""
-        return tables.picked(self, y, x)
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         """Return a loss that dominates any two words at most `distance` apart: pure LDP at ε·distance + ln(1/p).

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mechanisms import checks
 from mechanisms.arrays import FloatArray, IntArray
-from mechanisms.facts import EPSILONS, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
@@ -58,13 +58,7 @@ class Tem(SanText):
     beta: float = 0.001
 
     name: ClassVar[str] = "tem"
-    facts: ClassVar[Facts] = Facts(
-        label="TEM: near words, far ones alike",
-        tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)},
-        audits=({"gamma": 1.5},),
-        pair=Pair.WORDS,
-        slider=Slider(12.0, 0.5, 24.0),
-    )
+    facts: ClassVar[Facts] = Facts(tried={"epsilon": EPSILONS, "gamma": (None, 1.5), "beta": (0.001,)})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", checks.epsilon(self.name, self.epsilon, low=checks.MIN_EPSILON))

@@ -68,6 +68,7 @@ class TextMechanism:
     sides: int = 1
 
     channel: ClassVar[str] = "text"
+    grid: ClassVar[None] = None
     needs_prior: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -88,11 +89,6 @@ class TextMechanism:
     def name(self) -> str:
         """Return the name of the word mechanism."""
         return self.word.name
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def vocabulary(self) -> Any:

@@ -14,22 +14,16 @@ from mechanisms.guarantee import Guarantee, unprotected
 from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.tables import OfWords
 
 
 @dataclass(frozen=True)
-class Verbatim:
+class Verbatim(OfWords):
     """Mechanism without protection: `identity` on the channel of texts. Unknown words have no id and are left out."""
 
     vocabulary: Vocabulary
 
     name: ClassVar[str] = "identity"
-    channel: ClassVar[str] = "text"
-    reads: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def grid(self) -> None:
-        """Return None: outputs are integers."""
-        return None
 
     @property
     def guarantee(self) -> Guarantee:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mechanisms.catalogue import CATALOGUE, build
 from mechanisms.channels import Domain, domain_of
-from mechanisms.facts import Absent, Slider, facts_of, usual
+from mechanisms.facts import usual
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import QUESTIONS
 from mechanisms.vocabulary import Vocabulary
@@ -18,10 +18,83 @@ from simulations.errors import UserError
 
 #: Channels of the page, in its order.
 CHANNELS = ("embedding", "text", "statistic", "label")
-#: Sliders of each mechanism on the page, by its declaration.
-SLIDERS: dict[str, Slider] = {
-    name: slider for name, kind in CATALOGUE.items() if isinstance(slider := facts_of(kind).slider, Slider)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Slider of a parameter beside ε. It starts at the parameter's default.
+
+    Args:
+        label: Description of the parameter.
+        least: Least value; a parameter of whole numbers has whole bounds.
+        most: Largest value.
+        step: Step.
+    """
+
+    label: str
+    least: float
+    most: float
+    step: float
+
+
+@dataclass(frozen=True)
+class Slider:
+    """Sliders of a mechanism.
+
+    Args:
+        label: Name and a few words for people who choose a mechanism.
+        usual: First ε.
+        least: Least ε.
+        most: Largest ε.
+        more: Sliders of parameters beside ε and dim, by parameter.
+        calibrated: Whether δ is a parameter, at which the noise is calibrated to ε.
+    """
+
+    label: str
+    usual: float
+    least: float
+    most: float
+    more: Mapping[str, Range] = field(default_factory=dict)
+    calibrated: bool = False
+
+
+_K = {"k": Range("Words to choose from, K", 2, 200, 1)}
+#: Sliders of each mechanism on the page.
+SLIDERS = {
+    "purkayastha": Slider("Purkayastha: turns it on a sphere", 6.0, 0.0, 20.0),
+    "planar-laplace": Slider("planar Laplace: shifts it", 12.0, 0.0, 40.0),
+    "gaussian": Slider("Gaussian: shifts it, without a worst case", 6.0, 0.5, 20.0, calibrated=True),
+    "privunit": Slider("PrivUnit: a cap around it", 4.0, 0.0, 16.0),
+    "randomized-response": Slider("randomized response", 2.0, 0.0, 8.0),
+    "santext": Slider("SanText: near words more often", 12.0, 0.0, 24.0),
+    "santext+": Slider(
+        "SanText+: frequent words may stay",
+        12.0,
+        0.0,
+        24.0,
+        {
+            "w": Range("Share of words that count as sensitive, w", 0.05, 1.0, 0.05),
+            "p": Range("Chance that another word is exchanged too, p", 0.05, 1.0, 0.05),
+        },
+    ),
+    "custext": Slider("CusText: one of K words", 4.0, 0.0, 12.0, _K),
+    "custext+": Slider("CusText+: stop words stay", 4.0, 0.0, 12.0, _K),
+    "madlib": Slider("MADLIB: noise on the word's vector", 12.0, 0.5, 24.0),
+    "tem": Slider("TEM: near words, far ones alike", 12.0, 0.5, 24.0),
+    "mahalanobis": Slider("Mahalanobis: noise by the words' shape", 12.0, 0.5, 24.0),
 }
+#: Reasons why the page does not show a mechanism: relative clauses after its name.
+ABSENT = {
+    "identity": "which hides nothing",
+    "random": "which has no ε",
+    "randomized-response-prior": "which wants to know what is public about this very person",
+    "madlib-syntax": "which wants the part of speech of every word",
+}
+#: Reason of all others: mechanisms that decide about a word by more than the word.
+WHOLE_TEXT = (
+    "whose chance of a word depends on the whole text or on a language model, so that no list of a word's chances can "
+    "be shown"
+)
 #: Mechanisms of each channel on the page; the first is the default.
 MECHANISMS = {channel: tuple(name for name in SLIDERS if CATALOGUE[name].channel == channel) for channel in CHANNELS}
 #: Least and largest value of each number; whole numbers have whole bounds.
@@ -151,12 +224,11 @@ def start(mechanism: str, parameter: str) -> Any:
 
 
 def absent(channel: str) -> str:
-    """Return the mechanisms of a channel that the page does not show, with the reasons that they declare."""
+    """Return the mechanisms of a channel that the page does not show, with the reasons."""
     named: dict[str, list[str]] = {}
     for name, kind in CATALOGUE.items():
-        result = facts_of(kind).slider
-        if isinstance(result, Absent) and getattr(kind, "channel", CHANNELS[0]) == channel:
-            named.setdefault(result.reason, []).append(name)
+        if name not in SLIDERS and getattr(kind, "channel", CHANNELS[0]) == channel:
+            named.setdefault(ABSENT.get(name, WHOLE_TEXT), []).append(name)
     listed = {reason: " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) for reason, names in named.items()}
     return "; ".join(f"{names}, {reason}" for reason, names in listed.items())
 
@@ -165,7 +237,7 @@ def slider_of(mechanism: str) -> dict[str, Any]:
     """Return a mechanism's sliders for the page, JSON-ready."""
     kind, slider = CATALOGUE[mechanism], SLIDERS[mechanism]
     return {
-        "label": facts_of(kind).label or mechanism,
+        "label": slider.label,
         "usual": slider.usual,
         "least": slider.least,
         "most": slider.most,

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from mechanisms import categorical
-from mechanisms.piecewise import Piecewise
 from mechanisms.randomized_answer import RandomizedAnswer
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
 from mechanisms.streams import FINE, LATTICE, Points, SecureStreams, SeededUniforms
@@ -116,7 +115,6 @@ def test_choices_that_are_certain_are_what_they_were():
 CHOICES = [
     RandomizedResponse(2.0, 3),
     RandomizedAnswer(2.0, 3),
-    Piecewise(2.0, 9),
     Length(0.4, 12),
     RandomSubstitution(WORDS),
     CusText(3.0, WORDS, k=12),
@@ -144,9 +142,9 @@ def test_draws_fit_their_probabilities(settled, monkeypatch):
     if settled:
         monkeypatch.setattr(categorical, "_UNIT", 1.0)
     n = 1500 if settled else 30_000
-    for make in (lambda e: RandomizedResponse(e, 4), lambda e: Piecewise(e, 7), lambda e: Length(e, 6)):
+    for make in (lambda e: RandomizedResponse(e, 4), lambda e: Length(e, 6)):
         draws = make(1.2).sample(np.full(n, 1), rng=SeededUniforms(8))
-        every = np.arange(7 if make(1.0).name != "randomized-response" else 4)
+        every = np.arange(7 if make(1.0).name == "length" else 4)
         for factor, right in ((1, True), (2 / 3, False), (3 / 2, False)):
             assert fits(draws, make(1.2 * factor).log_prob(every, np.full(len(every), 1))) == right
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from mechanisms.facts import Pair
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
 from mechanisms.losses.categorical import pair_loss, pure_loss
@@ -510,7 +509,7 @@ def length_game(mechanism: Length, delta: float) -> Game:
     )
 
 
-# --- by declaration
+# --- by name
 
 
 def words(size: int = 24) -> Vocabulary:
@@ -521,14 +520,29 @@ def words(size: int = 24) -> Vocabulary:
     return Vocabulary(named, vectors, np.arange(size, 0, -1), (np.arange(size) % 3).astype(np.int8))
 
 
-#: Game of each declared pair.
-DECLARED: dict[Pair, Callable[[Any, float], Game]] = {
-    Pair.ANTIPODAL: sphere_game,
-    Pair.LABELS: label_game,
-    Pair.ENDS: lambda mechanism, delta: label_game(mechanism, delta, (0, mechanism.classes - 1)),
-    Pair.WORDS: word_game,
-    Pair.IMPORTANCE: importance_game,
-    Pair.LOGITS: model_game,
+#: Game of each mechanism of the catalogue. For others the worst pair is searched.
+GAMES: dict[str, Callable[[Any, float], Game]] = {
+    **dict.fromkeys(("identity", "purkayastha", "planar-laplace", "gaussian", "privunit"), sphere_game),
+    **dict.fromkeys(("randomized-response", "randomized-response-prior"), label_game),
+    **dict.fromkeys(("random", "santext", "santext+", "custext", "custext+", "madlib"), word_game),
+    **dict.fromkeys(("madlib-syntax", "tem", "mahalanobis"), word_game),
+    "custext-importance": importance_game,
+    **dict.fromkeys(("dp-mlm", "dp-mlm-resized", "dp-prompt", "dp-paraphrase"), model_game),
+}
+#: Parameters of each audit of a mechanism, in place of the usual ones.
+AUDITS: dict[str, tuple[dict[str, Any], ...]] = {
+    "purkayastha": ({"dim": 2}, {"epsilon": 4.0}),
+    "planar-laplace": ({"epsilon": 4.0}, {"epsilon": 4.0, "normalize": False}),
+    "privunit": ({"epsilon": 2.0},),
+    "randomized-response": ({}, {"epsilon": 0.5, "classes": 50}),  # rare true labels are visible if every label is rare
+    "santext+": ({"w": 0.7},),
+    "custext": ({"epsilon": 2.0, "k": 8},),
+    "custext+": ({"epsilon": 2.0, "k": 8},),
+    "custext-importance": ({"k": 4},),
+    "madlib-syntax": ({}, {"k": 8, "mode": "paper"}),
+    "tem": ({"gamma": 1.5},),
+    "mahalanobis": ({"lam": 0.5},),
+    **dict.fromkeys(("dp-mlm", "dp-mlm-resized", "dp-prompt", "dp-paraphrase"), ({"epsilon": 2.0},)),
 }
 #: Games of the parts of a text release beside its words.
 TEXT_PARTS: dict[str, Callable[[float], list[Game]]] = {

@@ -1,7 +1,7 @@
-"""Games of a mechanism by its name: the pair that it declares, or a search for the worst pair.
+"""Games of a mechanism by its name: the game of its kind, or a search for the worst pair.
 
-Only a mechanism of the catalogue may declare its pair (`mechanisms.facts`). The audit does not trust other mechanisms
-about the worst pair, nor about the best score. Inputs are chosen by the stated probabilities and by a pilot of separate
+Only a mechanism of the catalogue has a game (`games.GAMES`). The audit does not trust other mechanisms about the worst
+pair, nor about the best score. Inputs are chosen by the stated probabilities and by a pilot of separate
 draws, so the audit's false-alarm rate stands. Each score from the stated probabilities has a learned score beside it.
 """
 
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from mechanisms.catalogue import CATALOGUE, admit, instance
 from mechanisms.channels import Domain, domain_of
-from mechanisms.facts import Pair, facts_of, usual
+from mechanisms.facts import usual
 from simulations.errors import UserError
 from sottovoce.adversary.audit.games import (
-    DECLARED,
+    AUDITS,
+    GAMES,
     TEXT_PARTS,
     Game,
     distances_of,
@@ -56,17 +57,16 @@ def games_of(name: str, delta: float) -> list[Game]:
     if name in TEXT_PARTS:
         return TEXT_PARTS[name](delta)
     kind = admit(name)
-    facts = facts_of(kind)
-    pair = facts.pair if name in CATALOGUE else Pair.SEARCHED
-    if pair is Pair.SEARCHED and (bool(getattr(kind, "reads", ())) or getattr(kind, "needs_prior", False)):
+    game = GAMES.get(name)
+    if game is None and (bool(getattr(kind, "reads", ())) or getattr(kind, "needs_prior", False)):
         raise UserError(
-            f"{name}: the audit does not know what to give it beside its inputs; a mechanism of the catalogue declares "
-            "its pair in `facts`"
+            f"{name}: the audit does not know what to give it beside its inputs; give it a game "
+            "in sottovoce/adversary/audit/games.py"
         )
     games: list[Game] = []
-    for audited in facts.audits:
-        mechanism = instance(kind, usual(kind) | dict(audited), words())
-        games += _searched(mechanism, delta) if pair is Pair.SEARCHED else [DECLARED[pair](mechanism, delta)]
+    for audited in AUDITS.get(name, ({},)):
+        mechanism = instance(kind, usual(kind) | audited, words())
+        games += _searched(mechanism, delta) if game is None else [game(mechanism, delta)]
     return games
 
 

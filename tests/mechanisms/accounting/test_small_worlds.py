@@ -18,7 +18,6 @@ from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.ladder import Rung, ladder
 from mechanisms.accounting.shuffle import amplify, joint_blanket
 from mechanisms.catalogue import CATALOGUE, build
-from mechanisms.piecewise import Piecewise
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.custext import CusText, CusTextImportance
@@ -36,7 +35,6 @@ ROOM = 1e-6
 WORLDS: dict[str, tuple[list[Any], World]] = {
     "randomized-response 4": ([RandomizedResponse(1.5, 4)], discrete(RandomizedResponse(1.5, 4), 4)),
     "randomized-response 6": ([RandomizedResponse(2.5, 6)], discrete(RandomizedResponse(2.5, 6), 6)),
-    "piecewise": ([Piecewise(1.2, 5)], discrete(Piecewise(1.2, 5), 5)),
     "purkayastha": ([Purkayastha(2, 0.7)], circle(Purkayastha(2, 0.7), 6, 6)),
     "purkayastha 4": ([Purkayastha(2, 1.5)], circle(Purkayastha(2, 1.5), 4, 8)),
     "planar-laplace": ([PlanarLaplace(2, 1.0)], circle(PlanarLaplace(2, 1.0), 6, 6)),

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from mechanisms.piecewise import Piecewise
+from mechanisms.randomized_response import RandomizedResponse
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.files import read_files
 from simulations.errors import UserError
@@ -231,14 +231,14 @@ def ordered(ready: Prepared) -> Prepared:
 def test_a_number_is_released_and_learnt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line, the ledgers and what the model expects, of 240 users."""
     use_folder(tmp_path / "nodes", monkeypatch)
-    noise = {"mechanism": "piecewise", "epsilon": 2.0}
+    noise = {"mechanism": "randomized-response", "epsilon": 2.0}
     arm = {"name": "users", "embedding": {"mechanism": "purkayastha", "epsilon": 10.0, "dim": 4}, "label": noise}
     study = replace(experiment(arm, population={"users": 240, "users-per-node": 120}, training=PLAIN), data=SCORES)
     ready = ordered(prepared(study))
     nodes = placed(study, ready, tmp_path / "nodes")
     line = run_arms(study, LocalGrid(nodes), ready=ready)["users"].line
-    assert line["label_mechanism"] == "piecewise" and line["budget"]["label_epsilon"] == 2.0
+    assert line["label_mechanism"] == "randomized-response" and line["budget"]["label_epsilon"] == 2.0
     labels = [row for row in ledger_rows(tmp_path / "nodes", "users") if row.channel == "label"]
-    assert len(labels) == 240 and {row.guarantee for row in labels} == {Piecewise(2.0, 3).guarantee}
+    assert len(labels) == 240 and {row.guarantee for row in labels} == {RandomizedResponse(2.0, 3).guarantee}
     for name in ("pearson", "spearman"):
         assert all(line["measures"][where][name]["value"] > 0.8 for where in ("on_device", "sanitized"))

@@ -70,7 +70,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from mechanisms import categorical, checks
-from mechanisms.facts import EPSILONS, Facts, Pair, Slider
+from mechanisms.facts import EPSILONS, Facts
 from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, no_loss

@@ -16,7 +16,7 @@ from client.node import write_node
 from client.policy import Policy
 from mechanisms.catalogue import CATALOGUE
 from mechanisms.channels import CHANNELS
-from mechanisms.facts import facts_of, usual
+from mechanisms.facts import usual
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.identity import Identity
 from mechanisms.messages.questions import EmbeddingQuestion, LabelQuestion, Prior, TextQuestion
@@ -109,7 +109,7 @@ KINDS = [
 def spec_of(kind: type[Any]) -> dict[str, Any]:
     spec = {"mechanism": kind.name} | usual(kind)
     sizes = {name: size for name, size in (("dim", DIM), ("classes", CLASSES)) if name in spec}
-    return spec | sizes | {name: values[0] for name, values in facts_of(kind).few_words.items()}
+    return spec | sizes | ({"k": 2} if hasattr(kind, "k") else {})  # of four words
 
 
 def asked_of(kind: type[Any]) -> Request:
