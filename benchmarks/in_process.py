@@ -23,8 +23,7 @@ import torch
 
 from mechanisms.channels import VECTOR
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import VectorQuestion
-from mechanisms.messages.questions.question import Lent
+from mechanisms.messages.questions import Lent, VectorQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.streams import SimulationStreams

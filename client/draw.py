@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models import texts
-from mechanisms.messages.questions.question import Lent, Question
+from mechanisms.messages.questions import Lent, Question
 from mechanisms.streams import SecureStreams, SimulationStreams
 
 

@@ -17,12 +17,9 @@ from mechanisms.catalogue import CATALOGUE
 from mechanisms.channels import CHANNELS
 from mechanisms.checks import is_hex, whole
 from mechanisms.guarantee import EXPOSURES, Guarantee
-from mechanisms.messages.questions import LISTED
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.request import Request
 
-#: Channels whose limit is a field of its own.
-_LIMITED = tuple(kind.channel for kind in LISTED)
 #: Seconds; a server waits at most an hour.
 _LONGEST_WINDOW = 3600.0
 
@@ -53,8 +50,6 @@ class Policy:
         text: As for embedding.
         statistic: Largest ε of *one user* for user vectors, which cover all records, over all stages and digests.
         answer: As for embedding.
-        further: Largest ε of one record on channels that another package has registered
-            (`mechanisms.messages.questions.register`), by channel; of one user, where a release belongs to one.
         total: Largest ε of *one user* over all records, stages and channels.
         total_delta: δ of the total and of the limits above. One half is for releases and samplers, the other for the
             filter. At 0 every limit is a pure ε, which the sum of worst cases keeps (samplers apart:
@@ -88,17 +83,14 @@ class Policy:
     accept_unprotected: tuple[str, ...] = ()
     window: float = 0.0
     questions: tuple[str, ...] | None = None
-    further: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("delta", "total_delta"):
             value = getattr(self, name)
             if not (_number(value) and 0 <= value < 1):
                 raise ValueError(f"policy: {name} must be in [0, 1), got {value!r}")
-        limits = {name: getattr(self, name) for name in (*_LIMITED, "total")}
-        if unknown := [name for name in self.further if name in limits or name not in CHANNELS]:
-            raise ValueError(f"policy: {unknown[0]!r} is no further channel")
-        for name, value in (limits | dict(self.further)).items():
+        for name in (*CHANNELS, "total"):
+            value = getattr(self, name)
             if not (_number(value) and value >= 0):
                 raise ValueError(f"policy: {name} must be a number of at least 0, got {value!r}")
         if not (_number(self.window) and 0 <= self.window <= _LONGEST_WINDOW):
@@ -132,20 +124,16 @@ class Policy:
         """
         if not isinstance(values, Mapping):
             raise ValueError("policy: it must be a table")
-        names = [f.name for f in fields(cls) if f.name != "further"]
-        further = {k: _plain(v) for k, v in values.items() if k in CHANNELS and k not in names}
+        names = [f.name for f in fields(cls)]
         if values.get("stand_ins") == 0:  # written by earlier versions for a policy without dummy releases
             values = {k: v for k, v in values.items() if k != "stand_ins"}
-        unknown = [key for key in values if key not in names and key not in further]
-        if unknown:
+        if unknown := [key for key in values if key not in names]:
             raise ValueError(f"policy: unknown key {unknown[0]!r}; known: {', '.join(names)}")
-        return cls(**{k: _plain(v) for k, v in values.items() if k not in further}, further=further)
+        return cls(**{k: _plain(v) for k, v in values.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready inverse of `from_dict`."""
-        values = asdict(self)
-        values |= values.pop("further")
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
         return {k: "inf" if v == math.inf else v for k, v in plain.items()}
 
     @property
@@ -217,7 +205,7 @@ class Policy:
 
     def limit(self, channel: str) -> float:
         """Return the largest ε on a channel."""
-        return float(getattr(self, channel) if channel in _LIMITED else self.further.get(channel, 0.0))
+        return float(getattr(self, channel))
 
     def cost(self, guarantee: Guarantee) -> Cost:
         """Return the charge of one release under the guarantee, without what is declared public."""

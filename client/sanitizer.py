@@ -177,7 +177,7 @@ class _Answering:
 
 
 class _Records:
-    """Records of a shard, as questions read them (`mechanisms.messages.questions.question.Records`)."""
+    """Records of a shard, as questions read them (`mechanisms.messages.questions.Records`)."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard

@@ -95,8 +95,7 @@ LABEL = Channel(
     always=True,
 )
 
-#: The channels that this process knows, in their order in a request. Another one is added by
-#: `mechanisms.messages.questions.register`.
+#: Channels by name, in their order in a request.
 CHANNELS: dict[str, Channel] = {c.name: c for c in (TEXT, EMBEDDING, VECTOR, ANSWER, LABEL)}
 
 

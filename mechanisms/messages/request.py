@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from mechanisms.checks import is_slug, is_whole, whole
-from mechanisms.messages.questions import LISTED, QUESTIONS, Projection, Question
-from mechanisms.messages.questions.question import Received, require
+from mechanisms.messages.questions import QUESTIONS, Projection, Question, Received, require
 from mechanisms.messages.release import Release
 from mechanisms.vocabulary import Vocabulary
 
@@ -22,7 +21,6 @@ SPLITS = ("train", "test")
 _SPEC_LENGTH = 2**16
 _INTEGERS = ("classes", "minimum_users", "part_index", "part_count")
 _STRINGS = ("arm", "stage", "split", "encoder", "masked_lm")
-_LISTED = tuple(kind.channel for kind in LISTED)
 Asked = TypeVar("Asked", bound=Question)
 
 
@@ -165,7 +163,7 @@ class Request:
             "masked_lm": self.masked_lm,
         }
         asked = {each.channel: json.dumps(each.spec, sort_keys=True) for each in self.questions}
-        return arrays, strings | dict.fromkeys(_LISTED, "") | asked | {
+        return arrays, strings | dict.fromkeys(QUESTIONS, "") | asked | {
             "classes": int(self.classes),
             "minimum_users": int(self.minimum_users),
             "part_index": int(self.part[0]),
@@ -190,8 +188,7 @@ class Request:
         Raises:
             ValueError: The parts are not those of a valid request.
         """
-        least = {*_STRINGS, *_INTEGERS, *_LISTED}
-        require(least <= set(about) <= least | set(QUESTIONS), "its keys are not those of a request")
+        require(set(about) == {*_STRINGS, *_INTEGERS, *QUESTIONS}, "its keys are not those of a request")
         require(all(is_whole(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
         require(all(isinstance(about[k], str) for k in about if k not in _INTEGERS), "a string is missing")
         made: list[Projection] = []
@@ -204,7 +201,7 @@ class Request:
 
         questions: tuple[Question, ...] = ()
         for channel, kind in QUESTIONS.items():
-            if (spec := _spec(about.get(channel, ""))) is not None:
+            if (spec := _spec(about[channel])) is not None:
                 wire = Received(arrays, about["classes"], about["masked_lm"], projection, vocabulary, questions)
                 questions += (kind.read(spec, wire),)
         request = cls(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
-from mechanisms.messages.questions.question import decoded as vectors
+from mechanisms.messages.questions import decoded as vectors
 from mechanisms.messages.release import Release
 from mechanisms.projection import softmax
 from server.training.statistic_head import mean_noise

@@ -26,8 +26,7 @@ from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import VectorQuestion
-from mechanisms.messages.questions.vector import CLIP_STEPS
+from mechanisms.messages.questions import CLIP_STEPS, VectorQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit

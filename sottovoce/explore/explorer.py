@@ -11,8 +11,7 @@ import numpy as np
 
 from client.models.tokens import padded_word_ids
 from client.policy import Refused
-from mechanisms.messages.questions import LabelQuestion, TextQuestion
-from mechanisms.messages.questions.question import MappedQuestion
+from mechanisms.messages.questions import LabelQuestion, MappedQuestion, TextQuestion
 from mechanisms.messages.request import Request
 from mechanisms.vocabulary import NOTHING
 from simulations.errors import UserError

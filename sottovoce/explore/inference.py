@@ -19,11 +19,11 @@ from mechanisms.mechanism import parameters
 from mechanisms.messages.questions import (
     EmbeddingQuestion,
     LabelQuestion,
+    MappedQuestion,
     Projection,
     Question,
     VectorQuestion,
 )
-from mechanisms.messages.questions.question import MappedQuestion
 from mechanisms.projection import statistic_vectors
 from mechanisms.streams import SecureStreams
 from mechanisms.words.text import TextMechanism

@@ -15,7 +15,7 @@ from client.node import load_node
 from client.policy import Policy
 from client.shard import records_path
 from client.store.ledger import Ledger
-from mechanisms.messages.questions import question
+from mechanisms.messages import questions
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.wire import reply_from_record, request_to_record
 from tests.support.clients import OPEN, context, make_node, message, request, with_prior
@@ -131,7 +131,7 @@ def test_an_exception_does_not_speak(nodes, monkeypatch, error):
     def raises(*_, **__):
         raise error
 
-    for owner, name in ((question, "project"), (Ledger, "commit"), (Ledger, "spent"), (client_app, "reply_to_record")):
+    for owner, name in ((questions, "project"), (Ledger, "commit"), (Ledger, "spent"), (client_app, "reply_to_record")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, raises)
             answer = release(message(request()), context())

@@ -22,8 +22,7 @@ from client.node import load_node
 from client.policy import Policy, Refused
 from client.shard import write_shard
 from mechanisms.messages import wire
-from mechanisms.messages.questions import VectorQuestion
-from mechanisms.messages.questions.question import Lent, Projection
+from mechanisms.messages.questions import Lent, Projection, VectorQuestion
 from mechanisms.messages.refusals import REFUSALS
 from mechanisms.messages.reply import Reply
 from mechanisms.messages.request import Request

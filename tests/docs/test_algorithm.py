@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from mechanisms.identity import Identity
 from mechanisms.messages.batch import Batch
-from mechanisms.messages.questions import VectorQuestion
-from mechanisms.messages.questions.question import Lent
+from mechanisms.messages.questions import Lent, VectorQuestion
 from mechanisms.messages.release import Release
 from mechanisms.messages.request import Request
 from mechanisms.privunit import PrivUnit

@@ -22,7 +22,7 @@ from client.draw import draw
 from mechanisms.identity import Identity
 from mechanisms.mechanism import parameters
 from mechanisms.messages import questions
-from mechanisms.messages.questions.vector import CLIP_STEPS
+from mechanisms.messages.questions import CLIP_STEPS
 from mechanisms.pieces import Text
 from mechanisms.streams import SimulationStreams
 from server.protocols.models import ENCODER

@@ -1,4 +1,4 @@
-"""Base of the questions of a request: one channel's mechanism, its release, and how both ends make and read it."""
+"""Questions of a request, one class a channel: its mechanism, its release, and how both ends make and read it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,34 @@ from numpy.typing import NDArray
 
 from mechanisms.arrays import BoolArray, FloatArray, IntArray
 from mechanisms.catalogue import rebuild
-from mechanisms.channels import Channel, Domain
+from mechanisms.channels import ANSWER, EMBEDDING, LABEL, TEXT, VECTOR, Channel, Domain
 from mechanisms.checks import is_hex, is_whole, whole
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism, Uniforms, parameters
 from mechanisms.messages.release import digest
 from mechanisms.pieces import Text
-from mechanisms.projection import project
+from mechanisms.projection import (
+    constant_share,
+    linear_classes,
+    project,
+    signed_directions,
+    softmax,
+    statistic_vectors,
+    user_means,
+)
 from mechanisms.quantizer import SPACE
-from mechanisms.vocabulary import Vocabulary
+from mechanisms.vocabulary import NOTHING, Vocabulary
+from mechanisms.words.text import TextMechanism
 
 MAX_WIDTH = 4096
 MAX_CLASSES = 32767  # classes travel as int16
+#: Array with the share of the constant. A request has it exactly if this share is larger than 1/(d + 1), so that a
+#: client or a server of a version with other vectors refuses the other's requests.
+_CONSTANT = "constant"
+#: Array with C, the public length at which means of users are clipped. A request has it exactly if C < 1.
+_CLIP = "clip"
+#: Steps of C: a multiple of 1/256 is exact in float32, and no digit of it depends on a processor.
+CLIP_STEPS = 256
 
 
 def require(condition: object, complaint: str) -> None:
@@ -150,8 +166,7 @@ class Question:
     spec: {"mechanism": name, parameters}.
 
     A class says for its channel: the payload's `array`; whether a row is `of_user` or of a record; whether a request
-    may hold other questions beside it (`alone`); whether it reads labels. It is added by one call of
-    `mechanisms.messages.questions.register`.
+    may hold other questions beside it (`alone`); whether it reads labels.
     """
 
     spec: Mapping[str, Any]
@@ -164,8 +179,6 @@ class Question:
     of_user: ClassVar[bool] = False
     alone: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = False
-    #: Mechanisms that this channel has of its own, beside those that state it as theirs: what names stand for on it.
-    mechanisms: ClassVar[tuple[type[Any], ...]] = ()
     #: Whether the draw runs a model that the request carries.
     has_model: ClassVar[bool] = False
 
@@ -419,3 +432,343 @@ def decoded(mechanism: Mechanism, payload: NDArray[Any]) -> FloatArray:
 def inside_classes(values: IntArray, classes: int) -> IntArray:
     """Return the classes, with class 0 for an invalid one."""
     return np.where((values >= 0) & (values < classes), values, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class TextQuestion(Question):
+    """Sanitized text of each record.
+
+    classes: of the task.
+    vocabulary: words of the text, the very ones that the mechanism names under "vocabulary".
+    masked_lm: SHA-256 (hex) of the language model that the mechanism reads from; "" where it reads none.
+    """
+
+    classes: int = field(kw_only=True)
+    vocabulary: Vocabulary = field(kw_only=True)
+    masked_lm: str = field(default="", kw_only=True)
+
+    about = TEXT
+    channel: ClassVar[str] = TEXT.name
+    array: ClassVar[str] = "w"
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.masked_lm, str), "masked_lm is no SHA-256")
+        require(isinstance(self.spec, dict), f"{self.channel} is not a mechanism")
+        require(isinstance(self.vocabulary, Vocabulary), "a text needs a vocabulary")
+        named = self.spec.get("vocabulary")
+        require(is_hex(named), "the text's vocabulary is no SHA-256")
+        require(named == self.vocabulary.identity, "the text names another vocabulary than the one here")
+        super().__post_init__()
+        if self.text.word.reads:
+            require(is_hex(self.masked_lm), "masked_lm is no SHA-256, and the text's mechanism reads one")
+        else:
+            require(not self.masked_lm, "a language model goes with a mechanism that reads one")
+
+    @property
+    def text(self) -> TextMechanism:
+        """Return the mechanism, of its own class."""
+        mechanism: Any = self.mechanism
+        assert isinstance(mechanism, TextMechanism)
+        return mechanism
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Return the vocabulary."""
+        return {"vocabulary": self.vocabulary}
+
+    def public(self, split: str) -> dict[str, Any]:
+        """Return the language model; the mechanism names the vocabulary."""
+        return {"masked_lm": self.masked_lm}
+
+    @classmethod
+    def read(cls, spec: dict[str, Any], wire: Received) -> TextQuestion:
+        """Return the question of a request's wire."""
+        identity = spec.get("vocabulary")
+        require(wire.vocabulary is not None, "a text needs a vocabulary")
+        if wire.vocabulary is None or not is_hex(identity):
+            raise ValueError("request: the text's vocabulary is no SHA-256")
+        return cls(spec, classes=wire.classes, vocabulary=wire.vocabulary(identity), masked_lm=wire.masked_lm)
+
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> list[Text]:
+        """Return texts or pairs."""
+        return records.texts(rows)
+
+    def draw(self, values: list[Text], lent: Lent) -> NDArray[np.int32]:
+        """Draw word ids (n, L)."""
+        return lent.texts(self.text, values)
+
+    @property
+    def payload_form(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """Return the form of word ids (L,), of a pair (2L,)."""
+        return self.array, np.dtype(np.int32), (self.text.positions,)
+
+    def checks(self, payload: NDArray[Any]) -> dict[str, BoolArray]:
+        """Check that rows are words of the vocabulary."""
+        outside = (payload < NOTHING) | (payload >= len(self.vocabulary))
+        return {"text: no word of the vocabulary": np.asarray(~outside.any(axis=1))}
+
+    def decode(self, payload: NDArray[Any]) -> list[Text]:
+        """Return words with spaces between."""
+        return self.text.texts(payload)
+
+    @property
+    def content(self) -> str:
+        """Return the content of a release, in words."""
+        return "the text, word by word"
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingQuestion(VectorRelease, MappedQuestion):
+    """Mapped embedding of each record. classes: of the task."""
+
+    classes: int = field(kw_only=True)
+
+    about = EMBEDDING
+    channel: ClassVar[str] = EMBEDDING.name
+    array: ClassVar[str] = "z"
+
+    @property
+    def dim(self) -> int:
+        """Return the number m' of coordinates."""
+        return self.projection.dim
+
+    @classmethod
+    def read(cls, spec: dict[str, Any], wire: Received) -> EmbeddingQuestion:
+        """Return the question of a request's wire."""
+        return cls(spec, projection=wire.projection(), classes=wire.classes)
+
+    def draw(self, values: NDArray[np.float32], lent: Lent) -> NDArray[Any]:
+        """Draw vectors (n, m'). An embedding that cannot be normalized becomes the first basis vector."""
+        return self.sampled(self.projection.apply(values), lent.rng())
+
+    @property
+    def content(self) -> str:
+        """Return the content of a release, in words."""
+        return f"what the text says, in {self.dim} coordinates"
+
+
+@dataclass(frozen=True, eq=False)
+class VectorQuestion(VectorRelease, MappedQuestion):
+    """One vector of each user, who has put all records and their labels into it. It belongs to their record 0.
+
+    codes: (K, c) float32, of length 1 each: what a class stands for in a vector
+        (`mechanisms.projection.statistic_vectors`).
+    clip: C, a multiple of 1/256 from 1/256 to 1, chosen on public data: `mechanisms.projection.signed_directions`.
+    """
+
+    codes: NDArray[np.float32] = field(kw_only=True)
+    clip: float = field(default=1.0, kw_only=True)
+
+    about = VECTOR
+    channel: ClassVar[str] = VECTOR.name
+    array: ClassVar[str] = "s"
+    of_user: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
+    alone: ClassVar[bool] = True
+    reads_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        codes = require_array(self.codes, 2, "codes")
+        require(codes.shape[1] <= codes.shape[0], "codes do not fit classes")
+        lengths = np.sqrt((codes.astype(np.float64) ** 2).sum(axis=1))
+        require(bool((np.abs(lengths - 1.0) <= 1e-6).all()), "a code's length is not 1")
+        steps = self.clip * CLIP_STEPS
+        require(1 <= steps <= CLIP_STEPS and steps == int(steps), "clip is no multiple of 1/256 from 1/256 to 1")
+        super().__post_init__()
+
+    @property
+    def classes(self) -> int:
+        """Return K, the number of codes."""
+        return len(self.codes)
+
+    @property
+    def dim(self) -> int:
+        """Return D = c·(d + 1), the number of coordinates of a vector of d features."""
+        return int(self.codes.shape[1]) * (self.projection.dim + 1)
+
+    def public(self, split: str) -> dict[str, Any]:
+        """Return encoder, maps, grid, codes and the other arrays that say of which form its vectors are."""
+        return super().public(split) | {"classes": self.classes} | self.arrays()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the codes, the share of the constant if it is larger than 1/(d + 1), and C if it is below 1."""
+        d = self.projection.dim
+        share = constant_share(d)
+        stated = {_CONSTANT: np.array([share], np.float32)} if share > 1 / (d + 1) else {}
+        clipped = {_CLIP: np.array([self.clip], np.float32)} if self.clip < 1 else {}
+        return {"codes": self.codes} | stated | clipped
+
+    @classmethod
+    def read(cls, spec: dict[str, Any], wire: Received) -> VectorQuestion:
+        """Return the question of a request's wire."""
+        projection = wire.projection()
+        require("codes" in wire.arrays, "codes go with a statistic")
+        clip = require_array(wire.arrays.get(_CLIP, np.ones(1, np.float32)), 1, _CLIP)
+        question = cls(spec, projection=projection, codes=wire.arrays["codes"], clip=float(clip[0]))
+        same = (np.array_equal(wire.arrays.get(name, 0), own) for name, own in question.arrays().items())
+        require(all(same), "its vectors are of another form")
+        return question
+
+    def means(self, embeddings: NDArray[np.float32], labels: IntArray, starts: IntArray) -> FloatArray:
+        """Return vectors of u users before randomization (u, D): the mean of label code ⊗ features over their records.
+
+        embeddings: (n, m), of the users' records, contiguous for each user. labels: (n,), of the same records; an
+        invalid one counts as class 0. starts: (u + 1,), the start of each user, and the end of the last.
+        """
+        labels = inside_classes(labels, self.classes)
+        return user_means(statistic_vectors(self.projection.apply(embeddings), labels, self.codes), starts)
+
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> FloatArray:
+        """Return users' means (u, D), of length 1 at most."""
+        return self.means(records.embeddings(rows, self.projection), records.labels(rows), starts)
+
+    def draw(self, values: FloatArray, lent: Lent) -> NDArray[Any]:
+        """Draw vectors (u, D) from unit vectors whose expectations are the clipped means; in clear, the means."""
+        rng = lent.rng()
+        if not isinstance(self.mechanism, Identity):
+            values = signed_directions(values, rng.uniform(len(values), 1)[:, 0], self.clip)
+        return self.sampled(values, rng)
+
+    @property
+    def content(self) -> str:
+        """Return the content of a release, in words."""
+        return f"how texts go with labels, in {self.dim} coordinates"
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerQuestion(ClassRelease, MappedQuestion):
+    """Class of each record's text by a model.
+
+    head: (W (m', K) float32, b (K,) float32): the class of an embedding is the first of the largest of x @ W + b, x the
+        mapped, normalized one.
+    """
+
+    head: tuple[NDArray[np.float32], NDArray[np.float32]] = field(kw_only=True)
+
+    about = ANSWER
+    channel: ClassVar[str] = ANSWER.name
+    array: ClassVar[str] = "c"
+    alone: ClassVar[bool] = True
+    has_model: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.projection, Projection), "no encoder is named")
+        self.projection.linear(self.head, "head")
+        super().__post_init__()
+
+    @property
+    def classes(self) -> int:
+        """Return K, the number of the model's classes."""
+        return len(self.head[1])
+
+    def public(self, split: str) -> dict[str, Any]:
+        """Return encoder, maps and model."""
+        return super().public(split) | {"head": self.head, "classes": self.classes}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the model."""
+        return {"head_w": self.head[0], "head_b": self.head[1]}
+
+    @classmethod
+    def read(cls, spec: dict[str, Any], wire: Received) -> AnswerQuestion:
+        """Return the question of a request's wire."""
+        projection, head = wire.projection(), wire.pair("head")
+        if head is None:
+            raise ValueError("request: a head goes with an answer")
+        return cls(spec, projection=projection, head=head)
+
+    def draw(self, values: NDArray[Any], lent: Lent) -> NDArray[Any]:
+        """Draw classes (n,)."""
+        return self.sampled(linear_classes(self.projection.apply(values), *self.head), lent.rng())
+
+    @property
+    def content(self) -> str:
+        """Return the content of a release, in words."""
+        return f"which of {self.classes} classes a model finds in it"
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Prior of a label: softmax(ẑ @ W + b), ẑ the *released* embedding of the same request.
+
+    weights: (W (m', K) float32, b (K,) float32).
+    """
+
+    weights: tuple[NDArray[np.float32], NDArray[np.float32]]
+    embedding: EmbeddingQuestion
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.embedding, EmbeddingQuestion), "a prior needs an embedding in the same request")
+        self.embedding.projection.linear(self.weights, "prior")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelQuestion(ClassRelease):
+    """Label of each record. classes: of the label. prior: goes with a mechanism that needs one."""
+
+    classes: int = field(kw_only=True)
+    prior: Prior | None = field(default=None, kw_only=True)
+
+    about = LABEL
+    channel: ClassVar[str] = LABEL.name
+    array: ClassVar[str] = "y"
+    reads_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needs = bool(getattr(self.mechanism, "needs_prior", False))
+        require(needs == (self.prior is not None), "a prior goes with a mechanism that needs one")
+        if self.prior is not None:
+            require(len(self.prior.weights[1]) == self.classes, "prior does not fit classes")
+
+    @property
+    def given(self) -> EmbeddingQuestion | None:
+        """Return the embedding that the prior reads."""
+        return None if self.prior is None else self.prior.embedding
+
+    def public(self, split: str) -> dict[str, Any]:
+        """Return classes, and the prior with the embedding that it reads."""
+        public: dict[str, Any] = {"classes": self.classes}
+        if self.prior is not None:
+            public |= {"prior": list(self.prior.weights), "embedding": self.prior.embedding.digest(split)}
+        return public
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the prior."""
+        if self.prior is None:
+            return {}
+        return {"prior_w": self.prior.weights[0], "prior_b": self.prior.weights[1]}
+
+    @classmethod
+    def read(cls, spec: dict[str, Any], wire: Received) -> LabelQuestion:
+        """Return the question of a request's wire."""
+        weights, prior = wire.pair("prior"), None
+        if weights is not None:
+            embeddings = [each for each in wire.before if isinstance(each, EmbeddingQuestion)]
+            require(embeddings, "a prior needs an embedding in the same request")
+            prior = Prior(weights, embeddings[0])
+        return cls(spec, classes=wire.classes, prior=prior)
+
+    def values(self, records: Records, rows: IntArray, starts: IntArray) -> IntArray:
+        """Return labels (n,)."""
+        return records.labels(rows)
+
+    def draw(self, values: IntArray, lent: Lent) -> NDArray[Any]:
+        """Draw classes (n,). An invalid label counts as class 0."""
+        given = {}
+        if self.prior is not None:
+            assert lent.released is not None
+            given["prior"] = softmax(self.prior.embedding.decode(lent.released), *self.prior.weights)
+        return self.sampled(values, lent.rng(), **given)
+
+    @property
+    def content(self) -> str:
+        """Return the content of a release, in words."""
+        return "its label"
+
+
+#: Question classes by the name of their channel, in their order on the wire: the label last, because its prior may
+#: depend on the released embedding.
+QUESTIONS: dict[str, type[Question]] = {
+    kind.channel: kind for kind in (TextQuestion, EmbeddingQuestion, VectorQuestion, AnswerQuestion, LabelQuestion)
+}
