@@ -1,6 +1,5 @@
 """Mathematics of mechanisms, guarantees and releases. It touches neither files nor the network."""
 
-from mechanisms.composition import Budget, compose_basic
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity
@@ -10,7 +9,6 @@ from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SecureStreams, SimulationStreams
 
 __all__ = [
-    "Budget",
     "Gaussian",
     "Guarantee",
     "Identity",
@@ -21,5 +19,4 @@ __all__ = [
     "Release",
     "SecureStreams",
     "SimulationStreams",
-    "compose_basic",
 ]

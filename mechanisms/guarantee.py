@@ -227,3 +227,25 @@ def unprotected(metric: str, protects: str, diameter: float) -> Guarantee:
     It is a value like any other, so no check is skipped.
     """
     return Guarantee(epsilon=math.inf, metric=metric, diameter=diameter, protects=protects)
+
+
+def metric_statement(guarantees: Iterable[Guarantee]) -> str:
+    """Return the composed loss bound in words: "10·d_angular + 2" for an embedding's ε = 10 and a label's ε = 2.
+
+    Terms of one metric are added. A discrete distance is 0 or 1 and counts as 1. Gaussian noise bounds no loss (only at
+    δ > 0) and makes the statement "inf".
+    """
+    rates: dict[str, float] = {}
+    constant = 0.0
+    for guarantee in guarantees:
+        constant += guarantee.offset
+        if guarantee.metric == "discrete":
+            constant += guarantee.epsilon
+        else:
+            rates[guarantee.metric] = rates.get(guarantee.metric, 0.0) + guarantee.epsilon
+    if math.isinf(constant) or any(math.isinf(rate) for rate in rates.values()):
+        return "inf"
+    terms = [f"{rate:g}·d_{metric}" for metric, rate in sorted(rates.items()) if rate]
+    if constant or not terms:
+        terms.append(f"{constant:g}")
+    return " + ".join(terms)

@@ -9,13 +9,13 @@ from client.sanitizer import Sanitizer as Sanitizer
 from client.shard import Shard as Shard
 from client.store.ledger import Ledger as Ledger
 from client.store.ledger import LedgerError as LedgerError
+from mechanisms.accounting.compose import Budget as Budget
 from mechanisms.accounting.compose import compose as compose
 from mechanisms.accounting.planner import Target as Target
 from mechanisms.accounting.planner import plan as plan
 from mechanisms.accounting.planner import users_needed as users_needed
 from mechanisms.accounting.shuffle import amplify as amplify
 from mechanisms.catalogue import build as build
-from mechanisms.composition import Budget as Budget
 from mechanisms.gaussian import Gaussian as Gaussian
 from mechanisms.guarantee import Guarantee as Guarantee
 from mechanisms.identity import Identity as Identity

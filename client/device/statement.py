@@ -17,8 +17,7 @@ from client.store.ledger import Ledger, LedgerError, LedgerRow
 from client.store.questions import FIRST_RECORD
 from mechanisms.accounting.privacy_filter import THEOREM, Account, concentrated_limit
 from mechanisms.channels import CHANNELS, VECTOR
-from mechanisms.composition import metric_statement
-from mechanisms.guarantee import EXPOSURES, Guarantee, condition
+from mechanisms.guarantee import EXPOSURES, Guarantee, condition, metric_statement
 from mechanisms.messages.request import Request
 
 #: Largest number of records, and of users, that are listed individually; the costliest come first.

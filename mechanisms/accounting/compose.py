@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from mechanisms import checks
 from mechanisms.accounting import pld
-from mechanisms.composition import Budget, assumptions_of
+from mechanisms.guarantee import Guarantee
 from mechanisms.losses.loss import LossCells, check_delta
 from mechanisms.mechanism import Mechanism
 
@@ -16,6 +17,27 @@ _WORTH = 1e-6
 #: Words of a budget's assumptions.
 _BASIC = "worst cases added"
 _EXACT = "exact composition of loss distributions, discretized to the safe side"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(ε, δ) of a composition, the unit that it protects, and its assumptions.
+
+    Attributes:
+        epsilon: ε in nats.
+        delta: δ.
+        unit: Protected unit.
+        assumptions: Conditions under which the statement holds.
+        sampler_delta: Total variation between the samplers' draws and the stated mechanisms, all releases together
+            (their numeric_delta). It stands beside delta and not in it: an observer sees the stated mechanism except
+            with this probability. (Inside one (ε, δ) it would count (1 + e^ε) times, which is useless at a large ε.)
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    assumptions: tuple[str, ...]
+    sampler_delta: float = 0.0
 
 
 def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float) -> Budget:
@@ -64,7 +86,7 @@ def compose(mechanisms: Sequence[tuple[Mechanism, int]], *, delta: float) -> Bud
         # densities off by e^(±numeric) raise a δ by that factor
         delta=min(1.0, spent * math.exp(numeric)),
         unit=units.pop() if len(units) == 1 else "record",
-        assumptions=assumptions_of((g for g, _ in guarantees), how),
+        assumptions=_assumptions((g for g, _ in guarantees), how),
         sampler_delta=min(1.0, math.fsum(times * g.numeric_delta for g, times in guarantees)),
     )
 
@@ -79,3 +101,10 @@ def _grouped(mechanisms: Sequence[tuple[Mechanism, int]]) -> list[tuple[Mechanis
             raise ValueError(f"composition: {getattr(mechanism, 'name', mechanism)!r} has no loss distribution")
         counts[mechanism] = counts.get(mechanism, 0) + checks.times("composition", times)
     return sorted(counts.items(), key=lambda item: repr(item[0]))
+
+
+def _assumptions(guarantees: Iterable[Guarantee], *how: str) -> tuple[str, ...]:
+    """Return the assumptions of a composition in words, each once. `how` are those of the way of composing."""
+    inputs = (f"inputs: {g.inputs}" for g in guarantees if g.inputs != "all")
+    always = ("mechanisms draw independently", "neighbours: any two inputs (local model)")
+    return tuple(dict.fromkeys((*always, *how, *inputs)))

@@ -10,12 +10,10 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from mechanisms import checks
-from mechanisms.accounting.central import central_epsilon
-from mechanisms.accounting.compose import compose
-from mechanisms.accounting.shuffle import json_ready
+from mechanisms.accounting.compose import Budget, compose
+from mechanisms.accounting.shuffle import central_epsilon, json_ready
 from mechanisms.channels import ANSWER, CHANNELS, EMBEDDING, LABEL, TEXT, VECTOR, Domain
-from mechanisms.composition import Budget, metric_statement
-from mechanisms.guarantee import EXPOSURES, Guarantee, exposed
+from mechanisms.guarantee import EXPOSURES, Guarantee, exposed, metric_statement
 from mechanisms.losses.loss import LossCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.words.text import TextMechanism

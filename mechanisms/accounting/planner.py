@@ -11,12 +11,10 @@ from scipy.optimize import minimize_scalar
 
 from mechanisms import checks
 from mechanisms.accounting.blanket import SLACK, blanket_delta
-from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.generic import LEAST_DELTA
-from mechanisms.accounting.shuffle import generic_epsilon, joint_blanket
+from mechanisms.accounting.shuffle import central_epsilon, generic_epsilon, group_factor, joint_blanket, price
 from mechanisms.accounting.truncated import fits_truncated
-from mechanisms.accounting.with_sampler_error import price
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.mechanism import Mechanism
 from mechanisms.privunit import MAX_EPSILON, PrivUnit

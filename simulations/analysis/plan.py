@@ -14,8 +14,7 @@ from scipy.special import betainc
 from mechanisms import catalogue, checks
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import TOLERANCE, Target, best_privunit, fits, largest, users_needed
-from mechanisms.accounting.shuffle import samplers_reason
-from mechanisms.accounting.with_sampler_error import MOST, price
+from mechanisms.accounting.shuffle import MOST, price, samplers_reason
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import EXPOSURES
 from mechanisms.mechanism import Mechanism

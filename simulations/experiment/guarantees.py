@@ -10,8 +10,7 @@ from typing import Any
 from client.policy import Policy
 from mechanisms.accounting.ladder import text_statement
 from mechanisms.channels import LABEL
-from mechanisms.composition import metric_statement
-from mechanisms.guarantee import EXPOSURES, Guarantee
+from mechanisms.guarantee import EXPOSURES, Guarantee, metric_statement
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.questions import VectorQuestion
 from mechanisms.words.text import TextMechanism

@@ -9,14 +9,12 @@ import pytest
 
 from mechanisms.accounting.ladder import ledger_rung
 from mechanisms.accounting.privacy_filter import cost
-from mechanisms.composition import Budget, compose_basic, metric_statement
 from mechanisms.gaussian import Gaussian
-from mechanisms.guarantee import Guarantee, gaussian_delta, unprotected
+from mechanisms.guarantee import Guarantee, gaussian_delta, metric_statement, unprotected
 from mechanisms.identity import Identity
 from mechanisms.messages.release import Release, digest
 from mechanisms.metrics import angular, discrete, euclidean
 from mechanisms.quantizer import SPACE, SPHERE, Quantizer
-from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 
 EMBEDDING = Guarantee(epsilon=10.0, metric="angular", diameter=math.pi, protects="sequence")
@@ -72,53 +70,6 @@ def test_guarantees_agree_if_two_cpus_may_have_computed_them(change, agrees):
 def test_guarantees_travel_as_json(guarantee):
     text = json.dumps(guarantee.to_dict(), allow_nan=False)
     assert Guarantee.from_dict(json.loads(text)) == guarantee
-
-
-# --- composition
-# --------------------------------------------------------------------------------------------------
-
-
-def test_theorem_3_in_its_worst_case_form():
-    budget = compose_basic([EMBEDDING, LABEL])
-    assert budget.epsilon == pytest.approx(10 * math.pi + 2) and budget.delta == 0.0 and budget.unit == "record"
-    assert metric_statement([EMBEDDING, LABEL]) == "10·d_angular + 2"
-
-
-MIXED = [
-    Purkayastha(16, 10.0).guarantee,
-    RandomizedResponse(2.0, 2).guarantee,
-    PlanarLaplace(16, 0.3).guarantee,
-    Gaussian(16, 0.9).guarantee,
-    Gaussian(8, 2.0).guarantee,
-    Purkayastha(3, 0.7).guarantee,
-]
-
-
-def test_many_at_once_are_one_by_one():
-    at_once = compose_basic(MIXED, delta=1e-6)
-    one_by_one = compose_basic(MIXED[:1], delta=1e-6)
-    for guarantee in MIXED[1:]:
-        one_by_one += compose_basic([guarantee], delta=1e-6)
-    assert one_by_one == at_once
-    backwards = compose_basic(MIXED[::-1], delta=1e-6)
-    assert backwards.epsilon == pytest.approx(at_once.epsilon, rel=1e-14)
-    assert backwards.delta == pytest.approx(at_once.delta, rel=1e-12)
-
-
-def test_every_delta_is_counted():
-    budget = compose_basic(MIXED, delta=1e-6)
-    assert budget.delta == pytest.approx(2e-6, rel=1e-12)
-    assert budget.sampler_delta == pytest.approx(sum(g.numeric_delta for g in MIXED), rel=1e-12)
-    assert budget.epsilon == pytest.approx(sum(g.worst_case(1e-6) for g in MIXED), rel=1e-14)
-    assert compose_basic(MIXED).epsilon == math.inf  # Gaussian noise promises nothing at δ = 0
-
-
-def test_units_and_assumptions():
-    assert compose_basic([EMBEDDING, EMBEDDING]).unit == "sequence"
-    assert compose_basic([]) == Budget(0.0, 0.0, "record", ())
-    raw = compose_basic([PlanarLaplace(3, 1.0, normalize=False).guarantee])
-    assert any("unit vectors" in words for words in raw.assumptions)
-    assert len(set(compose_basic(MIXED).assumptions)) == len(compose_basic(MIXED).assumptions)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.ladder import ladder
 from mechanisms.accounting.planner import Target, fits
 from mechanisms.accounting.rounds import envelope, profile, round_loss, rounds_epsilon
-from mechanisms.accounting.shuffle import NAMES, amplify
+from mechanisms.accounting.shuffle import NAMES, amplify, price, with_sampler_error
 from mechanisms.accounting.truncated import truncated_epsilon
-from mechanisms.accounting.with_sampler_error import price, with_sampler_error
 from mechanisms.gaussian import Gaussian
 from mechanisms.guarantee import Guarantee
 from mechanisms.identity import Identity

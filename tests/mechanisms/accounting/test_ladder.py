@@ -12,11 +12,10 @@ import pytest
 from scipy.special import logit
 
 from mechanisms import Gaussian, Identity, PlanarLaplace, Purkayastha, RandomizedResponse, RandomizedResponsePrior
-from mechanisms.accounting.central import central_epsilon, group_factor
 from mechanisms.accounting.compose import compose
 from mechanisms.accounting.ladder import NAMES, Rung, ladder, ledger_rung, widest
 from mechanisms.accounting.planner import Target, best_privunit, fits, plan, users_needed
-from mechanisms.accounting.shuffle import Amplification, amplify
+from mechanisms.accounting.shuffle import Amplification, amplify, central_epsilon, group_factor
 from mechanisms.catalogue import build
 from mechanisms.privunit import PrivUnit
 from mechanisms.vocabulary import Vocabulary
