@@ -9,7 +9,7 @@ arXiv 2604.28032, a mixed mechanism draws from ω with probability γ, whatever 
 - mixed direction: ω uniform on the sphere, else von Mises-Fisher, density e^(κ·cos θ)/Z of the angle θ to x. It is the
   law of a Gaussian's direction at a known length, κ = length/σ².
 
-**Prices (proved).** U = γ + (1 - γ)·U0 with U0 of the law around x (`losses.gaussian`, `losses.sphere_blanket`).
+**Prices (proved).** U = γ + (1 - γ)·U0 with U0 of the law around x (`losses.gaussian`, `losses.sphere`).
 U has one law for all x, and rises in <w, x> as U0 does, so the antipodal pair dominates. γ·ω is a blanket, and the
 truncated one holds as well. All prices use ideal samplers, but those of PrivUnit.
 
@@ -32,7 +32,7 @@ from mechanisms.accounting.blanket import blanket_delta
 from mechanisms.accounting.planner import Target, best_privunit, largest
 from mechanisms.accounting.truncated import fits_truncated
 from mechanisms.gaussian import Gaussian
-from mechanisms.losses import sphere_blanket
+from mechanisms.losses import sphere
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import line, log_masses
 from simulations.output.markdown import table
@@ -63,7 +63,7 @@ def direction(dim: int, weight: float, kappa: float) -> tuple[BlanketCells, floa
     order = dim / 2 - 1
     log_z = float(gammaln(dim / 2) - order * math.log(kappa / 2) + math.log(ive(order, kappa)) + kappa)
     over, around = math.log(weight) if weight else -math.inf, math.log1p(-weight) - log_z
-    cells = sphere_blanket.cells(dim, lambda theta: np.logaddexp(over, around + kappa * np.cos(theta)), 1024)
+    cells = sphere.blanket_cells(dim, lambda theta: np.logaddexp(over, around + kappa * np.cos(theta)), 1024)
     return cells, float(ive(order, kappa) / ive(order + 1, kappa) / (1 - weight)) ** 2 - 1
 
 

@@ -46,7 +46,12 @@ from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance, tighter
 from mechanisms.losses.planar_laplace import laplace_loss
-from mechanisms.losses.sphere import normalized_laplace_loss, purkayastha_loss
+from mechanisms.losses.sphere import (
+    normalized_laplace_blanket,
+    normalized_laplace_loss,
+    purkayastha_blanket,
+    purkayastha_loss,
+)
 from mechanisms.mechanism import Uniforms
 from mechanisms.metrics import SPHERE_DIAMETER, angular, euclidean
 from mechanisms.quantizer import SPACE, SPHERE, Quantizer
@@ -119,10 +124,8 @@ class Purkayastha:
         return out
 
     def blanket(self) -> BlanketCells:
-        """Return the blanket and the antipodal pair, in cells: see mechanisms.losses.sphere_blanket."""
-        from mechanisms.losses import sphere_blanket
-
-        return sphere_blanket.purkayastha(self.dim, self.epsilon)
+        """Return the blanket and the antipodal pair, in cells: see mechanisms.losses.sphere."""
+        return purkayastha_blanket(self.dim, self.epsilon)
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density at y given x, rows (n, dim) -> (n,), by the surface measure of the sphere."""
@@ -255,10 +258,8 @@ class PlanarLaplace:
         return [v / reach for v in drawn]
 
     def blanket(self) -> BlanketCells | None:
-        """Return the blanket and the antipodal pair, in cells (mechanisms.losses.sphere_blanket); None in raw form."""
-        from mechanisms.losses import sphere_blanket
-
-        return sphere_blanket.planar_laplace(self.dim, self.epsilon) if self.normalize else None
+        """Return the blanket and the antipodal pair, in cells (mechanisms.losses.sphere); None in raw form."""
+        return normalized_laplace_blanket(self.dim, self.epsilon) if self.normalize else None
 
     def log_prob(self, y: FloatArray, x: FloatArray) -> FloatArray:
         """Return the log density of the raw form at y given x, rows (n, dim) -> (n,). The normalized form has none."""

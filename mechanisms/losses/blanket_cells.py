@@ -73,7 +73,7 @@ class BlanketCells:
         If inputs vary independently (any embedding with any label), the blanket of a product is the product of the
         blankets. Its dominating pair is the pair of dominating pairs: given the other's (U2, V2) = (u, v), (U1, V1) ->
         φ(u·U1 - c·v·V1) is submodular for convex φ, so each coordinate's countermonotone pair is the largest in the
-        convex order (see mechanisms.losses.sphere_blanket).
+        convex order (see mechanisms.losses.sphere).
         """
 
         def outer(name: str) -> FloatArray:

@@ -10,7 +10,7 @@ overlap (c <= 1/2), so that pair dominates every pair, as does any with disjoint
 **Blanket (proved).** inf_x p_x(y) is b times the uniform density for every y (a cap of another x misses y). So the
 blanket is uniform, of weight b. U = p_x/ω takes two values, e^ε·b with probability c, else b, one law for every x. For
 disjoint caps U and V are never high together, which is countermonotone for two-valued laws with c <= 1/2. So the
-antipodal pair is the largest in the convex order, as in `mechanisms.losses.sphere_blanket`. The cells are exact: it is
+antipodal pair is the largest in the convex order, as in `mechanisms.losses.sphere`. The cells are exact: it is
 randomized response with 1/c labels, a number that need not be whole (`mechanisms.losses.response_blanket`).
 """
 

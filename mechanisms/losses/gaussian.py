@@ -2,7 +2,7 @@
 
 **Blanket.** For inputs x of one length and any dimension m take ω = N(0, σ²I). With t = <w, x>/(σ|x|) and r = |x|/σ,
 log U = r·t - r²/2, where t ~ N(0, 1) under ω, N(r, 1) under x and N(-r, 1) under -x. U has one law for every x and
-rises in t, so the antipodal pair dominates (`mechanisms.losses.sphere_blanket`). U has no positive lower bound, so γ =
+rises in t, so the antipodal pair dominates (`mechanisms.losses.sphere`). U has no positive lower bound, so γ =
 0, and only `accounting.truncated` makes a bound of these cells.
 """
 

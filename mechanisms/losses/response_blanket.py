@@ -1,7 +1,7 @@
 """Blanket of k-ary randomized response: uniform, of weight γ = K/(e^ε + K - 1) (Balle et al. 2019, section 3.1).
 
 Any two different labels are the dominating pair. The laws of U and V are the same for every label, and U is high only
-at x, V only at x', never together: countermonotone (see mechanisms.losses.sphere_blanket for the order).
+at x, V only at x', never together: countermonotone (see mechanisms.losses.sphere for the order).
 
 **With priors (RRWithPrior), beside the source of the priors (proved).** The message is (z, y). z determines a set S of
 k labels in any way. y is randomized response on S, uniform on S for a label outside it. Given z, with ω uniform on S:

@@ -19,7 +19,7 @@ from mechanisms.accounting.generic import LEAST_DELTA
 from mechanisms.accounting.shuffle import amplify, joint_blanket
 from mechanisms.accounting.truncated import best_truncation, fits_truncated, truncated, truncated_epsilon
 from mechanisms.guarantee import gaussian_delta
-from mechanisms.losses import sphere_blanket
+from mechanisms.losses import sphere
 from mechanisms.losses.blanket_cells import BlanketCells
 from mechanisms.losses.gaussian import line
 from mechanisms.privunit import PrivUnit
@@ -143,7 +143,7 @@ def test_antipodal_pair_is_largest_in_the_convex_order(kind):
     """E (t - L)_+ and E (L - t)_+ over a grid of S², for pairs at many angles: the antipodal one is above."""
     mechanism = Purkayastha(3, 1.2) if kind == "purkayastha" else PlanarLaplace(3, 2.0)
     places, cells = np.linspace(0, math.pi, 4001), mechanism.blanket()
-    theta = sphere_blanket.log_radial_ratio(3, 2.0, places)
+    theta = sphere.log_radial_ratio(3, 2.0, places)
     z, weights = np.polynomial.legendre.leggauss(200)
     phi = (np.arange(200) + 0.5) * 2 * math.pi / 200
     shape = np.sqrt(1 - z**2)
