@@ -12,8 +12,7 @@ longer for a longer sentence. Equal sentences are sent once.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -28,14 +27,12 @@ from client.device.roles import MODEL
 from client.device.statement import describe_cost
 from client.models import encoder as encoders
 from client.models.embeddings import Embeddings
-from client.models.encoder import Encoder
 from client.node import NODE, Node, load_device
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
 from client.shard import Shard
 from client.store.ledger import Ledger, LedgerError
 from client.store.questions import FIRST_RECORD, QuestionRecords, sentence_hash
-from client.store.scratch import Scratch
 from mechanisms.accounting.privacy_filter import Account
 from mechanisms.messages.questions import EmbeddingQuestion
 from mechanisms.messages.reply import Reply
@@ -45,10 +42,8 @@ from mechanisms.messages.wire import record_to_bytes, reply_to_record, sealed_to
 
 log = logging.getLogger(__name__)
 
-_ENCODED_AT_ONCE = 4096
 #: Sentences that are looked up together.
 _LOOKED_UP = 4096
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +127,9 @@ def _prepared(
     hashes, rows, first = _distinct(sentences)
     if not hashes:
         raise ValueError("there is no sentence to ask about")
-    encoder, vectors = _encoded(node, sentences, first, held.enter_context(Scratch(folder)))
+    assert node.encoder is not None
+    encoder = encoders.load(node.encoder)
+    vectors = encoder.encode([sentences[i] for i in first])
     request = model.question(encoder=encoder.identity, width=encoder.dim)
     policy = node.policy("")
     try:
@@ -196,19 +193,6 @@ def _distinct(sentences: Sequence[str]) -> tuple[list[bytes], NDArray[np.int64],
             first.append(i)
         rows[i] = row
     return list(places), rows, first
-
-
-def _encoded(
-    node: Node, sentences: Sequence[str], first: Sequence[int], scratch: Scratch
-) -> tuple[Encoder, NDArray[np.float32]]:
-    """Return embeddings of the sentences at these places, on the disk if they are many."""
-    assert node.encoder is not None
-    encoder, paced = encoders.load(node.encoder), _paced("encoded", len(first))
-    for start in range(0, len(first), _ENCODED_AT_ONCE):
-        some = [sentences[i] for i in first[start : start + _ENCODED_AT_ONCE]]
-        scratch.add(encoder.encode(some))
-        paced(start + len(some))
-    return encoder, scratch.read(np.float32, encoder.dim)
 
 
 def _refusal(error: Refused, policy: Policy, request: Request) -> str:
@@ -289,14 +273,11 @@ class _Asking:
         Raises:
             ValueError: The inference failed. The message states the charges.
         """
-        step, paced = batch_size(self.request.classes), _paced("answered", len(hashes))
+        step = batch_size(self.request.classes)
         try:
-            with Scratch(self.node.folder) as scratch:
-                for start in range(0, len(hashes), step):
-                    rows = slice(start, start + step)
-                    scratch.add(self._some(hashes[rows], vectors[rows]))
-                    paced(min(start + step, len(hashes)))
-                return self._classes, scratch.read(np.float64, self.request.classes), float(self._account().epsilon[0])
+            rows = [slice(start, start + step) for start in range(0, len(hashes), step)]
+            probabilities = np.concatenate([self._some(hashes[part], vectors[part]) for part in rows])
+            return self._classes, probabilities, float(self._account().epsilon[0])
         except (ValueError, LedgerError, Refused, OSError) as error:
             raise ValueError(f"{_line(error, self.node.folder)}; {self._charges()}") from error
 
@@ -396,16 +377,3 @@ class _Vectors:
 def _line(error: Exception, folder: Path | str) -> str:
     """Return the message for people: errors of this package name the file or the server."""
     return str(error) if isinstance(error, ValueError) else f"{folder}: {getattr(error, 'strerror', None) or error}"
-
-
-def _paced(what: str, total: int) -> Callable[[int], None]:
-    """Return a function that reports how many are done: the last one, and others some seconds apart."""
-    last = time.monotonic()
-
-    def done(count: int) -> None:
-        nonlocal last
-        if count == total or time.monotonic() - last > _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            log.info(f"{what} {count:,} of {total:,} sentences")
-
-    return done

@@ -127,7 +127,7 @@ def test_sentences_that_are_alike_are_sent_once_and_in_few_messages(world: World
     assert found.charged == 300 and found.probabilities.shape == (300, len(CLASSES)) and len(charged(node)) == 300
     assert found.rows.tolist() == [i % 300 for i in range(700)] + [-1, -1]
     new = "300 sentences are new, at ε = 31.42 at worst each; the policy allows 318"
-    assert [lines[0], lines[1], lines[-1]] == ["encoded 300 of 300 sentences", new, "answered 300 of 300 sentences"]
+    assert lines == [new]
 
 
 def test_the_server_takes_what_a_client_sends_at_once() -> None:

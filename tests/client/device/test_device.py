@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from sottovoce.deployment.predict import serving
 from tests.support.asking import CLASSES, COST, POLICY, SENTENCE, World, answered, ask, charged, honest, http
 from tests.support.clients import make_node, request
 from tests.support.devices import PUBLISHER, make_bundle, on_a_device
-from tests.support.paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -260,36 +257,6 @@ def test_the_rest_of_a_file_is_charged_when_it_goes_on(world: World, node: Path)
     with honest(world, lambda body: None) as server, pytest.raises(ValueError, match="256 sentences were charged"):
         ask(world, node, sentences, server.address)
     assert ask(world, node, sentences, world.address).charged == 344
-
-
-MEASURED = """
-import sys
-from pathlib import Path
-from sottovoce.cli.main import main
-code = main(sys.argv[1:])
-print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0], file=sys.stderr)
-sys.exit(code)
-"""
-
-
-@pytest.mark.slow
-def test_a_long_file_takes_no_more_memory(world: World, tmp_path: Path) -> None:
-    node = world.device(tmp_path / "node", replace(POLICY, total=1e9, releases=100_000))
-    peaks = []
-    for lines in (500, 8_000):
-        file, out = file_of(tmp_path, "".join(f"film {i} of {lines}\n" for i in range(lines)).encode()), f"{lines}.tsv"
-        where = ["--server", world.address, "--root-certificates", str(world.ca)]
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURED, "device", "ask", node, "--file", file, "--out", tmp_path / out, *where],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-        peaks.append(int(done.stderr.split()[-1]) * 1024)
-        assert sum(1 for _ in (tmp_path / out).open()) == lines + 1
-    assert peaks[1] - peaks[0] < 12e6
 
 
 @pytest.mark.parametrize(
