@@ -31,8 +31,7 @@ def read_statement(folder: Path) -> dict[str, Any]:
     Returns:
         {"folder", "policy", "answers", "records", "users", "theorem", "clock_set_back"}.
         "answers": releases made together, in the order of their charges: time (UTC seconds), stage, channel, digest,
-            f"  {_when(answer['time'])}  the {answer['channel']} of {whose}, to the stage {answer['stage']}: "
-            f"{describe_cost(answer['worst_case'])}{at} each"
+            records, statement, worst_case, delta, and what is public.
         "records": cost of each record by channel.
         "users": charges of each user that count, according to the policy's privacy filter: releases, worst_case (Σε),
             delta, rho, and rho_limit.
