@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from client.models import language_models, tokens
 from client.models import vocabulary as vocabularies
 from client.models.generator import Generator
-from client.models.texts import batch_size
+from client.models.texts import batch_size, private_arguments
 from mechanisms.catalogue import admit, build
 from mechanisms.channels import TEXT
 from mechanisms.guarantee import EXPOSURES, Guarantee
@@ -151,15 +151,8 @@ class Rewriter:
             rows = np.arange(len(texts))
             rng = SecureStreams().rows(rows, np.zeros_like(rows), stage="rewrite", channel=TEXT.name)
         x = tokens.padded_word_ids(texts, self.text)
-        drawn = self.text.sample(x, rng=rng, **self._private(texts, x))
+        drawn = self.text.sample(x, rng=rng, **private_arguments(self.text, texts, x, self._model))
         return drawn, int((x != NOTHING).sum())
-
-    def _private(self, texts: Sequence[Text], x: NDArray[np.int64]) -> dict[str, Any]:
-        if not self.text.word.reads:
-            return {}
-        from client.models.reading import private_arguments
-
-        return private_arguments(self.text, texts, x, self._model)
 
     def decoded(self, word_ids: NDArray[np.int32]) -> list[Any]:
         """Return drawn word ids (n, positions) as texts, or pairs, with one space between words."""

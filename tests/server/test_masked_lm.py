@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, Bert
 
 from client.models import masked_lm
 from client.models.masked_lm import MaskedLM
-from client.models.reading import private_arguments
+from client.models.texts import private_arguments
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_mlm import DpMlm, DpMlmResized
 from mechanisms.words.random_substitution import RandomSubstitution
