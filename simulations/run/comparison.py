@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
@@ -16,10 +16,8 @@ from simulations.run.evaluation import Answers
 from simulations.run.trust import cell, paid, unprotected
 
 Results = Mapping[str, Any]
-Cell = Callable[[str, str, str], str]
 
 _TRAINING = PAYERS["ladder"]
-_HEADINGS = {"sanitized": "on sanitized test sentences", "on_device": "on the device"}
 
 
 def baseline(arms: Sequence[Arm], arm: Arm) -> Arm | None:
@@ -109,24 +107,3 @@ def conclusion(results: Results) -> str:
 
 def _error(error: float | None) -> str:
     return f" ± {error:.3f}" if is_finite(error) else ""
-
-
-def matrices(results: Results, *, most: int, cell: Cell | None = None) -> list[tuple[str, list[list[str]]]]:
-    """Return for each kind of accuracy its name, and a table of each arm less every earlier arm.
-
-    A table has headings, and a row for each arm that starts with its number and name. A kind is left out if fewer than
-    two or more than `most` arms have it. `cell` returns the text of (arm, less, kind); by default the difference is
-    `shown`.
-    """
-    cell = cell or (lambda arm, less, kind: shown(gap(results, arm, less, kind)))
-    found = []
-    for kind, heading in _HEADINGS.items():
-        names = [arm.name for arm in arms_of(results) if arm.score(kind) is not None]
-        if not 2 <= len(names) <= most or not results.get("differences"):
-            continue
-        rows = [["less", *map(str, range(1, len(names)))]]
-        for number, name in enumerate(names):
-            gaps = [cell(name, other, kind) for other in names[:number]]
-            rows.append([f"{number + 1} {name}", *gaps, *[""] * (len(names) - 1 - number)])
-        found.append((heading, rows))
-    return found

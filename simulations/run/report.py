@@ -7,9 +7,8 @@ Every function reads the results dict of `simulations.run.run.run` and does not 
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mechanisms.accounting.ladder import shared
-from server.card import PAYERS
 from server.protocols.statistics import PROTOCOL as STATISTICS
 from server.protocols.statistics import SAME
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json
 from simulations.output.markdown import table as markdown_table
-from simulations.output.numbers import count, epsilon, plain, share
+from simulations.output.numbers import count, plain, share
 from simulations.run import trust
-from simulations.run.comparison import added, conclusion, matrices
+from simulations.run.comparison import added, conclusion
 from simulations.run.comparison import shown as difference
 from simulations.run.figures import REFERENCE_MARK, accuracy_said, on_text, spent_figure, texts_beside, title
 from simulations.run.frontier import frontier_figure
@@ -80,10 +77,6 @@ def print_table(results: Results, console: Console) -> None:
     left_out = 0 if console.width >= 100 else 2
     styles = ["dim" if arm.reference else "" for arm in arms_of(results)]
     _print_rows(console, title(results), headings[: len(headings) - left_out], rows, styles)
-    texts = on_text(results) or texts_beside(results)  # many mechanisms: their differences are in results.md
-    if not left_out and not texts:
-        for heading, (names, *gaps) in matrices(results, most=_MOST_SHOWN):
-            _print_rows(console, f"{_DIFFERENCES} {heading}", names, gaps, [""] * len(gaps))
     for heading, (names, *item) in beside([results]):
         if not heading:  # tables of groups are in results.md
             _print_rows(console, _BESIDE, names, item, [""] * len(item))
@@ -128,10 +121,7 @@ def table(results: Results) -> list[list[str]]:
     return [[*entries], *map(list, zip(*entries.values(), strict=True))]
 
 
-#: Largest number of arms whose differences are shown on a terminal and in results.md; results.json has all.
-_MOST_SHOWN, _MOST_WRITTEN = 6, 12
 _BESIDE = "Other measures, ± standard error by test text"
-_DIFFERENCES = "Difference in accuracy, paired by test text,"
 
 
 def notes(results: Results) -> list[str]:
@@ -245,95 +235,24 @@ _ANSWERS = (
 
 def markdown(results: Results) -> str:
     """Return the table with the columns that do not fit a terminal: mechanism, m', and the guarantee in words."""
-    headings, *result = table(results)
-    rows = [
-        [h.replace("\n", " ").replace("- ", "-") for h in headings] + ["mechanism", "m'", "guarantee"],
-        ["---", *["---:"] * (len(headings) - 1), "---", "---:", "---"],
-    ]
-    arms = arms_of(results)
-    for arm, row in zip(arms, result, strict=True):
-        rows.append([*row, plain(arm.mechanism), count(arm.dim), plain(arm.budget.statement)])
+    headings, *rows = table(results)
+    names = [name.replace("\n", " ").replace("- ", "-") for name in headings]
+    more = [[plain(arm.mechanism), count(arm.dim), plain(arm.budget.statement)] for arm in arms_of(results)]
+    cells = [[*row, *item] for row, item in zip(rows, more, strict=True)]
     lines = [f"# {title(results)}", ""]
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += [markdown_table([*names, "mechanism", "m'", "guarantee"], cells)]
     if said := conclusion(results):
         lines += ["", f"**{said}**"]
     for heading, (names, *others) in beside([results]):
         lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
-    lines += ["", *(f"{note}\n" for note in notes(results)), *_differences(results), *_ladders(arms)]
+    lines += ["", *(f"{note}\n" for note in notes(results)), _MORE, ""]
     lines += ["![Accuracy against ε](accuracy.png)", "", "![Worst-case ε of all that one user releases](spent.png)"]
     return "\n".join(lines) + "\n"
 
 
-def _differences(results: Results) -> list[str]:
-    """Return the difference of each arm from each earlier one."""
-    lines = []
-    for heading, (names, *rows) in matrices(results, most=_MOST_WRITTEN):
-        lines += [f"## {_DIFFERENCES} {heading}", "", markdown_table(names, rows), ""]
-    return [*lines, f"{_PAIRED}\n"] if lines else []
-
-
-_PAIRED = (
-    "The row's arm less the column's, ± standard error: what a text that both answered adds to the one is set off "
-    "against what it adds to the other. answers/ holds what each arm got right, text by text."
+_MORE = (
+    "results.json has each arm's ladder, rung by rung, and the differences of all arms, paired by test text. answers/ "
+    "holds what each arm got right, text by text."
 )
-
-
-#: Columns of the ladders' table: heading, payer, rung.
-_TAUGHT, _ASKED = PAYERS.values()
-RUNGS = (
-    ("token", _TAUGHT, "token"),
-    ("text", _TAUGHT, "text"),
-    ("embedding", _TAUGHT, "embedding"),
-    ("label", _TAUGHT, "label"),
-    ("statistic", _TAUGHT, "statistic"),
-    ("record", _TAUGHT, "record"),
-    ("user", _TAUGHT, "user"),
-    ("shuffled", _TAUGHT, "shuffled"),
-    ("test user", _ASKED, "user"),
-    ("test user, shuffled", _ASKED, "shuffled"),
-)
-
-
-def _ladders(arms: Sequence[ArmResult]) -> list[str]:
-    """Return what one user spent, rung by rung; results.json and the model cards have the derivation."""
-    known = [r for arm in arms for r in arm.ladder or arm.test_ladder or []]
-    if not known:
-        return []
-    lines = ["## What it cost one user: ε (δ), rung by rung", ""]
-    released = {
-        (whose, r["rung"])
-        for arm in arms
-        for whose, rungs in arm.ladders.items()
-        for r in rungs or []
-        if r["epsilon"] is not None
-    }
-    columns = [column for column in RUNGS if column[1:] in released]
-    lines.append("| arm | " + " | ".join(heading for heading, _, _ in columns) + " |")
-    lines.append("| --- |" + " ---: |" * len(columns))
-    for arm in arms:
-        row = [arm.name.replace("|", "\\|") + (f" {REFERENCE_MARK}" if trust.unprotected(arm) else "")]
-        for _, whose, name in columns:
-            rung = next((r for r in arm.ladders[whose] or [] if r["rung"] == name), None)
-            row.append(_spent_on(rung))
-        lines.append("| " + " | ".join(row) + " |")
-    return [
-        *lines,
-        "",
-        "Least proved ε, each with the δ it is proved at (the samplers' numeric δ apart) and, shuffled, the crowd: how "
-        f"many users at the least send the same in clear. {trust.CONDITION_MARK}: between data that agree in what is "
-        "public; between others it is ∞. –: no such release, declared public, or no amplification; results.json and "
-        "the model cards say what each rests on.",
-        "",
-    ]
-
-
-def _spent_on(rung: Mapping[str, Any] | None) -> str:
-    """Return ε with its δ and the size of the crowd, or "∞"."""
-    if rung is None or rung["epsilon"] is None:
-        return "–"
-    if rung["epsilon"] == math.inf:
-        return "∞"
-    among = f", crowd {rung['crowd']:,}" if rung.get("crowd") is not None else ""
-    return f"{epsilon(rung['epsilon'])} ({rung['delta']:.3g}{among}){trust.mark(shared(rung))}"
