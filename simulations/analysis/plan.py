@@ -1,4 +1,4 @@
-"""Plan from a central budget to the largest local parameters, written as an experiment that `simulate` runs."""
+"""Plan from a central budget to the largest local parameters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,11 @@ from mechanisms.mechanism_text import read_mechanism
 from mechanisms.privunit import PrivUnit
 from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described, is_text, mechanism_of
-from simulations.corpora.builtin import LIMIT, TASKS
 from simulations.errors import UserError
-from simulations.experiment import from_table, to_toml
 
 log = logging.getLogger(__name__)
 
 
-PUBLIC, TEST = 1500, 1000
 #: Probability that fewer users are delivered than planned for.
 MISSED = 1e-9
 #: Relative step, below a unit of the third digit, that leads to the next smaller number of three digits.
@@ -258,61 +255,6 @@ def _planned(
     return answer
 
 
-def experiment_file(planned: dict[str, Any], *, name: str) -> str:
-    """Return an experiment on the built-in corpus with an arm for each split, as TOML that `simulate` runs.
-
-    No batch below the planned number of users reaches the server (`minimum-users`), so the budget holds whatever users
-    drop out. There are as many test users as training users, so the same holds for their batch.
-
-    Raises:
-        UserError: No split fits, or the corpus has too few reviews.
-    """
-    splits = [s for s in planned["splits"] if s["embedding_epsilon"] is not None]
-    if not splits:
-        raise UserError("--out: no local parameters fit this budget; raise --epsilon or --users")
-    most = LIMIT - PUBLIC - TEST
-    if planned["users"] > most:
-        raise UserError(f"--out: the built-in corpus has reviews for {most:,} users, no more; plan for fewer")
-    task = next((name for name, classes in TASKS.items() if len(classes) == planned["classes"]), None)
-    if task is None:
-        raise UserError(f"--out: the built-in corpus has 2, 4 or 12 classes, not {planned['classes']}")
-    spec = {"mechanism": planned["mechanism"], "dim": planned["dim"]}
-    spec |= {"delta": planned["delta"]} if planned["mechanism"] == "gaussian" else {}
-    policy = {
-        "embedding": _up(max(s["worst_case"] for s in splits)),
-        "label": _up(max(s["label_epsilon"] for s in splits)),
-    }
-    table = {
-        "name": name,
-        "data": {
-            "source": "built-in",
-            "task": task,
-            "public-size": PUBLIC,
-            "test-size": TEST,
-            "test-repeats": math.ceil(planned["delivered"] / TEST),
-        },
-        "population": {"users": planned["users"], "dropout": planned["dropout"]},
-        "shuffle": {"minimum-users": planned["delivered"], "delta": planned["delta"]},
-        "policy": policy,
-        "arm": [
-            {
-                "name": f"ε = {s['embedding_epsilon']:g}, label ε = {s['label_epsilon']:g}",
-                "embedding": spec | {"epsilon": s["embedding_epsilon"]},
-                "label": {"mechanism": "randomized-response", "epsilon": s["label_epsilon"]},
-            }
-            for s in splits
-        ],
-    }
-    if planned["mechanism"] == "gaussian":
-        # the filter has one half of the total; samplers may spend as much of the other as the noise
-        policy |= {"delta": planned["delta"], "total-delta": max(1e-5, 4 * planned["delta"])}
-    head = (
-        f"# Planned for a central ε of {planned['epsilon']:g} at δ = {planned['delta']:g} with "
-        f"{planned['delivered']:,} users delivered.\n# What it costs: sottovoce budget ladder THIS_FILE\n"
-    )
-    return head + to_toml(from_table(table))
-
-
 def _delivered(users: int, dropout: float) -> int:
     if not 0 <= dropout < 1:
         raise UserError(f"--dropout: must be at least 0 and below 1, got {dropout:g}")
@@ -387,9 +329,3 @@ def _rounded(value: float) -> float | None:
         return None
     digits = 2 - math.floor(math.log10(value))
     return math.floor(value * 10**digits) / 10**digits
-
-
-def _up(value: float) -> float:
-    """Round up to three digits, for a policy's limit that just accepts the planned release."""
-    digits = 2 - math.floor(math.log10(value))
-    return math.ceil(value * 10**digits) / 10**digits

@@ -198,9 +198,6 @@ def plan_(
     dropout: Annotated[float, typer.Option("--dropout", help="Share of users who never answer.")] = 0.0,
     records: Annotated[int, typer.Option("--records", help="Maximum number of records of a user.")] = 1,
     stages: Stages = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.toml", help="Write an experiment, one arm a split.")
-    ] = None,
     words: Words = None,
     generator: Generator = None,
     accept_unprotected: Public = None,
@@ -214,13 +211,8 @@ def plan_(
     from mechanisms.mechanism_text import read_mechanism
     from simulations.analysis import plan
     from simulations.analysis.budget import Texts
-    from simulations.output.atomic import whole
 
     check_delta(delta)
-    if out is not None and out.exists():
-        raise UserError(f"--out {out}: is there already; name another file")
-    if out is not None and (records != 1 or stages != 1):
-        raise UserError("--out: an experiment file has users of one record and one stage; leave --records and --stages")
     spec = read_mechanism(mechanism)
     name = spec["mechanism"]
     if name == "privunit" and label_epsilon is not None:
@@ -229,34 +221,25 @@ def plan_(
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
     texts = Texts(words, generator, accept_unprotected, crowd)
     if "epsilon" in spec:
-        given = [f"--{key}" for key, value in {"users": users, "out": out}.items() if value is not None]
+        given = ["--users"] * (users is not None)
         given += ["--dropout"] * (dropout != 0) + [f"--{key}" for key in _given(texts)]
         if given:
             raise UserError(f"{given[0]}: a plan of a mechanism with an ε is its number of users; leave this out")
         answer = plan.plan_users(terms, mechanism, label_epsilon)
     else:
-        answer = _plan_of(terms, spec, texts, out)
-    if out is not None:
-        written = plan.experiment_file(answer, name=out.stem)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with whole(out) as file:
-            file.write(written.encode())
-        answer["file"] = str(out)
+        answer = _plan_of(terms, spec, texts)
     if as_json:
         return print_json(answer)
-    hint = [] if out is None else [f"experiment file: {out}; run it with: sottovoce simulate {out}"]
-    _print([*plan_lines(answer), *hint])
+    _print(plan_lines(answer))
 
 
-def _plan_of(terms: Terms, spec: dict[str, Any], texts: Texts, out: Path | None) -> dict[str, Any]:
+def _plan_of(terms: Terms, spec: dict[str, Any], texts: Texts) -> dict[str, Any]:
     """Return the plan of a text, or of an embedding, which takes none of a text's options."""
     from simulations.analysis import plan
     from simulations.analysis.budget import is_text
 
     name = spec["mechanism"]
     if is_text(name):
-        if out is not None:
-            raise UserError("--out: experiments are written for embeddings alone; put the ε into a file of your own")
         show_progress()
         with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
             build, among = texts.by_epsilon(spec)
@@ -269,8 +252,6 @@ def _plan_of(terms: Terms, spec: dict[str, Any], texts: Texts, out: Path | None)
     if terms.users is None:
         raise UserError("--users: say how many are invited")
     if name == "privunit":
-        if out is not None:
-            raise UserError("--out: experiments are written for embeddings alone; put ε and p into a file of your own")
         return plan.plan_privunit(terms, dim=dim)
     show_progress()
     return plan.plan(terms, mechanism=name, dim=dim)

@@ -98,7 +98,7 @@ def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
     )
     for asked in (
         ["text", "sanitize", "--words", "words.txt", "--in", "in.txt", "--mechanism", f"{name}:epsilon=3"],
-        ["budget", "plan", "--mechanism", name, "--users", "9", "--epsilon", "1", "--delta", "1e-6", "--out", "out"],
+        ["budget", "plan", "--mechanism", name, "--users", "9", "--epsilon", "1", "--delta", "1e-6"],
         ["simulate", "study.toml", "--out", "out"],
     ):
         assert main(asked) == 2
