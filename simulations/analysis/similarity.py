@@ -6,7 +6,6 @@ is a measure of privacy: a similar text may have been drawn, and a dissimilar on
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 from collections.abc import Sequence
@@ -113,5 +112,4 @@ def _encoder() -> Path:
     from server.export import export_encoder
 
     made_from = ["similarity", fingerprint(_ENCODER), made_by(("server.export",), LIBRARIES)]
-    name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
-    return folder_once(f"encoders/{name}", lambda folder: export_encoder(_ENCODER, folder))
+    return folder_once("encoders", made_from, lambda folder: export_encoder(_ENCODER, folder))

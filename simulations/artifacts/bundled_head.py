@@ -47,7 +47,6 @@ def bundled_masked_lm() -> Path:
         UserError: The file is not the shipped one.
     """
     about = made_by(("simulations.artifacts.bundled_head", "server.masked_lm"), LIBRARIES)
-    name = hashlib.sha256(f"{about} {SHA256}".encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
         from server.masked_lm import read, write_masked_lm
@@ -58,7 +57,7 @@ def bundled_masked_lm() -> Path:
         low, high = (float(value) for value in arrays["bounds"])
         write_masked_lm(model, tokenizer, folder, low=low, high=high, max_length=_MAX_LENGTH)
 
-    return folder_once(f"masked-lms/{name}", make)
+    return folder_once("masked-lms", (about, SHA256), make)
 
 
 def _shipped() -> Mapping[str, np.ndarray]:

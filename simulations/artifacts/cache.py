@@ -58,9 +58,12 @@ def cache_folder() -> Path:
         raise UserError("HOME: is not set, and the cache has no place; name a folder in XDG_CACHE_HOME") from None
 
 
-def folder_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder of a name. It is complete or absent, never half-written; `make` fills a new one."""
-    folder = cache_folder() / name
+def folder_once(kind: str, inputs: object, make: Callable[[Path], None]) -> Path:
+    """Return the cached folder of a kind of artifact that is made from these inputs, told apart by their repr.
+
+    It is complete or absent, never half-written; `make` fills a new one.
+    """
+    folder = cache_folder() / kind / hashlib.sha256(repr(inputs).encode()).hexdigest()[:32]
     if not folder.is_dir():
         with made_once(folder) as part:
             (part / _FILES).mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -60,7 +59,6 @@ def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int
         made_from += [settings.precision, list(_calibration_texts())]
     code = ("server.export", *(["server.training.finetune"] if settings.fine_tune_on_public else []))
     made_from.append(made_by(code, LIBRARIES))
-    name = hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
         checkpoint: str | Path = settings.model
@@ -83,7 +81,7 @@ def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int
         log.info(f"exporting the encoder {settings.model}")
         export_encoder(checkpoint, folder, **export_settings(settings))
 
-    return folder_once(f"encoders/{name}", make)
+    return folder_once("encoders", made_from, make)
 
 
 def pooling_of(settings: EncoderSettings) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
@@ -65,13 +64,12 @@ def generator_folder(
     if prompt is None:
         prompt = PROMPT if kind == language_models.GENERATOR else PARAPHRASE
     about = [fingerprint(checkpoint), texts, prompt, seed, made_by(("server.generation",), LIBRARIES), device().type]
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(place: Path) -> None:
         log.info(f"exporting the generating model {checkpoint}")
         export_generator(checkpoint, place, public_texts=texts, seed=seed, prompt=prompt)
 
-    return folder_once(f"generators/{name}", make)
+    return folder_once("generators", about, make)
 
 
 def together(folders: Mapping[str, Path]) -> Path:
@@ -79,10 +77,9 @@ def together(folders: Mapping[str, Path]) -> Path:
     if len(folders) == 1:
         return next(iter(folders.values()))
     names = {kind: language_models.identity(folder, kind) for kind, folder in folders.items()}
-    name = hashlib.sha256(repr(sorted(names.items())).encode()).hexdigest()[:32]
 
     def make(place: Path) -> None:
         for kind, folder in folders.items():
             shutil.copytree(language_models.part(folder, kind), place / kind)
 
-    return folder_once(f"language-models/{name}", make)
+    return folder_once("language-models", sorted(names.items()), make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,7 +61,6 @@ def masked_lm_folder(
     # only the training target with a sanitizer depends on the mechanisms' draws
     drawn = ["simulations.artifacts.masked_lm"] if kept is not None else []
     about += [made_by(("server.masked_lm", "server.training.pretrain", *drawn), LIBRARIES), device().type]
-    name = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
 
     def make(folder: Path) -> None:
         checkpoint: str | Path = model
@@ -76,7 +74,7 @@ def masked_lm_folder(
         log.info(f"exporting the masked language model {model}")
         export_masked_lm(checkpoint, folder, public_texts=texts, seed=seed, max_length=max_length)
 
-    return folder_once(f"masked-lms/{name}", make)
+    return folder_once("masked-lms", about, make)
 
 
 def sanitized(texts: Sequence[str], text: TextMechanism, *, seed: int) -> tuple[list[str], list[str]]:

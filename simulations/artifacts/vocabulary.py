@@ -167,12 +167,8 @@ def vocabulary_folder(
         raise no_file(path)
     file = own or path.is_file() or (source != MINILM and path.suffix.lower() in _FILES)
     made = made_by(("simulations.artifacts.vocabulary",), (*_LIBRARIES, *(["HanTa"] if tags else [])))
-    whole = hashlib.sha256(f"{made} {tags} {public_texts is not None} ".encode())
-    whole.update((_of_file(path) if file else fingerprint(source)).encode())
-    for text in public_texts or ():
-        whole.update(json.dumps(text).encode() + b"\n")
-    if spans:
-        whole.update(json.dumps(["spans", *spans]).encode())
+    texts = None if public_texts is None else list(public_texts)
+    made_from = [made, tags, _of_file(path) if file else fingerprint(source), texts, list(spans)]
 
     def make(folder: Path) -> None:
         made = from_file(path) if file else from_checkpoint(source)
@@ -180,7 +176,7 @@ def vocabulary_folder(
         made = made if public_texts is None else counted(made, public_texts)
         vocabularies.save(tagged(made) if tags else made, folder)
 
-    return folder_once(f"vocabularies/{whole.hexdigest()[:32]}", make)
+    return folder_once("vocabularies", made_from, make)
 
 
 def _of_file(path: Path) -> str:

@@ -166,8 +166,8 @@ def test_what_makes_models_and_vocabularies_is_in_their_names(monkeypatch: pytes
     """Encoders, language models with their heads, and vocabularies: under other code each is made again."""
     seen: list[str] = []
 
-    def noting(name: str, make: object) -> Path:
-        seen.append(name)
+    def noting(kind: str, inputs: object, make: object) -> Path:
+        seen.append(f"{kind}/{inputs}")
         return Path("somewhere")
 
     for module in (encoders, masked_lms, vocabularies):
