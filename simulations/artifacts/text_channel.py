@@ -25,6 +25,7 @@ from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.experiment import ANY_MODEL, BUNDLED_LM, CHECKPOINT, NONE, Arm, ArmSetup, text_mechanism, trial_text_of
+from simulations.experiment.preflight import check_text
 from simulations.experiment.sections import TextChannel
 from simulations.progress import prefixed
 
@@ -156,7 +157,7 @@ def rewriter_to_price(
 
 def _checked(rewriter: StudyRewriter, setups: Sequence[ArmSetup]) -> StudyRewriter:
     for setup in setups:
-        setup.check_text(rewriter.mechanism(setup.arm))
+        check_text(setup, rewriter.mechanism(setup.arm))
     return rewriter
 
 

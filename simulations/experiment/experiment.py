@@ -19,6 +19,7 @@ from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.arm import Arm, curator_of, released_text, trial_text_of
 from simulations.experiment.names import either, key, slug
+from simulations.experiment.preflight import check_prices, check_requests
 from simulations.experiment.sections import (
     AUTO,
     WAYS,
@@ -187,8 +188,8 @@ class Experiment:
                     f'arm "{arm.name}": curator: {curator.name} trains on users of one record each; set '
                     'population.assignment = "record"'
                 )
-            setup.check()
-            setup.check_requests()
+            check_prices(setup)
+            check_requests(setup)
             if arm.smallest_crowd is not None and not _in_clear(arm):
                 raise UserError(
                     f'arm "{arm.name}": smallest-crowd: nothing leaves in clear beside what is released here, so its '

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from client.policy import Policy
 from mechanisms.mechanism import Mechanism
-from mechanisms.words.text import TextMechanism
 from server.protocols.declaration import TrainingProtocol
-from simulations.experiment import pricing, requests
 from simulations.experiment.arm import Arm, statistic_of
 from simulations.experiment.sections import Shuffle
 
@@ -63,33 +61,3 @@ class ArmSetup:
         """Return a function from the number D of coordinates to the mechanism of the arm's user vectors, or None."""
         users = self.answering if self.shuffle.enabled else None
         return statistic_of(self.arm, users=users, delta=self.shuffle.delta)
-
-    def check(self) -> None:
-        """Raise UserError if the policy refuses the arm's releases, as far as they are known without the data."""
-        pricing.check_arm(self.policy, self.arm, self.classes, self.statistic)
-
-    def check_text(self, text: TextMechanism) -> None:
-        """Raise UserError if the arm's users would refuse its text mechanism, as it is with its vocabulary."""
-        pricing.check_text(self.policy, self.arm, self.classes, text)
-
-    def check_requests(self, *, classes: int | None = None, width: int | None = None) -> None:
-        """Check that the requests of the arm can be made, and that nobody would refuse them.
-
-        Args:
-            classes: Number of classes of the data; None if it is unknown.
-            width: Width of the encoder; None if it is unknown.
-
-        Raises:
-            UserError: A request would be refused, or could not be made.
-        """
-        if self.protocol.private:  # users of others are sent none
-            requests.check_requests(
-                self.arm,
-                self.protocol,
-                classes=classes or self.classes,
-                width=width,
-                stages=self.stages,
-                least=self.shuffle.least,
-                statistic=self.statistic,
-                shared=self.shared_codes,
-            )

@@ -20,6 +20,7 @@ from simulations.corpora.parts import load_split
 from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
+from simulations.experiment.preflight import check_requests
 from simulations.experiment.sections import Data, Population, Shuffle, Training
 from simulations.run import population
 
@@ -108,7 +109,7 @@ def parts(experiment: Experiment, *, headline: str | None = None) -> tuple[Split
     _check_public(experiment.training, split.public)
     for setup in experiment.setups:
         for encoder in dict.fromkeys((experiment.encoder, student_of(experiment.encoder, experiment.training))):
-            setup.check_requests(classes=len(split.train.classes), width=width_of(encoder))
+            check_requests(setup, classes=len(split.train.classes), width=width_of(encoder))
     if headline is not None:
         log.info(headline)
     log.info("looking for what public, train and test have in common")

@@ -19,6 +19,7 @@ from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, to_toml
 from simulations.experiment.ladder import of_experiment
+from simulations.experiment.preflight import check_requests
 from simulations.run.check import check
 from simulations.run.prepare import parts
 from simulations.run.report import data_notes
@@ -148,10 +149,10 @@ def test_many_classes_are_priced_as_a_run_asks(classes: int, bert: Path) -> None
     chosen = replace(experiment, arms=(replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0}),))
     (line,) = of_experiment(chosen, classes=classes, records=2, test_records=1, tests=30, public=400)
     assert {rung["rung"]: rung["worst_case"] for rung in line["ladder"]}["user"] == pytest.approx(6.0)
-    chosen.setups[0].check_requests(classes=classes, width=384)
+    check_requests(chosen.setups[0], classes=classes, width=384)
     wide = replace(arm, statistic={"mechanism": "privunit", "epsilon": 6.0, "dim": 384})
     with pytest.raises(UserError, match=f"384 features of {classes} classes take"):
-        chosen.setup(wide).check_requests(classes=classes, width=384)
+        check_requests(chosen.setup(wide), classes=classes, width=384)
 
 
 def test_no_more_test_users_hide_one_than_the_data_have(bert: Path) -> None:

@@ -30,6 +30,7 @@ from server.validation import validate
 from simulations.artifacts.text_channel import StudyRewriter, prepare_rewriter
 from simulations.errors import UserError
 from simulations.experiment import Experiment, stand_in, text_mechanism
+from simulations.experiment.preflight import check_text
 from simulations.run.report import markdown
 from sottovoce.deployment.devices.bundle import chosen
 from tests.simulations.run.test_embeddings_arm import charged, sent
@@ -419,7 +420,7 @@ def test_studies_that_make_no_sense(arms: dict, sections: dict, words: str, shar
 def test_a_worst_case_above_the_policy_is_said_before_anything_starts(shared: Path) -> None:
     study = text_study(shared, arm("santext"), policy={"text": 10.0})
     with pytest.raises(UserError, match=r'arm "santext": text: worst-case ε [\d.]+ is above policy.text = 10'):
-        study.setups[0].check_text(text_mechanism(SANTEXT, WORDS))
+        check_text(study.setups[0], text_mechanism(SANTEXT, WORDS))
 
 
 def test_every_exposure_is_known_to_the_policy() -> None:
