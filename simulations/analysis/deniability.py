@@ -28,6 +28,7 @@ from simulations.analysis import deniability_figures
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError
 from simulations.output.jsonable import json_ready
+from simulations.output.markdown import table as markdown_table
 
 log = logging.getLogger(__name__)
 
@@ -104,13 +105,9 @@ def run(study: Study, vocabulary: Vocabulary) -> dict[str, Any]:
     inputs = np.sort(rng.permutation(len(vocabulary))[: study.sample]).astype(np.int64)
     log.info(f"{len(vocabulary):,} words, {len(inputs):,} of them drawn {study.draws} times each")
     runs: list[dict[str, Any]] = []
-    first: dict[int, np.ndarray] = {}  # the first mechanism's draws, at each place of `_settings`
     for text in study.mechanisms:
-        for place, mechanism in enumerate(_settings(study, text, vocabulary, inputs)):
-            outputs = _draw(study, mechanism, inputs)
-            measured = _measure(study, text, mechanism, inputs, outputs)
-            measured["against_first"] = _against(vocabulary, inputs, outputs, first.get(place))
-            first.setdefault(place, outputs)
+        for mechanism in _settings(study, text, vocabulary, inputs):
+            measured = _measure(study, text, mechanism, inputs, _draw(study, mechanism, inputs))
             runs.append(measured)
             log.info(f"{label(measured)}: N_x {measured['stays']['mean']:.3f}, tag kept {measured['tag_kept']:.3f}")
     return {
@@ -228,17 +225,6 @@ def _reach(vocabulary: Vocabulary) -> float:
     return diameter(vocabulary)
 
 
-def _against(vocabulary: Vocabulary, inputs: np.ndarray, outputs: np.ndarray, first: np.ndarray | None) -> Any:
-    """Return the distances of both mechanisms' substitutes where they differ (Arnold et al. 2023, section 4.2)."""
-    if first is None:
-        return None
-    both = (outputs != first) & (outputs != inputs[:, None]) & (first != inputs[:, None])
-    if not both.any():
-        return {"share": 0.0, "own": None, "first": None}
-    own, other = (_distances(vocabulary, inputs, y)[both] for y in (outputs, first))
-    return {"share": float(both.mean()), "own": _spread(own), "first": _spread(other)}
-
-
 def _spread(values: np.ndarray) -> dict[str, float]:
     if not len(values):
         return {"mean": math.nan} | {f"q{q:g}": math.nan for q in QUANTILES}
@@ -276,38 +262,31 @@ HEADINGS = (
 
 def table(results: dict[str, Any]) -> str:
     """Return the table of all runs in Markdown, with its legend."""
-    rows = [HEADINGS, ("---", *["---:"] * (len(HEADINGS) - 1))]
-    for r in results["runs"]:
-        worst = f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else _short(r["worst_case"])
-        rows.append(
-            (
-                r["mechanism"],
-                _short(r["epsilon"]),
-                *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
-                f"{r['distinct']['mean']:.1f}",
-                f"{r['core']['mean']:,.0f}",
-                f"{r['origins']['q0.5']:.1f}",
-                f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}",
-                f"{r['tag_kept_mean_of_tags']:.3f}",
-                f"{r['tag_kept_where_substituted']:.3f}",
-                f"{r['distance']['q0.5']:.2f}",
-                worst,
-            )
+    rows = [
+        (
+            r["mechanism"],
+            _short(r["epsilon"]),
+            *(f"{r['stays'][k]:.3f}" for k in ("mean", "q0.5", "q0.9")),
+            f"{r['distinct']['mean']:.1f}",
+            f"{r['core']['mean']:,.0f}",
+            f"{r['origins']['q0.5']:.1f}",
+            f"{r['tag_kept']:.3f} ± {r['tag_kept_se']:.3f}",
+            f"{r['tag_kept_mean_of_tags']:.3f}",
+            f"{r['tag_kept_where_substituted']:.3f}",
+            f"{r['distance']['q0.5']:.2f}",
+            f"∞ ({', '.join(r['exposes'])})" if r["exposes"] else _short(r["worst_case"]),
         )
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+        for r in results["runs"]
+    ]
     sampled = any(not r["exact"] for r in results["runs"])
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{results['sample']:,} of {results['vocabulary_size']:,} words, {results['draws']} draws each. "
-            "N_x: how often a word stays. S_x: distinct outputs of these draws; core: outputs that hold .95 of the "
-            "probability"
-            + (" (of the draws, where there are no closed probabilities)" if sampled else "")
-            + ". S*_y: from how many of the sampled words an output comes. Tag kept: draws with the word's own part "
-            "of speech, ± standard error over words; by tag: mean over the parts of speech; substituted: of the "
-            "draws that changed the word. Distance: median, of these. Worst case: ε of a token, any two words.",
-        ]
+    return (
+        f"{markdown_table(HEADINGS, rows)}\n\n"
+        f"{results['sample']:,} of {results['vocabulary_size']:,} words, {results['draws']} draws each. "
+        "N_x: how often a word stays. S_x: distinct outputs of these draws; core: outputs that hold .95 of the "
+        f"probability{' (of the draws, where there are no closed probabilities)' * sampled}"
+        ". S*_y: from how many of the sampled words an output comes. Tag kept: draws with the word's own part "
+        "of speech, ± standard error over words; by tag: mean over the parts of speech; substituted: of the "
+        "draws that changed the word. Distance: median, of these. Worst case: ε of a token, any two words."
     )
 
 
@@ -316,32 +295,16 @@ def _short(value: float | None) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Return the table, the differences from the first mechanism, and the confusion of parts of speech of each run."""
+    """Return the table and the figures as a page; deniability.json has the confusion of parts of speech."""
     how = (
         "at given ε"
         if results["target"] is None
         else (f"at equal deniability: quantile {results['quantile']:g} of N_x is {results['target']:g}")
     )
-    lines = [f"# Deniability {how}", "", table(results), "", "![N_x and S_x](deniability.png)", ""]
-    lines += ["![Parts of speech before and after](tags.png)", "", "![Distances of substitutes](distances.png)", ""]
-    compared = [r for r in results["runs"] if (r["against_first"] or {}).get("own")]
-    if compared:
-        lines += ["## Where both substitute, and differently", ""]
-        lines += ["| mechanism | draws | its distance, mean | the first mechanism's |", "| --- | ---: | ---: | ---: |"]
-        for r in compared:
-            a = r["against_first"]
-            lines.append(f"| {label(r)} | {a['share']:.3f} | {a['own']['mean']:.3f} | {a['first']['mean']:.3f} |")
-        lines.append("")
-    for r in results["runs"]:
-        lines += [f"## Parts of speech, {label(r)}", "", "Rows before, columns after, in % of the row.", ""]
-        used = [i for i in range(len(TAGS)) if r["confusion"][i].sum() or r["confusion"][:, i].sum()]
-        lines.append("| | " + " | ".join(TAGS[i] for i in used) + " |")
-        lines.append("| --- |" + " ---: |" * len(used))
-        for i in (i for i in used if r["confusion"][i].sum()):
-            shares = 100 * r["confusion"][i] / r["confusion"][i].sum()
-            lines.append(f"| {TAGS[i]} | " + " | ".join(f"{shares[j]:.1f}" for j in used) + " |")
-        lines.append("")
-    return "\n".join(lines)
+    figures = {"deniability": "N_x and S_x", "tags": "Parts of speech before and after"}
+    figures["distances"] = "Distances of substitutes"
+    shown = [f"![{said}]({name}.png)" for name, said in figures.items()]
+    return "\n\n".join([f"# Deniability {how}", table(results), *shown]) + "\n"
 
 
 def write(results: dict[str, Any], folder: Path) -> Sequence[Path]:

@@ -229,7 +229,6 @@ def test_a_study_holds_every_mechanism_at_every_epsilon(results):
     plain, paper = runs["madlib", 1.0], runs["madlib-syntax:mode=paper,k=5", 1.0]
     assert paper["tag_kept"] > plain["tag_kept"] + 0.1 and paper["exposes"] == ["unknown-words", "tag"]
     assert runs["madlib-syntax:penalty=2", 1.0]["exact"] and not plain["exact"]
-    assert 0 < paper["against_first"]["share"] < 1 and plain["against_first"] is None
 
 
 def test_equal_deniability_finds_an_epsilon_for_each(study):
