@@ -40,12 +40,6 @@ OPEN, CLOSED, DISCARDED = "open", "closed", "discarded"
 
 #: Bytes of a batch in one value of the table, held at once: SQLite limits values to 10^9 bytes.
 _PIECE = 2**24
-#: Former schema, with a batch as one value. That value becomes the only piece of its stage.
-_BEFORE = "sottovoce-shuffler-1"
-
-_PIECES = """CREATE TABLE pieces (
-    stage INTEGER NOT NULL REFERENCES stages, number INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (stage, number)
-)"""
 _CREATE = f"""
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('schema', '{SCHEMA}');
@@ -55,13 +49,9 @@ CREATE TABLE stages (
     rows INTEGER NOT NULL, duplicates INTEGER NOT NULL, dropped TEXT NOT NULL, errors TEXT NOT NULL,
     identity TEXT NOT NULL
 );
-{_PIECES};
-"""
-_RENEW = f"""
-{_PIECES};
-INSERT INTO pieces SELECT stage, 0, rows FROM batches;
-DROP TABLE batches;
-UPDATE meta SET value = '{SCHEMA}' WHERE name = 'schema';
+CREATE TABLE pieces (
+    stage INTEGER NOT NULL REFERENCES stages, number INTEGER NOT NULL, rows BLOB NOT NULL, PRIMARY KEY (stage, number)
+);
 """
 # One table for each stage, in the order of its key: the order of arrival is not stored, and whole pages are dropped.
 _INTAKE = """
@@ -288,20 +278,13 @@ class Store:
         self._connection.execute("PRAGMA temp_store = MEMORY")
         with self._transaction():
             if not self._connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                self._statements(_CREATE)
-            if self._schema() == (_BEFORE,):
-                self._statements(_RENEW)
-            if self._schema() != (SCHEMA,):
+                for statement in _CREATE.split(";"):  # not as a script, which would commit by itself
+                    self._connection.execute(statement)
+            schema = self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
+            if schema != (SCHEMA,):
                 raise StoreError(f"shuffler: {self.path} is not of schema {SCHEMA}")
             if self._connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                 raise StoreError(f"shuffler: {self.path} is damaged")
-
-    def _statements(self, statements: str) -> None:
-        for statement in statements.split(";"):  # not as a script, which would commit by itself
-            self._connection.execute(statement)
-
-    def _schema(self) -> Any:
-        return self._connection.execute("SELECT value FROM meta WHERE name = 'schema'").fetchone()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
