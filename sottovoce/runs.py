@@ -66,7 +66,7 @@ class Run(dict[str, Any]):
         """Return a figure of accuracy against local and central ε."""
         from simulations.run.frontier import frontier_figure
 
-        return frontier_figure({"": [self]})
+        return frontier_figure([self])
 
     def report(self, out: Path | str = "report.html") -> list[Path]:
         """Write the HTML report and the privacy label of the run, and return their paths."""

@@ -12,7 +12,7 @@ from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.figures import COLOURS, MARKERS, folded, new_figure, tell
 from simulations.run import trust
 from simulations.run.figures import headline, over_seeds
-from simulations.run.over_runs import accuracies, moments
+from simulations.run.table import accuracies, moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,22 +29,16 @@ _APART = 1.025
 _SAYS_EPSILON = re.compile(r",? (?:label )?ε = (?:[0-9.]+(?:e-?[0-9]+)?|∞)")
 
 
-def frontier_figure(encoders: Mapping[str, Sequence[Results]]) -> Figure:
+def frontier_figure(runs: Sequence[Results]) -> Figure:
     """Draw mean accuracy on the device over runs of one experiment, with both errors: over runs, and by test text.
 
     The first panel has the central ε, with the trusted party in the legend. The second has the worst-case ε of all
     releases, labels included, of users who trust nobody. A panel that no arm has a point in is left out. Arms whose
-    names differ only in ε share a line. Horizontal lines are arms without any ε: references and public text alone. Of
-    several encoders, each has its own lines, and the panels stand below each other.
-
-    Args:
-        encoders: Runs of one experiment by the name of their encoder; a single name is not shown.
+    names differ only in ε share a line. Horizontal lines are arms without any ε: references and public text alone.
     """
-    drawn = {name: list(zip(*map(arms_of, runs), strict=True)) for name, runs in encoders.items()}
-    arms = [same for item in drawn.values() for same in item]
+    arms = list(zip(*map(arms_of, runs), strict=True))
     panels = [panel for panel in _PANELS if any(panel[0](*same) is not None and _paid(same) for same in arms)]
-    runs = next(iter(encoders.values()))
-    return priced_figure(drawn, headline(over_seeds(runs), runs[0]), panels or _PANELS[1:])
+    return priced_figure(arms, headline(over_seeds(runs), runs[0]), panels or _PANELS[1:])
 
 
 #: Price of an arm, factor between lines, and title of the axis.
@@ -66,7 +60,7 @@ def study_figure(arms: Sequence[Sequence[ArmResult]], title: str) -> Figure:
     """
     panels = [(price, 1.0, label) for price, _, label in _PANELS]  # rarely share an ε
     panels = [panel for panel in panels if _differs(arms, panel[0])] or panels
-    return priced_figure({"": arms}, title, panels, front=True)
+    return priced_figure(arms, title, panels, front=True)
 
 
 def _differs(arms: Sequence[Sequence[ArmResult]], price: Callable[..., float | None]) -> bool:
@@ -87,52 +81,37 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def priced_figure(
-    encoders: Mapping[str, Sequence[Sequence[ArmResult]]], title: str, panels: Sequence[Panel], *, front: bool = False
+    arms: Sequence[Sequence[ArmResult]], title: str, panels: Sequence[Panel], *, front: bool = False
 ) -> Figure:
-    """Draw one panel for each price (`frontier_figure`): beside each other, or below with several encoders."""
-    several = len(encoders) > 1
-    figure, _ = new_figure(*((4.8, 2.6 * len(panels) + 1.6) if several else (3.6 * max(2, len(panels)), 3.9)))
+    """Draw one panel for each price beside each other (`frontier_figure`)."""
+    figure, _ = new_figure(3.6 * max(2, len(panels)), 3.9)
     figure.clear()
-    shape = (len(panels), 1) if several else (1, len(panels))
-    every = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
-    arms = [same for item in encoders.values() for same in item]
+    every = list(figure.subplots(1, len(panels), sharey=True, squeeze=False).flat)
     names = list(dict.fromkeys(_series(same[0]) for same in arms if _paid(same)))
     for axes, (price, apart, label) in zip(every, panels, strict=True):
-        for number, item in enumerate(encoders.values()):
-            _draw(axes, item, names, price, apart, number)
+        _draw(axes, arms, names, price, apart)
         _set_ticks(axes, [paid for same in arms if (paid := price(*same)) is not None and _paid(same)])
         if front:
             _draw_front(axes, arms, price)
         axes.set_xlabel(label, fontsize=9)
-    for axes in every if several else every[:1]:
-        axes.set_ylabel("test accuracy, on the device", fontsize=9)
+    every[0].set_ylabel("test accuracy, on the device", fontsize=9)
     low, high = every[0].get_ylim()
     if high - low < _HEIGHT:
         every[0].set_ylim((low + high - _HEIGHT) / 2, (low + high + _HEIGHT) / 2)
-    every[0].set_title(f"{title};{chr(10) if several else ' '}pale bars: by test text", loc="left", fontsize=9)
+    every[0].set_title(f"{title}; pale bars: by test text", loc="left", fontsize=9)
     shown = [axes.get_legend_handles_labels() for axes in every]
     marks = {label: mark for handles, labels in shown for mark, label in zip(handles, labels, strict=True)}
     order = sorted(marks, key=lambda label: label not in names)
     told = [f"{label} ({_trusts(arms, label)})" if label in names else label for label in order]
-    handles = [marks[label] for label in order]
-    if several:
-        from matplotlib.lines import Line2D
-
-        handles += [Line2D([], [], color="#333333", linestyle=_DASHES[i]) for i in range(len(encoders))]
-        told += [f"encoder {name}" for name in encoders]
     figure.legend(
-        handles,
-        [folded(item, 50 if several else 52) for item in told],
+        [marks[label] for label in order],
+        [folded(item, 52) for item in told],
         loc="outside lower center",
-        ncols=1 if several else 2,
+        ncols=2,
         fontsize=8,
         frameon=False,
     )
     return figure
-
-
-#: Line of each encoder.
-_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 
 
 def _set_ticks(axes: Axes, paid: Sequence[float]) -> None:
@@ -155,7 +134,6 @@ def _draw(
     names: Sequence[str],
     price: Callable[..., float | None],
     apart: float,
-    encoder: int,
 ) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -176,7 +154,6 @@ def _draw(
             "marker": marks[i % 7],
             "markersize": 5,
             "linewidth": 1.2,
-            "linestyle": _DASHES[encoder % len(_DASHES)],
         }
         aside = apart ** (i - (len(points) - 1) / 2)
         axes.vlines(x * aside, y - by_text, y + by_text, color=style["color"], alpha=0.25, linewidth=3.5)

@@ -12,7 +12,7 @@ from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap, shown
-from simulations.run.over_runs import standard_error
+from simulations.run.table import standard_error
 
 Results = Mapping[str, Any]
 

@@ -43,7 +43,7 @@ def write(results: Results, folder: Path) -> list[Path]:
     for name, text in (("results.json", readable), ("results.md", markdown(results))):
         (folder / name).write_text(text, encoding="utf-8")
         paths.append(folder / name)
-    for name, figure in (("accuracy.png", frontier_figure({"": [results]})), ("spent.png", spent_figure(results))):
+    for name, figure in (("accuracy.png", frontier_figure([results])), ("spent.png", spent_figure(results))):
         figure.savefig(folder / name)
         paths.append(folder / name)
     return paths

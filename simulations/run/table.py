@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from mechanisms.guarantee import EXPOSURES
 from simulations.experiment.result import SHOWN, SPLITS, ArmResult, Estimate, arms_of
 from simulations.output.numbers import is_finite
 from simulations.run import trust
-from simulations.run.over_runs import mean_said, standard_error
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -23,6 +22,8 @@ COLUMNS = ("run", "arm", *Estimate._fields)
 SAID = {split: split.replace("_", " ") for split in SPLITS}
 #: Most groups of a measure that a table shows.
 MOST_GROUPS = 12
+#: Cell of a mean that does not exist.
+NONE = "–"
 #: Headings, and a row for each arm.
 Rows = list[list[str]]
 
@@ -117,3 +118,36 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
         )
         for title, columns in tables
     ]
+
+
+# --- means over runs: ± the standard error over runs
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Return the standard error of the mean of independent finite values, (n,): deviation / √n; None for n = 1."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def moments(values: Sequence[Any], error_of_one: Any = None) -> tuple[float, float | None] | None:
+    """Return the mean of runs' values (n,) and its standard error, which is `error_of_one` for one run.
+
+    An error that is not finite is None. The result is None if a run lacks the value, or has one that is not finite.
+    """
+    if not all(map(is_finite, values)):
+        return None
+    error = standard_error(values) if len(values) > 1 else error_of_one
+    return fmean(values), error if is_finite(error) else None
+
+
+def mean_said(found: tuple[float, float | None] | None) -> str:
+    """Return the mean of `moments` ± its error if known, each with three digits; NONE without a mean."""
+    if found is None:
+        return NONE
+    mean, error = found
+    return f"{mean:.3f}" + ("" if error is None else f" ± {error:.3f}")
+
+
+def accuracies(arms: Iterable[ArmResult], split: str) -> list[float | None]:
+    """Return an arm's accuracy on a split in each run, or None."""
+    scores = [arm.score(split) for arm in arms]
+    return [None if score is None else score.accuracy for score in scores]

@@ -21,9 +21,8 @@ from simulations.output.numbers import is_finite
 from simulations.run import trust
 from simulations.run.comparison import gap
 from simulations.run.frontier import pareto, study_figure
-from simulations.run.over_runs import NONE, accuracies, mean_said, moments, standard_error
 from simulations.run.references import remarks
-from simulations.run.table import beside
+from simulations.run.table import NONE, accuracies, beside, mean_said, moments, standard_error
 from simulations.run.table import means as means_of
 from simulations.run.table import tidy as tidy_of
 from simulations.sweep.definition import Run, Study

@@ -246,7 +246,7 @@ def _attack_notes(entry: Mapping[str, Any]) -> str:
 def _figures(run: Finished) -> list[tuple[Markup, str]]:
     """Return figures as <svg>, with captions."""
     results: Any = run.results
-    accuracy = frontier_figure({"": [results]})
+    accuracy = frontier_figure([results])
     return [
         _figure(run, accuracy, "accuracy", "Accuracy against ε; numbers are in the table above."),
         _figure(run, spent_figure(results), "spent", "Worst-case ε of all that one user releases, arm by arm."),

@@ -251,7 +251,7 @@ def near(epsilon: float, accuracy: float) -> tuple[Any, Any]:
 
 
 def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
-    figure = frontier_figure({"": [run(1, -0.01), run(2, 0.01)]})
+    figure = frontier_figure([run(1, -0.01), run(2, 0.01)])
     central, local = map(drawn, figure.axes)
     assert central["one vector"] == [near(1.0, 0.8), near(4.0, 0.85)]
     assert central["DP-SGD"] == [near(1.0, 0.87)]
@@ -267,14 +267,14 @@ def test_each_arm_lies_at_the_epsilon_of_its_trust() -> None:
         "next to no noise (not private)",
     ]
     assert "2 seeds" in figure.axes[0].get_title(loc="left")
-    assert "seed 1" in frontier_figure({"": [run(1)]}).axes[0].get_title(loc="left")
+    assert "seed 1" in frontier_figure([run(1)]).axes[0].get_title(loc="left")
 
 
 def test_the_legend_says_what_is_not_private_and_what_is_public() -> None:
     """A reference or not: what has no finite ε is not private. A row of public labels shares no line with another."""
     clear, hidden = arm("in clear", 0.9), arm("one vector, ε = 1", 0.8, shuffled=1.0, worst_case_epsilon=6.0)
     public = arm("one vector, ε = 4", 0.85, shuffled=4.0, worst_case_epsilon=10.0, public=["label"])
-    shown = frontier_figure({"": [run(1) | {"arms": [clear, hidden, public]}]}).legends[0].get_texts()
+    shown = frontier_figure([run(1) | {"arms": [clear, hidden, public]}]).legends[0].get_texts()
     assert [text.get_text() for text in shown] == [
         "one vector (central ε: trusting the shuffler)",
         "one vector, label public (central ε: trusting the\nshuffler)",
@@ -316,8 +316,8 @@ def test_infinity_as_a_file_has_it_is_no_price() -> None:
 def test_a_price_is_that_of_the_dearest_run() -> None:
     first, second = run(1), run(2)
     second["arms"][2]["ladder"] = [{"rung": "shuffled", "epsilon": 1.5, "delta": 1e-6}]  # and no price of its user's
-    figure = frontier_figure({"": [first, second]})
+    figure = frontier_figure([first, second])
     central, local = map(drawn, figure.axes)
     assert central["one vector"][0] == near(1.5, 0.8) and [x for x, _ in local["one vector"]] == [10.0]
     second["arms"][3]["ladder"] = []  # of 4.0, nobody was hidden there
-    assert [x for x, _ in drawn(frontier_figure({"": [first, second]}).axes[0])["one vector"]] == [near(1.5, 0)[0]]
+    assert [x for x, _ in drawn(frontier_figure([first, second]).axes[0])["one vector"]] == [near(1.5, 0)[0]]

@@ -45,7 +45,7 @@ from tests.support.studies import (
 
 
 def frontier(results: dict[str, Any]) -> Any:
-    return frontier_figure({"": [results]})
+    return frontier_figure([results])
 
 
 def cells(results: dict[str, Any]) -> dict[str, list[str]]:
