@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,21 +19,26 @@ from server.checkpoint_files import resolve
 from server.protocols.protocol import Public
 from server.protocols.statistics import LEAST_GAIN, first_group, not_worth
 from simulations.artifacts.encoder import check_trained, encoder_folder
-from simulations.artifacts.lengths import MANY_UNKNOWN, token_lengths
+from simulations.artifacts.lengths import token_lengths
 from simulations.artifacts.public import CachedEncoder, names_of, public_labels
 from simulations.artifacts.text_channel import rewriter_to_price
 from simulations.artifacts.ways import channels_of, training_of
 from simulations.corpora.classes import listed
+from simulations.corpora.columns import shown as name_shown
 from simulations.corpora.corpus import Corpus, Split
+from simulations.corpora.names import alike, folded, spelled
 from simulations.experiment import Experiment
 from simulations.experiment.ladder import of_experiment
-from simulations.run.data_warnings import data_warnings, unknown_words
+from simulations.experiment.sections import Data
 from simulations.run.prepare import check_asked, parts
 
 log = logging.getLogger(__name__)
 
 #: Shares of truncated texts, and of a class or of expected users, at which a warning is given.
 _MUCH_CUT, _RARE = 0.2, 0.1
+#: Large share of a part's rows for one user: if the user is missing, accuracy may change by as much, which is more than
+#: arms differ. It must also be this many times an equal share, since each of five users has a fifth.
+_LARGE, _TIMES = 0.1, 2
 #: Number of public texts that are embedded to predict whether users are queried.
 GAIN_TEXTS = 2_000
 
@@ -44,7 +51,6 @@ def check(experiment: Experiment) -> dict[str, Any]:
     - "untested": classes that lost all test rows to the limit;
     - "crowds": expected and least number of training and test users in a batch;
     - "cut": share of the texts that each limit truncates;
-    - "unknown": share of the words that the encoder and the vocabulary lack;
     - "arms": as in `simulations.experiment.ladder.of_experiment`, with "expected", what users should teach;
     - "names": sentences on class names: arms whose users will not be queried, and labels that contradict the names;
     - "warnings": warnings.
@@ -76,7 +82,6 @@ def check(experiment: Experiment) -> dict[str, Any]:
             "test": {"users": int(asked.people * (1 - experiment.population.late) + 1e-9), "least": least},
         },
         "cut": _cuts(experiment.encoder.max_length, lengths, split, texts),
-        "unknown": unknown_words(experiment.encoder.model, split, texts),
         "arms": of_experiment(
             experiment,
             texts=texts,
@@ -92,7 +97,7 @@ def check(experiment: Experiment) -> dict[str, Any]:
         arm["expected"] = forecasts.get(arm["arm"])
     return found | {
         "warnings": [
-            *data_warnings(experiment.data, split, about),
+            *_data_warnings(experiment.data, split, about),
             *_warnings(found, public_labels=experiment.data.public.labels),
         ]
     }
@@ -196,11 +201,6 @@ def _warnings(found: dict[str, Any], *, public_labels: bool) -> list[str]:
     for cut in found["cut"]:
         if cut["share"] > _MUCH_CUT:
             lines.append(f"{cut['where']}: {cut['share']:.0%} of the texts are longer than {cut['most']} {cut['unit']}")
-    for word in found["unknown"]:
-        if word["share"] > MANY_UNKNOWN:
-            lines.append(
-                f"{word['where']}: does not have {word['share']:.0%} of the words: is it made for this language?"
-            )
     for who, crowd in found["crowds"].items():
         if crowd["users"] < crowd["least"]:
             lines.append(
@@ -221,3 +221,33 @@ def _warnings(found: dict[str, Any], *, public_labels: bool) -> list[str]:
     for rung, names in bare.items():
         lines.append(f"{rung}: nothing protects it, in arm {listed(list(dict.fromkeys(names)))}")
     return lines
+
+
+def _data_warnings(data: Data, split: Split, about: Mapping[str, Any]) -> list[str]:
+    """Return warnings about the data, a line each.
+
+    They name classes that a limit left without a row, groups of classes that may be one, and users who hold a large
+    share of a part.
+    """
+    lines = []
+    if untested := about.get("untested"):
+        lines.append(f"data.test-limit: no row is left of {listed(untested)}: accuracy says nothing of it; raise it")
+    if groups := alike(split.train.classes, folded):
+        more = f" ({len(groups) - 1:,} more groups)" if len(groups) > 1 else ""
+        lines.append(f"data.label: classes {listed(list(map(spelled, groups[0])))} differ in case or width alone{more}")
+    if data.user is not None:
+        for name in ("train", "test"):
+            lines += _large(name, getattr(split, name))
+    return lines
+
+
+def _large(name: str, part: Corpus) -> list[str]:
+    """Return a line for each user who holds a large share of the rows."""
+    counts = Counter(part.users or ())
+    least = max(_LARGE, _TIMES / max(1, len(counts))) * len(part)
+    return [
+        f"{name}: user {name_shown(user)} holds {n:,} of {len(part):,} rows ({n / len(part):.0%}): a figure over rows "
+        "is largely this person's; take some of these rows out, or give more users"
+        for user, n in counts.most_common()
+        if n > least
+    ]

@@ -62,8 +62,6 @@ def lines(found: Mapping[str, Any]) -> list[str]:
             f"{cut['where']} = {cut['most']}: cuts {cut['share']:.1%} of the texts (median {cut['median']:,.0f} "
             f"{cut['unit']}, longest {cut['longest']:,})"
         )
-    for word in found["unknown"]:
-        said.append(f"{word['where']}: does not have {word['share']:.1%} of the words")
     for arm in found["arms"]:
         said += ["", f"{arm['arm']}{' (a reference: not private)' if arm['reference'] else ''}"]
         for key, whose in PAYERS.items():

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from client.models.tokens import padded_word_ids
 from mechanisms.vocabulary import NOTHING
 from simulations.analysis.budget import texts_to_price
-from simulations.artifacts.lengths import MANY_UNKNOWN, unknown_share
 from simulations.corpora.builtin import builtin
 from simulations.errors import UserError
 from simulations.experiment import Experiment, from_table, to_toml
@@ -233,13 +232,6 @@ def test_what_a_run_refuses_is_refused_before_it_in_one_line(
 
 # --- what of the data is named before a run
 
-GERMAN = [
-    "Der Film war leider ziemlich langweilig und viel zu lang.",
-    "Das Essen war kalt und der Kellner unfreundlich.",
-    "Ich habe selten so eine schöne Geschichte gesehen.",
-    "Die Schauspieler überzeugen, das Drehbuch ist schwach.",
-]
-
 
 def of_rows(folder: Path, train: Rows, test: Rows, **data: object) -> Experiment:
     people = {row[2:] or row for row in train}
@@ -255,23 +247,6 @@ def written(texts: list[str], n: int) -> Rows:
 
 def english(n: int, seed: int) -> list[str]:
     return [str(text) for text in builtin(public=1, train=1, test=n, seed=seed).test.texts]
-
-
-def test_an_english_encoder_says_that_it_does_not_know_german(tmp_path: Path) -> None:
-    result = check(of_rows(tmp_path, written(GERMAN, 40), written(GERMAN[::-1], 20)))
-    (encoder,) = result["unknown"]
-    assert encoder["share"] > 0.4 and any("made for this language?" in line for line in result["warnings"])
-    assert any(line.startswith("encoder.model minilm: does not have 45") for line in check_command.lines(result))
-    plain = check(of_rows(tmp_path, written(english(30, 1), 40), written(english(20, 2), 20)))
-    assert plain["unknown"][0]["share"] < 0.1 and not any("language" in line for line in plain["warnings"])
-
-
-def test_the_share_of_unknown_words() -> None:
-    """Letters alone count; numbers and marks are of no language. Of no word: 0."""
-    assert unknown_share("minilm", []) == unknown_share("minilm", ["12 :-) ..."]) == 0.0
-    assert unknown_share("minilm", ["the film was good", "xqzzk blorfnik"]) == pytest.approx(2 / 6)
-    assert unknown_share("minilm", [("the film", "was good"), ("xqzzk", "blorfnik")]) == pytest.approx(2 / 6)
-    assert unknown_share("minilm", ["这部电影非常无聊"]) > MANY_UNKNOWN
 
 
 def test_a_user_with_a_large_share_of_the_rows_is_named(tmp_path: Path) -> None:
