@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
@@ -128,6 +129,21 @@ def made_once(folder: Path) -> Iterator[Path]:
         _sync(folder.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def alone(lock: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock of a file. The system releases it when this process ends for any reason.
+
+    Raises:
+        UserError: Another process has it; the message is the refusal.
+    """
+    with open(lock, "a") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(refusal) from error
+        yield
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from mechanisms.messages.request import Request
 from simulations.errors import Interrupted, Terminated, UserError, comes_again
 from simulations.experiment import Encoder
 from simulations.experiment.sections import Training
-from simulations.output.atomic import followed, refuse_taken, whole
+from simulations.output.atomic import alone, followed, refuse_taken, whole
 
 if TYPE_CHECKING:
     from server.protocols.declaration import TrainingProtocol
@@ -186,11 +186,9 @@ def started(out: Path, experiment: str, *, in_place: bool = False) -> Iterator[P
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written: {error.strerror}") from error
     try:
-        with _at_work(part, out):
-            with _saying_how_to_go_on(part, out, _continue(out)):
-                (part / "experiment.toml").write_text(experiment, encoding="utf-8")
-                yield part
-            _whole(part, out)
+        with _finishing(part, out, _continue(out)):
+            (part / "experiment.toml").write_text(experiment, encoding="utf-8")
+            yield part
     except BaseException:
         if part.exists() and not Journal(part).worth_keeping:
             shutil.rmtree(part, ignore_errors=True)
@@ -224,18 +222,10 @@ def resumed(out: Path) -> Iterator[Path]:
     if known is None or not (part / "experiment.toml").is_file():
         raise UserError(f"--resume {out}: the run was stopped before it had begun; delete {part} and run it anew")
     hint = _continue(out)  # relative to the user's folder
-    try:
-        where = chdir(known["cwd"])
-        where.__enter__()
-    except OSError as error:
-        raise UserError(f"--resume {out}: the run was started in {known['cwd']}, which is gone") from error
-    try:
-        with _at_work(part, out):
-            with _saying_how_to_go_on(part, out, hint):
-                yield part
-            _whole(part, out)
-    finally:
-        where.__exit__(None, None, None)
+    if not os.path.isdir(known["cwd"]):
+        raise UserError(f"--resume {out}: the run was started in {known['cwd']}, which is gone")
+    with chdir(known["cwd"]), _finishing(part, out, hint):
+        yield part
 
 
 def begun(out: Path) -> bool:
@@ -277,15 +267,13 @@ def _continue(out: Path) -> str:
 
 
 @contextmanager
-def _at_work(part: Path, out: Path) -> Iterator[None]:
-    """Hold the folder's lock. The system releases it when this process ends for any reason."""
+def _finishing(part: Path, out: Path, hint: str) -> Iterator[None]:
+    """Hold the folder's lock during the block, and finish the run after it. `hint` says how to go on after an error."""
     (part / UNFINISHED).mkdir(exist_ok=True)
-    with open(part / UNFINISHED / "lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{out}: another process is at work on this run; wait for it") from error
-        yield
+    with alone(part / UNFINISHED / "lock", f"{out}: another process is at work on this run; wait for it"):
+        with _saying_how_to_go_on(part, out, hint):
+            yield
+        _whole(part, out)
 
 
 def _locked(part: Path) -> bool:

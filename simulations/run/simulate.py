@@ -22,14 +22,13 @@ def simulate(
     overrides: Iterable[str] = (),
     ray_address: str | None = None,
     actors: int | None = None,
-    share: int = 1,
 ) -> dict[str, Any]:
     """Run every arm of an experiment on Flower and Ray, and write results.json, table, figures, models and ledgers.
 
     `experiment` is the result of `load`, a TOML file or a bundled name. `overrides` change it, such as
     "population.users=500". `out` is the run folder, new or empty. `ray_address` is host:port of a Ray cluster to join.
-    `actors` is the number of processes that run nodes, by default one for each core. `share` is the number of runs that
-    share the cluster. A run that was stopped goes on with `resume`.
+    `actors` is the number of processes that run nodes, by default one for each core. A run that was stopped goes on
+    with `resume`.
 
     Returns:
         The contents of results.json, with infinities as floats.
@@ -39,15 +38,13 @@ def simulate(
     """
     if ray_address is not None:
         check_address(ray_address)
-    engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
+    engine = partial(run_on_flower, address=ray_address, actors=actors)
     study = experiment if isinstance(experiment, Experiment) else load(experiment, overrides)
     with started(local_path(out), to_toml(study)) as part:
         return _results(study, part, engine)
 
 
-def resume(
-    out: Path | str, *, ray_address: str | None = None, actors: int | None = None, share: int = 1
-) -> dict[str, Any]:
+def resume(out: Path | str, *, ray_address: str | None = None, actors: int | None = None) -> dict[str, Any]:
     """Run the rest of a stopped run into `out`, and return the results of the whole run, as `simulate` does.
 
     Users repeat what they have released, at no cost.
@@ -57,7 +54,7 @@ def resume(
     """
     if ray_address is not None:
         check_address(ray_address)
-    engine = partial(run_on_flower, address=ray_address, actors=actors, share=share)
+    engine = partial(run_on_flower, address=ray_address, actors=actors)
     with resumed(local_path(out)) as part:
         return _results(load(part / "experiment.toml"), part, engine)
 

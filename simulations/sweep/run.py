@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +17,7 @@ from client.models.onnx import cores
 from server.checkpoint_files import fingerprint
 from simulations.errors import Interrupted, Terminated, UserError
 from simulations.experiment import load, to_toml
-from simulations.output.atomic import whole
+from simulations.output.atomic import alone, whole
 from simulations.sweep import tables, worker
 from simulations.sweep.definition import Study
 
@@ -42,13 +40,11 @@ class Job(NamedTuple):
         name: Name of the run.
         file: File of its experiment.
         out: Folder of its results.
-        ray_address: Ray cluster that it joins.
     """
 
     name: str
     file: Path
     out: Path
-    ray_address: str | None = None
 
 
 #: Function that does the jobs, a given number at once, reports their progress, and yields the name of each finished
@@ -62,7 +58,6 @@ def run_study(
     *,
     jobs: int | None = None,
     workers: Workers | None = None,
-    ray_address: str | None = None,
 ) -> list[Path]:
     """Complete a sweep in the folder `out`, and write its tables and figures there.
 
@@ -73,7 +68,6 @@ def run_study(
         out: Folder of the sweep.
         jobs: Number of simultaneous runs. None takes as many as cores and memory allow.
         workers: Function that does the jobs; the default starts processes.
-        ray_address: Address host:port of a Ray cluster for the runs: one at a time, unless `jobs` says more.
 
     Returns:
         The paths of the tables and figures.
@@ -86,12 +80,12 @@ def run_study(
     if out.exists() and not (out / "runs").is_dir() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: is there already and holds no study; name another folder")
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    with _alone(out):
-        left = [job._replace(ray_address=ray_address) for job in _left(study, out)]
+    with alone(out / "runs" / ".lock", f"--out {out}: another process is at work on this study; wait for it"):
+        left = _left(study, out)
         if done := len(study.runs) - len(left):
             log.info(f"{study.name}: {done} of {len(study.runs)} runs are done")
         _check_models(study, {job.name for job in left})
-        at_once = max(1, min(jobs or (_room() if ray_address is None else 1), len(left)))
+        at_once = max(1, min(jobs or _room(), len(left)))
         if left:
             log.info(f"{study.name}: {len(left)} runs to do, {at_once} at once")
         start = time.monotonic()
@@ -112,17 +106,6 @@ def _room() -> int:
     """Return the number of runs for which there are cores and memory."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     return max(1, min(cores(), free // MEMORY))
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the lock of the sweep. The system releases it when this process ends, for whatever reason."""
-    with open(out / "runs" / ".lock", "a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"--out {out}: another process is at work on this study; wait for it") from error
-        yield
 
 
 def _left(study: Study, out: Path) -> list[Job]:
@@ -165,7 +148,7 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         UserError: A run failed.
         Interrupted: It was stopped.
     """
-    actors = max(1, cores() // at_once)  # on a cluster, all of its cores, shared by those at work
+    actors = max(1, cores() // at_once)
     # One thread of BLAS and torch, however many runs are at work: sums split otherwise have other last bits.
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
@@ -175,7 +158,7 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
         while working or (waiting and not failed):
             while waiting and not failed and len(working) < at_once:
                 job = waiting.pop(0)
-                working[job.name] = _started(job, actors if job.ray_address is None else at_once, environment)
+                working[job.name] = _started(job, actors, environment)
                 log.info(f"{job.name}: begins")
             for name, process in list(working.items()):
                 if (code := process.poll()) is not None:
@@ -201,8 +184,8 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
 
 
 def _started(job: Job, actors: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "simulations.sweep.worker", str(job.file), str(job.out), str(actors)]
-    program += [str(os.getpid()), *([] if job.ray_address is None else [job.ray_address])]
+    worker_arguments = [str(job.file), str(job.out), str(actors), str(os.getpid())]
+    program = [sys.executable, "-m", "simulations.sweep.worker", *worker_arguments]
     with open(_log(job), "wb") as log:
         return subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environment))
 

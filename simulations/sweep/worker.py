@@ -1,7 +1,5 @@
 """One run of a sweep in its own process: `python -m simulations.sweep.worker EXPERIMENT.toml OUT ACTORS PARENT`.
 
-An additional HOST:PORT names a Ray cluster that the run joins; ACTORS is then the number of runs that share it.
-
 The process starts or resumes the run, and ends with the process PARENT that started it. Ray, signals and a library that
 crashes thus affect one run alone. Output goes to stderr. If the exit code is not 0, the last line that begins with
 `WHY` gives the reason.
@@ -32,7 +30,7 @@ WHY = "sottovoce: "
 
 def main(arguments: list[str]) -> int:
     """Run one experiment and return the exit code of the process."""
-    file, out, actors, parent, *cluster = arguments
+    file, out, actors, parent = arguments
     ctypes.CDLL(None).prctl(_SIGNAL_OF_PARENTS_DEATH, signal.SIGTERM)
     if os.getppid() != int(parent):  # it has ended already, and another may be at work on its runs
         return TERMINATED
@@ -40,7 +38,7 @@ def main(arguments: list[str]) -> int:
     streams.prepare()
     with handling({signal.SIGTERM: _terminate, signal.SIGINT: signal.SIG_IGN}):
         try:
-            _run(Path(file), out, int(actors), *cluster)
+            _run(Path(file), out, int(actors))
         except (Interrupted, Terminated, KeyboardInterrupt) as error:
             return _say(str(error) or "interrupted", TERMINATED)
         except ValueError as error:
@@ -51,12 +49,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _run(file: Path, out: str, actors: int, ray_address: str | None = None) -> None:
+def _run(file: Path, out: str, actors: int) -> None:
     from simulations.run.simulate import gone_on
 
-    where: dict[str, Any] = {"actors": actors} if ray_address is None else {"ray_address": ray_address, "share": actors}
     with progress_lines():
-        gone_on(file, out, **where)
+        gone_on(file, out, actors=actors)
 
 
 def _terminate(number: int, frame: Any) -> None:

@@ -94,7 +94,6 @@ def run_on_flower(
     folder: Path,
     actors: int | None = None,
     address: str | None = None,
-    share: int = 1,
     app: Any | None = None,
 ) -> T:
     """Start `nodes` SuperNodes that run the client, each with its data under `folder`, and run job(grid).
@@ -111,7 +110,6 @@ def run_on_flower(
         address: Address host:port of a running Ray cluster, whose cores then count. Its machines need not see `folder`
             (`simulations.transport.node_store`). Otherwise Ray is started for this call, on this machine alone, and
             stopped after it.
-        share: Number of simultaneous runs on the cluster: each has an equal share of every machine.
         app: Another ClientApp, to measure the cost of Flower itself.
 
     Returns:
@@ -157,14 +155,14 @@ def run_on_flower(
         # Flower passes these to Ray as the actors' options. It puts a dead actor back into its pool, where it would
         # fail every later message at once: Ray must start it again. The message it died on is tried once more.
         # The ledgers make that safe: a charged release is sent again, and not drawn anew.
-        "client_resources": {"num_cpus": float(share), "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1}
+        "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0, "max_restarts": -1, "max_task_retries": 1}
     }
     # Flower logs two tracebacks a node for a worker that dies or is stopped. The outcome is in the results.
     hush_flower(logging.ERROR if os.environ.get("SOTTOVOCE_DEBUG") else logging.CRITICAL + 1)
     with warnings.catch_warnings(), _ray(environment, actors, address), _interrupting(thread):
         warnings.simplefilter("ignore")
         if address is not None:
-            _check_machines(share)
+            _check_machines()
         node_store = None if address is None else _keeper(folder)  # it ends with the last who holds it
         run_simulation(server_app, client_app, num_supernodes=nodes, backend_config=configuration)
         del node_store
@@ -284,8 +282,8 @@ def _keeper(folder: Path) -> Any:
     return node_store
 
 
-def _check_machines(share: int) -> None:
-    """Raise UserError unless every machine of the cluster has the packages of this one, and one has enough cores."""
+def _check_machines() -> None:
+    """Raise UserError unless every machine of the cluster has the packages of this one."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -310,8 +308,6 @@ def _check_machines(share: int) -> None:
     here = {name: version(name) for name in _CLIENT_PACKAGES}
     if not machines:
         raise UserError("--ray-address: no machine of the cluster offers a core; start them with --num-cpus")
-    if (most := max(int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"])) < share:
-        raise UserError(f"--jobs {share}: no machine of the cluster offers more than {most} cores; lower it to that")
     done, waiting = ray.wait(list(machines), num_returns=len(machines), timeout=_LOOK)
     for answer in waiting:
         raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import AsJson, Data, RayAddress, Set, Track, overrides, print_json, show_progress
+from sottovoce.cli.options import AsJson, Data, Set, Track, overrides, print_json, show_progress
 
 # This file must not import NumPy, torch or the mechanisms before a command runs, because `--help` must start fast.
 
@@ -27,7 +27,6 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Number of runs at once (default: by cores and memory).")
     ] = None,
-    ray_address: RayAddress = None,
     track: Track = None,
     as_json: AsJson = False,
 ) -> None:
@@ -45,12 +44,8 @@ def sweep(
     trackers = [tracking.tracker(where) for where in track or ()]  # reports errors of a tracker before any run
     study = load_study(file, overrides(set_, data))
     folder = local_path(out or Path("studies") / slug(study.name))
-    if ray_address is not None:
-        from simulations.transport.engine import check_address
-
-        check_address(ray_address)
     show_progress()
-    paths = run_study(study, folder, jobs=jobs, ray_address=ray_address)
+    paths = run_study(study, folder, jobs=jobs)
     for point in read(folder).points if trackers else ():
         for results in point.results:
             tracking.track(trackers, results)

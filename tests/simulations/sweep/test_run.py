@@ -24,6 +24,7 @@ from pyarrow import parquet
 from simulations.errors import TERMINATED, Interrupted, UserError
 from simulations.experiment import load
 from simulations.output import latex
+from simulations.output.atomic import alone
 from simulations.run.frontier import pareto
 from simulations.run.journal import begun, resumed, started
 from simulations.run.run import run
@@ -223,7 +224,8 @@ def test_what_is_in_the_folder_already(whole: Path) -> None:
     Path("other/file").write_text("")
     with pytest.raises(UserError, match="holds no study"):
         done(Path("other"), more)
-    with running._alone(Path("out").resolve()), pytest.raises(UserError, match="another process is at work"):
+    lock = Path("out/runs/.lock")
+    with alone(lock, "held"), pytest.raises(UserError, match="another process is at work"):
         done(Path("out"), more)
 
 
@@ -315,28 +317,6 @@ def test_a_worker_says_why_it_ends(
     assert worker.main(["small.toml", "out", "1", str(os.getppid())]) == code
     output = capsys.readouterr().err
     assert output.splitlines()[-1] == words and ("Traceback" in output) == (code != 2)
-
-
-def test_runs_on_a_cluster_are_one_at_a_time_or_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of several at once is told how many they are: none of them waits for cores that another one holds."""
-    told: list[list[str]] = []
-
-    class Ended(subprocess.Popen[bytes]):
-        def __init__(self, program: Sequence[str], **_: Any) -> None:
-            told.append(list(program)[3:])
-
-        def poll(self) -> int:
-            return 0
-
-        def __del__(self) -> None: ...
-
-    monkeypatch.setattr(running.subprocess, "Popen", Ended)
-    for jobs in (None, 2):
-        Path("runs").mkdir(exist_ok=True)
-        with pytest.raises(UserError):  # there are no results
-            run_study(load_study("s.toml"), Path("out"), jobs=jobs, ray_address="head:6379")
-    assert [len(words) for words in told] == [5] * 8 and all(words[4] == "head:6379" for words in told)
-    assert [words[2] for words in told] == ["1"] * 4 + ["2"] * 4
 
 
 def test_ctrl_c_ends_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
