@@ -184,27 +184,6 @@ def test_a_batch_is_kept_and_given_in_pieces(path: Path, monkeypatch: pytest.Mon
         assert done.identity == batch_identity(b"".join(pieces))
 
 
-def test_a_store_of_before_goes_on(path: Path) -> None:
-    """Whose batches were one value each: the same batch under the same identity, and the stage that is open."""
-    with Store(path) as store:
-        for name in ("one", "two"):
-            opened(store, name)
-            store.add(name, sealed([1, 2, 3]))
-        before = closed(store, "one")
-        batch = store.batch("one").tobytes()
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE batches (stage INTEGER PRIMARY KEY REFERENCES stages, rows BLOB NOT NULL)")
-        connection.execute("INSERT INTO batches SELECT stage, rows FROM pieces")
-        connection.execute("DROP TABLE pieces")
-        connection.execute("UPDATE meta SET value = 'sottovoce-shuffler-1'")
-    connection.close()
-    for _ in range(2):
-        with Store(path) as store:
-            assert store.stage("one") == before and store.batch("one").tobytes() == batch
-    with Store(path) as store:
-        assert numbers(store.add("two", sealed([3, 4]))) == (1, 1, 0) and closed(store, "two").users == 4
-
-
 # -- in random order ------------------------------------------------------------------------------------------------
 
 
