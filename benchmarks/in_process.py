@@ -39,8 +39,7 @@ from simulations.artifacts.encoder import layers_of, pooling_of, student_of
 from simulations.artifacts.public import public_labels, with_maps
 from simulations.artifacts.ways import channels_of, training_of
 from simulations.corpora.corpus import Corpus
-from simulations.experiment import Encoder as EncoderSettings
-from simulations.experiment import load
+from simulations.experiment import EncoderConfig, load
 from simulations.progress import progress_lines
 from simulations.run.prepare import parts
 
@@ -59,7 +58,7 @@ class TorchEncoder:
     #: Nobody compares it or reads its files: all users are in this process.
     identity, folder, precision = "0" * 64, Path(), "fp32"
 
-    def __init__(self, checkpoint: str | Path, settings: EncoderSettings) -> None:
+    def __init__(self, checkpoint: str | Path, settings: EncoderConfig) -> None:
         self.model, self.tokenizer = load_checkpoint(checkpoint)
         self._layers, self._pooling, self._most = layers_of(settings), pooling_of(settings), settings.max_length
 
@@ -111,7 +110,7 @@ class Users:
         student: Settings of the student that self-training publishes.
     """
 
-    def __init__(self, corpus: Corpus, numbers: Array, embeddings: Array, seed: int, student: EncoderSettings) -> None:
+    def __init__(self, corpus: Corpus, numbers: Array, embeddings: Array, seed: int, student: EncoderConfig) -> None:
         self._corpus, self._numbers, self._embeddings = corpus, numbers, embeddings
         self._seed, self._student = seed, student
 

@@ -37,7 +37,7 @@ from server.training.class_names import prototypes_of, sentences_of
 from simulations.artifacts.encoder import encoder_folder
 from simulations.artifacts.public import CachedEncoder
 from simulations.corpora.corpus import Corpus
-from simulations.experiment import Encoder
+from simulations.experiment import EncoderConfig
 from simulations.output.markdown import table as markdown
 from simulations.run.measures import Guesses, own_labels
 
@@ -126,7 +126,7 @@ class World:
         task: Task.
         data: Folder of the data.
         seed: Seed of the parts, of users and of their draws.
-        encoder: Encoder.
+        encoder: EncoderConfig.
     """
 
     def __init__(self, task: Task, data: Path, seed: int, encoder: CachedEncoder) -> None:
@@ -250,7 +250,7 @@ class World:
 
 def frozen_encoder(model: str) -> CachedEncoder:
     """Return an encoder of LAYERS by its name, with its cache."""
-    settings, none = Encoder(model=model, layers=LAYERS[model]), Corpus((), np.zeros(0, np.int64), ("0", "1"))
+    settings, none = EncoderConfig(model=model, layers=LAYERS[model]), Corpus((), np.zeros(0, np.int64), ("0", "1"))
     return CachedEncoder(encoder_folder(settings, none, batch_size=32, seed=1))
 
 

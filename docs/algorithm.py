@@ -24,7 +24,7 @@ from mechanisms.words.santext import SanText
 from simulations.artifacts.encoder import encoder_folder
 from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
-from simulations.experiment import Encoder as EncoderConfig
+from simulations.experiment import EncoderConfig
 
 EPSILON, TOTAL, DELTA, SEED = 4.0, 8.0, 1e-6, 1
 PUBLIC, USERS, TESTS, FEATURES = 2_000, 2_000, 1_000, 32

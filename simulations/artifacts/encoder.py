@@ -18,9 +18,8 @@ from simulations.artifacts.provenance import made_by
 from simulations.corpora import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import Arm
-from simulations.experiment import Encoder as EncoderSettings
-from simulations.experiment.sections import AUTO, Training
+from simulations.experiment import Arm, EncoderConfig
+from simulations.experiment.sections import AUTO, TrainingConfig
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ _CHECKPOINT = "checkpoint"
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "onnx", "onnxruntime", "numpy")
 
 
-def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int, seed: int) -> Path:
+def encoder_folder(settings: EncoderConfig, public: Corpus, *, batch_size: int, seed: int) -> Path:
     """Return the folder of the exported encoder, which is made once and then cached.
 
     The encoder is first fine-tuned on the public part if the settings ask for it, with `batch_size` and `seed`.
@@ -84,7 +83,7 @@ def encoder_folder(settings: EncoderSettings, public: Corpus, *, batch_size: int
     return folder_once("encoders", made_from, make)
 
 
-def pooling_of(settings: EncoderSettings) -> str:
+def pooling_of(settings: EncoderConfig) -> str:
     """Return the pooling of an experiment's encoder (`server.sentence_layout.POOLINGS`).
 
     Layers side by side are not normalized: that is part of the published embedding alone.
@@ -110,13 +109,13 @@ def _config(model: str) -> dict[str, Any]:
     return said
 
 
-def width_of(settings: EncoderSettings) -> int | None:
+def width_of(settings: EncoderConfig) -> int | None:
     """Return the width of an embedding by the checkpoint's own configuration; None for a checkpoint on a hub."""
     width = _config(settings.model).get("hidden_size")
     return width * max(1, len(layers_of(settings))) if isinstance(width, int) else None
 
 
-def layers_of(settings: EncoderSettings) -> tuple[int, ...]:
+def layers_of(settings: EncoderConfig) -> tuple[int, ...]:
     """Return the layers whose states are an encoder's embedding, from 1; () for the last one alone.
 
     "auto" stands for every second layer of the upper half and the last one; of an encoder of more than 17 layers for
@@ -137,7 +136,7 @@ def layers_of(settings: EncoderSettings) -> tuple[int, ...]:
     return tuple(sorted({*range(depth // 2 + 1, depth, max(2, depth // 6)), depth}))
 
 
-def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[Arm]) -> None:
+def check_trained(settings: EncoderConfig, training: TrainingConfig, arms: Sequence[Arm]) -> None:
     """Check that an encoder has room for the settings of an experiment, without torch.
 
     It reads the configuration of a checkpoint on this machine. A checkpoint on a hub is checked before any user is
@@ -172,19 +171,19 @@ def check_trained(settings: EncoderSettings, training: Training, arms: Sequence[
         )
 
 
-def student_of(settings: EncoderSettings, training: Training) -> EncoderSettings:
+def student_of(settings: EncoderConfig, training: TrainingConfig) -> EncoderConfig:
     """Return the encoder that training trains: that of the experiment, or the student of self-training."""
     if training.student == SAME:
         return settings
     return replace(settings, model=training.student, fine_tune_on_public=False)
 
 
-def checkpoint_of(settings: EncoderSettings, folder: Path) -> str | Path:
+def checkpoint_of(settings: EncoderConfig, folder: Path) -> str | Path:
     """Return the checkpoint of which the exported encoder in `folder` was made, for further training."""
     return folder / _CHECKPOINT if settings.fine_tune_on_public else settings.model
 
 
-def export_settings(settings: EncoderSettings) -> dict[str, Any]:
+def export_settings(settings: EncoderConfig) -> dict[str, Any]:
     """Return the arguments of `server.export.export_encoder` for the encoder of an experiment."""
     calibration: Sequence[Any] = _calibration_texts() if settings.precision == "int8" else ()
     return {

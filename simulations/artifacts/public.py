@@ -26,7 +26,7 @@ from simulations.corpora.classes import described, listed
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
-from simulations.experiment.sections import Public as PublicSettings
+from simulations.experiment.sections import PublicConfig
 from simulations.output.atomic import staged
 
 #: Format of the folder of a public part, and the files in it.
@@ -99,7 +99,7 @@ def prepare_public(experiment: Experiment, corpus: Corpus) -> Public:
     )
 
 
-def public_labels(public: PublicSettings, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
+def public_labels(public: PublicConfig, corpus: Corpus, seed: int) -> NDArray[np.int64] | None:
     """Return the public labels, (n,), -1 for a label that is not public; None if no label is public.
 
     A smaller number of labels is always a subset of a larger one.

@@ -12,6 +12,7 @@ from simulations.artifacts.text_channel import StudyRewriter
 from simulations.experiment import (
     DEFAULT_DIM,
     ArmSetup,
+    EncoderConfig,
     answer_of,
     curator_of,
     embedding_mechanism,
@@ -19,8 +20,7 @@ from simulations.experiment import (
     released_text,
     slug,
 )
-from simulations.experiment import Encoder as EncoderSettings
-from simulations.experiment.sections import Training as TrainingSettings
+from simulations.experiment.sections import TrainingConfig
 from simulations.progress import prefixed
 
 
@@ -102,7 +102,7 @@ def embeddings_of(setup: ArmSetup, public: Public) -> tuple[Mechanism, ...]:
     return tuple(embedding_mechanism(arm.embedding or {"mechanism": "identity"}, dim) for dim in dims)
 
 
-def training_of(training: TrainingSettings, settings: EncoderSettings, seed: int) -> Training:
+def training_of(training: TrainingConfig, settings: EncoderConfig, seed: int) -> Training:
     """Return the settings of a training server, from the tables [training] and [encoder]."""
     student = student_of(settings, training)
     return Training(

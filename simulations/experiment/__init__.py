@@ -24,7 +24,7 @@ from simulations.experiment.arm import (
 )
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import slug
-from simulations.experiment.sections import BUNDLED_LM, CHECKPOINT, NONE, Encoder, Policy
+from simulations.experiment.sections import BUNDLED_LM, CHECKPOINT, NONE, EncoderConfig, PolicyConfig
 from simulations.experiment.setup import ArmSetup
 from simulations.experiment.toml import bundled, from_table, load, to_toml
 
@@ -37,9 +37,9 @@ __all__ = [
     "NONE",
     "Arm",
     "ArmSetup",
-    "Encoder",
+    "EncoderConfig",
     "Experiment",
-    "Policy",
+    "PolicyConfig",
     "answer_of",
     "bundled",
     "curator_of",

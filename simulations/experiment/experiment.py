@@ -24,12 +24,12 @@ from simulations.experiment.sections import (
     AUTO,
     WAYS,
     Data,
-    Encoder,
-    Policy,
+    EncoderConfig,
+    PolicyConfig,
     Population,
     Shuffle,
     TextChannel,
-    Training,
+    TrainingConfig,
 )
 from simulations.experiment.setup import ArmSetup
 
@@ -58,11 +58,11 @@ class Experiment:
     seed: int = 1
     data: Data = field(default_factory=Data)
     population: Population = field(default_factory=Population)
-    encoder: Encoder = field(default_factory=Encoder)
-    training: Training = field(default_factory=Training)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
     text: TextChannel = field(default_factory=TextChannel)
     shuffle: Shuffle = field(default_factory=Shuffle)
-    policy: Policy = field(default_factory=Policy)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
     arms: tuple[Arm, ...] = ()
 
     def __post_init__(self) -> None:

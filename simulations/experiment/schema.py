@@ -16,7 +16,7 @@ from mechanisms.identity import Identity
 from mechanisms.plugin import installed
 from simulations.experiment.arm import CURATORS, Arm
 from simulations.experiment.names import key
-from simulations.experiment.sections import SECTIONS, Public, Section
+from simulations.experiment.sections import SECTIONS, PublicConfig, Section
 from simulations.experiment.values import MOST_SEED
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -34,7 +34,7 @@ _TOP: dict[str, dict[str, Any]] = {
 
 
 #: Tables of the file, in its order.
-TABLES: tuple[type[Section], ...] = (*SECTIONS.values(), Public, Arm)
+TABLES: tuple[type[Section], ...] = (*SECTIONS.values(), PublicConfig, Arm)
 #: The sweep of an experiment's file, which `simulations.sweep.definition.load_study` checks.
 _SWEEP: dict[str, Any] = {
     "type": "object",
@@ -93,7 +93,7 @@ def page() -> str:
 def _table(section: type[Section]) -> dict[str, Any]:
     properties = {key(f.name): _value(section, f.name) for f in fields(section) if "check" in f.metadata}
     if any(f.name == "public" for f in fields(section)):
-        properties["public"] = _table(Public)
+        properties["public"] = _table(PublicConfig)
     required = {"required": ["name"]} if section is Arm else {}
     return {
         "type": "object",

@@ -57,7 +57,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Public(Section):
+class PublicConfig(Section):
     """Public part of the data, which the server has in clear.
 
     Attributes:
@@ -145,7 +145,7 @@ class Data(Section):
     test_repeats: int = setting(values.whole(1), 1)
     class_descriptions: Any = setting(values.descriptions, "names")  # noqa: RUF009 - a field, like its neighbours
     measures: tuple[str, ...] = setting(values.choices(*MEASURES), ())
-    public: Public = field(default_factory=Public)
+    public: PublicConfig = field(default_factory=PublicConfig)
 
     @property
     def elsewhere(self) -> bool:
@@ -223,7 +223,7 @@ class Data(Section):
         low, high = self.label_range
         return tuple(low + (high - low) * level / (self.levels - 1) for level in range(self.levels))
 
-    def _resolved_public(self, built_in: bool) -> Public:
+    def _resolved_public(self, built_in: bool) -> PublicConfig:
         public = self.public
         split = public.split or ("built-in" if built_in else "random")
         if built_in and split != "built-in":
@@ -280,7 +280,7 @@ class Population(Section):
 
 
 @dataclass(frozen=True)
-class Encoder(Section):
+class EncoderConfig(Section):
     """Sentence encoder of the users' devices and of the server.
 
     Attributes:
@@ -340,7 +340,7 @@ def _with_options(section: type[Section]) -> type[Section]:
 
 @dataclass(frozen=True)
 @_with_options
-class Training(Section):
+class TrainingConfig(Section):
     """Protocol by which users release and the server trains, and its options.
 
     Attributes:
@@ -369,7 +369,7 @@ class Training(Section):
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def with_options(self, **options: Any) -> Training:
+    def with_options(self, **options: Any) -> TrainingConfig:
         """Return a copy with other values of the protocols' options."""
         return replace(self, **options)
 
@@ -479,7 +479,7 @@ class Shuffle(Section):
 
 
 @dataclass(frozen=True)
-class Policy(Section):
+class PolicyConfig(Section):
     """Limits that every client enforces (`client.policy.Policy`).
 
     Attributes:
@@ -515,5 +515,5 @@ class Policy(Section):
 
 #: Sections by the names of their tables in the file.
 SECTIONS: dict[str, type[Section]] = {
-    s.place: s for s in (Data, Population, Encoder, Training, TextChannel, Shuffle, Policy)
+    s.place: s for s in (Data, Population, EncoderConfig, TrainingConfig, TextChannel, Shuffle, PolicyConfig)
 }

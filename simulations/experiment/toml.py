@@ -19,7 +19,7 @@ from simulations.experiment.arm import Arm
 from simulations.experiment.experiment import Experiment
 from simulations.experiment.names import key, nearest
 from simulations.experiment.schema import about, keys
-from simulations.experiment.sections import SECTIONS, Data, Public, Section
+from simulations.experiment.sections import SECTIONS, Data, PublicConfig, Section
 
 #: Table of an experiment's file that says how `sottovoce sweep` varies it (`simulations.sweep.definition`).
 SWEEP = "sweep"
@@ -150,7 +150,7 @@ def _read(section: type[Section], table: Any, where: str) -> Any:
     _refuse_unknown(table, names, f"{where}.")
     values = {names[k]: v for k, v in table.items()}
     if section is Data and "public" in values:
-        values["public"] = _read(Public, values["public"], "data.public")
+        values["public"] = _read(PublicConfig, values["public"], "data.public")
     if section is Arm and "name" not in values:
         raise UserError(f"{where}.name: is missing")
     return section(**values)
@@ -206,7 +206,7 @@ def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = ""
     for place, section in SECTIONS.items():
         lines += _commented(getattr(experiment, place), section, known, why)
         if place == "data":
-            lines += _commented(experiment.data.public, Public, known, why)
+            lines += _commented(experiment.data.public, PublicConfig, known, why)
     lines += ["", *(f"# {line}".rstrip() for line in about(Arm)), "#"]
     for name, (_, said) in known.items():
         lines += _comment(f"{name.removeprefix('arm.')}: {said}") if name.startswith("arm.") else []

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from mechanisms.messages.request import Request
 from simulations.errors import Interrupted, Terminated, UserError, comes_again
-from simulations.experiment import Encoder
-from simulations.experiment.sections import Training
+from simulations.experiment import EncoderConfig
+from simulations.experiment.sections import TrainingConfig
 from simulations.output.atomic import alone, followed, refuse_taken, whole
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
 
 
-def trained_on(encoder: Encoder, training: Training) -> str | None:
+def trained_on(encoder: EncoderConfig, training: TrainingConfig) -> str | None:
     """Return the device on which models are trained, "cpu" or "cuda" (`server.accelerator`).
 
     None if the run trains no model that would use a GPU, so that its result is the same with one.

@@ -24,11 +24,11 @@ from server.protocols.public_maps import dim_of
 from server.training.end_to_end import train_paper
 from server.training.noise import sanitize_public
 from simulations.artifacts.encoder import pooling_of
-from simulations.experiment import Arm, ArmSetup, Encoder, label_of
+from simulations.experiment import Arm, ArmSetup, EncoderConfig, label_of
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.ladder import Spent, of_run
 from simulations.experiment.result import ArmResult
-from simulations.experiment.sections import Data, Training
+from simulations.experiment.sections import Data, TrainingConfig
 from simulations.progress import prefixed
 from simulations.run.accuracy import score
 from simulations.run.arm import Finished
@@ -55,8 +55,8 @@ class PaperArm:
 
     setup: ArmSetup
     data: Data
-    encoder: Encoder
-    training: Training
+    encoder: EncoderConfig
+    training: TrainingConfig
     seed: int
     held: Held
     mechanism: Mechanism

@@ -21,7 +21,7 @@ from simulations.corpora.splits import stratified
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.preflight import check_requests
-from simulations.experiment.sections import Data, Population, Shuffle, Training
+from simulations.experiment.sections import Data, Population, Shuffle, TrainingConfig
 from simulations.run import population
 
 log = logging.getLogger(__name__)
@@ -227,7 +227,7 @@ def _check_test_classes(test: Corpus) -> None:
         raise UserError(f"data.test: {text if len(there) else 'there are none'}; give test texts of two classes")
 
 
-def _check_public(training: Training, public: Corpus) -> None:
+def _check_public(training: TrainingConfig, public: Corpus) -> None:
     """Raise UserError if there are too few public texts to learn maps."""
     if training.protocol.public_text and len(public) < 2:
         texts = f"{len(public)} public text{'s' * (len(public) != 1)}"

@@ -42,7 +42,7 @@ from simulations.corpora.parts import load_split
 from simulations.corpora.splits import apart, stratified
 from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, load, slug
-from simulations.experiment.sections import Data, Encoder, Population, Public, Shuffle
+from simulations.experiment.sections import Data, EncoderConfig, Population, PublicConfig, Shuffle
 from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
@@ -151,7 +151,7 @@ def propose(
     table = _read(file, columns)
     used, tested, left = _divided(file, table, seed)
     group = next((name for name in columns.kept if _has_groups(used.extra[name])), None)
-    lengths = token_lengths(Encoder().model, used.texts)
+    lengths = token_lengths(EncoderConfig().model, used.texts)
     cut = _cutting_few(lengths, CUTS)
     found = (*_seen(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
@@ -168,7 +168,7 @@ def propose(
             label=columns.label,
             user=columns.user,
             group=group,
-            public=Public(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
+            public=PublicConfig(fraction=PUBLIC, labels=False, split=None if columns.user is None else "by-text"),
         )
         experiment = _experiment(out, data, seed, cut, kind, lengths, named=named, records=records)
         why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind, stated=records is not None)
@@ -341,7 +341,7 @@ def _experiment(
         seed=seed,
         data=data,
         arms=arms,
-        encoder=Encoder(max_length=cut),
+        encoder=EncoderConfig(max_length=cut),
         population=Population(users=1),
         shuffle=Shuffle(minimum_users=1),
     )

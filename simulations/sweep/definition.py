@@ -29,7 +29,7 @@ Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """One experiment of a sweep.
 
     Args:
@@ -55,7 +55,7 @@ class Study:
 
     name: str
     axes: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[SweepRun, ...]
 
 
 def bundled() -> tuple[str, ...]:
@@ -237,13 +237,13 @@ def _override(pair: tuple[str, Any]) -> str:
 
 def _run(
     study: str, base: str, fixed: Sequence[str], point: Mapping[str, Any], seed: int, arms: Sequence[dict[str, Any]]
-) -> Run:
+) -> SweepRun:
     text = ", ".join(f"{key} = {value}" for key, value in point.items())
     try:
         experiment = load(base, [*fixed, *map(_override, point.items()), f"seed={seed}"], arms=arms)
     except UserError as error:
         raise UserError(f"{text or 'every point'}: {error}") from error
-    return Run("-".join([*([_place(point)] if point else []), f"seed-{seed}"]), point, experiment)
+    return SweepRun("-".join([*([_place(point)] if point else []), f"seed-{seed}"]), point, experiment)
 
 
 def _place(point: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from simulations.run.references import remarks
 from simulations.run.table import NONE, accuracies, beside, mean_said, moments, standard_error
 from simulations.run.table import means as means_of
 from simulations.run.table import tidy as tidy_of
-from simulations.sweep.definition import Run, Study
+from simulations.sweep.definition import Study, SweepRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,7 +126,7 @@ def figure(found: Finished) -> Figure:
 
 def _about(study: Study) -> dict[str, Any]:
     """Return the description of a sweep by points, in the order of the file."""
-    together: dict[str, list[Run]] = {}
+    together: dict[str, list[SweepRun]] = {}
     for run in study.runs:
         together.setdefault(json.dumps(dict(run.point), sort_keys=True), []).append(run)
     points = [{"point": dict(runs[0].point), "runs": [run.name for run in runs]} for runs in together.values()]

@@ -26,7 +26,7 @@ from simulations.artifacts.vocabulary import counted, vocabulary_folder
 from simulations.corpora.builtin import builtin
 from simulations.corpora.corpus import Corpus
 from simulations.corpora.parts import load_split
-from simulations.experiment import Encoder, load
+from simulations.experiment import EncoderConfig, load
 from sottovoce.explore.settings import MECHANISMS, Settings
 
 #: Public sentences that the server knows, and those among which it searches for the user's sentence.
@@ -131,7 +131,7 @@ def _embedding(encoder: Path, text: str) -> NDArray[np.float32]:
 def builtin_world() -> World:
     """Return the built-in reviews, with the encoder and the words of the small model that comes with Sottovoce."""
     corpus = builtin(task="sentiment", public=PUBLIC, train=1, test=1, seed=1).public
-    folder = encoder_folder(Encoder(), corpus, batch_size=1, seed=1)  # is not fine-tuned
+    folder = encoder_folder(EncoderConfig(), corpus, batch_size=1, seed=1)  # is not fine-tuned
     return _world("built-in reviews", corpus, folder)
 
 

@@ -25,7 +25,7 @@ from simulations.errors import UserError
 from simulations.experiment import Arm, Experiment, bundled, from_table, load, slug, to_toml
 from simulations.experiment.names import LONGEST, key
 from simulations.experiment.schema import described, keys, page, schema
-from simulations.experiment.sections import SECTIONS, Public
+from simulations.experiment.sections import SECTIONS, PublicConfig
 from simulations.experiment.toml import BUNDLED
 from tests.support.clients import make_node, request
 from tests.support.studies import PURKAYASTHA
@@ -478,7 +478,7 @@ def test_the_page_has_every_key() -> None:
 
 
 def test_every_attribute_of_a_section_is_a_key_with_a_description() -> None:
-    for section in (*SECTIONS.values(), Public, Arm):
+    for section in (*SECTIONS.values(), PublicConfig, Arm):
         assert list(described(section)) == [key(f.name) for f in fields(section) if "check" in f.metadata]
         assert all(text.endswith(".") and "  " not in text for text in described(section).values())
 

@@ -11,8 +11,8 @@ from typing import Any
 from client.node import Node
 from simulations.corpora.corpus import Split
 from simulations.corpora.parts import load_split
-from simulations.experiment import Arm, ArmSetup, Encoder
-from simulations.experiment.sections import Data, Population, Training
+from simulations.experiment import Arm, ArmSetup, EncoderConfig
+from simulations.experiment.sections import Data, Population, TrainingConfig
 from sottovoce.adversary.attacks.scores import Rate
 
 log = logging.getLogger(__name__)
@@ -49,8 +49,8 @@ class Target:
     seed: int
     data: Data
     population: Population
-    encoder: Encoder
-    training: Training
+    encoder: EncoderConfig
+    training: TrainingConfig
     clear: str | None
     nodes: list[Node]
     limit: int

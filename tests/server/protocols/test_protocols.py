@@ -103,7 +103,7 @@ def test_experiments_name_the_protocols_that_there_are() -> None:
     for steps in with_steps.values():
         assert list(inspect.signature(steps).parameters) == ["public", "channels", "training", "folder"]
         assert inspect.isgeneratorfunction(steps)
-    keys = {field.name: field.default for field in fields(sections.Training)}
+    keys = {field.name: field.default for field in fields(sections.TrainingConfig)}
     assert all(keys[option.name] == option.default for each in PROTOCOLS.values() for option in each.options)
     assert releases("sanitized-text", "text") and not releases("sanitized-text", "embedding")
     assert not releases("a protocol of another version", "text")

@@ -23,7 +23,7 @@ from simulations.artifacts.generator import generator_folder
 from simulations.artifacts.masked_lm import masked_lm_folder
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
-from simulations.experiment import Encoder
+from simulations.experiment import EncoderConfig
 from simulations.experiment import load as load_experiment
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, experiment
 from tests.support.tiny_checkpoints import as_sentence_encoder
@@ -81,10 +81,10 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
     published = as_sentence_encoder(tiny_bert(tmp_path / "published"), "cls", normalize=True, length=40)
     checkpoint_files.kept("mpnet").parent.mkdir(parents=True)
     published.rename(checkpoint_files.kept("mpnet"))
-    assert pooling_of(Encoder(model="mpnet")) == "cls-normalized"
-    assert pooling_of(Encoder(model="mpnet", layers=(1, 2))) == "cls"
-    assert pooling_of(Encoder(model="mpnet", pooling="mean")) == "mean"
-    assert pooling_of(Encoder()) == "mean"
+    assert pooling_of(EncoderConfig(model="mpnet")) == "cls-normalized"
+    assert pooling_of(EncoderConfig(model="mpnet", layers=(1, 2))) == "cls"
+    assert pooling_of(EncoderConfig(model="mpnet", pooling="mean")) == "mean"
+    assert pooling_of(EncoderConfig()) == "mean"
     demo = load_experiment("demo", ['encoder.model="mpnet"'])
     check_trained(replace(demo.encoder, max_length=40), demo.training, demo.arms)
     with pytest.raises(ValueError, match=r"encoder\.max-length: 41 is above the 40 tokens that mpnet was published"):
@@ -102,14 +102,14 @@ def test_an_experiment_names_it(tmp_path: Path) -> None:
 )
 def test_layers_by_depth(depth: int, layers: tuple[int, ...], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": depth, "hidden_size": 8}))
-    named = Encoder(model=str(tmp_path), layers="auto")
+    named = EncoderConfig(model=str(tmp_path), layers="auto")
     assert layers_of(named) == layers and width_of(named) == 8 * len(layers)
     assert layers_of(replace(named, layers=(3, 1))) == (3, 1) and layers_of(replace(named, layers=())) == ()
 
 
 def test_layers_of_an_encoder_that_is_not_here_are_named() -> None:
     with pytest.raises(UserError, match=r'^encoder.layers: "auto" needs the number of layers of some/model, which no '):
-        layers_of(Encoder(model="some/model", layers="auto"))
+        layers_of(EncoderConfig(model="some/model", layers="auto"))
 
 
 def test_a_student_is_checked_like_the_encoder(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
 from simulations.experiment import Experiment
 from simulations.experiment.sections import Data, TextChannel
-from simulations.experiment.sections import Public as Part
+from simulations.experiment.sections import PublicConfig as Part
 from tests.support.studies import experiment
 from tests.support.tiny_models import bert
 
