@@ -38,7 +38,7 @@ ALONE = 500
 
 
 def request(stage: str, seed: int, *, users: int) -> Request:
-    """Return a request for an embedding of 16 coordinates and a label, 112 bytes sealed (`python -m benchmarks round`).
+    """Return a request for an embedding of 16 coordinates and a label, 112 bytes sealed (`benchmarks.round`).
 
     Args:
         stage: Name of the stage.
