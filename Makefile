@@ -94,7 +94,7 @@ results: env
 # The prediction head of `sanitize --mechanism dp-mlm`, trained anew on the built-in texts, in a quarter of an hour; put the
 # SHA-256 that it says into simulations/artifacts/bundled_head.py.
 head: env
-	$(BIN)/python -m simulations.artifacts.bundled_head
+	$(BIN)/python -m benchmarks.masked_head
 
 # The map in docs/explanation/architecture.md, from the imports.
 house: env

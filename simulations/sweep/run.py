@@ -25,10 +25,9 @@ log = logging.getLogger(__name__)
 
 #: Approximate memory of a run, bytes, and seconds between two checks of the processes.
 MEMORY, _LOOK = 2 * 2**30, 0.2
-#: Seconds for a terminated run to save its progress, and seconds between two lines on the progress of runs.
-_END, _SAY = 60.0, 15.0
-#: Lines of a log: from `simulations.progress.progress_lines`, the last of a traceback, and warnings.
-_PROGRESS = re.compile(r" *\d+\.\d s  (.+)")
+#: Seconds for a terminated run to save its progress.
+_END = 60.0
+#: Lines of a log: the last of a traceback, and warnings.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")
 _NOISE = re.compile(r"\b\w*Warning: ")
 
@@ -134,8 +133,8 @@ def _anything(out: Path) -> bool:
 def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
     """Run jobs in processes, each with its share of the cores (a `Workers` function).
 
-    The output of each process goes to a file beside its run's folder. The last progress line is repeated now and then.
-    If a run fails, those at work are finished, and no other starts.
+    The output of each process goes to a file beside its run's folder. If a run fails, those at work are finished, and
+    no other starts.
 
     Args:
         jobs: The jobs.
@@ -153,7 +152,6 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     waiting, working = list(jobs), dict[str, subprocess.Popen[bytes]]()
     failed: dict[str, str] = {}
-    said, last = time.monotonic(), ""
     try:
         while working or (waiting and not failed):
             while waiting and not failed and len(working) < at_once:
@@ -167,11 +165,6 @@ def processes(jobs: Sequence[Job], at_once: int) -> Iterator[str]:
                         yield name
                     else:
                         failed[name] = _failure(next(job for job in jobs if job.name == name), code)
-            if time.monotonic() - said > _SAY:
-                now = "; ".join(f"{job.name}: {at}" for job in jobs if job.name in working and (at := _at(job)))
-                if now and now != last:
-                    log.info(now)
-                said, last = time.monotonic(), now
             time.sleep(_LOOK)
     except (KeyboardInterrupt, Terminated) as error:
         _end(working.values())
@@ -207,11 +200,6 @@ def _failure(job: Job, code: int) -> str:
     if code == worker.BUG:
         return f"{why}; {kept}; run again, it would fail so again: its log is {_log(job)}"
     return f"{why}; {kept}: {'mend it, then ' * (code == worker.MISTAKE)}run it again to go on"
-
-
-def _at(job: Job) -> str:
-    """Return the last progress line of a run at work, without its clock; "" if there is none yet."""
-    return next((result[1] for line in reversed(_said(job)) if (result := _PROGRESS.fullmatch(line))), "")
 
 
 def _said(job: Job) -> list[str]:

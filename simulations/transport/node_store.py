@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Context, Message
@@ -54,26 +54,6 @@ class Lent(NamedTuple):
 
     files: Any
     public: dict[str, tuple[str, Any]]
-
-
-class Source(Protocol):
-    """Node store as seen by a process that answers for a node; `fetch` undoes `put`."""
-
-    def lend(self, node: str) -> Lent:
-        """Return the current content of the node."""
-        ...
-
-    def ledger(self, node: str, name: str) -> bytes | None:
-        """Return a node's ledger; None before it has one."""
-        ...
-
-    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
-        """Replace the ledger with the hash `before`; see `NodeStore.keep`."""
-        ...
-
-    def fetch(self, put: Any) -> Files:
-        """Return the files behind a reference of `put`."""
-        ...
 
 
 class NodeStore:
@@ -197,24 +177,26 @@ def _release(message: Message, context: Context) -> Message:
     return answer(message, str(int(context.node_config["partition-id"])), _Actor(), session / "sottovoce")
 
 
-def answer(message: Message, node: str, node_store: Source, shared: Path) -> Message:
+def answer(message: Message, node: str, node_store: Any, shared: Path) -> Message:
     """Return the reply of a node: releases that its ledger in the node store records, or a constant text. Never raises.
 
     Args:
         message: The message to the node.
         node: Name of the node.
-        node_store: The node store.
+        node_store: The node store as this process reaches it: a `NodeStore` with `fetch`, which undoes its `put`.
         shared: Folder of this machine for public content, which is the same for all nodes.
     """
     for _ in range(_TRIES):
         overtaken: list[bool] = []
 
         def load(folder: Path, overtaken: list[bool] = overtaken) -> Node:
-            lent = node_store.lend(node)
+            lent: Lent = node_store.lend(node)
             for name, content in node_store.fetch(lent.files).items():
                 with private_file(folder / name) as file:
                     content.tofile(file)
-            public = {name: str(_unpacked(shared, *held, node_store)) for name, held in lent.public.items()}
+            public = {
+                name: str(_unpacked(shared, digest, put, node_store)) for name, (digest, put) in lent.public.items()
+            }
             said = json.loads((folder / NODE).read_text(encoding="utf-8"))
             with private_file(folder / NODE) as file:
                 file.write(json.dumps(said | public).encode())
@@ -229,7 +211,7 @@ def answer(message: Message, node: str, node_store: Source, shared: Path) -> Mes
     return reply
 
 
-def _unpacked(shared: Path, digest: str, put: Any, node_store: Source) -> Path:
+def _unpacked(shared: Path, digest: str, put: Any, node_store: Any) -> Path:
     """Return the public folder of that hash on this machine."""
     folder = shared / digest
     if not folder.is_dir():
@@ -255,7 +237,7 @@ class LentNode(Node):
     """
 
     name: str = ""
-    node_store: Source | None = None
+    node_store: Any = None
     overtaken: list[bool] | None = None
 
     def ledger(self, arm: str) -> Ledger:
@@ -264,7 +246,7 @@ class LentNode(Node):
         Raises:
             Refused: The node does not have the arm.
         """
-        assert self.node_store is not None and self.overtaken is not None
+        assert self.overtaken is not None
         path, node_store, overtaken = self.ledger_path(arm), self.node_store, self.overtaken
         there = node_store.ledger(self.name, path.name)
         if there is not None:
@@ -303,29 +285,18 @@ class LentLedger(Ledger):
 
 
 class _Actor:
-    """Node store of the run, a Ray actor."""
+    """Node store of the run, a Ray actor: a call of each of its methods, and `fetch`, which undoes its `put`."""
 
-    def lend(self, node: str) -> Lent:
-        return Lent(*self._ask("lend", node))
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        import ray
 
-    def ledger(self, node: str, name: str) -> bytes | None:
-        ledger: bytes | None = self._ask("ledger", node, name)
-        return ledger
-
-    def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
-        return str(self._ask("keep", node, name, before, ledger))
+        return lambda *values: ray.get(getattr(ray.get_actor(NAME), method).remote(*values))
 
     def fetch(self, put: Any) -> Files:
         import ray
 
         files: Files = ray.get(put)
         return files
-
-    @staticmethod
-    def _ask(method: str, *values: Any) -> Any:
-        import ray
-
-        return ray.get(getattr(ray.get_actor(NAME), method).remote(*values))
 
 
 def _ray_put(files: Files) -> Any:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.masked_head import compress
 from server.masked_lm import ALIGNED, read
 from server.protocols.protocol import Public
 from simulations.artifacts import bundled_head, text_channel
-from simulations.artifacts.bundled_head import compress, restore
+from simulations.artifacts.bundled_head import restore
 from simulations.artifacts.public import load_public, public_labels, save_public
 from simulations.corpora.corpus import Corpus
 from simulations.errors import UserError
