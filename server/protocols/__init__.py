@@ -1,7 +1,7 @@
-"""Training protocols, one file each. A file that defines `PROTOCOL` is a protocol; no other list names it.
+"""Training protocols by name. One is a file of its own, and a line of `PROTOCOLS`.
 
-`PROTOCOL` is a `TrainingProtocol`: its name, what it needs, its options and its steps. The steps are a generator with
-the following signature. It knows public data and the batches that it receives, and nothing else.
+It is a `TrainingProtocol`: its name, what it needs, its options and its steps. The steps are a generator with the
+following signature. It knows public data and the batches that it receives, and nothing else.
 
     def steps(public, channels, training, *, folder) -> Conversation
 
@@ -15,23 +15,15 @@ Experiment files are checked by the declarations. A protocol's file therefore im
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
-
 from server.protocols.declaration import TrainingProtocol
+from server.protocols.references import CENTRALISED, PAPER, PUBLIC_ONLY
+from server.protocols.release_once import RELEASE_ONCE
+from server.protocols.sanitized_text import SANITIZED_TEXT
+from server.protocols.statistics import STATISTICS
 
-
-def _found() -> dict[str, TrainingProtocol]:
-    """Return the protocols of this package by name: private ones first, then by name."""
-    modules = [import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
-    found = [module.PROTOCOL for module in modules if hasattr(module, "PROTOCOL")]
-    by_name = {each.name: each for each in sorted(found, key=lambda each: (not each.private, each.name))}
-    if len(by_name) < len(found):
-        raise ValueError(f"server.protocols: two protocols have the same name, among {sorted(p.name for p in found)}")
-    return by_name
-
-
-PROTOCOLS = _found()
+PROTOCOLS: dict[str, TrainingProtocol] = {
+    protocol.name: protocol for protocol in (PUBLIC_ONLY, RELEASE_ONCE, SANITIZED_TEXT, STATISTICS, CENTRALISED, PAPER)
+}
 
 
 def releases(name: str, channel: str) -> bool:

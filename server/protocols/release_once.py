@@ -82,7 +82,7 @@ def release_once(public: Public, channels: Channels, training: Training, *, fold
     return EmbeddingModel(channels, public.encoder, mechanism, maps, asked)
 
 
-PROTOCOL = TrainingProtocol(
+RELEASE_ONCE = TrainingProtocol(
     "release-once",
     "every user released a sanitized embedding and label once; the rest is post-processing",
     steps=release_once,

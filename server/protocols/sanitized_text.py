@@ -161,7 +161,7 @@ def _check(options: Mapping[str, Any]) -> None:
         raise ValueError("bottleneck: goes with train-encoder = true; set it, or remove this")
 
 
-PROTOCOL = TrainingProtocol(
+SANITIZED_TEXT = TrainingProtocol(
     "sanitized-text",
     "every user released a sanitized text and label once; the rest is post-processing",
     steps=sanitized_text,

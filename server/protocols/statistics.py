@@ -588,7 +588,7 @@ def _check(options: Mapping[str, Any]) -> None:
             raise ValueError(f"{option.name.replace('_', '-')}: goes with self-training = true; set it, or remove this")
 
 
-PROTOCOL = TrainingProtocol(
+STATISTICS = TrainingProtocol(
     "statistics",
     "every user released one vector, of how features go with labels; the server learnt from their mean, "
     "and the rest is post-processing",

@@ -19,7 +19,7 @@ from mechanisms.words.text import KEPT, TextMechanism
 from mechanisms.words.verbatim import Verbatim
 from server.protocols import PROTOCOLS
 from server.protocols.declaration import TrainingProtocol
-from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
+from server.protocols.references import PUBLIC_ONLY
 from server.training.descent import DPSGD
 from simulations.errors import UserError
 from simulations.experiment import values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from client import policy as client
 from server.protocols import PROTOCOLS
 from server.protocols.declaration import Option, TrainingProtocol
-from server.protocols.release_once import PROTOCOL as RELEASE_ONCE
+from server.protocols.release_once import RELEASE_ONCE
 from simulations.errors import UserError
 from simulations.experiment import values
 from simulations.experiment.names import key

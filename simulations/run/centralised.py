@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from server.protocols.centralised import PROTOCOL as CENTRALISED
 from server.protocols.protocol import Public
+from server.protocols.references import CENTRALISED
 from simulations.experiment import Arm
 from simulations.experiment.guarantees import Promise
 from simulations.experiment.result import ArmResult

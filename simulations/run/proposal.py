@@ -21,8 +21,7 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from server.protocols.centralised import PROTOCOL as CENTRALISED
-from server.protocols.public_only import PROTOCOL as PUBLIC_ONLY
+from server.protocols.references import CENTRALISED, PUBLIC_ONLY
 from simulations.artifacts.lengths import token_lengths
 from simulations.corpora import files, headers
 from simulations.corpora.classes import described

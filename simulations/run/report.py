@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from server.protocols.statistics import PROTOCOL as STATISTICS
-from server.protocols.statistics import SAME
+from server.protocols.statistics import SAME, STATISTICS
 from simulations.corpora.classes import listed
 from simulations.experiment.result import ArmResult, arms_of
 from simulations.output.jsonable import json_ready, print_json

@@ -17,8 +17,7 @@ from markupsafe import Markup
 
 from server.card import PAYERS, Price
 from server.protocols import releases
-from server.protocols.centralised import PROTOCOL as CENTRALISED
-from server.protocols.paper import PROTOCOL as PAPER
+from server.protocols.references import CENTRALISED, PAPER
 from simulations.analysis.attack_results import ALLOWED, BELOW, below
 from simulations.analysis.attack_results import figures as drawn_attacks
 from simulations.experiment.result import ArmResult

@@ -1,4 +1,4 @@
-"""A new protocol is one file in server/protocols: nothing else in the tree names it."""
+"""A new protocol is one file in server/protocols, and a line of its table: nothing else in the tree names it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _check(options):
         raise ValueError("shrinkage: must be below 1, or all means are the same")
 
 
-PROTOCOL = TrainingProtocol(
+NEAREST_MEAN = TrainingProtocol(
     "nearest-mean", "the head is the mean of each class of the users' releases", steps=nearest_mean,
     trains_on=frozenset({EMBEDDING.name, LABEL.name}), queried=frozenset({EMBEDDING.name}),
     public_text=True, public_labels=True, encoder=True, options=(SHRINKAGE,), check=_check,
@@ -159,6 +159,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for package in ("client", "server", "mechanisms", "simulations", "sottovoce", "tests"):
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "server" / "protocols" / "nearest_mean.py").write_text(FILE, encoding="utf-8")
+    table = tree / "server" / "protocols" / "__init__.py"
+    named = table.read_text().replace("for protocol in (", "for protocol in (NEAREST_MEAN, ")
+    own = "from server.protocols.nearest_mean import NEAREST_MEAN\n"
+    table.write_text(named.replace("PROTOCOLS:", f"{own}PROTOCOLS:"))
     (tree / "nearest.toml").write_text(EXPERIMENT, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", ASKED],
