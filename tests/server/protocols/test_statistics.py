@@ -348,6 +348,34 @@ def test_users_of_many_records_and_classes_have_a_clip() -> None:
     assert group.clip < 1
 
 
+@pytest.mark.parametrize(("features", "heads"), [(4, 1), (5, 2)])
+def test_a_second_head_needs_features_that_hold_the_classes_apart(
+    features: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six classes fewer than five features do not. The first head is that of the class names."""
+    rng, classes, made = np.random.default_rng(6), 6, []
+    channels = Channels(
+        arm="a",
+        classes=classes,
+        label=Identity("label", classes),
+        statistic=lambda size: Identity("statistic", size),
+        users=50,
+        features=features,
+        asking=False,
+        one_record=True,
+    )
+    believed = way.Belief(rng.dirichlet(np.ones(classes), size=400), by_names=True)
+    group = way.Group(rng.normal(size=(400, 32)).astype(np.float32), believed, channels, simplex_codes(classes), 1)
+    vectors = rng.normal(size=(50, (classes - 1) * (features + 1)))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    mechanism = Identity("statistic", vectors.shape[1])
+    release = Release({"s": mechanism.grid.encode(vectors)}, "statistic", "train", mechanism.guarantee, "0" * 64)
+    head = way.head_with_names
+    monkeypatch.setattr(way, "head_with_names", lambda *args: made.append(args) or head(*args))
+    assert group.maps(release, way.Batches(False, False, tuple("abcdef")), seed=[1]) is not None
+    assert len(made) == heads
+
+
 def test_a_forecast_is_of_the_number_of_features_that_the_arm_states() -> None:
     """Against the share of the best number: two features cannot teach half, however many users there are."""
     channels = Channels(
