@@ -27,7 +27,7 @@ from benchmarks.timing import streams
 from client.models.vocabulary import read_vectors
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.custext import CusText
-from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import diameter
 from mechanisms.words.santext import SanText
 
 LARGE, SEEN = 88_000, 4_000

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
+from numpy.typing import NDArray
 
 from client.accounted import Accountant
 from client.charging import constant
-from client.flower_content import content_record, plain_content
 from client.node import Node, load_node
 from client.policy import Policy, Refused
 from client.sanitizer import Sanitizer
@@ -202,3 +202,29 @@ def find_node(context: Context) -> Node:
     if not node.simulated:
         raise ValueError(f"node: a device's folder is named by ${NODES}")
     return node
+
+
+def plain_content(record: RecordDict) -> dict[str, dict[str, Any]]:
+    """Return a message's records, with arrays as NumPy arrays.
+
+    Raises:
+        ValueError: An array cannot be read.
+        TypeError: An array is of no type that NumPy has.
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Array):
+            return value.numpy().copy()
+        return f"bytes {value.hex()}" if isinstance(value, bytes) else value
+
+    return {name: {key: plain(value) for key, value in values.items()} for name, values in record.items()}
+
+
+def content_record(
+    arrays: Mapping[str, Mapping[str, NDArray[Any]]], numbers: Mapping[str, Mapping[str, float]]
+) -> RecordDict:
+    """Return arrays and numbers, each by record and key, as a message's content."""
+    made: dict[str, Any] = {
+        name: ArrayRecord({key: Array(array) for key, array in of.items()}) for name, of in arrays.items()
+    }
+    return RecordDict(made | {name: MetricRecord({**values}) for name, values in numbers.items()})

@@ -19,9 +19,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from mechanisms.pieces import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE
 from server.accelerator import beside, lent
 from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model
-from server.clipping import clip_bounds
 from server.export import example_inputs, in_one_step, write_about, write_graph
-from server.text_batches import pieces_of
+from server.text_batches import clip_bounds, pieces_of
 
 PLACE = "{text}"
 #: The prompt of Utpala et al. 2023, and an empty prompt for a model that was trained to paraphrase the preceding text.

@@ -17,9 +17,8 @@ from transformers import AutoModelForMaskedLM
 
 from server.accelerator import beside, lent, place
 from server.checkpoint import cut_and_pad_nothing, is_fast, positions, read_model, refuse_unknown_token
-from server.clipping import clip_bounds
 from server.export import example_inputs, in_one_step, write_about, write_graph
-from server.text_batches import pieces_of
+from server.text_batches import clip_bounds, pieces_of
 
 #: Public texts that decide the clipping bounds, as many as in the paper (Meisenbacher et al. 2024, section 5.1.1).
 CALIBRATION = 1000

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client.models.clean_text import clean_text
 from client.models.content import content_hash
-from client.models.load_checked import LONGEST, bounds, fields, load_checked, longest, numbers, tried
+from client.models.onnx import LONGEST, bounds, fields, load_checked, longest, numbers, tried
 from client.models.pieces import Pieces, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.pieces import encoded, read_as_text

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.models.content import content_hash
-from client.models.load_checked import LONGEST, bounds, fields, last_token, load_checked, longest, numbers, tried
-from client.models.onnx import reached_alone
+from client.models.onnx import LONGEST, bounds, fields, last_token, load_checked, longest, numbers, reached_alone, tried
 from client.models.pieces import Columns, Pieces, in_pieces
 from mechanisms.checks import is_whole
 from mechanisms.pieces import read_as_text

@@ -1,4 +1,7 @@
-"""Configuration of ONNX Runtime on a client: quiet, with a set number of threads, and without spinning threads.
+"""ONNX Runtime on a client: quiet, with a set number of threads, and graphs checked before any private text is read.
+
+Faults of a model are refused when it is loaded. Found later, a text would decide whether a device answers, and such an
+answer is not charged.
 
 Its builds for Linux keep an identity of the device and record for their makers what they have run: how many inferences
 of which batch sizes took how long, and which errors occurred. This is a function of private texts that no ledger
@@ -7,16 +10,29 @@ charges, so it is turned off before anything is loaded. Nothing else on a client
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from mechanisms.checks import is_whole
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read once, while the library is loaded; processes of this one inherit it
 
 import onnxruntime
 
 onnxruntime.disable_telemetry_events()  # for a process that has loaded it elsewhere before
+
+#: Largest input of any model, in tokens.
+LONGEST = 2**14
+_ROWS = 5
 
 
 def cores() -> int:
@@ -69,3 +85,94 @@ def _names_a_place(path: Path) -> bool:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return data.find(b"location") >= 0
+
+
+def fields(kind: str, path: Path, names: Sequence[str], **absent: Any) -> dict[str, Any]:
+    """Return the named fields of a JSON object in a file, and those of `absent`, with their defaults if missing.
+
+    Raises:
+        ValueError: One of `names` is missing. The message is one line that begins with `kind`.
+    """
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return {name: about[name] for name in names} | {name: about.get(name, value) for name, value in absent.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError(f"{kind}: {path} lacks one of {', '.join(names)}") from None
+
+
+def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None) -> tuple[Tokenizer, list[Any]]:
+    """Return a folder's tokenizer, without truncation or padding, and its graphs by the names of their files.
+
+    Args:
+        kind: First word of errors.
+        folder: Folder of the model.
+        graphs: Names of the files.
+        threads: See `client.models.onnx.session`.
+
+    Raises:
+        ValueError: A file cannot be loaded. The message is one line that begins with `kind`.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer, [session(folder / name, threads) for name in graphs]
+    except Exception:  # both libraries raise bare exceptions of their own
+        raise ValueError(f"{kind}: {folder} holds a model or tokenizer that cannot be loaded") from None
+
+
+def numbers(value: object, below: int) -> bool:
+    """Return whether a value is a list of whole numbers from 0 to below `below`."""
+    return isinstance(value, list) and all(is_whole(each, 0, below - 1) for each in value)
+
+
+def bounds(low: object, high: object) -> bool:
+    """Return whether these are numbers, the first below the second, also as floats: a whole number may be too large."""
+    return isinstance(low, int | float) and isinstance(high, int | float) and -1e300 < low < high < 1e300
+
+
+def longest(kind: str, folder: Path, what: str, run: Callable[[NDArray[np.int64]], object]) -> None:
+    """Run row 0 of the longest input that the model takes according to its folder.
+
+    Raises:
+        ValueError: It does not run. The message is one line.
+    """
+    try:
+        run(np.zeros(1, np.int64))
+    except Exception:  # as in `tried`
+        raise ValueError(f"{kind}: {folder}: {what} does not run") from None
+
+
+def last_token(kind: str, folder: Path, tokenizer: Tokenizer, run: Callable[[int], object]) -> None:
+    """Run the largest token number that a text may have: a model's table of tokens has to reach that far.
+
+    Raises:
+        ValueError: It does not run. The message is one line.
+    """
+    own = tokenizer.encode("").ids  # the special tokens around each text may be outside the vocabulary
+    last = max([*tokenizer.get_vocab(with_added_tokens=True).values(), *own], default=0)
+    longest(kind, folder, f"its tokenizer's token {last}", lambda _: run(last))
+
+
+def tried(kind: str, folder: Path, run: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return outputs (5, ...) of `run` for rows 0 to 4 together, which must equal those of each row alone bit by bit.
+
+    Otherwise one user's text would change another's release, as with dynamic quantization, whose scale is that of a
+    whole batch. This check finds kernels and graphs whose rows depend on each other by mistake. It does not find a
+    graph that is made to deceive it.
+
+    Raises:
+        ValueError: The outputs differ, or the model does not run. The message is one line.
+    """
+    try:
+        together = run(np.arange(_ROWS))
+        alone = [run(np.array([row])) for row in range(_ROWS)]
+        same = together.tobytes() == np.concatenate(alone).tobytes() and len(together) == _ROWS
+    except Exception:  # the library raises bare exceptions of its own, and a graph of another form many others
+        raise ValueError(f"{kind}: {folder} holds a model that does not run") from None
+    if not same:
+        raise ValueError(
+            f"{kind}: {folder} reads a text otherwise alone than beside others (dynamic quantization does): "
+            "one user's text would show in another's release"
+        )
+    return together

@@ -19,7 +19,7 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.spherical import MAX_DIM, PlanarLaplace
 from mechanisms.streams import LATTICE, drawn
 from mechanisms.vocabulary import NOTHING, Vocabulary
-from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import diameter
 from mechanisms.words.nearest import nearest
 from mechanisms.words.tables import OfWords
 

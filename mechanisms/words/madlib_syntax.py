@@ -20,8 +20,7 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import TAGS, Vocabulary
-from mechanisms.words.diameter import diameter
-from mechanisms.words.distances import distances
+from mechanisms.words.distances import diameter, distances
 from mechanisms.words.exponential import UNIFORMS, Exponential, Geometry
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest_alike

@@ -20,7 +20,7 @@ from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.mechanism import Uniforms
 from mechanisms.streams import LATTICE
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.diameter import largest_distance
+from mechanisms.words.distances import largest_distance
 from mechanisms.words.exponential import Geometry
 from mechanisms.words.madlib import check_dimensions, perturbed
 from mechanisms.words.nearest import nearest

@@ -22,7 +22,7 @@ from mechanisms.mechanism import Uniforms
 from mechanisms.streams import FINE, LATTICE, Points
 from mechanisms.vocabulary import Vocabulary
 from mechanisms.words import exponential
-from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import diameter
 from mechanisms.words.exponential import Exponential
 from mechanisms.words.tables import Tabled
 

@@ -17,8 +17,7 @@ from mechanisms.guarantee import Guarantee
 from mechanisms.losses.categorical import pure_loss
 from mechanisms.losses.loss import LossCells, checked_distance
 from mechanisms.vocabulary import Vocabulary
-from mechanisms.words.diameter import diameter
-from mechanisms.words.distances import distances
+from mechanisms.words.distances import diameter, distances
 from mechanisms.words.exponential import Exponential, Geometry
 from mechanisms.words.santext import SanText
 

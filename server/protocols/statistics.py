@@ -37,12 +37,11 @@ from server.protocols.decoding import decoded_statistics, statistic_mean
 from server.protocols.models import ENCODER, STUDENT, EmbeddingModel
 from server.protocols.protocol import Channels, Conversation, Encoding, Public, Publish, Training
 from server.protocols.public_maps import dim_of
-from server.training.class_names import name_probabilities
+from server.training.class_names import RATE, name_probabilities, pseudo_labels
 from server.training.descent import DPSGD
 from server.training.principal import pca_maps
 from server.training.rescale import factored, rescaled
 from server.training.robust_mean import MAX_TESTED, BatchTest, honest_moment, robust_mean
-from server.training.self_training import RATE, pseudo_labels
 from server.training.statistic_head import (
     CANDIDATES,
     FALSE_ALARM,

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from mechanisms.arrays import FloatArray
+from server.maps import Maps
 
+#: Learning rate of an encoder that is trained on `pseudo_labels`.
+RATE = 3e-5
 #: Sentences that a name is put into; a class's prototype is the mean of their embeddings.
 TEMPLATES = ("{}", "It is about {}.", "This is {}.")
 #: Inverse temperature of cosines. Banking77, AG News and CR (MiniLM): between 20 and 40 accuracy moves by .007 at most.
@@ -94,3 +97,18 @@ def _in_templates(name: str) -> list[str]:
 
 def _unit(rows: FloatArray) -> FloatArray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def pseudo_labels(maps: Maps, embeddings: NDArray[Any], labels: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """Return the probability of each class for each public text, (n, K): the head's posterior.
+
+    Args:
+        maps: Maps and head.
+        embeddings: Embeddings (n, m) of public texts.
+        labels: Public labels (n,), -1 where there is none. A public label has probability 1.
+    """
+    likely: NDArray[np.float64] = softmax(maps.logits(maps.project(embeddings)), axis=1)
+    if labels is not None:
+        known = labels >= 0
+        likely[known] = np.eye(maps.classes)[labels[known]]
+    return likely

@@ -23,7 +23,7 @@ from mechanisms.mechanism_text import read_mechanism
 from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import TAGS, Vocabulary
 from mechanisms.words import deniability
-from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import diameter
 from simulations.analysis import deniability_figures
 from simulations.artifacts.vocabulary import vocabulary_folder
 from simulations.errors import UserError

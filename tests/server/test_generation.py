@@ -15,8 +15,8 @@ from client.models.generator import Generator
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words.dp_prompt import DpParaphrase, DpPrompt
 from mechanisms.words.text import TextMechanism
-from server.clipping import clip_bounds
 from server.generation import PARAPHRASE, export_generator, known, read_generator
+from server.text_batches import clip_bounds
 from tests.support.tiny_generators import KINDS, TOKENS, WORDS, tiny_generator
 from tests.support.words import streams
 

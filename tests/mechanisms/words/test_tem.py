@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from mechanisms.words.diameter import diameter
+from mechanisms.words.distances import diameter
 from mechanisms.words.santext import SanText
 from mechanisms.words.tem import Tem
 from tests.support.words import ALL, APART, WORDS, fits, largest_ratio, streams, sums_to_one

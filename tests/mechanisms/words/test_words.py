@@ -16,7 +16,7 @@ from mechanisms.vocabulary import NOTHING, Vocabulary
 from mechanisms.words import exponential as exponentials
 from mechanisms.words.custext import CusText, CusTextImportance, CusTextPlus
 from mechanisms.words.custext_mapping import mapping
-from mechanisms.words.diameter import diameter, largest_distance
+from mechanisms.words.distances import diameter, largest_distance
 from mechanisms.words.exponential import Exponential, Geometry, exponential
 from mechanisms.words.random_substitution import RandomSubstitution
 from mechanisms.words.santext import SanText, SanTextPlus
