@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from mechanisms.messages.questions import EmbeddingQuestion
 from mechanisms.messages.reply import Reply
@@ -84,9 +85,7 @@ class Predictor:
         valid, dropped = validate(reply, self.request, enrolled=range(1))
         if dropped or not 1 <= len(valid) <= MOST:
             raise ValueError("predict: not the releases that were asked for")
-        logits = self.maps.logits(self._question.decode(valid.releases[0].values))
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        shares: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+        shares: NDArray[np.float64] = softmax(self.maps.logits(self._question.decode(valid.releases[0].values)), axis=1)
         return shares
 
     def _unsealed(self, record: Any) -> Reply:

@@ -265,15 +265,12 @@ class _Declared:
 
     name: ClassVar[str] = TEXT.name
     channel: ClassVar[str] = TEXT.name
+    grid: ClassVar[None] = None
 
     @property
     def guarantee(self) -> Guarantee:
         whole: Guarantee = self.mechanism.guarantee
         return replace(whole, exposes=tuple(name for name in whole.exposes if name not in self.public))
-
-    @property
-    def grid(self) -> None:
-        return None
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         loss: LossCells = self.mechanism.privacy_loss(distance)
