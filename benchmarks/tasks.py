@@ -26,6 +26,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.in_process import released
+from mechanisms.gaussian import Gaussian
 from mechanisms.identity import Identity
 from mechanisms.mechanism import Mechanism
 from mechanisms.messages.request import Request
@@ -194,7 +195,7 @@ class World:
         rows = rng.permutation(n)[:users] if records == 1 and users <= n else rng.integers(n, size=users * records)
         return rows, np.arange(0, len(rows) + 1, records)
 
-    def model(self, users: int, records: int, mechanism: Any, assumed: int) -> Model:
+    def model(self, users: int, records: int, mechanism: Any, assumed: int, curator: Gaussian | None = None) -> Model:
         """Return the model that the protocol trains.
 
         Args:
@@ -202,6 +203,7 @@ class World:
             records: Records of each.
             mechanism: Function from D to the mechanism of vectors.
             assumed: Records that the server assumes.
+            curator: Noise of a trusted server on the sum of vectors in clear.
         """
         public = Public(self.texts, None, self.classes, self.encoder, self.public, names=self.names)
         channels = Channels(
@@ -213,6 +215,7 @@ class World:
             teaching=users > 0,
             asking=False,
             one_record=records == 1,
+            curator=curator,
         )
         training = Training(seed=self.seed, options={"least_gain": 0.0, "records": assumed})
         people = _Users(self, *self.users(max(users, 1), records))  # nobody is asked if there are none
