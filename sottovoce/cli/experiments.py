@@ -56,29 +56,26 @@ def sweep(
     print(f"\nTables, figures and runs: {folder}")
 
 
-encoders = typer.Typer(help="List and download sentence encoders.", no_args_is_help=True)
-
-
-@encoders.command("list")
-def list_() -> None:
-    """List the named encoders, and which are on this machine."""
-    from simulations.artifacts.encoders import ENCODERS, here
-
-    for name, known in ENCODERS.items():
-        print(f"{name:<12} {'here' if here(name) else '-':<5} {known.about} ({known.license})")
-    print("\nencoder.model takes a name, a folder, or a model of a hub. To download: sottovoce encoders get NAME")
-
-
-@encoders.command("get")
-def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of the list, or of a model on a hub.")],
-    prefix: Annotated[str | None, typer.Option(help="Text before every sentence, as 'query: '.")] = None,
+def encoders(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Encoder to download: a named one, or a model of a hub.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", help="With NAME: text before every sentence, as 'query: '.")
+    ] = None,
 ) -> None:
-    """Download an encoder into the cache, and check its SHA-256."""
+    """List the named encoders, or download one into the cache and check its SHA-256."""
     from simulations.artifacts import encoders
+    from simulations.errors import UserError
 
-    show_progress()
-    print(encoders.get(name, prefix=prefix))
+    if name is not None:
+        show_progress()
+        return print(encoders.get(name, prefix=prefix))
+    if prefix is not None:
+        raise UserError("encoders: --prefix goes with NAME")
+    for known, about in encoders.ENCODERS.items():
+        print(f"{known:<12} {'here' if encoders.here(known) else '-':<5} {about.about} ({about.license})")
+    print("\nencoder.model takes a name, a folder, or a model of a hub. To download: sottovoce encoders NAME")
 
 
 def reproduce(

@@ -126,11 +126,12 @@ def simulate(
 app.command("sweep", rich_help_panel=EXPERIMENTS)(experiments.sweep)
 
 
-app.add_typer(experiments.encoders, name="encoders", rich_help_panel=EXPERIMENTS)
+app.command("encoders", rich_help_panel=EXPERIMENTS)(experiments.encoders)
 app.command("reproduce", rich_help_panel=EXPERIMENTS)(experiments.reproduce)
 
 
-app.add_typer(text.app, name="text", rich_help_panel=PRIVACY)
+app.command("sanitize", rich_help_panel=PRIVACY)(text.sanitize)
+app.command("compare", rich_help_panel=PRIVACY)(text.compare)
 app.add_typer(budget.app, name="budget", rich_help_panel=PRIVACY)
 app.command("report", rich_help_panel=PRIVACY)(adversary.report)
 app.command("audit", rich_help_panel=PRIVACY)(adversary.audit)

@@ -1,8 +1,7 @@
-"""Commands `sottovoce text`: sanitize texts, train a paraphraser, and compare text mechanisms."""
+"""Commands `sottovoce sanitize` and `compare`: sanitized texts, and how often word mechanisms keep a word."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,15 +15,12 @@ import typer
 
 from simulations.errors import UserError, can_be_read, no_file
 from simulations.output.streams import standard_input
-from sottovoce.cli.options import MOST_SEED, AsJson, show_progress
+from sottovoce.cli.options import MOST_SEED, show_progress
 
 if TYPE_CHECKING:
     from client.rewrite import Rewriter, Token
 
 # This file must not import NumPy, torch or the mechanisms before a command runs, because `--help` must start fast.
-
-app = typer.Typer(help="Sanitize texts, and compare text mechanisms.", no_args_is_help=True)
-
 
 _PROGRESS_SECONDS = 5.0
 
@@ -51,7 +47,6 @@ Prompt = Annotated[
 ]
 
 
-@app.command("sanitize")
 def sanitize(
     mechanism: Annotated[
         str,
@@ -92,6 +87,9 @@ def sanitize(
     seed: Annotated[
         int | None, typer.Option(min=0, max=MOST_SEED, help="Seed; the output is then reproducible, and not private.")
     ] = None,
+    similarity: Annotated[
+        bool, typer.Option("--similarity", help="Compare --out with --in: BLEU, and cosine of sentence embeddings.")
+    ] = False,
 ) -> None:
     """Sanitize the texts of a file.
 
@@ -101,8 +99,12 @@ def sanitize(
     _check_files(in_, out, columns, public)
     spec = _spec(mechanism, sides=max(1, len(columns)))
     models = _Models(masked_lm, generator, prompt)
+    if similarity and (in_ is None or out is None):
+        raise UserError("--similarity: compares files; name them with --in and --out")
     rewriter = _rewriter(spec, words, public, columns, models, spans)
     _report(rewriter, _to_file(out, rewriter, in_, columns, seed, explain))
+    if similarity and in_ is not None and out is not None:
+        _say_similarity(in_, out, columns)
 
 
 def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], public: Path | None) -> None:
@@ -344,12 +346,23 @@ def _report(rewriter: Rewriter, counts: tuple[int, int]) -> None:
     _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
 
 
+def _say_similarity(original: Path, rewritten: Path, columns: tuple[str, ...]) -> None:
+    from simulations.analysis.similarity import of_files
+
+    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
+        result = of_files(original, rewritten, columns)
+    bleu = "–, as no text has four words" if result.bleu is None else f"{result.bleu:.2f}   ({result.bleu_signature})"
+    error = "" if result.cosine_error is None else f" ± {result.cosine_error:.4f}"
+    _say(f"{result.texts:,} texts, {result.same:.1%} of them unchanged")
+    _say(f"BLEU    {bleu}")
+    _say(f"cosine  {result.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-@app.command("deniability")
-def deniability(
+def compare(
     mechanism: Annotated[
         list[str],
         typer.Option(
@@ -385,67 +398,3 @@ def deniability(
         write(results, part)
     print(table(results))
     print(f"\nTables and figures: {out}")
-
-
-@app.command("similarity")
-def similarity(
-    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", help="TSV, CSV, JSONL, Parquet or lines.")],
-    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", help="The same rows after `text sanitize`.")],
-    column: Annotated[
-        list[str] | None, typer.Option("--column", help="The column of the texts; again, of pairs.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare texts with their originals: BLEU and cosine."""
-    with redirect_stdout(sys.stderr):
-        from simulations.analysis.similarity import of_files
-
-        show_progress()
-        result = of_files(original, rewritten, column or ())
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=2))
-        return
-    print(f"{result.texts:,} texts, {result.same:.1%} of them unchanged")
-    bleu = "–, as no text has four words" if result.bleu is None else f"{result.bleu:.2f}   ({result.bleu_signature})"
-    error = "" if result.cosine_error is None else f" ± {result.cosine_error:.4f}"
-    print(f"BLEU    {bleu}")
-    print(f"cosine  {result.cosine:.4f}{error}   (all-MiniLM-L6-v2, 128 tokens of each)")
-
-
-@app.command("paraphraser")
-def paraphraser(
-    model: Annotated[str, typer.Option("--model", help="A checkpoint that generates text: its folder, or a hub name.")],
-    pairs: Annotated[Path, typer.Option("--pairs", metavar="FILE", help="Public pairs: TSV, CSV, JSONL or Parquet.")],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="For the trained checkpoint, new or empty.")],
-    column: Annotated[
-        list[str], typer.Option("--column", help="Twice: the column of the texts, then that of their paraphrases.")
-    ],
-    epochs: Annotated[int, typer.Option(min=1)] = 3,
-    batch_size: Annotated[int, typer.Option(min=1)] = 16,
-    lr: Annotated[float, typer.Option(help="Of AdamW, at its highest.")] = 5e-5,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED)] = 0,
-) -> None:
-    """Fine-tune a model on public paraphrases, for dp-paraphrase."""
-    from simulations.corpora.rewriting import blocks, format_of
-    from simulations.output.atomic import staged
-
-    if not format_of(pairs):
-        raise UserError(f"{pairs}: pairs stand in columns; give a TSV, CSV, JSONL or Parquet file")
-    if len(set(column)) != 2 or len(column) != 2:
-        raise UserError(f"--column: give two, of the texts and of their paraphrases; got {', '.join(column)}")
-    read = [cells for block in blocks(pairs, BytesIO(), column, 1024) for cells in block.texts]
-    with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
-        from server.training.paraphrase import finetune_paraphraser
-
-        show_progress()
-        with staged(out) as folder:
-            finetune_paraphraser(
-                model,
-                [(text, paraphrase) for text, paraphrase in read],
-                folder,
-                epochs=epochs,
-                batch_size=batch_size,
-                lr=lr,
-                seed=seed,
-            )
-    print(f"{out}: a checkpoint that paraphrases, for --generator and text.paraphraser")

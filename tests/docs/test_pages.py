@@ -81,7 +81,7 @@ def test_every_page_name_experiment_and_command_is_on_the_site() -> None:
     shown = re.findall(r"^## (\S+)$", "\n".join(pages.experiments()), re.MULTILINE)
     assert sorted(shown) == sorted(path.stem for path in (ROOT / "simulations" / "experiments").glob("*.toml"))
     shown = re.findall(r"^## (.+)$", "\n".join(pages.commands()), re.MULTILINE)
-    assert {"sottovoce demo", "sottovoce text sanitize", "sottovoce deploy keys make"} <= set(shown)
+    assert {"sottovoce demo", "sottovoce sanitize", "sottovoce deploy keys make"} <= set(shown)
     page = "\n".join(program("notebooks").page(ROOT / "docs" / "notebooks" / "what-a-protocol-costs.ipynb"))
     assert page.startswith("# What a protocol costs") and "```python\n" in page and "```text\n" in page
 

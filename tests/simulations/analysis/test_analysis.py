@@ -5,7 +5,6 @@ Statistical tests answer at a false-alarm rate of 1e-6 each, on fixed seeds.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +21,9 @@ from mechanisms.words.madlib_syntax import MadlibSyntax
 from mechanisms.words.santext import SanText
 from simulations.analysis import deniability as command
 from simulations.analysis import similarity as module
-from simulations.analysis.similarity import similarity
+from simulations.analysis.similarity import of_files, similarity
 from simulations.artifacts.pos_tags import tag
-from sottovoce.cli import main as cli
+from simulations.errors import UserError
 from sottovoce.cli.main import main
 from tests.support.words import streams
 
@@ -242,7 +241,7 @@ def test_equal_deniability_finds_an_epsilon_for_each(study):
 
 def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
     vocabularies.save(words_of(40), tmp_path / "words")
-    line = ["text", "deniability", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--epsilon", "2"]
+    line = ["compare", "--mechanism", "madlib", "--words", str(tmp_path / "words"), "--epsilon", "2"]
     out = tmp_path / "out"
     pytest.importorskip("HanTa")
     assert main([*line, "--sample", "10", "--draws", "20", "--out", str(out)]) == 0
@@ -261,7 +260,7 @@ def test_the_command_prints_the_table_and_keeps_the_folder(tmp_path, capsys):
 )
 def test_a_mistake_ends_in_one_line_and_exit_code_2(more, said, tmp_path, capsys):
     vocabularies.save(words_of(40), tmp_path / "words")
-    code = main(["text", "deniability", *more, "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")])
+    code = main(["compare", *more, "--words", str(tmp_path / "words"), "--out", str(tmp_path / "out")])
     err = capsys.readouterr().err.strip().splitlines()
     assert code == 2 and said in err[-1] and not (tmp_path / "out").exists()
 
@@ -284,19 +283,10 @@ def test_bleu_is_that_of_its_definition(lengths_alone: None) -> None:
     assert "tok:13a" in result.bleu_signature and result.same == 0
 
 
-def test_one_text_has_no_error_and_few_words_no_bleu(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a").write_text("a b c\n")
-    Path("b").write_text("a b c d\n")
-    for other, bleu in (("a", "–, as no text has four words"), ("b", "0.00")):
-        assert cli.main(["text", "similarity", other, "a"]) == 0
-        output = capsys.readouterr().out
-        assert f"BLEU    {bleu}" in output and "cosine  1.0000   (" in output and "±" not in output
-    assert cli.main(["text", "similarity", "a", "a", "--json"]) == 0
-    output = capsys.readouterr().out
-    assert "NaN" not in output and json.loads(output)["bleu"] is None and json.loads(output)["cosine_error"] is None
+def test_one_text_has_no_error_and_few_words_no_bleu(lengths_alone: None) -> None:
+    for other, bleu in (("a b c", None), ("a b c d", 0.0)):
+        result = similarity([other], ["a b c"])
+        assert result.bleu == bleu and result.cosine == pytest.approx(1) and result.cosine_error is None
 
 
 def test_pairs_are_needed(lengths_alone: None) -> None:
@@ -305,22 +295,27 @@ def test_pairs_are_needed(lengths_alone: None) -> None:
             similarity(original, rewritten)
 
 
-def test_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lengths_alone: None
+def test_files_of_the_same_rows_are_compared_by_column(tmp_path: Path, lengths_alone: None) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
+    (tmp_path / "b.tsv").write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
+    result = of_files(tmp_path / "a.tsv", tmp_path / "b.tsv", ["text"])
+    assert result.texts == 2 and result.same == 0.5 and result.bleu is not None
+    (tmp_path / "short").write_text("one\n")
+    for other, columns, why in (("short", (), "has 1 rows"), ("b.tsv", ("sentence",), "sentence")):
+        first = "a.tsv" if columns else "lines"
+        (tmp_path / "lines").write_text("one\ntwo\n")
+        with pytest.raises(UserError, match=why):
+            of_files(tmp_path / first, tmp_path / other, columns)
+
+
+def test_sanitize_compares_what_it_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lengths_alone: None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.tsv").write_text("text\tlabel\none two three four five\t0\nsix\t1\n")
-    Path("b.tsv").write_text("label\ttext\n0\tone two three four nine\n1\tsix\n")
-    assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text"]) == 0
-    output = capsys.readouterr().out
-    assert output.startswith("2 texts, 50.0% of them unchanged\nBLEU  ") and "all-MiniLM-L6-v2" in output
-    assert cli.main(["text", "similarity", "a.tsv", "b.tsv", "--column", "text", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["texts"] == 2
-    Path("lines").write_text("one\ntwo\n")
-    assert cli.main(["text", "similarity", "lines", "lines"]) == 0
-    assert capsys.readouterr().out.startswith("2 texts, 100.0% of them unchanged")
-    Path("short").write_text("one\n")
-    for given, why in ((["lines", "short"], "has 1 rows"), (["a.tsv", "b.tsv", "--column", "sentence"], "sentence")):
-        assert cli.main(["text", "similarity", *given]) == 2
-        complaint = capsys.readouterr().err
-        assert why in complaint and complaint.count("\n") == 1
+    vocabularies.save(words_of(40), tmp_path / "words")
+    (tmp_path / "in.txt").write_text("w1 w2 w3 w4\nw5\n")
+    asked = ["sanitize", "--mechanism", "identity:length=kept", "--words", str(tmp_path / "words"), "--similarity"]
+    asked += ["--in", str(tmp_path / "in.txt")]
+    assert main([*asked, "--out", str(tmp_path / "out.txt")]) == 0
+    lines = capsys.readouterr().err.splitlines()[-3:]
+    assert [line.split()[0] for line in lines] == ["2", "BLEU", "cosine"]
+    assert main(asked) == 2 and "--similarity: compares files" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_a_named_encoder_is_assembled_once_and_checked(
     with pytest.raises(ValueError, match=r"^encoder: model\.safetensors is not the published one"):
         encoders.get("mpnet")
     assert not checkpoint_files.kept("mpnet").exists()
-    with pytest.raises(ValueError, match=r"^encoder: mpnet is not in the cache; run: sottovoce encoders get mpnet$"):
+    with pytest.raises(ValueError, match=r"^encoder: mpnet is not in the cache; run: sottovoce encoders mpnet$"):
         checkpoint_files.resolve("mpnet")
     folder = encoders.get("e5-small", prefix="query: ")
     assert "e5-small: checking the SHA-256 of the weights" in lines

@@ -115,7 +115,7 @@ def piped(name: str, data: bytes) -> Path:
 def test_a_pipe_is_read_where_once_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     Path("w.txt").write_text("a 1 2\nfine 2 1\nfilm 3 3\nbad 1 1\none 4 4\n")
     options = ("--mechanism", "identity:length=kept", "--words", "w.txt", "--column", "text")
-    assert cli.main(["text", "sanitize", *options, "--in", str(piped("in.csv", TABLE.encode()))]) == 0
+    assert cli.main(["sanitize", *options, "--in", str(piped("in.csv", TABLE.encode()))]) == 0
     assert capsys.readouterr().out == TABLE
     assert load(piped("study", STUDY.encode())).name == "a"
 
@@ -125,7 +125,7 @@ def test_a_pipe_is_read_where_once_is_enough(capsys: pytest.CaptureFixture[str])
     [
         ["init", "x", "--from", "pipe.csv"],
         ["device", "add", "node", "--file", "pipe.csv", "--text", "text"],
-        ["text", "sanitize", "--mechanism", "identity", "--words", "pipe.csv"],
+        ["sanitize", "--mechanism", "identity", "--words", "pipe.csv"],
     ],
 )
 def test_a_pipe_is_named_where_once_is_not_enough(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

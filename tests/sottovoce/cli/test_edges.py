@@ -16,7 +16,7 @@ from tests.support.paths import ROOT
 
 ASCII = {"PYTHONIOENCODING": "ascii"}
 C = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-SANITIZE = "text sanitize --words w.txt --mechanism santext:epsilon=5"
+SANITIZE = "sanitize --words w.txt --mechanism santext:epsilon=5"
 
 
 class Case(NamedTuple):

@@ -81,7 +81,7 @@ def test_budgets_and_plans(capsys):
 def test_texts_are_rewritten(tmp_path, capsys):
     Path("words.txt").write_text("fine 1 0\ndull 0 1\nfilm 1 1\n")
     Path("in.txt").write_text("a fine film\nfine\n")
-    asked = ["text", "sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out.txt"]
+    asked = ["sanitize", "--words", "words.txt", "--in", "in.txt", "--out", "out.txt"]
     assert main([*asked, "--mechanism", "quiet.noise:Words:epsilon=3"]) == 0
     assert len(Path("out.txt").read_text().splitlines()) == 2 and "ε" in capsys.readouterr().err
 
@@ -97,7 +97,7 @@ def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
         f'name = "s"\n[[arm]]\nname = "a"\nembedding = {{ mechanism = "{name}", epsilon = 1.0, dim = 4 }}\n'
     )
     for asked in (
-        ["text", "sanitize", "--words", "words.txt", "--in", "in.txt", "--mechanism", f"{name}:epsilon=3"],
+        ["sanitize", "--words", "words.txt", "--in", "in.txt", "--mechanism", f"{name}:epsilon=3"],
         ["budget", "plan", "--mechanism", name, "--users", "9", "--epsilon", "1", "--delta", "1e-6"],
         ["simulate", "study.toml", "--out", "out"],
     ):

@@ -56,7 +56,7 @@ def vocabulary() -> Vocabulary:
 
 
 def run(*arguments: str, code: int = 0) -> None:
-    assert cli.main(["text", "sanitize", "--words", "w.txt", *arguments]) == code
+    assert cli.main(["sanitize", "--words", "w.txt", *arguments]) == code
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -67,7 +67,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
     capsys.readouterr()
     before = there()
-    assert cli.main(["text", "sanitize", *arguments]) == 2
+    assert cli.main(["sanitize", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and "Traceback" not in captured.err and there() == before
     line = captured.err.splitlines()[-1]
@@ -355,7 +355,7 @@ def test_dp_mlm(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("\n".join(TEXTS))
     options = ["--words", "bert", "--masked-lm", str(folder), "--explain"]
     capsys.readouterr()
-    assert cli.main(["text", "sanitize", "--mechanism", "dp-mlm:epsilon=50,tokens=4", *options, "--in", "in.txt"]) == 0
+    assert cli.main(["sanitize", "--mechanism", "dp-mlm:epsilon=50,tokens=4", *options, "--in", "in.txt"]) == 0
     captured = capsys.readouterr()
     assert captured.out.count("\n") == len(TEXTS)
     assert captured.err.splitlines()[-1].startswith(f"{len(TEXTS)} rows, ")
@@ -492,13 +492,13 @@ def test_public_spans_are_read_and_written_as_one_word(place: Path, capsys: pyte
     (place / "in.txt").write_text("The film was not very good .\nfilm\n")
     given = ("--mechanism", "santext:epsilon=1000,length=kept")
     files = ("--spans", "spans.txt", "--in", "in.txt", "--out", "out.txt")
-    assert cli.main(["text", "sanitize", "--words", "w.txt", *given, *files]) == 0
+    assert cli.main(["sanitize", "--words", "w.txt", *given, *files]) == 0
     assert (place / "out.txt").read_text() == "the film was not very good .\nfilm\n"
     said = capsys.readouterr().err
     assert "18 words" in said and "2 rows, 5 tokens" in said
     (place / "spans.txt").write_text("good grief\nqqq zzz\n")
     given = ("--words", "w.txt", "--mechanism", "random", "--spans", "spans.txt", "--in", "in.txt")
-    assert cli.main(["text", "sanitize", *given, "--out", "other.txt"]) == 2
+    assert cli.main(["sanitize", *given, "--out", "other.txt"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no word of 'qqq zzz'" in line and not (place / "other.txt").exists()
 

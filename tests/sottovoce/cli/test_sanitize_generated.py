@@ -32,7 +32,7 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = ("--in", "in.txt", "--public", "public.txt", "--seed", "7")
     for name, of, prompt in (("dp-prompt", "generator", "Document : {text} :"), ("dp-paraphrase", "paraphraser", None)):
         more = () if prompt is None else ("--prompt", prompt)
-        given = ["text", "sanitize", "--mechanism", f"{name}:epsilon=11,tokens=6", "--generator", source, *files, *more]
+        given = ["sanitize", "--mechanism", f"{name}:epsilon=11,tokens=6", "--generator", source, *files, *more]
         assert cli.main(given) == 0
         captured = capsys.readouterr()
         assert captured.err.splitlines()[-1].endswith(
@@ -52,12 +52,12 @@ def test_generated_texts(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
         ]
         assert all(t.original is None and t.epsilon == 11.0 and t.note == "drawn" for t in explained[2:])
     # in the words of a vocabulary, and by a folder that was exported before
-    given = ["text", "sanitize", "--mechanism", "dp-prompt:epsilon=11,tokens=6", "--generator", str(folder), *files]
+    given = ["sanitize", "--mechanism", "dp-prompt:epsilon=11,tokens=6", "--generator", str(folder), *files]
     assert cli.main([*given, "--words", "w.txt"]) == 0
     captured = capsys.readouterr()
     assert {w for line in captured.out.splitlines() for w in line.split()} <= set(WORDS)
     assert "16 words of 4 dimensions" in captured.err
-    assert "with a prompt of its own" in complaint(capsys, *given[2:], "--prompt", "{text} :")
+    assert "with a prompt of its own" in complaint(capsys, *given[1:], "--prompt", "{text} :")
 
 
 @pytest.mark.parametrize("kind", ["causal", "t5"])
