@@ -186,7 +186,9 @@ class _Embeddings:
             note = f"; m' = {dim}, drawn anew"
         else:
             learnt = self.clean if name == "attribute-static" else self.public
-            from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
+            from sottovoce.adversary.estimators.attributes import (
+                guessed,  # scikit-learn: a second, for these attacks alone
+            )
 
             guesses = guessed(
                 learnt[:, result.auxiliary],

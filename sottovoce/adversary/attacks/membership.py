@@ -208,9 +208,8 @@ class _Membership:
             labels = self.model.records.labels
             shadows = np.stack([lira.scaled(item, labels) for item in outputs])
             return lira.evidence(lira.scaled(self._outputs, labels), shadows, inside), extra
-        rng = np.random.default_rng([self.target.seed, 10])
-        network = membership.ShadowNetwork.fitted(np.concatenate(outputs), inside.ravel(), rng=rng)
-        return network.evidence(self._outputs), extra
+        evidence = membership.shadow_network(np.concatenate(outputs), inside.ravel(), seed=self.target.seed)
+        return evidence(self._outputs), extra
 
     @cached_property
     def _shadows(self) -> tuple[BoolArray, list[FloatArray], int]:

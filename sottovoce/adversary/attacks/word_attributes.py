@@ -226,7 +226,7 @@ class _Attributes:
         seen: Mapping[str, NDArray[Any]],
         of: str = "",
     ) -> list[text_attributes.View]:
-        from sottovoce.adversary.estimators.attributes import guessed  # torch: seconds, for these attacks alone
+        from sottovoce.adversary.estimators.attributes import guessed  # scikit-learn: a second, for these attacks alone
 
         return [
             text_attributes.View(

@@ -8,16 +8,15 @@ vectors with the mechanism's own noise, drawn afresh in every epoch.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from sklearn.neural_network import MLPClassifier
 
 IntArray = NDArray[np.int64]
 
-_HIDDEN, _BATCH, _RATE, _DECAY = 128, 64, 1e-3, 1e-2
+_HIDDEN, _BATCH, _DECAY = 128, 64, 1e-2
 _EPOCHS = 60
 #: Share of the auxiliary texts that decides when to stop.
 _HELD_OUT = 0.2
@@ -39,42 +38,18 @@ def guessed(auxiliary: NDArray[Any], labels: IntArray, seen: NDArray[Any], *, cl
     Raises:
         ValueError: There are fewer than 10 texts.
     """
-    draws, texts, width = auxiliary.shape
+    texts = auxiliary.shape[1]
     if texts < 10:
         raise ValueError(f"{texts} auxiliary texts are too few to learn on")
     order = np.random.default_rng([seed, 9]).permutation(texts)
     held, rest = order[: int(texts * _HELD_OUT)], order[int(texts * _HELD_OUT) :]
     middle, spread = auxiliary.mean(axis=(0, 1)), auxiliary.std(axis=(0, 1)) + 1e-9
-
-    def tensor(x: NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(((x - middle) / spread).astype(np.float32))
-
-    chance = torch.Generator().manual_seed(seed)
-    sizes = (width, _HIDDEN, _HIDDEN, classes)
-    weights = [(torch.randn(a, b, generator=chance) * (2 / a) ** 0.5).requires_grad_() for a, b in pairwise(sizes)]
-    biases = [torch.zeros(b, requires_grad=True) for b in sizes[1:]]
-
-    def logits(x: torch.Tensor) -> torch.Tensor:
-        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            x = x @ weight + bias
-            x = torch.relu(x) if i < len(weights) - 1 else x
-        return x
-
-    optimizer = torch.optim.AdamW([*weights, *biases], lr=_RATE, weight_decay=_DECAY)
-    y = torch.tensor(labels)
-    known, asked = tensor(auxiliary[:, held].reshape(-1, width)), tensor(seen)
-    truth = y[held].repeat(draws)
-    best, guesses = -1.0, torch.zeros(len(seen), dtype=torch.int64)
+    x, attacked = ((values - middle) / spread for values in (auxiliary, seen))
+    network = MLPClassifier((_HIDDEN, _HIDDEN), batch_size=min(_BATCH, len(rest)), alpha=_DECAY, random_state=seed)
+    best, guesses = -1.0, np.zeros(len(seen), np.int64)
     for epoch in range(_EPOCHS):
-        x = tensor(auxiliary[epoch % draws][rest])
-        for rows in torch.randperm(len(rest), generator=chance).split(_BATCH):
-            loss = torch.nn.functional.cross_entropy(logits(x[rows]), y[rest][rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        with torch.no_grad():
-            right = float((logits(known).argmax(dim=1) == truth).float().mean())
-            if right > best:
-                best, guesses = right, logits(asked).argmax(dim=1)
-    result: IntArray = guesses.numpy()
-    return result
+        network.partial_fit(x[epoch % len(x)][rest], labels[rest], classes=np.arange(classes))
+        right = float(np.mean([network.score(draw[held], labels[held]) for draw in x]))
+        if right > best:
+            best, guesses = right, network.predict(attacked)
+    return guesses

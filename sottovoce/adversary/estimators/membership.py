@@ -19,13 +19,11 @@ variation TV of that record's release under two inputs. Balanced accuracy is at 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import expit
 
 from mechanisms.accounting import pld
 from mechanisms.mechanism import Mechanism
@@ -95,71 +93,36 @@ def threshold(evidence: FloatArray, members: BoolArray) -> float:
     return float(cuts[gain.argmax()])
 
 
-@dataclass(frozen=True, eq=False)
-class ShadowNetwork:
-    """Shadow network: logit Pr[member | output] = relu(x·W1 + b1)·w2 + b2 of standardized log-probabilities x (n, K).
+def shadow_network(log_p: FloatArray, members: BoolArray, *, seed: int) -> Callable[[FloatArray], FloatArray]:
+    """Train a shadow network on outputs of shadow models, and return its log-odds of membership.
+
+    The loss is cross-entropy with a weak pull to 0, minimized by L-BFGS. Inputs are standardized log-probabilities.
 
     Args:
-        centre: Mean of the log-probabilities.
-        scale: Their standard deviation.
-        weights: W1, b1, w2 and b2.
+        log_p: Outputs (n, K), of which at most 8,000 are used.
+        members: Whether the model was trained on that record, (n,).
+        seed: Seed of the weights and the choice of outputs.
+
+    Returns:
+        A function from outputs (n, K) to log-odds (n,); above 0 the guess is "member".
     """
+    from sklearn.neural_network import MLPClassifier  # a second, for this attack alone
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    centre: FloatArray
-    scale: FloatArray
-    weights: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+    network = MLPClassifier((HIDDEN,), solver="lbfgs", alpha=_DECAY, max_iter=_STEPS, random_state=seed)
+    model = make_pipeline(StandardScaler(), network)
+    chosen = np.random.default_rng(seed).permutation(len(log_p))[:_ROWS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the steps are over
+        model.fit(np.maximum(log_p[chosen], math.log(_LEAST)), members[chosen])
 
-    @classmethod
-    def fitted(cls, log_p: FloatArray, members: BoolArray, *, rng: np.random.Generator) -> ShadowNetwork:
-        """Train a network on outputs of shadow models.
+    def evidence(outputs: FloatArray) -> FloatArray:
+        other, member = model.predict_log_proba(np.maximum(outputs, math.log(_LEAST))).T
+        difference: FloatArray = member - other
+        return difference
 
-        The loss is cross-entropy with a weak pull to 0, minimized by L-BFGS from random weights.
-
-        Args:
-            log_p: Outputs (n, K), of which at most 8,000 are used.
-            members: Whether the model was trained on that record, (n,).
-            rng: Generator of the weights and the choice of outputs.
-        """
-        chosen = rng.permutation(len(log_p))[:_ROWS]
-        x, y = np.maximum(log_p[chosen], math.log(_LEAST)), members[chosen].astype(np.float64)
-        centre, scale = x.mean(axis=0), x.std(axis=0) + 1e-12
-        x = (x - centre) / scale
-        classes = x.shape[1]
-        shapes = ((classes, HIDDEN), (HIDDEN,), (HIDDEN,), (1,))
-        ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
-        start = np.concatenate(
-            [
-                rng.standard_normal(classes * HIDDEN) * math.sqrt(2 / classes),
-                np.zeros(HIDDEN),
-                rng.standard_normal(HIDDEN) * math.sqrt(1 / HIDDEN),
-                np.zeros(1),
-            ]
-        )
-
-        def apart(flat: FloatArray) -> list[FloatArray]:
-            return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=True)]
-
-        def objective(flat: FloatArray) -> tuple[float, FloatArray]:
-            w1, b1, w2, b2 = apart(flat)
-            hidden = x @ w1 + b1
-            lit = np.maximum(hidden, 0.0)
-            logit = lit @ w2 + b2
-            wrong = expit(logit) - y
-            back = np.outer(wrong, w2) * (hidden > 0)
-            gradient = np.concatenate([(x.T @ back).ravel(), back.sum(axis=0), lit.T @ wrong, [wrong.sum()]])
-            loss = float((np.logaddexp(0.0, logit) - y * logit).sum()) + 0.5 * _DECAY * float(flat @ flat)
-            return loss / len(x), (gradient + _DECAY * flat) / len(x)
-
-        result = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS})
-        w1, b1, w2, b2 = apart(result.x)
-        return cls(centre, scale, (w1, b1, w2, b2))
-
-    def evidence(self, log_p: FloatArray) -> FloatArray:
-        """Return the log-odds of membership (n,) of outputs (n, K); above 0 the guess is "member"."""
-        w1, b1, w2, b2 = self.weights
-        x = (np.maximum(log_p, math.log(_LEAST)) - self.centre) / self.scale
-        result: FloatArray = np.maximum(x @ w1 + b1, 0.0) @ w2 + b2
-        return result
+    return evidence
 
 
 def bound(parts: Sequence[tuple[Mechanism, int]]) -> float:
