@@ -351,9 +351,10 @@ def answers(port: int) -> bool:
         return False
 
 
-def command_of(name: str, *arguments: Any) -> list[str]:
-    """Return the command line of a command of this installation."""
-    return [str(Path(sys.executable).with_name(name)), *map(str, arguments)]
+def command_of(name: str, *arguments: Any, **options: Any) -> list[str]:
+    """Return the command line of a command of this installation; seal_key=FILE becomes --seal-key FILE."""
+    words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
+    return [str(Path(sys.executable).with_name(name)), *map(str, [*arguments, *words])]
 
 
 def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
