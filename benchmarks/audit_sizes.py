@@ -28,9 +28,9 @@ from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from simulations.output.markdown import table
-from sottovoce.adversary.audit import client_games as parts
+from sottovoce.adversary.audit import client as parts
 from sottovoce.adversary.audit import run as audit
-from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.client import Clients
 from sottovoce.adversary.audit.games import Game
 from sottovoce.adversary.audit.plugin import games_of
 

@@ -16,7 +16,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from sottovoce.explore.serve import explorer, serving  # noqa: E402
+from sottovoce.explore.service import explorer, serving  # noqa: E402
 from sottovoce.report.write import report  # noqa: E402
 from tests.support.browser import CHROMIUM, Browser, chromium  # noqa: E402
 

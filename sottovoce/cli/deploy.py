@@ -95,12 +95,12 @@ def keys(
 
     `deploy up` makes its own.
     """
+    from sottovoce.deployment import certificates
     from sottovoce.deployment import local as deploy
-    from sottovoce.deployment import party_keys
 
-    hosts = party_keys.hosts_by_party(host or ())
+    hosts = certificates.hosts_by_party(host or ())
     with deploy.folder_of(folder):
-        party_keys.make_keys(folder, nodes=nodes, hosts=hosts)
+        certificates.make_keys(folder, nodes=nodes, hosts=hosts)
     print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -126,3 +127,69 @@ def reproduce(
         shown = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}
         return print_json({"paper": paper.name, "quick": quick, "items": shown})
     print(text(paper, items, result, quick=quick, users=users), end="")
+
+
+def init(
+    from_: Annotated[Path, typer.Option("--from", metavar="FILE", help="CSV, TSV, JSONL or Parquet, a text a row.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of the new folder (default: the file's).")
+    ] = None,
+    text: Annotated[str | None, typer.Option("--text", help="Column of the texts.")] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Column of the labels.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Column that names the user of a row.")] = None,
+    second: Annotated[str | None, typer.Option("--second", help="Column of the second texts of pairs.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Further column to copy, as of groups.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option("--kind", help="What to compare: vectors (one a user), or texts (sanitized word by word).")
+    ] = "vectors",
+    records: Annotated[
+        int | None,
+        typer.Option(
+            "--records",
+            min=1,
+            help="Records of a typical user (default: the median of the users whose rows become public).",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split into training and test rows.")] = 1,
+) -> None:
+    """Write an experiment on your own table of texts and labels."""
+    from simulations.experiment.values import MOST_SEED, whole
+    from simulations.run.proposal import propose
+
+    out = Path(name or from_.stem)
+    made = propose(
+        from_,
+        out,
+        text=text,
+        label=label,
+        user=user,
+        second=second,
+        kept=tuple(keep or ()),
+        seed=whole(0, most=MOST_SEED)(seed, "--seed"),
+        kind=kind,
+        records=records,
+    )
+    study = shlex.quote(str(made.file))
+    print("\n".join(made.found))
+    print(
+        f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
+        f"    sottovoce check {study}      # what it costs, before it runs\n"
+        f"    sottovoce simulate {study}\n"
+        f"    sottovoce sweep {study}      # {'' if kind == 'texts' else 'five ε by '}three seeds: a figure, and "
+        "tables for a paper"
+    )
+
+
+def explore(
+    run: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN_DIR", help="Finished run whose data and encoder are used.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page (0: a free one).")] = 0,
+) -> None:
+    """Serve a local page: type a sentence, see what leaves a device."""
+    from sottovoce.explore import service
+
+    service.run(run=run, port=port, say=lambda line: print(line, flush=True))

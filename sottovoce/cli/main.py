@@ -26,11 +26,8 @@ from simulations.output import streams
 from simulations.transport.quiet import QUIET
 from simulations.transport.signals import handling
 from sottovoce.cli import adversary, budget, experiments, text
-from sottovoce.cli import check as check_command
 from sottovoce.cli import deploy as deploy_command
 from sottovoce.cli import device as device_command
-from sottovoce.cli import explore as explore_command
-from sottovoce.cli import init as init_command
 from sottovoce.cli.options import (
     AsJson,
     Data,
@@ -94,9 +91,9 @@ def demo(
     _start("demo", [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])], out, ray_address, as_json)
 
 
-app.command("explore", rich_help_panel=START)(explore_command.command)
-app.command("init", rich_help_panel=START)(init_command.command)
-app.command("check", rich_help_panel=EXPERIMENTS)(check_command.command)
+app.command("explore", rich_help_panel=START)(experiments.explore)
+app.command("init", rich_help_panel=START)(experiments.init)
+app.command("check", rich_help_panel=EXPERIMENTS)(budget.check)
 
 
 @app.command(rich_help_panel=EXPERIMENTS)

@@ -10,7 +10,7 @@ import datetime
 import ipaddress
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -18,7 +18,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from client.device.roles import uri_of
+from client.device.https import host_and_port
+from client.device.roles import MODEL, SHUFFLER, SUPERLINK, uri_of
+from mechanisms.messages import signature
+from mechanisms.messages.sealed import generate_keys
+from simulations.errors import UserError
+from sottovoce.deployment.shuffler_service import TRAINING_SERVER
 
 #: Names of the local machine.
 LOCAL = ("localhost", "127.0.0.1")
@@ -151,3 +156,74 @@ def _write_key(
     path: Path, key: ec.EllipticCurvePrivateKey, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8
 ) -> None:
     write_private(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+
+
+# --- keys of all parties
+
+
+AUTHORITY, PUBLISHER, ENROLMENT = "authority", "publisher", "enrolment"
+#: Parties that serve by a certificate.
+SERVERS = (SUPERLINK, SHUFFLER, MODEL)
+#: Parties to whom devices seal, each by its own key.
+SEALED = (TRAINING_SERVER, SHUFFLER, MODEL)
+#: Folder of each party, where one place holds all of them.
+FOLDERS = {
+    AUTHORITY: "ca",
+    SUPERLINK: "superlink",
+    SHUFFLER: "shuffler",
+    MODEL: "predict",
+    TRAINING_SERVER: "server",
+    PUBLISHER: "publisher",
+    ENROLMENT: "enrolment",
+}
+
+
+def make_keys(folder: Path, *, nodes: int, hosts: Mapping[str, Sequence[str]]) -> None:
+    """Write keys and certificates of all parties of a deployment, each in the party's folder.
+
+    Args:
+        folder: Folder of the deployment.
+        nodes: Number of devices.
+        hosts: Names and addresses of each party's certificate, beside those of the local machine.
+
+    Raises:
+        FileExistsError: There are keys already.
+    """
+    make_authority(folder / FOLDERS[AUTHORITY])
+    for party in (*SERVERS, TRAINING_SERVER):
+        names = (*LOCAL, *hosts.get(party, ()))
+        place = folder / FOLDERS[party]
+        issue(folder / FOLDERS[AUTHORITY], place, party, hosts=names, client=party == TRAINING_SERVER)
+    make_secret(folder / FOLDERS[SUPERLINK])
+    for party in SEALED:
+        _pair(folder / FOLDERS[party], "seal", generate_keys())
+    for party in (PUBLISHER, ENROLMENT):
+        _pair(folder / FOLDERS[party], "sign", signature.generate_keys())
+    for i in range(nodes):
+        node_keys(folder / "nodes" / str(i))
+
+
+def hosts_by_party(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return each party's hosts, from PARTY=HOST.
+
+    Raises:
+        UserError: An entry is not PARTY=HOST.
+    """
+    hosts: dict[str, list[str]] = {}
+    for item in given:
+        party, _, host = item.partition("=")
+        try:
+            host, _ = host_and_port(f"[{host}]:1" if host.count(":") > 1 and "[" not in host else f"{host}:1", "--host")
+        except ValueError:
+            party = ""
+        if party not in SERVERS:
+            raise UserError(f"--host {item}: must be PARTY=HOST, with a party of {', '.join(SERVERS)}")
+        hosts.setdefault(party, []).append(host)
+    return hosts
+
+
+def _pair(folder: Path, name: str, keys: tuple[bytes, bytes]) -> None:
+    private, public = keys
+    folder.mkdir(parents=True, exist_ok=True)
+    write_private(folder / f"{name}.key", f"{private.hex()}\n".encode())
+    (folder / f"{name}.pub").write_text(f"{public.hex()}\n")

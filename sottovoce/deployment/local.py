@@ -46,9 +46,9 @@ from simulations.run.run import results
 from simulations.shuffler import enrolment
 from simulations.transport.quiet import QUIET
 from sottovoce.deployment import superlink
+from sottovoce.deployment.certificates import FOLDERS, make_keys
 from sottovoce.deployment.devices.bundle import bundle_of_experiment, chosen
 from sottovoce.deployment.keys import read_key
-from sottovoce.deployment.party_keys import FOLDERS, make_keys
 from sottovoce.deployment.processes import (
     COMMANDS,
     Line,

@@ -14,10 +14,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Callable, Mapping
+import logging
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -26,11 +33,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client.models.clean_text import clean_text
 from client.store.ledger import LedgerError
-from simulations.errors import UserError
+from simulations.errors import Terminated, UserError
+from simulations.experiment import load
 from simulations.output.jsonable import json_ready
+from simulations.transport import https as listeners
 from simulations.transport.https import read_body
-from sottovoce.explore.explorer import CHARACTERS, Explorer
+from sottovoce.explore.device import Device
+from sottovoce.explore.explorer import CHARACTERS, Explorer, Loading
 from sottovoce.explore.settings import Settings
+from sottovoce.explore.world import World, builtin_world, run_world
 
 #: Most bytes of a question: the longest sentence, with each character escaped.
 _BODY, _BODY_SECONDS = 12 * CHARACTERS + 2**14, 10.0
@@ -183,3 +194,89 @@ def _whole(question: Mapping[str, Any], name: str, otherwise: int, most: int, *,
     if type(value) is not int or not least <= value <= most:
         raise UserError(f"{name}: must be a whole number from {least} to {most}")
     return value
+
+
+# --- server
+
+
+_CONNECTIONS = 32
+
+
+@contextmanager
+def explorer(*, run: Path | None = None, make: Callable[[], World] | None = None) -> Iterator[Explorer]:
+    """Make the page's contents for the duration of a context; public data load meanwhile.
+
+    Its device has a temporary ledger.
+
+    Args:
+        run: Folder of a finished run, whose data and encoder are shown.
+        make: Function that makes the world, in place of it.
+
+    Raises:
+        UserError: The folder holds no run. The message is one line.
+    """
+    with tempfile.TemporaryDirectory(prefix="sottovoce-explore-", ignore_cleanup_errors=True) as folder:
+        yield Explorer(Device(Path(folder) / "device"), Loading(make or _world(run)))
+
+
+def _world(run: Path | None) -> Callable[[], World]:
+    if run is None:
+        return builtin_world
+    load(str(run / "experiment.toml"), [])  # reports its errors before the page is there
+    return partial(run_world, run)
+
+
+@contextmanager
+def serving(shown: Explorer, *, port: int = 0, token: str | None = None) -> Iterator[str]:
+    """Serve the page in a thread for the duration of a context, and return its address.
+
+    Args:
+        shown: Contents of the page.
+        port: Port to listen on; 0 for a free one.
+        token: Token of the address; None for a random one.
+
+    Raises:
+        UserError: The port cannot be used.
+    """
+    token = token or secrets.token_urlsafe(24)
+    with listeners.listening("127.0.0.1", port) as listener:
+        server = _server(shown, token)
+        with listeners.in_thread(server, listener):
+            yield f"http://{listeners.address(listener)}/{token}/"
+
+
+def run(*, run: Path | None = None, port: int = 0, say: Callable[[str], None]) -> None:
+    """Serve the page until a signal stops it (SIGINT, SIGTERM).
+
+    Args:
+        run: As in `explorer`.
+        port: Port to listen on; 0 for a free one.
+        say: Function that receives the address once the server listens.
+
+    Raises:
+        UserError: `explorer` raises it, or the port cannot be used. The message is one line.
+    """
+    token = secrets.token_urlsafe(24)
+    with explorer(run=run) as shown, listeners.listening("127.0.0.1", port) as listener:
+        say(f"http://{listeners.address(listener)}/{token}/")
+        with suppress(KeyboardInterrupt, Terminated):  # the normal end
+            _server(shown, token).run(sockets=[listener])
+
+
+def _server(shown: Explorer, token: str) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(shown, token),
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level=logging.CRITICAL,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+    )

@@ -51,7 +51,7 @@ def page(runs: Sequence[Finished], studies: Sequence[Study] = ()) -> str:
 
 
 def page_of_plan(plan: Finished) -> str:
-    """Return the report of a protocol that has not run (`sottovoce.report.planned`), as an HTML file."""
+    """Return the report of a protocol that has not run (`sottovoce.report.write`), as an HTML file."""
     asked = "What would leave each device?", "What would it cost at worst?", "What would an attacker get?"
     return _rendered("plan.html", [plan], asked, title=f"Privacy report of what has not run: {plan.results['name']}")
 

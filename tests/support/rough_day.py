@@ -32,8 +32,8 @@ from mechanisms.messages.wire import record_to_bytes, request_to_record
 from simulations.shuffler import enrolment
 from simulations.transport.quiet import QUIET
 from sottovoce.deployment import superlink
+from sottovoce.deployment.certificates import make_keys
 from sottovoce.deployment.keys import read_key
-from sottovoce.deployment.party_keys import make_keys
 from sottovoce.deployment.processes import answers, free_port
 from sottovoce.deployment.shuffler_client import Shuffler
 from sottovoce.deployment.shuffler_service import ORIGINS, STORE

@@ -1,7 +1,7 @@
 """Membership inference for a record, from the trained model and from the releases.
 
 The adversary (`adversary.estimators`) knows the target records, the trained model, public data, the protocol and, if
-users release something, their releases. Only `adversary.attacks.membership_scores` compares its guesses with the true
+users release something, their releases. Only `adversary.attacks.scores` compares its guesses with the true
 members. Attacks that set a threshold are the exception: they see the truth about one half of the records, and are
 scored on the other.
 """
@@ -26,12 +26,12 @@ from server.protocols.decoding import log_transition
 from server.protocols.protocol import Public
 from simulations.errors import UserError
 from simulations.progress import prefixed
-from sottovoce.adversary.attacks import membership_scores as scores
+from sottovoce.adversary.attacks import scores as scores
 from sottovoce.adversary.attacks.knowledge import prepared
-from sottovoce.adversary.attacks.membership_records import Delivered, members_and_others
-from sottovoce.adversary.attacks.membership_records import delivered as delivered_to
+from sottovoce.adversary.attacks.releases import Delivered, members_and_others
+from sottovoce.adversary.attacks.releases import delivered as delivered_to
 from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
-from sottovoce.adversary.estimators import lira, membership, presence
+from sottovoce.adversary.estimators import membership, presence
 from sottovoce.adversary.estimators.channel import Channel
 from sottovoce.adversary.estimators.sequences import Table
 
@@ -206,8 +206,8 @@ class _Membership:
         extra = {"shadow_models": len(inside), "shadow_texts": texts}
         if name == "membership-lira":
             labels = self.model.records.labels
-            shadows = np.stack([lira.scaled(item, labels) for item in outputs])
-            return lira.evidence(lira.scaled(self._outputs, labels), shadows, inside), extra
+            shadows = np.stack([membership.scaled(item, labels) for item in outputs])
+            return membership.likelihood_ratio(membership.scaled(self._outputs, labels), shadows, inside), extra
         evidence = membership.shadow_network(np.concatenate(outputs), inside.ravel(), seed=self.target.seed)
         return evidence(self._outputs), extra
 
@@ -218,7 +218,7 @@ class _Membership:
         if count is None:
             raise Skipped("trains BERT anew for each shadow model; say how many with --shadows, as --shadows 8")
         rng = np.random.default_rng([self.target.seed, 11])
-        inside = lira.halves(len(self.members), count, rng=rng)
+        inside = membership.halves(len(self.members), count, rng=rng)
         outputs, texts = [], []
         for number, mine in enumerate(inside):
             if not number or number % max(1, count // 8) == 0:

@@ -2,7 +2,7 @@
 
 Attributes are inferred twice: on the server's actual request, and on a request that a malicious server would choose.
 The adversary (`adversary.estimators.statistic`) gets the releases of the nodes' ledgers, public texts, the encoder, the
-maps and the mechanism. Only `adversary.attacks.scores` and `membership_scores` compare its guesses with the truth.
+maps and the mechanism. Only `adversary.attacks.scores` compares its guesses with the truth.
 Membership is the exception: it sets its threshold on one half of the records.
 """
 
@@ -31,11 +31,10 @@ from server.protocols.statistics import codes_asked
 from simulations.artifacts.public import CachedEncoder
 from simulations.experiment import slug
 from simulations.run.prepare import Prepared
-from sottovoce.adversary.attacks import attributes, membership_scores, releases, scores
+from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import maps_sent, prepared, values
 from sottovoce.adversary.attacks.membership import FALSE_ALARMS
-from sottovoce.adversary.attacks.membership_records import arrived, members_and_others
-from sottovoce.adversary.attacks.releases import Row
+from sottovoce.adversary.attacks.releases import Row, arrived, members_and_others
 from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import allowed, membership, statistic
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means
@@ -137,7 +136,7 @@ class _Vectors:
         question = self.question
         means = self._drawing(question)[1][who]
         evidence = log_likelihood_of_means(question.mechanism, self.seen[who], means, question.clip)
-        area = scores.area(evidence)
+        area = scores.area_of_pairs(evidence)
         bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in allowed.curves(question.mechanism))
         return self._result("vector-text", question)(
             rate=scores.matched(evidence),
@@ -203,9 +202,9 @@ class _Vectors:
         members = np.arange(2 * n) < n
         scored = np.arange(2 * n) % 2 == 0
         cut = membership.threshold(evidence[~scored], members[~scored])
-        rate = membership_scores.balanced(evidence[scored] > cut, members[scored])
-        auc = membership_scores.area(evidence, members)
-        at = membership_scores.found_at(evidence, members, FALSE_ALARMS)
+        rate = scores.balanced(evidence[scored] > cut, members[scored])
+        auc = scores.area(evidence, members)
+        at = scores.found_at(evidence, members, FALSE_ALARMS)
         most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
         note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
         return self._result("vector-member", question)(

@@ -377,7 +377,7 @@ class _Words:
 
     def _linkage(self) -> Result:
         evidence, n = self._linked.scores(self.text), min(len(self.held.texts), _LINKED)
-        area, bound = scores.area(evidence), linkage.bound(self.text, n)
+        area, bound = scores.area_of_pairs(evidence), linkage.bound(self.text, n)
         return self._result(
             "linkage",
             rate=scores.matched(evidence),

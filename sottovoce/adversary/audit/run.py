@@ -20,8 +20,7 @@ from simulations.output.atomic import staged
 from simulations.output.jsonable import json_ready
 from simulations.output.markdown import number
 from simulations.output.markdown import table as markdown
-from sottovoce.adversary.audit.client_games import DEVICE, PARTS
-from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.client import DEVICE, PARTS, Clients
 from sottovoce.adversary.audit.external import certificate
 from sottovoce.adversary.audit.external.claim import Claim
 from sottovoce.adversary.audit.external.run import audit_source, check_seed

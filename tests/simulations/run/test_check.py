@@ -22,7 +22,7 @@ from simulations.experiment.preflight import check_requests
 from simulations.run.check import check
 from simulations.run.prepare import parts
 from simulations.run.report import data_notes
-from sottovoce.cli import check as check_command
+from sottovoce.cli import budget as check_command
 from sottovoce.cli import main as cli
 from tests.support.studies import PURKAYASTHA, RANDOMIZED, Rows, files_study
 from tests.support.tiny_models import bert

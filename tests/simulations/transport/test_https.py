@@ -26,7 +26,7 @@ from client.device.roles import MODEL
 from simulations.errors import UserError
 from simulations.transport import engine, https
 from sottovoce.deployment import certificates
-from sottovoce.deployment.party_keys import FOLDERS, make_keys
+from sottovoce.deployment.certificates import FOLDERS, make_keys
 from tests.support.paths import ROOT
 
 CONNECTIONS = 8

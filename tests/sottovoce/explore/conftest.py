@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 from client.models.encoder import Encoder
 from mechanisms.vocabulary import Vocabulary
 from sottovoce.explore.explorer import Explorer
-from sottovoce.explore.serve import explorer, serving
-from sottovoce.explore.service import application
+from sottovoce.explore.service import application, explorer, serving
 from sottovoce.explore.world import World
 from tests.support.browser import Browser, browser
 from tests.support.devices import encoder_folder

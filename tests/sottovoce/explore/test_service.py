@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from sottovoce.cli import main as cli
 from sottovoce.explore.explorer import CHARACTERS, Explorer
-from sottovoce.explore.serve import explorer, serving
+from sottovoce.explore.service import explorer, serving
 from sottovoce.explore.settings import MECHANISMS, Settings
 from sottovoce.explore.world import World
 from tests.sottovoce.explore.conftest import TEXT, TOKEN

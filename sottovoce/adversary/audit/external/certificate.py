@@ -12,12 +12,10 @@ from typing import Any
 
 from simulations.errors import UserError, no_file
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.pairs import ALONE, BESIDE, DRAW
-from sottovoce.adversary.audit.external.search import Pool
+from sottovoce.adversary.audit.external.draws import ALONE, BESIDE, DRAW, Drawer
+from sottovoce.adversary.audit.external.search import Pair, Pool
 from sottovoce.adversary.audit.external.sequential import Stopped, bet
 from sottovoce.adversary.audit.external.source import Source
-from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.measure import Finding
 from sottovoce.adversary.estimators.audit import excess_of
 

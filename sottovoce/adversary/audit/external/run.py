@@ -7,12 +7,10 @@ from typing import Any
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_bets
-from sottovoce.adversary.audit.external.drawer import Drawer
-from sottovoce.adversary.audit.external.pairs import BESIDE, DRAW, games_of
-from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
+from sottovoce.adversary.audit.external.draws import BESIDE, DRAW, Drawer, games_of
+from sottovoce.adversary.audit.external.search import Pair, Pool, pair_of, worst_pair
 from sottovoce.adversary.audit.external.sequential import Searched, search
 from sottovoce.adversary.audit.external.source import Source, shown
-from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, results, tests
 from sottovoce.adversary.estimators.audit import MIN_DRAWS
 

@@ -8,19 +8,18 @@ alone: no gradients, no densities.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, combinations
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
-from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.draws import Drawer
 from sottovoce.adversary.audit.external.outputs import QUICK
 from sottovoce.adversary.audit.external.source import shown
-from sottovoce.adversary.audit.external.spaces import Listed, Pair, Pairs, space
 from sottovoce.adversary.estimators import audit as adversary
 
 log = logging.getLogger(__name__)
@@ -183,3 +182,298 @@ def marks(claim: Claim, pair: Pair) -> list[tuple[float, float]]:
     some = points[[len(points) // 3, 2 * len(points) // 3]].tolist() if len(points) > 2 else []
     pure = [] if np.isinf(of_pair.pure) else [(of_pair.pure, 0.0)]
     return [*pure, (of_pair.at_delta, claim.at), *((epsilon, delta) for epsilon, delta in some if epsilon > 0)]
+
+
+# --- spaces of inputs
+
+
+Rng = np.random.Generator
+Pair = tuple[Any, Any]
+
+
+class Space(Protocol):
+    """Space of inputs of one kind. `ends` are two inputs at the largest distance."""
+
+    ends: tuple[Any, Any]
+
+    def drawn(self, rng: Rng) -> Any:
+        """Return a random input."""
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        """Return an input near x."""
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return an input far from x."""
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return this share of x, or what is nearest to it; x if inputs are no numbers."""
+
+
+class Listed:
+    """Space of listed values.
+
+    Args:
+        values: The values.
+    """
+
+    def __init__(self, values: list[Any]) -> None:
+        self.values, self.ends = values, (values[0], values[-1])
+
+    def drawn(self, rng: Rng) -> Any:
+        """Return a random value."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        """Return a random value."""
+        return self.drawn(rng)
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return a random value."""
+        return self.drawn(rng)
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return x."""
+        return x
+
+
+class Box:
+    """Space of numbers in an interval, or of vectors of them.
+
+    Args:
+        low: Lower bound.
+        high: Upper bound.
+        size: Length of a vector; None for a number.
+        whole: Whether numbers are integers.
+    """
+
+    def __init__(self, low: float, high: float, size: int | None, whole: bool) -> None:
+        self.low, self.high, self.size, self.whole = low, high, size, whole
+        self.ends = self._out(np.full(size or (), low)), self._out(np.full(size or (), high))
+
+    def _out(self, z: Any) -> Any:
+        z = np.clip(z, self.low, self.high)
+        if self.whole:
+            return int(np.rint(z)) if self.size is None else [int(i) for i in np.rint(z)]
+        return float(z) if self.size is None else [float(i) for i in z]
+
+    def drawn(self, rng: Rng) -> Any:
+        """Return a random number or vector."""
+        ends, inside = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
+        if self.size is None:
+            return self._out(ends if rng.integers(2) else inside)
+        kind = rng.integers(4)
+        same = np.full(self.size, ends[0] if kind == 0 else (self.low + self.high) / 2)
+        return self._out((same, same, ends, inside)[kind])
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        """Return a number or vector near x."""
+        z = np.array(x, dtype=np.float64)
+        step = rng.normal(0, (self.high - self.low) * 10.0 ** rng.uniform(-3, 0), self.size)
+        one = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
+        kind = rng.integers(3)
+        if kind == 0:
+            return self._out(np.where(one, rng.choice([self.low, self.high]), z))
+        return self._out(z + step * (one if kind == 1 else 1.0))
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return x reflected at the centre."""
+        return self._out(self.low + self.high - np.array(x, dtype=np.float64))
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return share·x, or the nearest number or vector of the box."""
+        return self._out(share * np.array(x, dtype=np.float64))
+
+
+class Ball:
+    """Space of vectors of at most a Euclidean length.
+
+    Args:
+        radius: Largest length.
+        size: Number of coordinates.
+    """
+
+    def __init__(self, radius: float, size: int) -> None:
+        self.radius, self.size = radius, size
+        self.ends = self._out(np.eye(size)[0], radius), self._out(-np.eye(size)[0], radius)
+
+    def drawn(self, rng: Rng) -> Any:
+        """Return a random vector."""
+        kind = rng.integers(4)
+        if kind == 0:
+            z = np.eye(self.size)[rng.integers(self.size)] * rng.choice([-1.0, 1.0])
+        elif kind == 1:
+            z = np.full(self.size, rng.choice([-1.0, 1.0]))
+        else:
+            z = rng.normal(size=self.size)
+        return self._out(z, self.radius * (1.0 if kind < 3 else float(rng.random())))
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        """Return a vector near x."""
+        z = np.array(x, dtype=np.float64)
+        length = float(np.linalg.norm(z)) if rng.integers(2) else self.radius
+        return self._out(z + rng.normal(0, self.radius * 10.0 ** rng.uniform(-2, 0), self.size), length)
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return -x."""
+        return [-float(i) for i in x]
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return share·x."""
+        return [share * float(i) for i in x]
+
+    def _out(self, z: Any, length: float) -> list[float]:
+        # a little shorter, so that rounding does not put it outside
+        return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
+
+
+class Records:
+    """Space of lists of records of one space.
+
+    Args:
+        each: Space of a record.
+        count: Number of records.
+    """
+
+    def __init__(self, each: Space, count: int) -> None:
+        self.each, self.count = each, count
+        self.ends = [each.ends[0]] * count, [each.ends[1]] * count
+
+    def drawn(self, rng: Rng) -> Any:
+        """Return a random list."""
+        kind = rng.integers(3)
+        if kind == 0:
+            return [self.each.drawn(rng) for _ in range(self.count)]
+        one, other = self.each.drawn(rng), self.each.drawn(rng)
+        return [one if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
+
+    def moved(self, x: Any, rng: Rng) -> Any:
+        """Return the list with one record moved."""
+        at = int(rng.integers(len(x))) if x else 0
+        return [self.each.moved(value, rng) if i == at else value for i, value in enumerate(x)]
+
+    def opposite(self, x: Any, rng: Rng) -> Any:
+        """Return the list of opposite records."""
+        return [self.each.opposite(value, rng) for value in x]
+
+    def shrunk(self, x: Any, share: float) -> Any:
+        """Return the list of shrunk records."""
+        return [self.each.shrunk(value, share) for value in x]
+
+
+def space(stated: Any, where: str = "claim: inputs") -> Space:
+    """Return the space that a claim states.
+
+    Args:
+        stated: JSON form of the space.
+        where: Name of it in error messages.
+
+    Raises:
+        UserError: It is not a space.
+    """
+    if isinstance(stated, list | tuple):
+        if len(stated) < 2:
+            raise UserError(f"{where}: a list has two values or more")
+        return Listed(list(stated))
+    if not isinstance(stated, Mapping):
+        raise UserError(f"{where}: must be a list of values, or an object with low and high, radius, or records")
+    keys = set(stated)
+    if "records" in keys and keys <= {"records", "count"}:
+        return Records(space(stated["records"], f"{where}.records"), _whole(stated, "count", where))
+    if "radius" in keys and keys <= {"radius", "size"}:
+        return Ball(_number(stated, "radius", where), _whole(stated, "size", where))
+    if {"low", "high"} <= keys <= {"low", "high", "size", "whole"}:
+        low, high = _number(stated, "low", where), _number(stated, "high", where)
+        if not low < high:
+            raise UserError(f"{where}: low must be below high")
+        size = _whole(stated, "size", where) if "size" in keys else None
+        return Box(low, high, size, bool(stated.get("whole", False)))
+    raise UserError(f"{where}: must have low and high (size, whole), radius and size, or records and count")
+
+
+def _number(stated: Mapping[str, Any], key: str, where: str) -> float:
+    value = stated.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+        raise UserError(f"{where}: {key} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def _whole(stated: Mapping[str, Any], key: str, where: str) -> int:
+    value = stated.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
+        raise UserError(f"{where}: {key} must be a whole number from 1 to 100,000, got {value!r}")
+    return value
+
+
+class Pairs:
+    """Pairs of neighbouring inputs of a space.
+
+    Args:
+        within: Space of inputs.
+        neighbours: Relation, as in `Claim`.
+
+    Raises:
+        UserError: The relation is one of lists, and the space has none.
+    """
+
+    def __init__(self, within: Space, neighbours: str) -> None:
+        if neighbours != "any" and not isinstance(within, Records):
+            raise UserError(f"claim: neighbours {neighbours!r} are lists; inputs must be records and count")
+        self.within, self.neighbours = within, neighbours
+
+    def extreme(self) -> Iterator[Pair]:
+        """Yield the first pairs: the ends of the space, or lists of one end with one other record.
+
+        In some lists the others are small, so that one record outweighs them all.
+        """
+        if self.neighbours == "any":
+            yield self.within.ends
+            return
+        for here, there in (self._each.ends, self._each.ends[::-1]):
+            same = self.within.ends[int(here is self._each.ends[1])]
+            yield (same, same[1:]) if self.neighbours == "add-remove" else (same, [there, *same[1:]])
+            small = self.within.shrunk(same[1:], 1 / (2 * len(same)))
+            if self.neighbours == "add-remove":
+                yield [there, *same[1:]], same[1:]
+                yield [there, *small], small
+            else:
+                yield [here, *small], [there, *small]
+
+    def proposed(self, rng: Rng) -> Pair:
+        """Return a random pair."""
+        x = self.within.drawn(rng)
+        if self.neighbours == "any":
+            return x, (self.within.opposite(x, rng) if rng.integers(2) else self.within.drawn(rng))
+        each, at = self._each, int(rng.integers(len(x)))
+        if self.neighbours == "add-remove":
+            return x, [*x[:at], *x[at + 1 :]]
+        other = each.opposite(x[at], rng) if rng.integers(2) else each.drawn(rng)
+        return x, [*x[:at], other, *x[at + 1 :]]
+
+    def moved(self, pair: Pair, rng: Rng) -> Pair:
+        """Return a pair near a given one."""
+        x, other = pair
+        if self.neighbours == "any":
+            kind = rng.integers(3)
+            if kind == 0:
+                return self.within.moved(x, rng), other
+            if kind == 1:
+                return x, self.within.moved(other, rng)
+            x = self.within.moved(x, rng)
+            return x, self.within.opposite(x, rng)
+        if self.neighbours == "add-remove":
+            x, at = self.within.moved(x, rng), int(rng.integers(len(x)))
+            return x, [*x[:at], *x[at + 1 :]]
+        differ = [i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b]
+        at, one = differ[0] if differ else 0, int(rng.integers(len(x)))
+        x, other = list(x), list(other)
+        side = (x, other)[int(rng.integers(2))]
+        if one == at or rng.integers(2):
+            side[at] = self._each.moved(side[at], rng)
+        else:
+            x[one] = other[one] = self._each.moved(x[one], rng)
+        return x, other
+
+    @property
+    def _each(self) -> Space:
+        assert isinstance(self.within, Records)
+        return self.within.each

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.draws import Drawer
 from sottovoce.adversary.audit.external.outputs import QUICK, TREES, of_columns
-from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
+from sottovoce.adversary.audit.external.search import LONG, Pair, Pool, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
-from sottovoce.adversary.audit.external.spaces import Pair
 from sottovoce.adversary.estimators.audit import Fit, learned
 from sottovoce.adversary.estimators.betting import Expert, together
 from sottovoce.adversary.estimators.classifiers import frequencies

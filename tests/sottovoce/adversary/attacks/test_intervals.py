@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from mechanisms.spherical import Purkayastha
-from sottovoce.adversary.attacks import intervals, membership_scores, scores
+from sottovoce.adversary.attacks import intervals, scores
 from sottovoce.adversary.estimators import allowed, tokens
 from tests.support.attacked_words import SIZE, law, text
 
@@ -59,7 +59,7 @@ def test_nothing_is_certain_where_all_guesses_are_right():
         assert intervals.interval(rate.success, 50, 1.0) == (pytest.approx(low), pytest.approx(high))
     assert not intervals.judged([entry(scores.guesses_right(np.ones(5, int), np.ones(5, int)), 0.9)])[0]["alarm"]
     inside = np.arange(40) < 20
-    assert membership_scores.balanced(inside, inside).error > 0.005
+    assert scores.balanced(inside, inside).error > 0.005
 
 
 def test_tails_are_those_of_the_binomial():
@@ -103,7 +103,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
         shown = {
             "alike": scores.guesses_right(right.astype(int), np.ones(60, int)),
             "weighted": scores.rate(np.where(right[:, None], truth, 1), truth, where),
-            "balanced": membership_scores.balanced(np.where(np.arange(60) < 20, right, ~right), np.arange(60) < 20),
+            "balanced": scores.balanced(np.where(np.arange(60) < 20, right, ~right), np.arange(60) < 20),
         }
         for name, rate in shown.items():
             low, high = intervals.interval(rate.success, rate.observations, rate.weight)

@@ -14,8 +14,8 @@ from mechanisms.identity import Identity
 from mechanisms.randomized_response import RandomizedResponse
 from mechanisms.spherical import PlanarLaplace, Purkayastha
 from mechanisms.streams import SimulationStreams
-from sottovoce.adversary.attacks import membership_scores as scores
-from sottovoce.adversary.estimators import lira, membership, presence
+from sottovoce.adversary.attacks import scores
+from sottovoce.adversary.estimators import membership, presence
 
 CLASSES = 3
 
@@ -88,7 +88,7 @@ def test_precision_is_that_of_another_implementation():
 def shadow_world(n: int, models: int, gap: float, rng: np.random.Generator):
     """A model that remembers, and shadow models like it: records differ in how easy they are, which only an attack that
     looks at each by itself can take into account."""
-    inside = lira.halves(n, models, rng=rng)
+    inside = membership.halves(n, models, rng=rng)
     easy, labels = 3.0 * rng.standard_normal(n), rng.integers(CLASSES, size=n)
     members = rng.permutation(n) < n // 2
 
@@ -106,7 +106,9 @@ def shadow_world(n: int, models: int, gap: float, rng: np.random.Generator):
 def test_lira_finds_what_thresholds_miss(models):
     gap, rng = 3.0, np.random.default_rng(4)
     log_p, shadows, inside, labels, members = shadow_world(4000, models, gap, rng)
-    evidence = lira.evidence(lira.scaled(log_p, labels), np.stack([lira.scaled(s, labels) for s in shadows]), inside)
+    evidence = membership.likelihood_ratio(
+        membership.scaled(log_p, labels), np.stack([membership.scaled(s, labels) for s in shadows]), inside
+    )
     rate = scores.balanced(evidence > 0, members)
     # The two means are known to 2/S each: what is compared with their middle has the variance 1 + 1/S.
     theory = ndtr(gap / 2 / math.sqrt(1 + 1 / models))
@@ -122,22 +124,22 @@ def test_lira_on_two_records_by_hand():
     inside = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=bool)
     shadows = np.array([[2.0, 5.0], [0.0, 9.0], [4.0, 7.0], [2.0, 13.0]])
     # record 0: with (2, 4), without (0, 2); record 1: (9, 13) and (5, 7); variances pooled: (2 + 8)/2 and (2 + 2)/2
-    found = lira.evidence(np.array([3.0, 6.0]), shadows, inside)
+    found = membership.likelihood_ratio(np.array([3.0, 6.0]), shadows, inside)
     log = [norm.logpdf(a, m, math.sqrt(5)) - norm.logpdf(a, o, math.sqrt(2)) for a, m, o in ((3, 3, 1), (6, 11, 6))]
     assert np.allclose(found, log)
 
 
 def test_halves_put_every_record_into_half_of_the_models():
-    inside = lira.halves(11, 6, rng=np.random.default_rng(5))
+    inside = membership.halves(11, 6, rng=np.random.default_rng(5))
     assert inside.shape == (6, 11) and (inside.sum(axis=0) == 3).all() and set(inside.sum(axis=1)) == {5, 6}
     for models in (2, 5):
         with pytest.raises(ValueError, match="even number"):
-            lira.halves(11, models, rng=np.random.default_rng(5))
+            membership.halves(11, models, rng=np.random.default_rng(5))
 
 
 def test_scaled_confidence_does_not_cancel():
     log_p = log_softmax(np.array([[60.0, 0.0], [0.0, 60.0]]), axis=1)
-    assert np.allclose(lira.scaled(log_p, np.zeros(2, np.int64)), [60.0, -60.0])
+    assert np.allclose(membership.scaled(log_p, np.zeros(2, np.int64)), [60.0, -60.0])
 
 
 def test_the_shadow_network_learns_what_shadow_models_show():
@@ -170,7 +172,9 @@ def test_a_model_that_does_not_remember_is_not_accused():
         high["threshold"] += rate.success - 0.5 > 2 * rate.error
         high["area"] += area.success - 0.5 > 2 * area.error
         log_p, shadows, inside, labels, members = shadow_world(200, 8, 0.0, rng)
-        ratio = lira.evidence(lira.scaled(log_p, labels), np.stack([lira.scaled(s, labels) for s in shadows]), inside)
+        ratio = membership.likelihood_ratio(
+            membership.scaled(log_p, labels), np.stack([membership.scaled(s, labels) for s in shadows]), inside
+        )
         rate = scores.balanced(ratio > 0, members)
         high["lira"] += rate.success - 0.5 > 2 * rate.error
     assert all(count <= 13 for count in high.values()), high

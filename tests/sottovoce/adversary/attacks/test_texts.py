@@ -11,7 +11,7 @@ import pytest
 from mechanisms.catalogue import build
 from mechanisms.vocabulary import NOTHING, Vocabulary
 from sottovoce.adversary.attacks import attributes
-from sottovoce.adversary.attacks import membership_scores as scores
+from sottovoce.adversary.attacks import scores as scores
 from sottovoce.adversary.attacks.word_attributes import _Attributes
 from sottovoce.adversary.attacks.words import Held
 from sottovoce.adversary.estimators import context, presence, text_attributes, tokens

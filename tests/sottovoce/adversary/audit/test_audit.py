@@ -28,7 +28,7 @@ from mechanisms.vocabulary import Vocabulary
 from mechanisms.words import exponential
 from mechanisms.words.santext import SanText
 from mechanisms.words.text import TextMechanism
-from sottovoce.adversary.audit import client_games as audit_client
+from sottovoce.adversary.audit import client as audit_client
 from sottovoce.adversary.audit import games as audit_games
 from sottovoce.adversary.audit import run as audit
 from sottovoce.adversary.audit.plugin import games_of, names

@@ -17,8 +17,7 @@ from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from simulations.errors import UserError
 from sottovoce.adversary.audit import run as audit
-from sottovoce.adversary.audit.client_games import client_label_games, client_text_games, device_games
-from sottovoce.adversary.audit.clients import Clients
+from sottovoce.adversary.audit.client import Clients, client_label_games, client_text_games, device_games
 from sottovoce.adversary.audit.run import Audit
 
 #: Of 4 to 10 figures at no less confidence than each of 480 figures has in a whole audit.

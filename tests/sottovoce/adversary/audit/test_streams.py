@@ -26,8 +26,18 @@ from mechanisms.streams import SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.verbatim import Verbatim
 from sottovoce.adversary.audit import run as audit
-from sottovoce.adversary.audit.client_games import DEVICE, PARTS
-from sottovoce.adversary.audit.clients import ARM, CLASSES, DIM, WIDTH, Clients, few_words, request, values_of
+from sottovoce.adversary.audit.client import (
+    ARM,
+    CLASSES,
+    DEVICE,
+    DIM,
+    PARTS,
+    WIDTH,
+    Clients,
+    few_words,
+    request,
+    values_of,
+)
 from sottovoce.adversary.audit.run import Audit
 
 SEED = 3

@@ -12,7 +12,7 @@ import pytest
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, approximate_loss
 from sottovoce.adversary.audit.external.outputs import Reader
-from sottovoce.adversary.audit.external.spaces import Pairs, space
+from sottovoce.adversary.audit.external.search import Pairs, space
 from sottovoce.adversary.estimators import classifiers
 from sottovoce.adversary.estimators.audit import learned
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.drawer import Drawer
+from sottovoce.adversary.audit.external.draws import Drawer
 from sottovoce.adversary.audit.external.run import audit_source
 from sottovoce.adversary.audit.external.sequential import search
 from sottovoce.adversary.audit.external.source import Function
