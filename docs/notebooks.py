@@ -1,4 +1,4 @@
-"""Runs the notebooks of docs/notebooks and keeps what they print: `make notebooks`, or `python docs/notebooks.py FILE`.
+"""Runs the notebooks of docs/notebooks and keeps what they print: `python docs/notebooks.py [FILE]`.
 
 No Jupyter is needed. Each notebook runs in one namespace and in an empty folder of its own, cell after cell; what a
 cell prints, and the value of its last expression, become its output, as text.

@@ -1,4 +1,4 @@
-"""Make the measured tables of the pages: `make results DATA=FOLDER`, or `python docs/results.py [--only NAME]`.
+"""Make the measured tables of the pages: `python docs/results.py --data FOLDER [--only NAME]`.
 
 tables.toml lists each table with the sweeps over seeds that it is made from, and cells that name an arm and a split. A
 sweep continues where it was stopped, and a finished one is not run again: delete its folder after a change of the code.

@@ -55,10 +55,8 @@ def _turn(item: pytest.Item) -> tuple[int, bool]:
 
 def pytest_collection_finish() -> None:
     """What has been imported and collected is never garbage: looking for cycles in it again and again is a twentieth
-    of the time. The Makefile has the allocator keep what is given back; what tests start is as anywhere else."""
+    of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
-        os.environ.pop(name, None)
