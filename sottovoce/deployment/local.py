@@ -44,7 +44,6 @@ from simulations.run.prepare import Held, prepare
 from simulations.run.report import Results, write
 from simulations.run.run import results
 from simulations.shuffler import enrolment
-from simulations.transport.quiet import QUIET
 from sottovoce.deployment import superlink
 from sottovoce.deployment.certificates import FOLDERS, make_keys
 from sottovoce.deployment.devices.bundle import bundle_of_experiment, chosen
@@ -260,7 +259,6 @@ class _Deployment:
     def run(self, port: int) -> Results:
         """Run SuperLink, devices and shuffler; then the training server, from its start to its end."""
         self.superlink = f"{_HOST}:{port}"
-        self._say_commands()
         self._start_superlink(port)
         self._start_nodes()
         shuffler = self._start_shuffler()
@@ -278,29 +276,6 @@ class _Deployment:
         )
         write(found, self.folder)
         return found
-
-    def _say_commands(self) -> None:
-        """Write the start of commands.txt: what was made before, and the commands that make it elsewhere."""
-        quiet = " ".join(f"{key}={value}" for key, value in QUIET.items() if key.startswith("FLWR"))
-        folder, study, bundle = self.folder, self.folder / "experiment.toml", self.folder / "bundle"
-        made = ["--experiment", study, "--arm", self.arm.name, "--out", bundle]
-        made += ["--sign-key", self.publisher / "sign.key", "--seal-to", self.server / "seal.pub"]
-        made += ["--shuffler-seal-to", folder / FOLDERS[SHUFFLER] / "seal.pub"]
-        made += ["--model-seal-to", folder / FOLDERS[MODEL] / "seal.pub"]
-        trusted = ["--root-certificates", self.ca / "ca.pem"]
-        before: list[tuple[Any, ...]] = [
-            ("deploy", "keys", "make", folder, "--nodes", self.nodes),
-            ("device", "bundle", *made),
-            ("deploy", "public", study, "--out", self.server / "public"),
-            ("device", "install", "--bundle", bundle, "--device", "DEVICE", "--publisher", self.publisher / "sign.pub"),
-            ("deploy", "keys", "register", "DEVICE/node.pub", "--superlink", self.superlink, *trusted),
-        ]
-        (folder / COMMANDS).write_text(
-            f"# What `sottovoce deploy up` has run, in {Path.cwd()}, after:\nexport {quiet}\n"
-            "# and after what these do, once each, and the last two for each device:\n"
-            + "".join(f"#   {_printed(*words)}\n" for words in before),
-            encoding="utf-8",
-        )
 
     def _start_superlink(self, port: int) -> None:
         place = self.folder / "superlink"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from typing import Any
 
 from simulations.errors import UserError
 from simulations.transport.quiet import QUIET, hush_flower
+from sottovoce.deployment.processes import command_of
 
 # Flower is imported where it is used, because the command line must start fast.
 
@@ -67,25 +67,18 @@ def command(folder: Path, *, port: int, host: str = "127.0.0.1") -> list[str]:
         port: Port to listen on.
         host: Address to listen on.
     """
-    return [
-        str(Path(sys.executable).with_name("flower-superlink")),
-        "--host",
-        host,
-        "--port",
-        str(port),
-        "--ssl-certfile",
-        str(folder / "cert.pem"),
-        "--ssl-keyfile",
-        str(folder / "cert.key"),
-        "--ssl-ca-certfile",
-        str(folder / "ca.pem"),
+    return command_of(
+        "flower-superlink",
         "--enable-supernode-auth",
-        "--isolation",
-        "process",
-        "--superexec-auth-secret-file",
-        str(folder / "secret"),
         "--disable-runtime-dependency-installation",
-    ]
+        host=host,
+        port=port,
+        ssl_certfile=folder / "cert.pem",
+        ssl_keyfile=folder / "cert.key",
+        ssl_ca_certfile=folder / "ca.pem",
+        isolation="process",
+        superexec_auth_secret_file=folder / "secret",
+    )
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -132,7 +132,7 @@ def test_a_study_goes_through_all_parties(deployed: Deployed) -> None:
     assert kept == deployed.results and (deployed.folder / "results.md").is_file()
     assert parties(deployed.folder) == ["SuperLink", "model", "node 0", "node 1", "shuffler"]
     commands = [line for line in (deployed.folder / COMMANDS).read_text().splitlines() if not line.startswith("#")]
-    assert [f"$ {line}" for line in commands[1:]] == [li for li in deployed.said.splitlines() if li.startswith("$ ")]
+    assert [f"$ {line}" for line in commands] == [li for li in deployed.said.splitlines() if li.startswith("$ ")]
     assert "stage train: 60 users delivered" in deployed.said
 
 
