@@ -68,17 +68,7 @@ class Sanitizer:
             ):
                 raise Refused("masked-lm")
         answering = _Answering.of(request, shard)
-        due = {
-            Due(
-                request.stage,
-                each.channel,
-                request.digest(each.channel),
-                each.mechanism.guarantee,
-                *each.payload_form[1:],
-                former=partial(each.former_digest, request.split),
-            ): each
-            for each in request.questions
-        }
+        due = due_of(request)
         book = Book(self.ledger, _Draws(due, shard, answering, self.streams).draw)
         rows, payloads = release(list(due), answering.users, answering.records, policy=self.policy, book=book)
         return Reply(
@@ -86,6 +76,21 @@ class Sanitizer:
             answering.records[rows],
             tuple(request.release(question, payloads[one]) for one, question in due.items()),
         )
+
+
+def due_of(request: Request) -> dict[Due, Question]:
+    """Return the releases that a request asks of each row, each with its question."""
+    return {
+        Due(
+            request.stage,
+            each.channel,
+            request.digest(each.channel),
+            each.mechanism.guarantee,
+            *each.payload_form[1:],
+            former=partial(each.former_digest, request.split),
+        ): each
+        for each in request.questions
+    }
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from client.charging import recall
 from client.device.statement import describe_account, describe_release, read_statement
 from client.node import Node, load_node, write_node
 from client.policy import Policy, Refused
-from client.sanitizer import Sanitizer
+from client.sanitizer import Sanitizer, due_of
 from client.shard import Shard
 from client.store.questions import QuestionRecords, sentence_hash
 from mechanisms.messages.refusals import REFUSALS
@@ -160,41 +161,30 @@ class Device:
         """
         policy, person = self.policy, np.array([_USER], np.int64)
         costs = {item.channel: policy.cost(item.mechanism.guarantee) for item in request.questions}
-        said = {item.channel: describe_release(item.mechanism.guarantee, policy) for item in request.questions}
-        total = sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected)
         answer: dict[str, Any] = {
-            "costs": said,
-            "worst_case": total,
+            "costs": {item.channel: describe_release(item.mechanism.guarantee, policy) for item in request.questions},
+            "worst_case": sum(cost.epsilon for c, cost in costs.items() if c not in policy.unprotected),
             "refusal": None,
             "affordable": None,
             "repeats": False,
         }
-        try:
-            policy.check(request)
-        except Refused as error:
-            return answer | {"refusal": told(error)}
         with self.node.ledger("") as ledger:
             with self._numbering, QuestionRecords(self.folder) as questions:
                 record = questions.record_numbers(_USER, [sentence_hash(text)])
-            record = np.zeros(1, np.int64) if request.of_users else record
-            if record[0] >= 0 and all(
-                ledger.recall(request.stage, c, request.digest(c), person, record).known[0] for c in costs
-            ):
-                return answer | {"repeats": True}
-            account, one = policy.spent(ledger, person), np.ones(1, np.int64)
-            for channel, cost in costs.items():
-                if channel in policy.unprotected:
-                    continue
-                spent = policy.spent_on(ledger, channel, person, np.maximum(record, 0))
-                account = account.plus(cost, one)
-                if record[0] >= 0 and not policy.allows(spent.plus(cost, one), channel)[0]:
-                    return answer | {"refusal": told(Refused("spent"))}
-            if not policy.allows(account, "total")[0] or not policy.allows_number(account)[0]:
-                return answer | {"refusal": told(Refused("spent"))}
-            if len(costs) == 1:
+            if record[0] < 0:  # as the next sentence would be numbered
+                record = np.array([ledger.last_record(_USER) + 1], np.int64)
+            try:
+                policy.check(request)
+                due = due_of(request)
+                kept = recall(
+                    list(due), person, 0 * record if request.of_users else record, policy=policy, ledger=ledger
+                )
+            except Refused as error:
+                return answer | {"refusal": told(error)}
+            if kept is None and len(costs) == 1:
                 (cost,) = costs.values()
                 answer["affordable"] = policy.affords(policy.spent(ledger, person), cost, "total")
-        return answer
+        return answer | {"repeats": kept is not None}
 
 
 def told(error: Refused) -> dict[str, Any]:
