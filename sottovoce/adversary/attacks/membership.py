@@ -27,9 +27,8 @@ from server.protocols.protocol import Public
 from simulations.errors import UserError
 from simulations.progress import prefixed
 from sottovoce.adversary.attacks import scores as scores
-from sottovoce.adversary.attacks.knowledge import prepared
-from sottovoce.adversary.attacks.releases import Delivered, members_and_others
-from sottovoce.adversary.attacks.releases import delivered as delivered_to
+from sottovoce.adversary.attacks.knowledge import Delivered, members_and_others, prepared
+from sottovoce.adversary.attacks.knowledge import delivered as delivered_to
 from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import membership, presence
 from sottovoce.adversary.estimators.channel import Channel

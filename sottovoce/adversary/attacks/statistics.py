@@ -32,9 +32,9 @@ from simulations.artifacts.public import CachedEncoder
 from simulations.experiment import slug
 from simulations.run.prepare import Prepared
 from sottovoce.adversary.attacks import attributes, releases, scores
-from sottovoce.adversary.attacks.knowledge import maps_sent, prepared, values
+from sottovoce.adversary.attacks.knowledge import arrived, maps_sent, members_and_others, prepared, values
 from sottovoce.adversary.attacks.membership import FALSE_ALARMS
-from sottovoce.adversary.attacks.releases import Row, arrived, members_and_others
+from sottovoce.adversary.attacks.releases import Row
 from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import allowed, membership, statistic
 from sottovoce.adversary.estimators.likelihood import log_likelihood_of_means

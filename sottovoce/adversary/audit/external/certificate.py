@@ -12,8 +12,8 @@ from typing import Any
 
 from simulations.errors import UserError, no_file
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.draws import ALONE, BESIDE, DRAW, Drawer
-from sottovoce.adversary.audit.external.search import Pair, Pool
+from sottovoce.adversary.audit.external.draws import ALONE, BESIDE, DRAW, Drawer, Pair
+from sottovoce.adversary.audit.external.search import Pool
 from sottovoce.adversary.audit.external.sequential import Stopped, bet
 from sottovoce.adversary.audit.external.source import Source
 from sottovoce.adversary.audit.measure import Finding

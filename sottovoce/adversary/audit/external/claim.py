@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,8 +23,6 @@ from sottovoce.adversary.audit.games import claim as claim_of_pair
 METRICS = ("discrete", "euclidean")
 NEIGHBOURS = ("any", "replace", "add-remove")
 KINDS = ("number", "vector", "category", "sequence", "text")
-#: Value in place of pairs: the audit requests each pair from the program.
-ASKED = "asked"
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Claim:
             Euclidean length. {"records": SPACE, "count": n} is a list of n. Spaces nest: a client of a federation is a
             list of records.
         neighbours: "any" two inputs (local privacy), or lists that differ in one record: "replace" it, or "add-remove".
-        pairs: Neighbouring inputs in place of a space: a list of pairs, or a function from a number to a pair. For a
-            program it is "asked": the program receives {"pair": number} and answers {"pair": [x, x']}.
+        pairs: Neighbouring inputs in place of a space: a list of pairs.
         metric: Factor of epsilon or mu: "discrete" 1, "euclidean" the distance.
         places: If `inputs` is a list, vectors of its values, which the metric then measures.
         releases: Form of a draw: a "number", a "vector" of one length, a "category" (a word or a number that names
@@ -62,7 +59,7 @@ class Claim:
     mu: float | None = None
     inputs: Any = None
     neighbours: str = "any"
-    pairs: Sequence[Any] | str | Callable[[int], Any] = ()
+    pairs: Sequence[Any] = ()
     metric: str = "discrete"
     places: Sequence[Sequence[float]] | None = None
     releases: str = "number"
@@ -83,13 +80,13 @@ class Claim:
         for name, known in (("metric", METRICS), ("neighbours", NEIGHBOURS), ("releases", KINDS)):
             if getattr(self, name) not in known:
                 raise UserError(f"claim: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
-        if (self.inputs is None) == (isinstance(self.pairs, Sequence) and not self.pairs):
+        if isinstance(self.pairs, str) or not isinstance(self.pairs, Sequence):
+            raise UserError("claim: pairs must be a list of pairs")
+        if (self.inputs is None) == (not self.pairs):
             raise UserError("claim: states inputs or pairs, one of them")
         for name in ("name", "version"):
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"claim: {name} must be a str, got {getattr(self, name)!r}")
-        if isinstance(self.pairs, str) and self.pairs != ASKED:
-            raise UserError(f"claim: pairs must be a list of pairs, or {ASKED!r}")
         if self.places is not None:
             listed = isinstance(self.inputs, list | tuple) and len(self.inputs) == len(self.places)
             if not listed or self.metric != "euclidean":
@@ -118,14 +115,9 @@ class Claim:
             raise UserError(f"{where}: {error}") from error
 
     def stated(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, JSON-ready.
-
-        A function that makes pairs becomes "asked".
-        """
+        """Return the fields that differ from their defaults, JSON-ready."""
         entries = {field.name: getattr(self, field.name) for field in fields(self)}
         defaults = {field.name: field.default for field in fields(self)}
-        if callable(self.pairs):
-            entries["pairs"] = ASKED
         return {key: value for key, value in entries.items() if value != defaults[key]}
 
     def distance(self, x: Any, other: Any) -> float:

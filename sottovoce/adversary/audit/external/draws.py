@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.adversary.audit.external.outputs import Reader, strong
-from sottovoce.adversary.audit.external.search import Pair
 from sottovoce.adversary.audit.external.source import BATCH, Source, shown
 from sottovoce.adversary.audit.games import Game
 
 FloatArray = NDArray[np.float64]
+Pair = tuple[Any, Any]
 
 #: Limit of the seeds for programs; no two requests of an audit have the same seed.
 _SEEDS = 2**31

@@ -7,8 +7,8 @@ from typing import Any
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.certificate import certificate, certificate_of_bets
-from sottovoce.adversary.audit.external.draws import BESIDE, DRAW, Drawer, games_of
-from sottovoce.adversary.audit.external.search import Pair, Pool, pair_of, worst_pair
+from sottovoce.adversary.audit.external.draws import BESIDE, DRAW, Drawer, Pair, games_of
+from sottovoce.adversary.audit.external.search import Pool, pair_of, worst_pair
 from sottovoce.adversary.audit.external.sequential import Searched, search
 from sottovoce.adversary.audit.external.source import Source, shown
 from sottovoce.adversary.audit.measure import FAMILY, NOT_FOUND, VIOLATED, Audit, entry, measure, results, tests
@@ -114,9 +114,8 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
 
 def _only(source: Source) -> Pair | None:
     """Return the one pair that a claim names; None if there are more."""
-    pairs = source.claim.pairs
-    if isinstance(pairs, list | tuple) and len(pairs) == 1:
-        x, other = pair_of(source.claim, pairs[0])
+    if len(source.claim.pairs) == 1:
+        x, other = pair_of(source.claim, source.claim.pairs[0])
         if not source.claim.distance(x, other):
             raise UserError(f"{source.claim.name}: there are no two neighbouring inputs that differ")
         return x, other

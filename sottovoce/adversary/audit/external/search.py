@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simulations.errors import UserError
 from sottovoce.adversary.audit.external.claim import Claim, key_of
-from sottovoce.adversary.audit.external.draws import Drawer
+from sottovoce.adversary.audit.external.draws import Drawer, Pair
 from sottovoce.adversary.audit.external.outputs import QUICK
 from sottovoce.adversary.audit.external.source import shown
 from sottovoce.adversary.estimators import audit as adversary
@@ -111,7 +111,7 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
     """Return the first pairs, and a function that moves one."""
     claim = drawer.source.claim
     if claim.inputs is None:
-        return _named(drawer), None
+        return (pair_of(claim, pair) for pair in claim.pairs), None
     within = space(claim.inputs)
     pairs = Pairs(within, claim.neighbours)
     if isinstance(within, Listed):
@@ -122,16 +122,8 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
     return chain(pairs.extreme(), proposed), pairs.moved
 
 
-def _named(drawer: Drawer) -> Iterator[Pair]:
-    claim = drawer.source.claim
-    several = LONG[0][2]
-    given = claim.pairs if isinstance(claim.pairs, list | tuple) else map(drawer.source.pair, range(several))
-    for pair in given:
-        yield pair_of(claim, pair)
-
-
 def pair_of(claim: Claim, pair: Any) -> Pair:
-    """Return the pair that a claim or a program states.
+    """Return the pair that a claim states.
 
     Raises:
         UserError: It is no pair.
@@ -188,7 +180,6 @@ def marks(claim: Claim, pair: Pair) -> list[tuple[float, float]]:
 
 
 Rng = np.random.Generator
-Pair = tuple[Any, Any]
 
 
 class Space(Protocol):

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.adversary.audit.external.claim import Claim
-from sottovoce.adversary.audit.external.draws import Drawer
+from sottovoce.adversary.audit.external.draws import Drawer, Pair
 from sottovoce.adversary.audit.external.outputs import QUICK, TREES, of_columns
-from sottovoce.adversary.audit.external.search import LONG, Pair, Pool, Rounds, worst_pair
+from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
 from sottovoce.adversary.estimators.audit import Fit, learned
 from sottovoce.adversary.estimators.betting import Expert, together

@@ -1,13 +1,8 @@
 """Sources of an external mechanism's draws: a function, or a program that speaks JSON lines.
 
 A program's first line is its claim, an object of the fields of `adversary.audit.external.claim.Claim`. It then answers
-each line that it receives with one line:
-
-- {"input": x, "draws": n, "seed": s} with {"draws": [n draws]};
-- {"pair": number}, if its claim has pairs "asked", with {"pair": [x, x']}.
-
-The seed differs each time, for programs that use one. A program may answer {"error": "why"}. It ends when its standard
-input ends.
+each line {"input": x, "draws": n, "seed": s} that it receives with one line, {"draws": [n draws]}. The seed differs
+each time, for programs that use one. A program may answer {"error": "why"}. It ends when its standard input ends.
 """
 
 from __future__ import annotations
@@ -40,9 +35,6 @@ class Source(Protocol):
     def draws(self, x: Any, n: int, seed: int) -> Any:
         """Return n independent draws at an input, in their order."""
 
-    def pair(self, number: int) -> Any:
-        """Return a pair of neighbouring inputs, if the claim names none."""
-
 
 class Function:
     """Source that is a function of an input and a number of draws, in this process. It ignores seeds.
@@ -65,12 +57,6 @@ class Function:
             raise UserError(
                 f"{self.claim.name}: raised {type(error).__name__} at the input {shown(x)}: {error}"
             ) from error
-
-    def pair(self, number: int) -> Any:
-        """Return a pair of neighbouring inputs."""
-        if not callable(self.claim.pairs):
-            raise UserError(f"{self.claim.name}: of a function, pairs are a list or a function of a number")
-        return self.claim.pairs(number)
 
 
 #: Longest wait for an answer, in seconds.
@@ -127,26 +113,18 @@ class Program:
 
     def draws(self, x: Any, n: int, seed: int) -> Any:
         """Return n independent draws at an input."""
-        asked = {"input": x, "draws": n, "seed": seed}
-        answer = self._ask(asked, f"{n:,} draws at the input {shown(x)}")
-        draws = answer.get("draws")
-        if not isinstance(draws, list) or len(draws) != n:
-            got = f"{len(draws):,}" if isinstance(draws, list) else "none"
-            raise UserError(f"--command {self.command}: was asked for {n:,} draws and answered {got}")
-        return draws
-
-    def pair(self, number: int) -> Any:
-        """Return a pair of neighbouring inputs."""
-        return self._ask({"pair": number}, "a pair of inputs").get("pair")
-
-    def _ask(self, asked: dict[str, Any], what: str) -> dict[str, Any]:
-        self._asked.put((key_of(asked) + "\n").encode())
+        what = f"{n:,} draws at the input {shown(x)}"
+        self._asked.put((key_of({"input": x, "draws": n, "seed": seed}) + "\n").encode())
         answer = self._answer(what)
         if not isinstance(answer, dict):
             raise UserError(f"--command {self.command}: answers {what} with something else than a JSON object")
         if "error" in answer:
             raise UserError(f"--command {self.command}: says of {what}: {answer['error']}")
-        return answer
+        draws = answer.get("draws")
+        if not isinstance(draws, list) or len(draws) != n:
+            got = f"{len(draws):,}" if isinstance(draws, list) else "none"
+            raise UserError(f"--command {self.command}: was asked for {n:,} draws and answered {got}")
+        return draws
 
     def _answer(self, what: str) -> Any:
         try:

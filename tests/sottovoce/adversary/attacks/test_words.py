@@ -223,9 +223,9 @@ def pairs(spec, n, seed=1):
 def test_releases_without_noise_are_linked_and_noise_alone_is_not():
     evidence, _, first, _ = pairs({"mechanism": "identity"}, 200)
     assert len(np.unique(first, axis=0)) == 200
-    assert scores.matched(evidence).success == 1.0 and scores.area(evidence).success == 1.0
+    assert scores.matched(evidence).success == 1.0 and scores.area_of_pairs(evidence).success == 1.0
     evidence, mechanism, _, _ = pairs({"mechanism": "random"}, 200)
-    found, area = scores.matched(evidence), scores.area(evidence)
+    found, area = scores.matched(evidence), scores.area_of_pairs(evidence)
     assert abs(found.success - 1 / 200) < 1e-9 or abs(found.success - 1 / 200) <= SIGMAS * found.error
     assert abs(area.success - 0.5) <= SIGMAS * area.error + 1e-9
     assert linkage.bound(mechanism, 200) == 1.0, "a length that is kept may tell everything"
@@ -274,7 +274,7 @@ def test_a_larger_epsilon_links_more_and_no_other_evidence_does_better():
     found = []
     for epsilon in (0.3, 2.5, 4.0):
         evidence, _, _, _ = pairs({"mechanism": "santext", "epsilon": epsilon}, 300)
-        found.append((scores.matched(evidence), scores.area(evidence)))
+        found.append((scores.matched(evidence), scores.area_of_pairs(evidence)))
     for low, high in pairwise(found):
         for a, b in zip(low, high, strict=True):
             assert b.success - a.success > SIGMAS * math.hypot(a.error, b.error)
@@ -282,11 +282,11 @@ def test_a_larger_epsilon_links_more_and_no_other_evidence_does_better():
     second = again(mechanism, x, stage="again")
     same = (first[:, None] == second[None]).sum(axis=2).astype(float)
     near = -np.linalg.norm(V.vectors[first][:, None] - V.vectors[second][None], axis=3).sum(axis=2)
-    best = scores.area(evidence)
+    best = scores.area_of_pairs(evidence)
     for other in (same, near):
-        area = scores.area(other)
+        area = scores.area_of_pairs(other)
         assert best.success >= area.success - SIGMAS * math.hypot(best.error, area.error)
-    assert best.success > scores.area(same).success
+    assert best.success > scores.area_of_pairs(same).success
 
 
 def test_what_a_texts_theorem_allows_of_linkage():

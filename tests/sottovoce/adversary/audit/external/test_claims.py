@@ -45,7 +45,7 @@ BAD = {
     "states inputs or pairs": {"epsilon": 1.0},
     "inputs or pairs, one": GOOD | {"pairs": [[0, 1]]},
     "name must": GOOD | {"name": 3},
-    "or 'asked'": {"epsilon": 1.0, "pairs": "some"},
+    "pairs must be a list": {"epsilon": 1.0, "pairs": "some"},
     "places are": GOOD | {"places": [[0.0], [1.0]]},
     "out of an audit's reach": {"mu": 100, "inputs": [0, 1]},
 }
