@@ -134,7 +134,7 @@ FAULTS = (
     Fault("embedding in clear, m'=16", SHARES, _clear(Purkayastha), _of("purkayastha", 1)),
     Fault("embedding in clear, client", SHARES, _clear(Purkayastha), _through(parts.client_games)),
     Fault("one vector in clear, client", SHARES, _clear(PrivUnit), _through(parts.client_statistic_games)),
-    Fault("label in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_label_games)),
+    Fault("label in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_games)),
     Fault("answer in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_answer_games)),
     Fault(
         "words behind the first in clear, client",

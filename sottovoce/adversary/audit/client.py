@@ -57,7 +57,7 @@ from simulations.errors import UserError
 from simulations.shuffler.shuffle import shuffle
 from sottovoce.adversary.audit import games as audit_games
 from sottovoce.adversary.audit.games import Game, PairClaim, claim, streams, words
-from sottovoce.adversary.estimators.audit import Fit, finite, known, learned, looked_at, paired, part
+from sottovoce.adversary.estimators.audit import Fit, finite, known, learned, looked_at, paired
 
 IntArray = NDArray[np.int64]
 
@@ -71,44 +71,6 @@ LABEL = {"mechanism": "randomized-response", "epsilon": 1.0}
 TEXT = {"mechanism": "santext", "epsilon": 0.25, "tokens": 5, "length": 0.1}
 STATISTIC = {"mechanism": "privunit", "epsilon": 2.0}
 ANSWER = {"mechanism": "randomized-response", "epsilon": 1.5}
-#: Number of labels of a text: each label is rare, so that one in clear is visible.
-MANY = 1000
-RARE = {"mechanism": "randomized-response", "epsilon": 0.5}
-#: Texts of all sorts, beside which a label is released: a client's behaviour may depend on them.
-TEXTS = (
-    "",
-    " ",
-    "a",
-    "A",
-    "the film",
-    "The Film",
-    "THE FILM",
-    "word0",
-    "word0 word1",
-    "the of word0 word1 the of",
-    "a good film",
-    "a bad film",
-    "not a good film",
-    "I did not like it.",
-    "I loved it!",
-    "Why?",
-    "3",
-    "3.14 and 1,000",
-    "it's",
-    "do n't",
-    "...",
-    "?!",
-    "name@example.org",
-    "+49 30 1234567",
-    "naïve café",
-    "Ünïcödé",
-    "Ελληνικά",
-    "漢字",
-    "🙂",
-    "a\tb\nc",
-    "zzyzxq zzyzxq",
-    " ".join(["word"] * 60),
-)
 
 
 def few_words() -> Vocabulary:
@@ -117,7 +79,7 @@ def few_words() -> Vocabulary:
 
 
 def request(channel: str, *, stage: str = "train", arm: str = ARM) -> Request:
-    """Return the request of a channel. "embedding" includes the label, and "label" includes a text.
+    """Return the request of a channel. "embedding" includes the label.
 
     Args:
         channel: Name of the channel.
@@ -127,7 +89,7 @@ def request(channel: str, *, stage: str = "train", arm: str = ARM) -> Request:
 
     def text() -> Question:
         vocabulary = few_words()
-        return TextQuestion(TEXT | {"vocabulary": vocabulary.identity}, classes=MANY, vocabulary=vocabulary)
+        return TextQuestion(TEXT | {"vocabulary": vocabulary.identity}, classes=CLASSES, vocabulary=vocabulary)
 
     def answer() -> Question:  # the model's first class is the first axis, its second class the opposite one
         head = np.zeros((DIM, CLASSES), np.float32), np.zeros(CLASSES, np.float32)
@@ -137,7 +99,6 @@ def request(channel: str, *, stage: str = "train", arm: str = ARM) -> Request:
     maps = Projection(ENCODER, np.zeros(WIDTH, np.float32), np.eye(WIDTH, DIM, dtype=np.float32))
     makers: dict[type[Question], Callable[[], tuple[Question, ...]]] = {
         TextQuestion: lambda: (text(),),
-        LabelQuestion: lambda: (text(), LabelQuestion(RARE, classes=MANY)),
         VectorQuestion: lambda: (VectorQuestion(STATISTIC, projection=maps, codes=simplex_codes(2)),),
         AnswerQuestion: lambda: (answer(),),
         EmbeddingQuestion: lambda: (
@@ -389,8 +350,9 @@ class Pairs:
         else:
             records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
             embeddings[:, 0] = 1.0 - 2.0 * held
-        texts = np.resize(np.array(TEXTS), len(users)).tolist()
-        self.clients.write(name, users, records, texts=texts, labels=labels, embeddings=embeddings, seed=seed)
+        self.clients.write(
+            name, users, records, texts=["a good film"] * len(users), labels=labels, embeddings=embeddings, seed=seed
+        )
 
 
 def client_games(clients: Clients, delta: float) -> list[Game]:
@@ -490,39 +452,6 @@ def _texts() -> list[str]:
 def _length(outputs: NDArray[Any]) -> FloatArray:
     """Return the number of released words."""
     return (outputs != NOTHING).sum(axis=1).astype(np.float64)
-
-
-def client_label_games(clients: Clients, delta: float) -> list[Game]:
-    """Return the games of a label of many, each of them rare, by itself and beside its text.
-
-    The texts are of all sorts, and the same under x and x'.
-    """
-    kinds = len(TEXTS)
-    mechanism: Any = request(LabelQuestion.channel).question(LabelQuestion).mechanism
-    outcomes = np.arange(MANY)
-    one, other = (mechanism.log_prob(outcomes, np.full(len(outcomes), x)) for x in (0, 1))
-
-    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        users, name = np.arange(n, dtype=np.int64) + n * side, f"label-{side}-{n}-{seed}"
-        texts = np.resize(np.array(TEXTS), n).tolist()
-        clients.write(name, users, np.zeros_like(users), texts=texts, labels=np.full(n, side), seed=seed)
-        label = values_of(clients.ask(name, clients.request("label")), "label").astype(np.int64)
-        # the text reveals nothing more about labels other than x and x'
-        return np.column_stack([label, np.minimum(label, 2) * kinds + np.arange(n) % kinds])
-
-    return [
-        Game(
-            "client-label",
-            f"randomized response ε={RARE['epsilon']:g}, K={MANY}",
-            "two labels, beside texts of all sorts",
-            mechanism.guarantee.worst_case(),
-            claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
-            draw,
-            (part(slice(1), finite(outcomes[:, None], one - other)), part(slice(1, 2), learned)),
-            law=audit_games.law_of(one, other, mechanism.guarantee, delta),
-            share=_CLIENT_SHARE,
-        )
-    ]
 
 
 def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
@@ -710,7 +639,6 @@ def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:
 PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client": client_games,
     "client-text": client_text_games,
-    "client-label": client_label_games,
     "client-statistic": client_statistic_games,
     "client-answer": client_answer_games,
     DEVICE: device_games,

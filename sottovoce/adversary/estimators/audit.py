@@ -385,21 +385,6 @@ def paired(step: float) -> Fit:
     return fit
 
 
-def part(columns: slice, fit: Fit) -> Fit:
-    """Return a score of some columns of outputs (n, k) alone.
-
-    Args:
-        columns: Columns to use.
-        fit: Function that learns the score.
-    """
-
-    def fitted(first: Outputs, second: Outputs) -> Score:
-        score = fit(first[:, columns], second[:, columns])
-        return lambda outputs: score(outputs[:, columns])
-
-    return fitted
-
-
 #: Most outputs of each input that pairs of bits are learned from.
 _LEARNT = 2**15
 #: Outputs whose features are computed at once.

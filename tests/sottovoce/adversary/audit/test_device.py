@@ -1,4 +1,4 @@
-"""The client as it is deployed, its texts, and labels beside them: faults of randomness, draw and reply are found.
+"""The client as it is deployed, and its texts: faults of randomness, draw and reply are found.
 
 Statistical, at the audit's own rate: on devices the operating system draws, elsewhere seeds are fixed. A false alarm of
 sound draws has probability 1e-3 for all figures of one test together.
@@ -9,15 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client import app, sanitizer
-from mechanisms.randomized_response import RandomizedResponse
+from client import app
 from mechanisms.streams import SecureUniforms, SimulationStreams
 from mechanisms.vocabulary import NOTHING
 from mechanisms.words.length import Length
 from mechanisms.words.santext import SanText
 from simulations.errors import UserError
 from sottovoce.adversary.audit import run as audit
-from sottovoce.adversary.audit.client import Clients, client_label_games, client_text_games, device_games
+from sottovoce.adversary.audit.client import Clients, client_text_games, device_games
 from sottovoce.adversary.audit.run import Audit
 
 #: Of 4 to 10 figures at no less confidence than each of 480 figures has in a whole audit.
@@ -73,47 +72,6 @@ def test_sealed_rows_that_do_not_open_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(app, "seal", damaged)
     with pytest.raises(UserError, match="does not open"):
         found(tmp_path, "answer")
-
-
-# --- labels beside texts
-
-
-def label(folder, draws):
-    (finding,) = audit.measure(client_label_games(Clients(folder), 1e-3), Audit(draws=draws), family=WHOLE)
-    return finding
-
-
-def test_a_label_beside_a_text_holds(tmp_path):
-    assert label(tmp_path, 40_000).verdict == "no violation found"
-
-
-@pytest.mark.parametrize("clear", ["Why?", "The Film", ""])
-def test_a_label_in_clear_where_the_text_is_a_certain_one(clear, tmp_path, monkeypatch):
-    """One of 32 texts; the label of every other one is drawn as it should be."""
-    of, draw, texts = sanitizer._Records.labels, sanitizer.draw, []
-
-    def noting(self, rows):
-        texts[:] = [self._shard.texts[i] for i in rows]
-        return of(self, rows)
-
-    def leaking(question, values, *rest, **about):
-        drawn = draw(question, values, *rest, **about)
-        return np.where(np.array(texts) == clear, values, drawn) if question.reads_labels else drawn
-
-    monkeypatch.setattr(sanitizer._Records, "labels", noting)
-    monkeypatch.setattr(sanitizer, "draw", leaking)
-    finding = label(tmp_path, 20_000)
-    assert finding.verdict == "violated" and finding.pure.epsilon > finding.game.theorem.pure
-
-
-def test_a_label_in_clear_in_one_per_cent_of_cases_through_the_client(tmp_path, monkeypatch):
-    sample, chance = RandomizedResponse.sample, np.random.default_rng(5)
-
-    def leaking(self, x, *, rng):
-        return np.where(chance.random(len(x)) < 0.01, x, sample(self, x, rng=rng))
-
-    monkeypatch.setattr(RandomizedResponse, "sample", leaking)
-    assert label(tmp_path, 100_000).verdict == "violated"
 
 
 # --- faults of a whole text, in its words behind the first and in its length
