@@ -67,7 +67,15 @@ def up_(
         from sottovoce.deployment import local as deploy
 
         show_progress()
-        results, stayed = deploy.up(experiment, arm, out, nodes=nodes, port=port, stay=stay, show=_show)
+        results, stayed = deploy.up(
+            experiment,
+            arm,
+            out,
+            nodes=nodes,
+            port=port,
+            stay=stay,
+            show=lambda command: print(f"$ {command}", file=sys.stderr, flush=True),
+        )
     report.say(results, out, "Results, ledgers and logs", as_json=as_json)
     if stayed is not None:
         print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
@@ -338,7 +346,3 @@ def predict(
 
     show_progress()
     predict_service.run(model, certificate=certificate, key=key, port=port, host=host, seal_keys=seal_key or ())
-
-
-def _show(command: str) -> None:
-    print(f"$ {command}", file=sys.stderr, flush=True)

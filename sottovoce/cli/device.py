@@ -111,7 +111,7 @@ def bundle_(
             made = device.bundle_of_experiment(study, arm, out, **more)
     if as_json:
         return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
-    print(f"{out}: {_mega(made.size)}, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
+    print(f"{out}: {made.size / 1e6:,.1f} MB, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
     for name, about in made.manifest["files"].items():
         print(f"  {about['bytes']:>12,}  {name}")
     for whom, key in (("training server", made.seal), ("shuffler", made.shuffler_seal), ("model", made.model_seal)):
@@ -278,7 +278,3 @@ def ask(
     if as_json:
         return print_json(result)
     print(device_ask.in_lines(result))
-
-
-def _mega(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

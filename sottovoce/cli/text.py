@@ -95,6 +95,9 @@ def sanitize(
 
     One row is written for each row read: all rows or none.
     """
+    from client.rewrite import describe_cost
+    from simulations.corpora.rewriting import block_writer
+
     columns = tuple(column or ())
     _check_files(in_, out, columns, public)
     spec = _spec(mechanism, sides=max(1, len(columns)))
@@ -102,7 +105,9 @@ def sanitize(
     if similarity and (in_ is None or out is None):
         raise UserError("--similarity: compares files; name them with --in and --out")
     rewriter = _rewriter(spec, words, public, columns, models, spans)
-    _report(rewriter, _to_file(out, rewriter, in_, columns, seed, explain))
+    with block_writer(out, sys.stdout.buffer) as put:
+        rows, tokens = _stream(rewriter, in_, columns, seed, explain, put)
+    _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
     if similarity and in_ is not None and out is not None:
         _say_similarity(in_, out, columns)
 
@@ -252,16 +257,6 @@ def _texts(path: Path, columns: tuple[str, ...]) -> Iterator[str]:
             yield from cells
 
 
-def _to_file(
-    out: Path | None, rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool
-) -> tuple[int, int]:
-    """Run `_stream` into a file or to stdout."""
-    from simulations.corpora.rewriting import block_writer
-
-    with block_writer(out, sys.stdout.buffer) as put:
-        return _stream(rewriter, in_, columns, seed, explain, put)
-
-
 def _stream(
     rewriter: Rewriter, in_: Path | None, columns: tuple[str, ...], seed: int | None, explain: bool, put: Any
 ) -> tuple[int, int]:
@@ -337,13 +332,6 @@ def _plain(word: str | None) -> str:
     """Return a word for a terminal: without control sequences, at most as wide as a column."""
     shown = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
     return shown if len(shown) <= 30 else shown[:29] + "…"
-
-
-def _report(rewriter: Rewriter, counts: tuple[int, int]) -> None:
-    from client.rewrite import describe_cost
-
-    rows, tokens = counts
-    _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
 
 
 def _say_similarity(original: Path, rewritten: Path, columns: tuple[str, ...]) -> None:

@@ -108,11 +108,6 @@ def named(mechanism: Any) -> str:
     return described(mechanism)
 
 
-def _candidates(settings: Settings, classes: int) -> tuple[int, str]:
-    """Return the number of values among which a guess is made, also in words."""
-    return (classes, f"{classes} classes") if domain_of(settings) is Domain.CLASSES else (POOL, f"{POOL} sentences")
-
-
 def _worst(settings: Settings, mechanism: Mechanism, worst: float) -> str:
     if mechanism.guarantee.sigma is not None:
         return (
@@ -150,7 +145,8 @@ def _words(settings: Settings, made: list[Mechanism], worst: float, local: float
         text = f"ε = {shown(local)}{_condition(mechanism)}"
         lines.append(f"At δ = {small(settings.delta)} there is nothing to gain: {text}.")
     if domain_of(settings) is not Domain.TEXT:
-        count, among = _candidates(settings, classes)
+        guessed = domain_of(settings) is Domain.CLASSES
+        count, among = (classes, f"{classes} classes") if guessed else (POOL, f"{POOL} sentences")
         # a label beside it may reveal the sentence too
         beside = sum(label.guarantee.worst_case() for label in made[1:])
         most = uniform_limit(mechanism, count, beside=beside)

@@ -109,7 +109,8 @@ class Device:
         node = self.node
         person = np.array([_USER], np.int64)
         with self._sending, node.ledger("") as ledger:
-            record = self._record(text, ledger.last_record(_USER))
+            with self._numbering, QuestionRecords(self.folder) as questions:  # the same number for the same sentence
+                record = questions.assign(_USER, [sentence_hash(text)], above=ledger.last_record(_USER))
             kept = np.zeros(1, np.int64) if request.of_users else record
             repeated = {
                 c: bool(ledger.recall(request.stage, c, request.digest(c), person, kept).known[0])
@@ -124,11 +125,6 @@ class Device:
 
         size = len(record_to_bytes(outgoing(reply, request, request_to_record(request), node)))
         return Sent(request, reply, repeated, size)
-
-    def _record(self, text: str, last: int) -> NDArray[np.int64]:
-        """Return the number of a sentence as a record, the same for the same sentence."""
-        with self._numbering, QuestionRecords(self.folder) as questions:
-            return questions.assign(_USER, [sentence_hash(text)], above=last)
 
     def statement(self) -> dict[str, Any]:
         """Return past releases and the remaining budget, as `sottovoce device ledger` prints them."""

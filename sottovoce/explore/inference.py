@@ -107,11 +107,6 @@ def candidates(world: World, question: MappedQuestion, truth: Truth) -> FloatArr
     return statistic_vectors(np.repeat(points, question.classes, axis=0), labels, question.codes)
 
 
-def _alternatives(question: Question) -> int:
-    """Return the number of candidates of each sentence: in a user vector, it has any label."""
-    return question.classes if isinstance(question, VectorQuestion) else 1
-
-
 def evidence(question: Question, released: FloatArray, known: FloatArray) -> FloatArray:
     """Return log-likelihoods (n, p) of released vectors (n, .) under candidates (p, .)."""
     likelihood = log_likelihood_of_means if isinstance(question, VectorQuestion) else log_likelihood
@@ -135,7 +130,7 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
     """
     mechanism: Any = question.mechanism
     z = question.decode(payload[None])
-    per = _alternatives(question)
+    per = question.classes if isinstance(question, VectorQuestion) else 1  # in a user vector a sentence has any label
     posterior = shares(evidence(question, z, candidates(world, question, truth)))[0].reshape(-1, per)
     sentences = posterior.sum(axis=1)
     texts = [truth.text, *world.texts[: POOL - 1]]

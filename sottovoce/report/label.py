@@ -64,6 +64,7 @@ def _run(run: Finished) -> dict[str, Any]:
 
 def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) -> dict[str, Any]:
     account = None if run.accounts is None else run.accounts.get(arm.name)
+    roles = [role for role, whose in _ROLES.items() if arm.ladders[whose]]
     measured: dict[str, dict[str, float]] = {}
     for item in arm.estimates():
         if item.split is not None:
@@ -79,7 +80,7 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
             "with_trust": {role: _trusted(*facts.central(arm, whose)) for role, whose in _ROLES.items()},
         },
         "registry": _registry(run, arm, facts.dearest(arm)),
-        "users": {role: _side(side) for role, side in zip(_roles(arm), facts.sides(arm), strict=True)},
+        "users": {role: _side(side) for role, side in zip(roles, facts.sides(arm), strict=True)},
         "stays_on_device": facts.kept(arm),
         "charged": None
         if account is None
@@ -137,10 +138,6 @@ def _registry(run: Finished, arm: ArmResult, price: Price) -> dict[str, Any]:
             "implementation": {"mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name]},
         },
     }
-
-
-def _roles(arm: ArmResult) -> list[str]:
-    return [role for role, whose in _ROLES.items() if arm.ladders[whose]]
 
 
 def _price(price: Price | None) -> dict[str, Any] | None:

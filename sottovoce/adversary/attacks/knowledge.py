@@ -106,7 +106,8 @@ def knowledge(target: Target, row: Row) -> Knowledge:
             checkpoint = encoder.folder / "checkpoint"
     mechanism = None
     for maps in maps_sent(folder):
-        mechanism = _mechanism(target, maps.dim)
+        assert target.arm.embedding is not None
+        mechanism = embedding_mechanism(target.arm.embedding, maps.dim)
         if _digest(target, row, encoder, maps, mechanism) == row.released.digest:
             return Knowledge(
                 list(public.texts), embeddings.astype(np.float64), encoder, checkpoint, maps, mechanism, target.seed
@@ -121,11 +122,6 @@ def maps_sent(model: Path) -> Iterator[Maps]:
     for folder in (model, model / ASKED):
         if (folder / FILE).is_file():
             yield Maps.load(folder)
-
-
-def _mechanism(target: Target, dim: int) -> Any:
-    assert target.arm.embedding is not None
-    return embedding_mechanism(target.arm.embedding, dim)
 
 
 def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:

@@ -157,7 +157,10 @@ class _Users:
         count = round(self.share * len(next(iter(honest.values()))))
         asked = [question for question in request.questions if question.reads_labels]
         self.question = (asked or list(request.questions))[-1]
-        values = honest if not count or self.name is None else self._with_lies(request, honest, count)
+        values = honest
+        if count and self.name is not None:
+            lies = _Lies(self.of, request, honest, count, self.name)
+            values = {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
         made = tuple(request.release(question, values[question]) for question in request.questions)
         return Collected(Batch(made, users=len(next(iter(values.values()))), duplicates=0))
 
@@ -180,12 +183,6 @@ class _Users:
             joined = b"".join(payloads[keys[i]] for i in order)
             values[question] = np.frombuffer(joined, kind.newbyteorder("<")).astype(kind).reshape(len(keys), *shape)
         return values
-
-    def _with_lies(
-        self, request: Request, honest: dict[Question, NDArray[Any]], count: int
-    ) -> dict[Question, NDArray[Any]]:
-        lies = _Lies(self.of, request, honest, count, str(self.name))
-        return {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +208,7 @@ class _Lies:
         if isinstance(question, VectorQuestion) and isinstance(question.mechanism, PrivUnit):
             return self._vectors(question, question.mechanism)
         if isinstance(question, LabelQuestion):
-            return self._labels(question)
+            return self._wrong.astype(question.payload_form[1])
         if isinstance(question, EmbeddingQuestion | TextQuestion):
             return self._texts(question)
         raise Skipped("its users release nothing that liars could choose")
@@ -286,10 +283,6 @@ class _Lies:
         shown = sorted(set(self._chosen.tolist()))
         guessed = self.attacked.honest.classify([public.texts[i] for i in shown])
         return (guessed[np.searchsorted(shown, self._chosen)] + 1) % classes
-
-    def _labels(self, question: LabelQuestion) -> NDArray[Any]:
-        _, kind, _ = question.payload_form
-        return self._wrong.astype(kind)
 
     def _texts(self, question: EmbeddingQuestion | TextQuestion) -> NDArray[Any]:
         """Return public texts: embeddings without noise; texts by the protocol."""

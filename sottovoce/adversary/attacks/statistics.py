@@ -124,7 +124,8 @@ class _Vectors:
             return [self._text()]
         if name == "vector-member":
             return [self._member()]
-        return [self._attribute(name, attribute, chosen) for attribute in self._attributes]
+        named = self.target.attributes or attributes.of_corpus(self.target.data)
+        return [self._attribute(name, attribute, chosen) for attribute in dict.fromkeys(["label", *named])]
 
     # --- identification
 
@@ -149,11 +150,6 @@ class _Vectors:
         )
 
     # --- attributes
-
-    @property
-    def _attributes(self) -> list[str]:
-        named = self.target.attributes or attributes.of_corpus(self.target.data)
-        return list(dict.fromkeys(["label", *named]))
 
     def _attribute(self, name: str, attribute: str, chosen: bool) -> Result:
         pool, who, truth, count = self._values(attribute)

@@ -216,7 +216,7 @@ class _Attributes:
         return {
             "words": ids,
             "vectors": np.stack([text_attributes.vectors(item, table) for item in ids]),
-            "sentence encoder": np.stack([self._encoded(item) for item in lines]),
+            "sentence encoder": np.stack([self._encoder.embed(list(map(joined, item))) for item in lines]),
         }
 
     @staticmethod
@@ -238,9 +238,6 @@ class _Attributes:
             )
             for name, item in learnt.items()
         ]
-
-    def _encoded(self, said: Sequence[Text]) -> NDArray[np.float32]:
-        return self._encoder.embed([joined(text) for text in said])
 
     def _relative(self, right: NDArray[np.bool_], plain: NDArray[np.bool_]) -> tuple[float, float] | None:
         """Return the relative gain and its standard error; None without a reference arm that shows the cost of noise.

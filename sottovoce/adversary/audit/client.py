@@ -594,7 +594,10 @@ def _amplified_game(delta: float) -> Game:
     The adversary sees the first row and all counts.
     """
     mechanism = RandomizedResponse(_LOCAL, 2)
-    results = [(amplify([mechanism], users=_CROWD, delta=d).epsilon, d) for d in _deltas(delta)]
+    results = [
+        (amplify([mechanism], users=_CROWD, delta=d).epsilon, d)
+        for d in sorted({0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, delta}, reverse=True)
+    ]
     at_delta = next(e for e, d in results if d == delta)
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
@@ -622,10 +625,6 @@ def _amplified_game(delta: float) -> Game:
         (learned,),
         share=_SHUFFLE_SHARE,
     )
-
-
-def _deltas(delta: float) -> list[float]:
-    return sorted({0.2, 0.1, 0.05, 0.02, 0.01, 1e-3, delta}, reverse=True)
 
 
 def _reply(users: range, labels: Any, guarantee: Guarantee) -> Reply:

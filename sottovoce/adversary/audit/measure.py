@@ -138,11 +138,6 @@ def _numeric(delta: float, epsilon: float) -> float:
     return min(1.0, delta * (1 + math.exp(min(epsilon, 14.0))))
 
 
-def _of_mu(finding: Finding) -> float:
-    """Return ε at the audit's δ of the refuted Gaussian curve; 0 if none is claimed."""
-    return gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
-
-
 def not_tested(draws: int, alpha: float) -> list[str]:
     """Return what an audit of so many draws of each input does not test, in sentences without a full stop."""
     half = max(1, draws - draws // 2)
@@ -191,7 +186,9 @@ def entry(finding: Finding) -> dict[str, Any]:
         "measured": finding.pure.epsilon,
         "claimed_at_delta": game.theorem.at_delta,
         "exact_at_delta": None if game.law is None else game.law.at_delta,
-        "measured_at_delta": max(finding.at_delta.epsilon, _of_mu(finding)),
+        "measured_at_delta": max(
+            finding.at_delta.epsilon, gaussian_epsilon(finding.mu, finding.delta) if finding.mu else 0.0
+        ),
         "measured_mu": finding.mu,
         "deltas": [
             {"what": what, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured}

@@ -66,12 +66,11 @@ def games_of(name: str, delta: float) -> list[Game]:
     games: list[Game] = []
     for audited in AUDITS.get(name, ({},)):
         mechanism = instance(kind, usual(kind) | audited, words())
-        games += _searched(mechanism, delta) if game is None else [game(mechanism, delta)]
+        if game is not None:
+            games.append(game(mechanism, delta))
+        else:
+            games += _of_numbers(mechanism, delta) if mechanism.grid is None else _of_vectors(mechanism, delta)
     return games
-
-
-def _searched(mechanism: Any, delta: float) -> Iterator[Game]:
-    return _of_numbers(mechanism, delta) if mechanism.grid is None else _of_vectors(mechanism, delta)
 
 
 def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:

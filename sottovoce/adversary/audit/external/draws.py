@@ -86,12 +86,8 @@ class Drawer:
 
     def _request(self, x: Any, n: int) -> FloatArray:
         """Return the rows of one request."""
-        self.drawn += n
-        return self.reader.rows(self.source.draws(x, n, self._seed()))
-
-    def _seed(self) -> int:
-        self._asked += 1
-        return (self._base + self._asked) % _SEEDS
+        self.drawn, self._asked = self.drawn + n, self._asked + 1
+        return self.reader.rows(self.source.draws(x, n, (self._base + self._asked) % _SEEDS))
 
 
 #: Names of the measurements: a draw, a draw beside another one at an input that the adversary knows, whose noise must
