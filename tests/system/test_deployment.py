@@ -92,32 +92,6 @@ def deployed(workplace: tuple[Path, dict[str, str]]) -> Iterator[Deployed]:
         stop(place / "dep")
 
 
-@pytest.mark.soak  # a deployment of its own; in process in tests/server/protocols/test_answers.py
-def test_users_teach_by_one_vector_and_answer_for_the_model(workplace: tuple[Path, dict[str, str]]) -> None:
-    """A device is asked for the vector first, and then, under a head that it has not seen before, for its class."""
-    place, environment = workplace
-    table, _, _ = SMALL.partition("[[arm]]")
-    arm = (
-        'name = "answers"\nvector = { mechanism = "privunit", epsilon = 6.0, dim = 4 }\n'
-        'answer = { mechanism = "randomized-response", epsilon = 3.0 }\n'
-    )
-    policy = "[policy]\nvector = 6.0\nanswer = 3.0\n"
-    (place / "answers.toml").write_text(
-        f'{table.replace("[policy]", policy)}[training]\nprotocol = "statistics"\n[[arm]]\n{arm}'
-    )
-    up = ["deploy", "up", "answers.toml", "--nodes", NODES, "--out", "answers", "--json"]
-    done = sottovoce(place, environment, *up)
-    assert done.returncode == 0, done.stderr
-    (line,) = json.loads(done.stdout)["arms"]
-    assert (line["delivered"], line["dropped"], line["errors"]) == (60, {}, {})
-    assert line["budget"]["asking_epsilon"] == 3.0 and line["test_ladder"][0]["rung"] == "answer"
-    assert 0 <= line["accuracy"] <= 1 and line["accuracy_se"] > 0
-    for node in range(NODES):
-        with load_node(place / "answers" / "nodes" / str(node)).ledger("") as ledger:
-            counted = Counter((row.stage, row.channel) for row in ledger.rows())
-        assert counted == {("train", "statistic"): 30, ("test", "answer"): 20}
-
-
 def parties(folder: Path) -> list[str]:
     return sorted(process.party for process in running(folder))
 
@@ -235,13 +209,6 @@ def test_a_training_server_needs_nothing_that_users_hold(deployed: Deployed) -> 
     for path in (deployed.folder / "server").rglob("*"):
         held = path.read_text(errors="replace") if path.is_file() else ""
         assert not any(text in held for text in secret - public), path
-
-
-@pytest.mark.soak  # what `up` has scored by itself
-def test_the_command_scores_as_up_did(deployed: Deployed) -> None:
-    done = deployed.run("deploy", "score", *scoring(deployed), "--out", "scored", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == deployed.results
 
 
 def scoring(deployed: Deployed, *, origins: Path | None = None) -> list[str]:

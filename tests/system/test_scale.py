@@ -39,7 +39,6 @@ from tests.support.studies import (
     in_process,
     ledger_rows,
     prepared,
-    run_in_process,
 )
 from tests.support.tiny_models import tiny_bert
 
@@ -316,26 +315,6 @@ def whole(tmp_path: Path, command: Callable[..., Any], monkeypatch: pytest.Monke
     (tmp_path / "whole").mkdir()
     results = run(load(tmp_path / "small.toml"), tmp_path / "whole", engine=in_process)
     return bits(tmp_path / "whole", results)
-
-
-@pytest.mark.slow
-@pytest.mark.soak  # in process in tests/simulations/run/test_resume.py; signals in tests/sottovoce/cli/test_cli.py
-def test_a_command_that_is_stopped_between_two_arms_goes_on_without_flower(
-    whole: dict[str, Any],
-    command: Callable[..., subprocess.Popen[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    said = stop(command("small.toml", "--out", "run"), "prior: learning maps", signal.SIGTERM, code=143)
-    assert re.search(TOLD, said, re.M) and "Stack trace" not in said and "SIGTERM" not in said
-    assert not (tmp_path / "run").exists() and (tmp_path / "run.part").is_dir()
-    run_in_process(monkeypatch)
-    assert cli.main(["simulate", "--resume", str(tmp_path / "run"), "--json"]) == 0
-    printed, said = capsys.readouterr()
-    assert "finished before: randomized" in said
-    assert bits(tmp_path / "run", json.loads(printed)) == whole
-    assert not (tmp_path / "run.part").exists()
 
 
 @pytest.mark.slow

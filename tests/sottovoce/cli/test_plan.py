@@ -94,22 +94,10 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
 ) -> None:
     words = word_vectors(place)
     why = {"length": "lengths are known", "group": "topics are known"}
-    found = answer(
-        capsys,
-        "plan",
-        "--mechanism",
-        f"{mechanism}:tokens=16,length={length}",
-        "--words",
-        "words",
-        "--epsilon",
-        "30",
-        "--delta",
-        "1e-6",
-        "--label-epsilon",
-        "1",
-        *([] if users is None else ["--users", str(users)]),
-        *(option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}")),
-    )
+    asked = f"--mechanism {mechanism}:tokens=16,length={length} --words words --epsilon 30 --delta 1e-6".split()
+    asked += ["--label-epsilon", "1", *([] if users is None else ["--users", str(users)])]
+    public = (option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}"))
+    found = answer(capsys, "plan", *asked, *public)
     (split,) = found["splits"]
     assert found["tokens"] == 16 and found["delivered"] == users
     assert 29 < split["central_epsilon"] <= 30

@@ -143,19 +143,6 @@ def test_the_rate_of_false_alarms():
     assert (alarms(games, *families) <= stats.binom.isf(1e-6, 200, families)).all()
 
 
-@pytest.mark.slow
-@pytest.mark.soak
-def test_a_confidence_that_means_nothing_is_noticed():
-    """Plain frequencies in place of bounds: alpha = 1, each bound its own median."""
-    games = [
-        audit_games.label_game(RandomizedResponse(1.0, 4), 1e-3),
-        audit_games.word_game(SanText(1.0, audit_games.words(8)), 1e-3),
-        audit_games.sphere_game(Purkayastha(2, 1.0), 1e-3),
-        audit_games.sphere_game(PlanarLaplace(4, 2.0), 1e-3),
-    ]
-    assert alarms(games, audit.tests(games), audits=40) > stats.binom.isf(1e-6, 40, 0.05)
-
-
 # --- tightness
 
 
