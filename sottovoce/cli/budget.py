@@ -174,7 +174,7 @@ def _ladder_of_ledger(place: Path, user: int | None, delta: float, as_json: bool
     )
 
 
-CentralEpsilon = Annotated[float, typer.Option("--epsilon", help="The central ε that one user may spend.")]
+CentralEpsilon = Annotated[float, typer.Option("--central-epsilon", help="The central ε that one user may spend.")]
 CentralDelta = Annotated[float, typer.Option("--delta", help="The central δ.")]
 Invited = Annotated[
     int | None, typer.Option("--users", help="Users invited; a text may be planned without a shuffler.")
@@ -279,7 +279,7 @@ def plan_lines(answer: Mapping[str, Any]) -> list[str]:
     from mechanisms.guarantee import condition
 
     if "mechanisms" in answer:
-        none = "no number of users up to 10^10 suffices: raise --epsilon, or take more noise"
+        none = "no number of users up to 10^10 suffices: raise --central-epsilon, or take more noise"
         needed = none if answer["users"] is None else f"{answer['users']:,} users delivered, of one crowd"
         return [
             *answer["mechanisms"],
@@ -311,7 +311,7 @@ def plan_lines(answer: Mapping[str, Any]) -> list[str]:
             f"{number(split['worst_case']):>14}  {number(split['central_epsilon']):>9}"
         )
     if all(split["worst_case"] is None for split in answer["splits"]):
-        advice = answer.get("reason", "raise --epsilon, or hide among more users.")
+        advice = answer.get("reason", "raise --central-epsilon, or hide among more users.")
         lines.append(f"Nothing fits this budget: {advice}")
     if answer["mechanism"] == "gaussian":
         lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")

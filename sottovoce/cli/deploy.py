@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import AsJson, Data, OneArm, Set, end_where_nobody_was_delivered, overrides, show_progress
+from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, show_progress
 
 log = logging.getLogger(__name__)
 
@@ -286,43 +286,6 @@ def sign(
     lines = questions.sign_question(question, sign_key, out, open_bundle(bundle))
     print(f"{out}: signed; devices allow it with `sottovoce device allow NODE --question {quote(str(out))}`:")
     print("\n".join(lines))
-
-
-@app.command("score")
-def score(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="The study that was deployed.")],
-    server: Annotated[Path, typer.Option("--server", metavar="DIR", help="What `deploy train` left.")],
-    origins: Annotated[
-        Path, typer.Option("--origins", metavar="DIR", help="Where the study's shuffler says whose rows are.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Results; new or empty.")],
-    arm: OneArm = None,
-    data: Data = None,
-    as_json: AsJson = False,
-) -> None:
-    """Score a deployed arm against the true labels."""
-    from simulations.experiment import load
-
-    experiment = load(file, overrides(None, data))
-    with redirect_stdout(sys.stderr):
-        from simulations.output.atomic import staged
-        from simulations.run import report
-        from simulations.run.prepare import prepare
-        from simulations.run.run import results
-        from sottovoce.deployment.devices.bundle import chosen
-        from sottovoce.deployment.score import RANDOMNESS, scored
-
-        show_progress()
-        prepared = prepare(experiment)
-        name = chosen(experiment, arm).arm.name
-        result, given = scored(name, prepared, server=server, origins=origins)
-        found = results(
-            experiment, prepared, [result.to_dict()], {name: given}, seconds=result.seconds, randomness=RANDOMNESS
-        )
-        with staged(out) as part:
-            report.write(found, part)
-    report.say(found, out, "Results and figures", as_json=as_json)
-    end_where_nobody_was_delivered(found)
 
 
 @app.command("predict")

@@ -42,7 +42,6 @@ from simulations.experiment import Arm, Experiment, slug, to_toml
 from simulations.run.partition import cohorts
 from simulations.run.prepare import Held, prepare
 from simulations.run.report import Results, write
-from simulations.run.run import results
 from simulations.shuffler import enrolment
 from sottovoce.deployment import superlink
 from sottovoce.deployment.certificates import FOLDERS, make_keys
@@ -60,7 +59,7 @@ from sottovoce.deployment.processes import (
     undisturbed,
 )
 from sottovoce.deployment.questions import ASKED, SIGNED, sign_question
-from sottovoce.deployment.score import RANDOMNESS, scored
+from sottovoce.deployment.score import score_arm
 from sottovoce.deployment.shuffler_service import ORIGINS
 
 log = logging.getLogger(__name__)
@@ -263,16 +262,12 @@ class _Deployment:
         self._start_nodes()
         shuffler = self._start_shuffler()
         self._train(shuffler)
-        result, given = scored(
-            self.arm.name, self.prepared, server=self.server / "run", origins=self.folder / "shuffler" / ORIGINS
-        )
-        found = results(
+        found = score_arm(
             self.experiment,
             self.prepared,
-            [result.to_dict()],
-            {result.name: given},
-            seconds=result.seconds,
-            randomness=RANDOMNESS,
+            self.arm.name,
+            server=self.server / "run",
+            origins=self.folder / "shuffler" / ORIGINS,
         )
         write(found, self.folder)
         return found

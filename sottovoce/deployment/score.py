@@ -14,11 +14,13 @@ import numpy as np
 
 from simulations.artifacts.model_folder import classify, read_about
 from simulations.errors import UserError
-from simulations.experiment import slug
+from simulations.experiment import Experiment, slug
 from simulations.experiment.result import ArmResult
 from simulations.run.accuracy import score
 from simulations.run.evaluation import Answers, guessed, on_device, sanitized
 from simulations.run.prepare import Prepared
+from simulations.run.report import Results
+from simulations.run.run import results
 from simulations.shuffler.shuffle import Origin
 from sottovoce.deployment.training_server import ANSWERS, RESULT
 
@@ -27,18 +29,27 @@ RANDOMNESS = "deployment: the operating system's generator on each device, nothi
 _STAGE = "test"
 
 
-def scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tuple[ArmResult, Answers]:
-    """Return the result of a deployed arm, and its answers to test users.
+def score_arm(experiment: Experiment, prepared: Prepared, arm: str, *, server: Path, origins: Path) -> Results:
+    """Return the results of a deployed arm.
 
     Args:
+        experiment: The study.
+        prepared: Its data.
         arm: Name of the arm.
-        prepared: Data of the study.
         server: Folder that the training server left.
         origins: Folder in which the study's shuffler records the users of rows.
 
     Raises:
         UserError: One of the folders is not what it should be.
     """
+    result, answers = _scored(arm, prepared, server=server, origins=origins)
+    return results(
+        experiment, prepared, [result.to_dict()], {arm: answers}, seconds=result.seconds, randomness=RANDOMNESS
+    )
+
+
+def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tuple[ArmResult, Answers]:
+    """Return the result of a deployed arm, and its answers to test users."""
     held = prepared.held
     try:
         result = ArmResult.from_dict(json.loads((server / RESULT).read_text(encoding="utf-8")))

@@ -22,8 +22,11 @@ import pytest
 from client.device.bundle import open_bundle
 from client.node import load_node
 from server.protocols.drive import Collected
-from sottovoce.cli import main as cli
+from simulations.errors import UserError
+from simulations.experiment import load
+from simulations.run.prepare import prepare
 from sottovoce.deployment.processes import COMMANDS, command_of, running, stop
+from sottovoce.deployment.score import score_arm
 from sottovoce.deployment.shuffler_client import Shuffler
 from sottovoce.deployment.training_server import RemoteShuffler
 from tests.sottovoce.deployment.test_deploy import STUDY
@@ -211,28 +214,21 @@ def test_a_training_server_needs_nothing_that_users_hold(deployed: Deployed) -> 
         assert not any(text in held for text in secret - public), path
 
 
-def scoring(deployed: Deployed, *, origins: Path | None = None) -> list[str]:
-    server, whose = deployed.folder / "server" / "run", origins or deployed.folder / "shuffler" / "origins"
-    return ["study.toml", "--arm", "a", "--server", str(server), "--origins", str(whose)]
-
-
-def test_what_does_not_belong_together_is_not_scored(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_belong_together_is_not_scored(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(deployed.place)
     monkeypatch.setenv("XDG_CACHE_HOME", deployed.environment["XDG_CACHE_HOME"])
-    assert cli.main(["deploy", "score", *scoring(deployed, origins=Path("nowhere")), "--out", "other"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("sottovoce: --origins nowhere/test.npy: ")
-    about = deployed.folder / "server" / "run" / "models" / "a" / "model.json"
+    experiment, server = load("study.toml"), deployed.folder / "server" / "run"
+    prepared, whose = prepare(experiment), deployed.folder / "shuffler" / "origins"
+    with pytest.raises(UserError, match=r"^--origins nowhere/test.npy: "):
+        score_arm(experiment, prepared, "a", server=server, origins=Path("nowhere"))
+    about = server / "models" / "a" / "model.json"
     kept = about.read_text()
     about.write_text(kept.replace('["bad", "good"]', '["good", "bad"]'))
     try:
-        assert cli.main(["deploy", "score", *scoring(deployed), "--out", "turned"]) == 2
+        with pytest.raises(UserError, match="its classes are good, bad, and those of the study's data bad, good"):
+            score_arm(experiment, prepared, "a", server=server, origins=whose)
     finally:
         about.write_text(kept)
-    said = capsys.readouterr().err
-    assert "its classes are good, bad, and those of the study's data bad, good" in said
-    assert not (deployed.place / "other").exists() and not (deployed.place / "turned").exists()
 
 
 def test_down_leaves_no_process(deployed: Deployed) -> None:

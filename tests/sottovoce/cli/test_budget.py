@@ -94,7 +94,7 @@ def test_a_shuffled_rung_has_every_bound(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("plan", "--mechanism", "purkayastha:epsilon=1,dim=16", "--epsilon", "0.04", "--delta", "1e-6")
+    asked = ("plan", "--mechanism", "purkayastha:epsilon=1,dim=16", "--central-epsilon", "0.04", "--delta", "1e-6")
     found = answer(capsys, *asked)
     assert 3000 < found["users"] < 11_000  # by a prototype's blanket 0.040 at n = 10,000; a better bound asks for fewer
     assert f"{found['users']:,} users delivered, of one crowd" in printed(capsys, *asked)
@@ -140,13 +140,19 @@ def test_how_many_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["ladder", *PURKAYASTHA, "--users", "-1"], "users"),
         (["ladder", "--ledger", "absent.sqlite"], "there is no such file"),
         (["ladder", "--ledger", "."], "name the ledger in it, as ledger.sqlite"),
-        (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--crowd", "3"], "--crowd: is about texts"),
-        (["plan", "--epsilon", "0", "--delta", "1e-6", "--users", "10"], "epsilon must be above 0"),
-        (["plan", "--epsilon", "nan", "--delta", "1e-6", "--users", "10"], "epsilon"),
-        (["plan", "--epsilon", "1", "--delta", "1", "--users", "10"], "--delta: must be above 0"),
-        (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "0"], "users"),
-        (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "10", "--dropout", "1"], "--dropout"),
-        (["plan", "--epsilon", "1", "--delta", "1e-6", "--users", "9", "--mechanism", "x"], "unknown mechanism"),
+        (
+            ["plan", "--central-epsilon", "1", "--delta", "1e-6", "--users", "9", "--crowd", "3"],
+            "--crowd: is about texts",
+        ),
+        (["plan", "--central-epsilon", "0", "--delta", "1e-6", "--users", "10"], "epsilon must be above 0"),
+        (["plan", "--central-epsilon", "nan", "--delta", "1e-6", "--users", "10"], "epsilon"),
+        (["plan", "--central-epsilon", "1", "--delta", "1", "--users", "10"], "--delta: must be above 0"),
+        (["plan", "--central-epsilon", "1", "--delta", "1e-6", "--users", "0"], "users"),
+        (["plan", "--central-epsilon", "1", "--delta", "1e-6", "--users", "10", "--dropout", "1"], "--dropout"),
+        (
+            ["plan", "--central-epsilon", "1", "--delta", "1e-6", "--users", "9", "--mechanism", "x"],
+            "unknown mechanism",
+        ),
         (["figur"], "No such command"),
     ],
 )

@@ -168,7 +168,16 @@ def test_options_reach_the_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
         (["audit", "--command", "true", "--timeout", "-5"], "--timeout -5: must be seconds above 0"),
         (["audit", "--verify", "no.json", "--seed", "-1"], "'--seed': -1 is not in the range"),
         (
-            ["budget", "plan", "--mechanism", "purkayastha:epsilon=4,dim=16", "--epsilon", "0", "--delta", "1e-6"],
+            [
+                "budget",
+                "plan",
+                "--mechanism",
+                "purkayastha:epsilon=4,dim=16",
+                "--central-epsilon",
+                "0",
+                "--delta",
+                "1e-6",
+            ],
             "epsilon must be above 0",
         ),
         (["simulate", "good.toml", "--out", "good.toml"], "not an empty folder"),

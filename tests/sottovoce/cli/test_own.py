@@ -73,7 +73,7 @@ def test_budgets_and_plans(capsys):
     assert main(["budget", "ladder", "--mechanism", "quiet-coin:epsilon=2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ladder"][-2]["worst_case"] == 2.0
     asked = ["budget", "plan", "--mechanism", "quiet.noise:Direction:dim=4", "--users", "20000"]
-    assert main([*asked, "--epsilon", "1", "--delta", "1e-6", "--label-epsilon", "1", "--json"]) == 0
+    assert main([*asked, "--central-epsilon", "1", "--delta", "1e-6", "--label-epsilon", "1", "--json"]) == 0
     (split,) = json.loads(capsys.readouterr().out)["splits"]
     assert split["central_epsilon"] <= 1 and split["worst_case"] == pytest.approx(split["embedding_epsilon"])
 
@@ -98,7 +98,7 @@ def test_a_wrong_name_is_one_line_exit_2_and_nothing_is_written(name, capsys):
     )
     for asked in (
         ["sanitize", "--words", "words.txt", "--in", "in.txt", "--mechanism", f"{name}:epsilon=3"],
-        ["budget", "plan", "--mechanism", name, "--users", "9", "--epsilon", "1", "--delta", "1e-6"],
+        ["budget", "plan", "--mechanism", name, "--users", "9", "--central-epsilon", "1", "--delta", "1e-6"],
         ["simulate", "study.toml", "--out", "out"],
     ):
         assert main(asked) == 2

@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_plan_is_what_the_ladder_says(capsys: pytest.CaptureFixture[str]) -> None:
-    budget = ("--epsilon", "0.5", "--delta", "1e-6", "--users", "20000", "--label-epsilon", "1")
+    budget = ("--central-epsilon", "0.5", "--delta", "1e-6", "--users", "20000", "--label-epsilon", "1")
     (split,) = answer(capsys, "plan", *budget)["splits"]
     assert 0.45 < split["central_epsilon"] <= 0.5
     released = [f"purkayastha:epsilon={split['embedding_epsilon']},dim=16", "randomized-response:epsilon=1,classes=2"]
@@ -49,7 +49,7 @@ def test_what_is_planned_is_the_largest_number_of_three_digits_that_fits(
 
 def test_a_plan_of_privunit(capsys: pytest.CaptureFixture[str]) -> None:
     """ε0 and p of least error for a central budget; the ladder says that it is kept."""
-    asked = ("plan", "--mechanism", "privunit:dim=32", "--epsilon", "1", "--delta", "1e-6", "--users", "20000")
+    asked = ("plan", "--mechanism", "privunit:dim=32", "--central-epsilon", "1", "--delta", "1e-6", "--users", "20000")
     plan = answer(capsys, *asked)
     assert plan["local_epsilon"] == pytest.approx(6.32, abs=0.1) and plan["expected_cosine"] >= 0.372
     assert plan["noise"] == pytest.approx(1 / plan["expected_cosine"] / math.sqrt(20_000))
@@ -94,7 +94,7 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
 ) -> None:
     words = word_vectors(place)
     why = {"length": "lengths are known", "group": "topics are known"}
-    asked = f"--mechanism {mechanism}:tokens=16,length={length} --words words --epsilon 30 --delta 1e-6".split()
+    asked = f"--mechanism {mechanism}:tokens=16,length={length} --words words --central-epsilon 30 --delta 1e-6".split()
     asked += ["--label-epsilon", "1", *([] if users is None else ["--users", str(users)])]
     public = (option for name, reason in why.items() for option in ("--accept-unprotected", f"{name}: {reason}"))
     found = answer(capsys, "plan", *asked, *public)
@@ -118,7 +118,7 @@ def test_a_plan_of_a_text_is_what_the_ladder_says(
 
 def test_a_plan_of_a_text_says_what_it_needs(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     word_vectors(place)
-    budget = ["--epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
+    budget = ["--central-epsilon", "30", "--delta", "1e-6", "--label-epsilon", "1"]
     text = ["--words", "words"]
     for arguments, said in (
         (["--mechanism", "custext:tokens=8", *text], "which group of the mapping a word belongs to"),
@@ -157,14 +157,14 @@ def test_fewer_than_planned_are_delivered_once_in_a_billion_runs(users: int, dro
 
 
 def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--epsilon", "0.5", "--delta", "1e-6", "--label-epsilon", "1"]
+    arguments = ["--central-epsilon", "0.5", "--delta", "1e-6", "--label-epsilon", "1"]
     found = answer(capsys, "plan", *arguments, "--users", "20000", "--dropout", "0.2")
     assert found["delivered"] == 15_657
-    none = answer(capsys, "plan", "--epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100")
+    none = answer(capsys, "plan", "--central-epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100")
     assert none["splits"][0]["embedding_epsilon"] is None
 
 
-GENERATED = ("--epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
+GENERATED = ("--central-epsilon", "6", "--delta", "1e-6", "--label-epsilon", "0.001")
 
 
 @pytest.mark.parametrize("mechanism", ["dp-prompt", "dp-paraphrase"])
@@ -233,7 +233,7 @@ def test_why_nothing_is_amplified_is_said(capsys: pytest.CaptureFixture[str]) ->
     ):
         assert said in rung(answer(capsys, "ladder", *arguments)["ladder"], "shuffled")["assumption"]
         assert said in printed(capsys, "ladder", *arguments)
-    plan = ("plan", "--mechanism", "purkayastha:dim=16", "--epsilon", "1", "--label-epsilon", "1")
+    plan = ("plan", "--mechanism", "purkayastha:dim=16", "--central-epsilon", "1", "--label-epsilon", "1")
     crowded = printed(capsys, *plan, "--users", "100000000", "--delta", "1e-16")
     assert "the samplers of all users" in crowded and "more users" not in crowded
     assert "hide among more users" in printed(capsys, *plan, "--users", "2", "--delta", "1e-13")
