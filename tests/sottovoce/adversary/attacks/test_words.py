@@ -301,7 +301,7 @@ def test_what_a_texts_theorem_allows_of_linkage():
         evidence = linkage.scores(Channel(one), prior, again(one, x, seed), again(one, x, seed, "again"))
         rates.append(scores.matched(evidence).success)
     assert np.mean(rates) <= allowed + SIGMAS * np.std(rates) / math.sqrt(len(rates))
-    assert scores.matched(np.zeros((4, 4))).success == 0.25 and scores.area(np.zeros((4, 4))).success == 0.5
+    assert scores.matched(np.zeros((4, 4))).success == 0.25 and scores.area_of_pairs(np.zeros((4, 4))).success == 0.5
 
 
 # --- scores

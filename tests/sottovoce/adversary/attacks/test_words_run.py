@@ -171,7 +171,7 @@ def test_an_attribute_of_texts_that_a_language_model_rewrote(tmp_path_factory, m
     assert set(entries) == {(arm, how) for arm in READERS for how in ("static", "adaptive")} | {("no noise", "exact")}
     assert sum("depends on the whole text" in line for line in found["skipped"]) == 2
     for e in entries.values():
-        assert e["without_noise"] > 0.8 and e["success"] <= e["bound"] + SIGMAS * max(e["error"], spread(e["bound"]))
+        assert e["without_noise"] > 0.7 and e["success"] <= e["bound"] + SIGMAS * max(e["error"], spread(e["bound"]))
     silent = entries["silent", "adaptive"]
     assert silent["success"] <= silent["baseline"] + SIGMAS * spread(silent["baseline"])
     loud = entries["loud", "adaptive"]
