@@ -25,7 +25,7 @@ EXTRAS = {
     "simulations/transport/https.py": ("deployment",),
     "simulations/run/track.py": ("simulation", "tracking", "wandb"),
     "sottovoce": (),
-    "sottovoce/adversary": ("adversary",),
+    "sottovoce/adversary": ("simulation",),
     "sottovoce/deployment": ("deployment",),
     "sottovoce/report": ("report",),
     "sottovoce/explore": ("report",),
