@@ -157,21 +157,11 @@ def _words(settings: Settings, made: list[Mechanism], worst: float, local: float
 
 
 def _times(epsilon: float) -> str:
-    """Return e^ε in words."""
-    if epsilon > 700:
-        return f"e{_raised(round(epsilon))} times"
-    times = math.exp(epsilon)
-    if times < 1.1:
-        return f"{times - 1:.2%}"
-    if times < 100:
-        return f"{times:.3g} times"
-    if times < 1e6:
-        return f"{times:,.0f} times"
-    exponent = math.floor(math.log10(times))
-    if exponent < 15:
-        named = {2: "million", 3: "billion", 4: "trillion"}[exponent // 3]
-        return f"{times / 1000 ** (exponent // 3):.3g} {named} times"
-    return f"{times / 10**exponent:.1f}·10{_raised(exponent)} times"
+    """Return e^ε as a factor, in words."""
+    exponent = math.floor(epsilon / math.log(10))
+    if exponent < 6:
+        return f"{math.exp(epsilon):,.3g} times" if exponent < 3 else f"{math.exp(epsilon):,.0f} times"
+    return f"{math.exp(epsilon - exponent * math.log(10)):.1f}·10{_raised(exponent)} times"
 
 
 def small(delta: float) -> str:

@@ -26,14 +26,10 @@ from sottovoce.report.glossary import entries
 #: Draws beside a release, and most characters of a sentence.
 OTHERS, CHARACTERS = 200, 100_000
 _PLACES = 4
-_FIRST_SECONDS = 3.0
 
 
 class Loading:
     """World that is made in a thread. `line` is its progress; `failed` is the reason if it cannot be made.
-
-    The thread first waits for the page's first answer, for a limited time, because that answer would wait for it on few
-    cores.
 
     Args:
         make: Function that makes the world.
@@ -43,15 +39,10 @@ class Loading:
         self.line, self.failed = "loading", ""
         self._make = make
         self._world: World | None = None
-        self._begun, self._done = threading.Event(), threading.Event()
+        self._done = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def begin(self) -> None:
-        """Start the work, because the page's first answer is sent."""
-        self._begun.set()
-
     def _run(self) -> None:
-        self._begun.wait(_FIRST_SECONDS)
         try:
             with lines_to(self._say, thread=threading.get_ident()):
                 self._world = self._make()
@@ -74,7 +65,6 @@ class Loading:
         Raises:
             UserError: It cannot be made, or not in time.
         """
-        self.begin()
         if not self._done.wait(seconds):
             raise UserError("still loading; try again in a moment")
         if self._world is None:
@@ -124,7 +114,6 @@ class Explorer:
         world = self._loaded
         classes, words = self._sizes(world)
         result = costs.price(settings, classes, words, self.device.policy.declared)
-        self.loading.begin()
         result["draws"] = result["outputs"] = None
         if world is not None and kind_of(settings) is TextQuestion:
             result["outputs"] = self._outputs(settings, world, text, drawn=False)

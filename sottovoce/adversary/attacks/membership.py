@@ -57,8 +57,6 @@ READING = (
     "accuracy that any guess about one record can have, (1 + TV)/2 with TV from the loss distributions of all that a "
     "record releases; 1 where a part of it is in clear."
 )
-#: Share of the other records that may be taken for members in `found_at`.
-FALSE_ALARMS = 0.01
 #: Most public texts that represent the population of texts.
 _POOL = 1000
 #: Copies of each record with dropped words, and the share of words that each drops.
@@ -119,27 +117,18 @@ class _Membership:
     def result(self, name: str) -> Result:
         """Return one attack's result; raise Skipped if it does not apply."""
         extra: dict[str, Any] = {}
-        cut = 0.0
         if name in _SHADOWS:
             evidence, extra = self._by_shadows(name)
-            scored = np.ones(len(self.members), dtype=bool)
+            rate, note, more = scores.of_members(evidence, self.members, 0.0)
         else:
             evidence = {
                 "membership-confidence": lambda: membership.confidence(self._outputs, self.model.records.labels),
                 "membership-drops": self._beside_drops,
                 "membership-releases": self._by_releases,
             }[name]()
-            scored = self._reported
-            cut = membership.threshold(evidence[~scored], self.members[~scored])
-        rate = scores.balanced(evidence[scored] > cut, self.members[scored])
-        auc = scores.area(evidence, self.members)
-        precision = scores.precision(evidence, self.members)
-        found = scores.found_at(evidence, self.members, FALSE_ALARMS)
+            rate, note, more = scores.of_members(evidence, self.members)
         arm = self.target.arm
-        notes = [
-            f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {precision:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} "
-            "false alarms"
-        ]
+        notes = [note]
         if "shadow_models" in extra:
             notes.append(f"{extra['shadow_models']} shadow models of {extra['shadow_texts']:,} texts")
         bound = self._allowed
@@ -160,25 +149,13 @@ class _Membership:
             note="; ".join(notes),
             more={
                 "others": int((~self.members).sum()),
-                "auc": auc.success,
-                "auc_error": auc.error,
-                "auprc": precision,
-                "found_at_1_percent": found,
-                "scored": int(scored.sum()),
                 "trained": self.model.records.trained,
                 "bound_protected": bound["bound_protected"],
                 "bound_why": bound["bound_why"],
             }
+            | more
             | extra,
         )
-
-    @cached_property
-    def _reported(self) -> BoolArray:
-        """Return the records that score an attack with a threshold: half of the members and half of the others."""
-        scored = np.zeros(len(self.members), dtype=bool)
-        for kind in (self.members, ~self.members):
-            scored[np.flatnonzero(kind)[::2]] = True
-        return scored
 
     # --- evidence from the model
 

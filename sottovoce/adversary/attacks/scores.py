@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mechanisms.vocabulary import NOTHING
+from sottovoce.adversary.estimators.membership import threshold
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -235,3 +236,40 @@ def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:
     """Return the share of members found if at most a share `rate` of the others is taken for members."""
     outside = np.sort(evidence[~members])[::-1]
     return float((evidence[members] > outside[int(rate * len(outside))]).mean())
+
+
+#: Share of the other records that may be taken for members in `found_at`.
+FALSE_ALARMS = 0.01
+
+
+def of_members(
+    evidence: FloatArray, members: BoolArray, cut: float | None = None
+) -> tuple[Rate, str, dict[str, float | int]]:
+    """Return the balanced accuracy of "evidence > cut", a note, and further entries.
+
+    Without a cut, every second record of each kind chooses it, and the others are scored.
+
+    Args:
+        evidence: Evidence (n,).
+        members: Truth (n,).
+        cut: Threshold.
+    """
+    scored = np.ones(len(members), dtype=bool)
+    if cut is None:
+        for kind in (members, ~members):
+            scored[np.flatnonzero(kind)[1::2]] = False
+        cut = threshold(evidence[~scored], members[~scored])
+    auc, auprc = area(evidence, members), precision(evidence, members)
+    found = found_at(evidence, members, FALSE_ALARMS)
+    note = (
+        f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {auprc:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} false "
+        "alarms"
+    )
+    more = {
+        "auc": auc.success,
+        "auc_error": auc.error,
+        "auprc": auprc,
+        "found_at_1_percent": found,
+        "scored": int(scored.sum()),
+    }
+    return balanced(evidence[scored] > cut, members[scored]), note, more

@@ -33,7 +33,6 @@ from simulations.experiment import slug
 from simulations.run.prepare import Prepared
 from sottovoce.adversary.attacks import attributes, releases, scores
 from sottovoce.adversary.attacks.knowledge import arrived, maps_sent, members_and_others, prepared, values
-from sottovoce.adversary.attacks.membership import FALSE_ALARMS
 from sottovoce.adversary.attacks.releases import Row
 from sottovoce.adversary.attacks.target import Result, Skipped, Target, collect
 from sottovoce.adversary.estimators import allowed, membership, statistic
@@ -195,14 +194,8 @@ class _Vectors:
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
         evidence = embedding_evidence(question.mechanism, self.seen, known, question.vectors(*pool[:2]))
         n = len(evidence) // 2
-        members = np.arange(2 * n) < n
-        scored = np.arange(2 * n) % 2 == 0
-        cut = membership.threshold(evidence[~scored], members[~scored])
-        rate = scores.balanced(evidence[scored] > cut, members[scored])
-        auc = scores.area(evidence, members)
-        at = scores.found_at(evidence, members, FALSE_ALARMS)
+        rate, note, more = scores.of_members(evidence, np.arange(2 * n) < n)
         most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
-        note = f"AUC {auc.success:.3f} ± {auc.error:.3f}; {at:.3f} found at {FALSE_ALARMS:.0%} false alarms"
         return self._result("vector-member", question)(
             rate=rate,
             texts=n,
@@ -210,7 +203,7 @@ class _Vectors:
             bound=most,
             bound_counts=most,
             note=f"{note}; among {len(self.seen):,} vectors",
-            more=_about(question) | {"others": n, "auc": auc.success, "auc_error": auc.error, "found_at_1_percent": at},
+            more=_about(question) | {"others": n} | more,
         )
 
     # --- knowledge of the adversary
