@@ -130,12 +130,10 @@ FAULTS = (
     Fault("noise of the client's label", SCALES, _noise(RandomizedResponse), _through(parts.client_games)),
     Fault("noise of the client's words", SCALES, _noise(SanText), _through(parts.client_text_games)),
     Fault("noise of the client's one vector", SCALES, _noise(PrivUnit), _through(parts.client_statistic_games)),
-    Fault("noise of the client's answer", SCALES, _noise(RandomizedResponse), _through(parts.client_answer_games)),
     Fault("embedding in clear, m'=16", SHARES, _clear(Purkayastha), _of("purkayastha", 1)),
     Fault("embedding in clear, client", SHARES, _clear(Purkayastha), _through(parts.client_games)),
     Fault("one vector in clear, client", SHARES, _clear(PrivUnit), _through(parts.client_statistic_games)),
     Fault("label in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_games)),
-    Fault("answer in clear, client", SHARES, _clear(RandomizedResponse), _through(parts.client_answer_games)),
     Fault(
         "words behind the first in clear, client",
         SHARES,

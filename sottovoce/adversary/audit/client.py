@@ -485,32 +485,6 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
     ]
 
 
-def client_answer_games(clients: Clients, delta: float) -> list[Game]:
-    """Return the games of the class that a device's model gives to a text.
-
-    One pair is of texts with different classes. The other game reads whether the target's release equals that of the
-    adversary's own user, who holds the first text.
-    """
-    pairs = Pairs(clients, "answer")
-    mechanism: Any = request(AnswerQuestion.channel).question(AnswerQuestion).mechanism
-    outcomes = np.arange(CLASSES)
-    one, other = (mechanism.log_prob(outcomes, np.full(CLASSES, x)) for x in (0, 1))
-
-    def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        return pairs.targets(side, n, seed).astype(np.int64)
-
-    about = f"randomized response ε={ANSWER['epsilon']:g}, K={CLASSES}"
-    worst, claimed = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
-    game = partial(Game, "client-answer", about, share=_CLIENT_SHARE)
-    by_class = game(
-        "two texts of which the model says different classes", worst, claimed, draw, (finite(outcomes, one - other),)
-    )
-    return [
-        replace(by_class, law=audit_games.law_of(one, other, mechanism.guarantee, delta)),
-        game("the same, beside the adversary's own noise", worst, claimed, pairs.same, (learned,)),
-    ]
-
-
 def _joint(parts: tuple[Guarantee, ...]) -> Guarantee:
     """Return a guarantee with the numeric ε and δ of all channels together."""
     return Guarantee(
@@ -536,7 +510,6 @@ def device_games(clients: Clients, delta: float) -> list[Game]:
         ("embedding and label", client_games(clients, delta)),
         ("text", client_text_games(clients, delta)[-1:]),
         ("statistic", client_statistic_games(clients, delta)[:2]),
-        ("answer", client_answer_games(clients, delta)),
     ]
     return [
         replace(game, name=DEVICE, about=f"{channel}, {game.about}", share=_SEALED_SHARE)
@@ -639,7 +612,6 @@ PARTS: dict[str, Callable[[Clients, float], list[Game]]] = {
     "client": client_games,
     "client-text": client_text_games,
     "client-statistic": client_statistic_games,
-    "client-answer": client_answer_games,
     DEVICE: device_games,
     "shuffler": lambda clients, delta: shuffler_games(delta),
 }
