@@ -51,7 +51,6 @@ def up_(
     ] = None,
     data: Data = None,
     set_: Set = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port of the SuperLink (default: a free one).")] = None,
     stay: Annotated[
         bool, typer.Option("--stay", help="Keep devices and shuffler running, and serve the trained model.")
     ] = False,
@@ -72,7 +71,6 @@ def up_(
             arm,
             out,
             nodes=nodes,
-            port=port,
             stay=stay,
             show=lambda command: print(f"$ {command}", file=sys.stderr, flush=True),
         )

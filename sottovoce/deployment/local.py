@@ -52,7 +52,6 @@ from sottovoce.deployment.processes import (
     Line,
     Parties,
     answers,
-    check_port,
     command_of,
     ending_on_signals,
     free_port,
@@ -101,7 +100,6 @@ def up(
     out: Path,
     *,
     nodes: int,
-    port: int | None = None,
     stay: bool = False,
     show: Line,
 ) -> tuple[Results, Stayed | None]:
@@ -115,7 +113,6 @@ def up(
         arm_name: Name of the arm; None if there is only one.
         out: Folder of the deployment.
         nodes: Number of devices.
-        port: Port of the SuperLink; None for a free one.
         stay: Whether everything but the training server stays up, and the trained model is served.
         show: Function that receives each command as it runs.
 
@@ -130,15 +127,13 @@ def up(
             f"--stay: serves the model to users who release embeddings; those of this arm {what}; leave --stay out, or "
             "name an arm with embeddings"
         )
-    if port is not None:
-        check_port(port)
     with ending_on_signals(), folder_of(out) as folder:
         parties = Parties(folder, show=show)
         deployment = _Deployment(experiment, arm, folder, nodes, parties)
         stayed = None
         try:
             deployment.make()
-            result = deployment.run(free_port() if port is None else port)
+            result = deployment.run(free_port())
             stayed = deployment.serve() if stay else None
         except (KeyboardInterrupt, Terminated) as error:
             if not (folder / COMMANDS).exists():

@@ -326,22 +326,6 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def check_port(port: int) -> None:
-    """Check that a port is free.
-
-    Raises:
-        UserError: The port cannot be used.
-    """
-    if not 0 < port < 2**16:
-        raise UserError(f"--port {port}: must be from 1 to 65535")
-    try:
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("127.0.0.1", port))
-    except OSError as error:
-        raise UserError(f"--port {port}: {error.strerror}; choose another, or leave it out") from error
-
-
 def answers(port: int) -> bool:
     """Return True if a process on this machine listens on the port."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import socket
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,7 +85,6 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["study.toml", "--arm", "clear"], '--arm "clear": is a reference, or releases nothing; choose one of "a", "b"'),
     (["study.toml", "--arm", "a", "--nodes", "0"], "--nodes 0: must be from 1 to population.users, 60"),
     (["study.toml", "--arm", "a", "--nodes", "61"], "--nodes 61: must be from 1 to population.users, 60"),
-    (["study.toml", "--arm", "a", "--port", "0"], "--port 0: must be from 1 to 65535"),
     (
         ["study.toml", "--arm", "a", SET, "population.late=0.1"],
         "population.late: a deployment's users are as late as they are; leave it out",
@@ -119,13 +117,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert complaint(capsys, "up", *arguments, "--out", "new/place") == said
-
-
-def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        line = complaint(capsys, "up", "study.toml", "--arm", "a", "--port", port)
-    assert line == f"--port {port}: Address already in use; choose another, or leave it out"
 
 
 def test_a_folder_that_is_not_empty_is_let_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
