@@ -124,23 +124,6 @@ def paid(arm: ArmResult, whose: str) -> Price | None:
     return price_of(arm.ladders[whose], whose)
 
 
-def dearest(arm: ArmResult) -> Price:
-    """Return the price of the user who pays most, training or test user, so that (ε, δ) holds for everybody.
-
-    What is not known of one of them is not known of the dearest, unless the other is promised nothing. The δ is the
-    largest of them, and the condition all of theirs.
-    """
-    prices = [price for whose in PAYERS.values() if (price := paid(arm, whose)) is not None]
-    if not prices:
-        return Price(None, why="nothing is released")
-    unknown = [price for price in prices if price.epsilon is None]
-    most = max(prices, key=lambda price: price.epsilon or 0.0)
-    if most.epsilon == math.inf or unknown:
-        return most if most.epsilon == math.inf else unknown[0]
-    public = tuple(dict.fromkeys(name for price in prices for name in price.public))
-    return most._replace(delta=max(price.delta for price in prices), public=public)
-
-
 def payers(runs: Sequence[Finished]) -> dict[str, str]:
     """Return the users of these runs, of PAYERS, by their part: inference only if some arm's users send requests."""
     asked = any(arm.test_ladder for run in runs for arm in run.arms)

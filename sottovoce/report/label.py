@@ -1,8 +1,7 @@
 """Privacy label: the report in machine-readable form.
 
 Its fields are those of NIST SP 800-226 (2025) for a claim of differential privacy: the unit, neighbours, parameters,
-model of trust, mechanism, composition, exposures. Of each arm it holds an entry for OpenDP's registry of deployments
-(registry.opendp.org), in the registry's own fields.
+model of trust, mechanism, composition, exposures.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sottovoce.report import facts
 from sottovoce.report.reading import Finished
 from sottovoce.report.studies import Study, told
 
-FORMAT = "sottovoce privacy label, version 3"
+FORMAT = "sottovoce privacy label, version 4"
 #: Users of an arm, and of PAYERS.
 _ROLES = {"training": PAYERS["ladder"], "inference": PAYERS["test_ladder"]}
 
@@ -79,7 +78,6 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
             "nobody": {role: _price(facts.paid(arm, whose)) for role, whose in _ROLES.items()},
             "with_trust": {role: _trusted(*facts.central(arm, whose)) for role, whose in _ROLES.items()},
         },
-        "registry": _registry(run, arm, facts.dearest(arm)),
         "users": {role: _side(side) for role, side in zip(roles, facts.sides(arm), strict=True)},
         "stays_on_device": facts.kept(arm),
         "charged": None
@@ -99,44 +97,6 @@ def _arm(run: Finished, arm: ArmResult, entries: list[dict[str, Any]] | None) ->
         ],
         "accuracy": {"sanitized": None, "on_device": None} | measured.pop("accuracy", {}),
         "measures": measured,
-    }
-
-
-def _registry(run: Finished, arm: ArmResult, price: Price) -> dict[str, Any]:
-    """Return the arm as an entry of OpenDP's registry of deployments, without what only the curator knows.
-
-    The parameters are those of the user who pays most, and hold without trust in anybody. They are null for an ε that
-    is infinite or unknown.
-    """
-    known = is_finite(price.epsilon)
-    clear = [text for side in facts.sides(arm) for text in (*side.bare, *side.exposed)]
-    rungs = [rung for side in facts.sides(arm) if (rung := side.rung("user")) is not None]
-    return {
-        "status": "Draft",
-        "deployment": {
-            "name": f"{run.results['name']}: {arm.name}",
-            "data_product_type": "Machine learning model",
-            "dp_flavor": {
-                "name": None if not known else "Approximate DP" if price.delta else "Pure DP",
-                "data_domain": "Texts and labels of users",
-                "unprotected_quantities": clear,
-            },
-            "privacy_loss": {
-                "privacy_unit": "User-level",
-                "privacy_unit_description": [rung["neighbours"] for rung in rungs],
-                "privacy_parameters": {
-                    "epsilon": price.epsilon if known else None,
-                    "delta": price.delta if known else None,
-                },
-                "privacy_parameters_description": f"of a {price.whose}: {price}" if price.whose else price.why,
-            },
-            "model": {"model_name": "Central" if facts.server_is_trusted(arm) else "Local"},
-            "accounting": {
-                "post_processing": "Everything after a release",
-                "composition": [rung["assumption"] for rung in rungs],
-            },
-            "implementation": {"mechanisms": [name for name in (arm.mechanism, arm.label_mechanism) if name]},
-        },
     }
 
 

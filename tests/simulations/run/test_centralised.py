@@ -80,8 +80,8 @@ def test_learns_from_users_and_releases_nothing() -> None:
     assert result.accuracy is None and not answers.sanitized.guesses.any() and result.bytes_per_user is None
     assert result.measures["on_device"]["macro-f1"]["value"] > 0.9
     assert trust.unprotected(result) and trust.local(result) is None and trust.central(result) == (None, "the server")
-    cost = facts.dearest(result)
-    assert cost.epsilon == math.inf and "trusted with everything" in cost.why
+    cost = facts.paid(result, "training user")
+    assert cost is not None and cost.epsilon == math.inf and "trusted with everything" in cost.why
     assert facts.kept(result) == ["nothing that this report could vouch for"]
     plan = {"name": "plan", "seed": 1, "arms": [result.to_dict()], "versions": {}}
     said = page_of_plan(Finished(Path("plan"), plan, None, None, None, has_run=False))

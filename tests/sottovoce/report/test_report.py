@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from server.card import Price
-from simulations.experiment.result import ArmResult
 from simulations.output.jsonable import json_ready
 from sottovoce.adversary.attacks.run import about
 from sottovoce.cli import main as cli
@@ -160,8 +159,7 @@ def test_says_what_left_what_it_cost_and_that_nobody_attacked(plain: tuple[str, 
     assert "at most 98.21 in 100 guesses" in text  # e^4/(1 + e^4) = 0.98201
     _, one, third = told["runs"][0]["arms"]
     assert one["users"]["training"]["amplification"]["crowd"] == 2000 and one["attacks"] is None
-    loss = one["registry"]["deployment"]["privacy_loss"]
-    assert loss["privacy_parameters"]["epsilon"] == one["trust"]["nobody"]["training"]["epsilon"] == 4
+    assert one["trust"]["nobody"]["training"]["epsilon"] == 4
     assert third["users"]["training"]["exposed"][-1] == "the number of tokens of each text, declared public"
     assert "the true labels" not in " ".join(third["stays_on_device"])
 
@@ -175,12 +173,7 @@ def test_training_and_inference_have_prices_of_their_own(tmp_path: Path) -> None
     assert one["trust"]["nobody"] == {"training": paid(4.0), "inference": paid(200.0)}
     # the shuffler hides the training users, and no test user
     assert one["trust"]["with_trust"] == {"training": paid(0.5, 1e-6) | {"whom": "the shuffler"}, "inference": None}
-    loss = one["registry"]["deployment"]["privacy_loss"]
-    assert loss["privacy_parameters"]["epsilon"] == 200.0
-    assert loss["privacy_parameters_description"].startswith("of a test user: ε = 200")
-    assert "For all requests of a user at inference, beside that: ε = 200" in text, text[text.index("In short") :][
-        :1500
-    ]
+    assert "For all requests of a user at inference, beside that: ε = 200" in text
     cells = re.search(r"<caption>All arms.*?Purkayastha, ε = 10</th>(.*?)</tr>", text, re.S)
     assert cells is not None
     shown = [" ".join(re.sub("<[^>]*>", "", cell).split()) for cell in re.findall(r"<td.*?</td>", cells[1], re.S)]
@@ -211,33 +204,15 @@ def test_no_finite_epsilon_stands_without_its_condition(tmp_path: Path) -> None:
         assert said.count(epsilon) == said.count(epsilon + behind) >= 1
     one = told["runs"][0]["arms"][1]
     assert one["trust"]["nobody"]["training"]["public"] == one["trust"]["with_trust"]["training"]["public"] == ["label"]
-    assert behind in one["registry"]["deployment"]["privacy_loss"]["privacy_parameters_description"]
 
 
-def test_what_is_not_known_of_one_user_is_not_known_of_the_dearest(tmp_path: Path) -> None:
+def test_what_is_not_known_of_one_user_has_its_reason(tmp_path: Path) -> None:
     content = results()
     unknown = rung("user", None, assumption="unknown how many records a user holds; say how many")
     content["arms"][1]["test_ladder"] = [rung("answer", 2.0), unknown]
     _, _, told = made(folder(tmp_path / "run", content))
     one = told["runs"][0]["arms"][1]
     assert one["trust"]["nobody"]["inference"] == paid(None, None, why="unknown how many records a user holds")
-    assert one["registry"]["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] is None
-
-
-def dearest(arm: dict[str, Any]) -> Price:
-    return facts.dearest(ArmResult.from_dict(arm))
-
-
-def test_a_delta_that_one_user_needs_holds_of_all(tmp_path: Path) -> None:
-    noise = rung("user", 3.0, math.inf, delta=1e-5)
-    arm = results()["arms"][1] | {"test_ladder": [rung("embedding", 3.0, math.inf, delta=1e-5), noise]}
-    assert dearest(arm) == Price(4.0, 1e-5, whose="training user")
-
-
-def test_a_public_arm_is_of_those_who_send_requests_alone() -> None:
-    arm = results()["arms"][1] | {"way": "public-only", "ladder": None}
-    assert dearest(arm) == Price(2.0, 0.0, whose="test user")
-    assert dearest(arm | {"test_ladder": None}) == Price(None, why="nothing is released")
 
 
 @pytest.mark.parametrize("how", ["paper", "trusted"])
@@ -252,9 +227,6 @@ def test_where_somebody_has_to_be_trusted_nothing_is_called_protected(how: str, 
     text, _, told = made(folder(tmp_path / "run", content))
     label = told["runs"][0]["arms"][1]
     assert not label["protected"] and label["trust"]["nobody"]["training"]["epsilon"] is None
-    entry = label["registry"]["deployment"]
-    assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": None, "delta": None}
-    assert entry["dp_flavor"]["name"] is None and "data_curator" not in entry
     assert "In 1 of 3 arms" in text
     said = {"paper": "gradients depend", "trusted": "Everything, to a server"}
     assert said[how] in text
