@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, show_progress
+from sottovoce.cli.options import AsJson, Authority, Data, File, OneArm, Set, SuperLink, overrides, show_progress
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,6 @@ app.add_typer(keys_app, name="keys")
 
 Certificate = Annotated[Path, typer.Option("--certificate", metavar="FILE", help="This party's certificate (PEM).")]
 Key = Annotated[Path, typer.Option("--key", metavar="FILE", help="Private key of this party.")]
-Authority = Annotated[Path, typer.Option("--root-certificates", metavar="FILE", help="Certificate of the authority.")]
 Port = Annotated[int, typer.Option("--port", help="Port to listen on.")]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 PublicPart = Annotated[
@@ -43,7 +42,7 @@ SealKeys = Annotated[
 
 @app.command("up")
 def up_(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
+    file: File,
     arm: OneArm = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Number of devices; user u is on device u mod NODES.")] = 4,
     out: Annotated[
@@ -113,7 +112,7 @@ def keys(
 @keys_app.command("register")
 def register(
     public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
+    superlink: SuperLink,
     root_certificates: Authority,
 ) -> None:
     """Register a device with a SuperLink, and print its node id."""
@@ -155,7 +154,7 @@ def enrol(
 @app.command("shuffler")
 def shuffler(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the batches.")],
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
+    superlink: SuperLink,
     root_certificates: Authority,
     secret: Annotated[
         Path, typer.Option("--secret", metavar="FILE", help="Secret that the shuffler shares with the SuperLink.")
@@ -201,7 +200,7 @@ def shuffler(
 
 @app.command("public")
 def public(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
+    file: File,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The public part; new or empty.")],
     data: Data = None,
     set_: Set = None,
@@ -222,7 +221,7 @@ def public(
 
 @app.command("train")
 def train(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")],
+    file: File,
     public: PublicPart,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The model; new or empty.")],
     shuffler: ShufflerAddress,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from simulations.errors import UserError
-from sottovoce.cli.options import AsJson, Data, OneArm, Set, overrides, print_json, show_progress
+from sottovoce.cli.options import AsJson, Authority, Data, OneArm, Set, SuperLink, overrides, print_json, show_progress
 
 # This file must not import anything that a device lacks: these commands run with `pip install sottovoce` alone. (Making
 # a bundle needs the extra for simulations.)
@@ -21,6 +21,7 @@ app = typer.Typer(help="Make, install and run the client of a device.", no_args_
 
 #: Signals that end a serving command.
 _ENDS = (signal.SIGINT, signal.SIGTERM)
+Device = Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")]
 Records = Annotated[
     int | None,
     typer.Option(
@@ -120,9 +121,7 @@ def bundle_(
 
 
 @app.command("ledger")
-def ledger(
-    folder: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")], as_json: AsJson = False
-) -> None:
+def ledger(folder: Device, as_json: AsJson = False) -> None:
     """Print a device's releases, their cost, and the remaining budget."""
     from client.device import statement as device_ledger
 
@@ -135,14 +134,9 @@ def ledger(
 
 @app.command("serve")
 def serve(
-    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
-    superlink: Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")],
-    root_certificates: Annotated[
-        Path,
-        typer.Option(
-            "--root-certificates", metavar="FILE", help="Certificate of the authority that signed the SuperLink's."
-        ),
-    ],
+    node: Device,
+    superlink: SuperLink,
+    root_certificates: Authority,
     key: Annotated[
         Path,
         typer.Option(
@@ -208,7 +202,7 @@ def install(
 
 @app.command("allow")
 def allow(
-    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
+    node: Device,
     question: Annotated[
         Path, typer.Option("--question", metavar="FILE", help="Request that the publisher has signed.")
     ],
@@ -238,16 +232,11 @@ def add(
 
 @app.command("ask")
 def ask(
-    node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder.")],
+    node: Device,
     server: Annotated[
         str, typer.Option("--server", metavar="https://HOST:PORT", help="Address of the deployed model.")
     ],
-    root_certificates: Annotated[
-        Path,
-        typer.Option(
-            "--root-certificates", metavar="ca.pem", help="Certificate of the authority that signed the model's."
-        ),
-    ],
+    root_certificates: Authority,
     sentence: Annotated[str | None, typer.Argument(metavar="SENTENCE")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="File with a sentence a line, instead of a sentence.")

@@ -17,6 +17,9 @@ from simulations.progress import progress_lines
 MOST_SEED = 2**64 - 1
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and everything else on stderr.")]
+File = Annotated[str, typer.Argument(metavar="FILE.toml", help="An experiment, or the name of a bundled one.")]
+SuperLink = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Address of Flower's SuperLink.")]
+Authority = Annotated[Path, typer.Option("--root-certificates", metavar="FILE", help="Certificate of the authority.")]
 OneArm = Annotated[str | None, typer.Option("--arm", metavar="NAME", help="Which arm, if there are several.")]
 Data = Annotated[Path | None, typer.Option("--data", help="Data folder, in place of data.path.")]
 Set = Annotated[
