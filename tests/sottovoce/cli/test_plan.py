@@ -160,7 +160,9 @@ def test_a_plan_with_drop_outs_and_one_that_cannot_be(capsys: pytest.CaptureFixt
     arguments = ["--central-epsilon", "0.5", "--delta", "1e-6", "--label-epsilon", "1"]
     found = answer(capsys, "plan", *arguments, "--users", "20000", "--dropout", "0.2")
     assert found["delivered"] == 15_657
-    none = answer(capsys, "plan", "--central-epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100")
+    none = answer(
+        capsys, "plan", "--central-epsilon", "0.01", "--delta", "1e-6", "--label-epsilon", "5", "--users", "100"
+    )
     assert none["splits"][0]["embedding_epsilon"] is None
 
 
