@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,25 +182,29 @@ def marks(claim: Claim, pair: Pair) -> list[tuple[float, float]]:
 Rng = np.random.Generator
 
 
-class Space(Protocol):
+class Space:
     """Space of inputs of one kind. `ends` are two inputs at the largest distance."""
 
     ends: tuple[Any, Any]
 
     def drawn(self, rng: Rng) -> Any:
         """Return a random input."""
+        raise NotImplementedError
 
     def moved(self, x: Any, rng: Rng) -> Any:
-        """Return an input near x."""
+        """Return an input near x; a random one if inputs are no numbers."""
+        return self.drawn(rng)
 
     def opposite(self, x: Any, rng: Rng) -> Any:
-        """Return an input far from x."""
+        """Return an input far from x; a random one if inputs are no numbers."""
+        return self.drawn(rng)
 
     def shrunk(self, x: Any, share: float) -> Any:
         """Return this share of x, or what is nearest to it; x if inputs are no numbers."""
+        return x
 
 
-class Listed:
+class Listed(Space):
     """Space of listed values.
 
     Args:
@@ -214,20 +218,8 @@ class Listed:
         """Return a random value."""
         return self.values[int(rng.integers(len(self.values)))]
 
-    def moved(self, x: Any, rng: Rng) -> Any:
-        """Return a random value."""
-        return self.drawn(rng)
 
-    def opposite(self, x: Any, rng: Rng) -> Any:
-        """Return a random value."""
-        return self.drawn(rng)
-
-    def shrunk(self, x: Any, share: float) -> Any:
-        """Return x."""
-        return x
-
-
-class Box:
+class Box(Space):
     """Space of numbers in an interval, or of vectors of them.
 
     Args:
@@ -275,7 +267,7 @@ class Box:
         return self._out(share * np.array(x, dtype=np.float64))
 
 
-class Ball:
+class Ball(Space):
     """Space of vectors of at most a Euclidean length.
 
     Args:
@@ -317,7 +309,7 @@ class Ball:
         return [float(i) for i in z / max(np.linalg.norm(z), 1e-300) * length * (1 - 1e-12)]
 
 
-class Records:
+class Records(Space):
     """Space of lists of records of one space.
 
     Args:
