@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from mechanisms.accounting.ladder import ladder_of
 from mechanisms.channels import Domain, domain_of
 from mechanisms.guarantee import EXPOSURES, condition
@@ -14,7 +16,7 @@ from mechanisms.vocabulary import Vocabulary
 from mechanisms.words.text import TextMechanism
 from simulations.analysis.budget import described
 from simulations.output.numbers import epsilon as shown
-from sottovoce.explore.inference import uniform_limit
+from sottovoce.explore.inference import limit
 from sottovoce.explore.settings import Settings
 from sottovoce.explore.world import POOL
 
@@ -26,22 +28,6 @@ _WHATEVER = {
     "sentence and label",
     "label": "Whatever your label is, what leaves is at most TIMES likelier from one label",
 }
-
-
-def rungs_of(
-    settings: Settings, classes: int, vocabulary: Vocabulary | None, declared: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Return the ladder of one request without a shuffler, rung by rung, as `sottovoce budget ladder` prints it.
-
-    Args:
-        settings: Settings of the page.
-        classes: Number of classes.
-        vocabulary: Vocabulary of texts, if it is loaded.
-        declared: Exposures declared public, with their reasons.
-    """
-    made = settings.mechanisms(classes, vocabulary)
-    public = {name: why for name, why in declared.items() if name in made[0].guarantee.exposes}
-    return [rung.to_dict() for rung in ladder_of(made, users=None, delta=settings.delta, public=public)]
 
 
 def price(
@@ -89,8 +75,9 @@ def loss(
         ValueError: A setting is invalid.
     """
     made = settings.mechanisms(classes, vocabulary)
-    rungs = rungs_of(settings, classes, vocabulary, declared)
-    whole = next(r for r in rungs if r["rung"] == "record")
+    public = {name: why for name, why in declared.items() if name in made[0].guarantee.exposes}
+    rungs = ladder_of(made, users=None, delta=settings.delta, public=public)  # without a shuffler
+    whole = next(rung.to_dict() for rung in rungs if rung.name == "record")
     worst, local = _infinite(whole["worst_case"]), _infinite(whole["epsilon"])
     return {
         "worst_case": worst,
@@ -149,7 +136,7 @@ def _words(settings: Settings, made: list[Mechanism], worst: float, local: float
         count, among = (classes, f"{classes} classes") if guessed else (POOL, f"{POOL} sentences")
         # a label beside it may reveal the sentence too
         beside = sum(label.guarantee.worst_case() for label in made[1:])
-        most = uniform_limit(mechanism, count, beside=beside)
+        most = limit(mechanism, np.full(count, 1 / count), beside=beside)
         lines.append(
             f"A guess at which of {among} it was is right in at most {most:.1%} of cases, whatever the server computes."
         )

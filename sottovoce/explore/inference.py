@@ -57,17 +57,6 @@ class Truth:
     embedding: NDArray[np.float32] | None
 
 
-def uniform_limit(mechanism: Any, candidates: int, *, beside: float = 0.0) -> float:
-    """Return the bound on right guesses among equally likely candidates behind a release.
-
-    Args:
-        mechanism: Mechanism of the release.
-        candidates: Number of candidates.
-        beside: As in `limit`.
-    """
-    return limit(mechanism, np.full(candidates, 1 / candidates), beside=beside)
-
-
 def limit(mechanism: Any, frequencies: FloatArray, *, beside: float = 0.0) -> float:
     """Return the bound on right guesses among values of these frequencies, by `adversary.estimators.allowed`.
 
@@ -144,7 +133,7 @@ def of_vector(world: World, question: MappedQuestion, payload: NDArray[Any], tru
             "prior": 1 / len(texts),
             "rank": int((sentences > sentences[0] * (1 + 1e-9)).sum()) + 1,
             "alike": int(np.isclose(sentences, sentences[0], rtol=1e-9, atol=0).sum()) - 1,
-            "limit": uniform_limit(mechanism, len(texts)),
+            "limit": limit(mechanism, np.full(len(texts), 1 / len(texts))),
         }
     }
     if isinstance(question, VectorQuestion):
