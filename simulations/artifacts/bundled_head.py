@@ -1,6 +1,6 @@
 """Prediction head that the bundled checkpoint lacks, as package data: DP-MLM needs no training on a new machine.
 
-MiniLM comes without a head. `make head` trains one on the built-in public texts (`benchmarks.masked_head`) and keeps
+MiniLM comes without a head. `benchmarks.masked_head` trains one on the built-in public texts and keeps
 what the training changed: the head in half precision, and of each matrix of the encoder the 16 directions in which it
 moved farthest. That is 1.7 MB, and finds 89 % of the masked words of other built-in texts; the whole finds 96 %.
 The SHA-256 here identifies the file; the checkpoint that it is added to has its own (`server.checkpoint_files`).
