@@ -323,19 +323,13 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a file of pairs to rewritten texts."""
+def test_a_fine_tuned_model_rewrites_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    tiny_generator(Path("model"), "bart")
-    Path("pairs.tsv").write_text("id\tfrom\tto\n" + "".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(PAIRS)))
-    common = ["text", "paraphraser", "--model", "model", "--pairs", "pairs.tsv", "--column", "from"]
-    assert cli.main([*common, "--column", "to", "--out", "made", "--epochs", "1"]) == 0
-    assert capsys.readouterr().out == "made: a checkpoint that paraphrases, for --generator and text.paraphraser\n"
+    finetune_paraphraser(tiny_generator(Path("model"), "bart"), PAIRS, tmp_path / "made", epochs=1, seed=1)
     Path("in.txt").write_text("the film was good\n")
     given = ["--in", "in.txt", "--public", "in.txt", "--generator", "made"]
-    assert cli.main(["text", "sanitize", "--mechanism", "dp-paraphrase:epsilon=5,tokens=4", *given]) == 0
+    assert cli.main(["sanitize", "--mechanism", "dp-paraphrase:epsilon=5,tokens=4", *given]) == 0
     assert "ε = 24 at worst" in capsys.readouterr().err
-    for column, expected in (("from", "--column: give two"), ("too", 'has no column "too"')):
-        assert cli.main([*common, "--column", column, "--out", "none"]) == 2
-        assert expected in capsys.readouterr().err.splitlines()[-1] and not Path("none").exists()

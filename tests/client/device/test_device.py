@@ -29,8 +29,8 @@ from mechanisms.messages.wire import request_to_record
 from simulations.errors import UserError
 from sottovoce.cli import main as cli
 from sottovoce.deployment import certificates, shuffler_client, superlink
+from sottovoce.deployment.certificates import SERVERS, make_keys
 from sottovoce.deployment.devices import ask as device_ask
-from sottovoce.deployment.party_keys import SERVERS, make_keys
 from sottovoce.deployment.predict import serving
 from sottovoce.deployment.shuffler_client import Shuffler
 from sottovoce.deployment.shuffler_service import TRAINING_SERVER
