@@ -365,7 +365,8 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
         )
     files = values.get("files")
     keys = [values.get(name) for name in ("publisher", *_SEALS)]
-    whole = isinstance(files, dict) and all(map(_listed, files.items())) and all(map(_key_or_none, keys))
+    whole = isinstance(files, dict) and all(map(_listed, files.items()))
+    whole = whole and all(key is None or is_hex(key) for key in keys)
     whole = whole and are_classes(values.get("classes"))
     if set(values) != _KEYS or not whole:
         raise ValueError(f"bundle: {path} is damaged")
@@ -381,10 +382,6 @@ def _signed(folder: Path, manifest: bytes, publisher: bytes) -> bool:
     except (OSError, ValueError):
         return False
     return verified(publisher, _PURPOSE, manifest, signature)
-
-
-def _key_or_none(value: object) -> bool:
-    return value is None or is_hex(value)
 
 
 def _named(key: bytes | None) -> str:

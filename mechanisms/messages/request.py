@@ -62,7 +62,7 @@ class Request:
         object.__setattr__(self, "questions", tuple(sorted(self.questions, key=lambda each: order[type(each)])))
         require(len(set(self.channels)) == len(self.channels), "a channel is asked for twice")
         for each in self.questions:
-            require(not each.alone or len(self.questions) == 1, f"{_one(each)} is asked for alone")
+            require(not each.alone or len(self.questions) == 1, f"the {each.channel} is asked for alone")
             require(each.classes == self.classes, "its questions are of different numbers of classes")
             require(each.given is None or each.given in self.questions, "what a question reads is asked for with it")
         maps = {id(each.projection) for each in self.questions if each.projection is not None}
@@ -217,10 +217,6 @@ class Request:
         same = all(about[name] == said[name] for name in ("encoder", "masked_lm", "classes"))
         require(same, "an encoder, a language model or a number of classes is of no question")
         return request
-
-
-def _one(question: Question) -> str:
-    return f"{'an' if question.channel[0] in 'aeiou' else 'a'} {question.channel}"
 
 
 def _plain(value: object, depth: int = 2) -> bool:

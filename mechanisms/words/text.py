@@ -134,7 +134,9 @@ class TextMechanism:
         """Return the theorem of the text."""
         token, n = self.word.guarantee, self.positions
         lengths = [] if self.lengths is None else [self.lengths.guarantee] * self.sides
-        passes = [name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if self._keeps(name)]
+        passes = [
+            name.replace("_", "-") for name in ("stop_words", "punctuation", "numbers") if getattr(self, name) == "keep"
+        ]
         drawn_in_vain = self.lengths is not None and not _SHOWS_THE_END.isdisjoint(token.exposes)
         passes += ["length"] if self.length == KEPT or drawn_in_vain else []
         shown = set(token.exposes) - ({"unknown-words"} if self.unknown == "drop" else set())
@@ -150,9 +152,6 @@ class TextMechanism:
             numeric_delta=min(1.0, token.numeric_delta * n + sum(length.numeric_delta for length in lengths)),
             exposes=exposed([*shown, *passes]),
         )
-
-    def _keeps(self, name: str) -> bool:
-        return bool(getattr(self, name) == "keep")
 
     def parts(self) -> tuple[tuple[Any, int], ...]:
         """Return the mechanisms that draw a text, each with its number of draws: for composition."""

@@ -35,10 +35,11 @@ def sentences_of(descriptions: Sequence[Sequence[str]]) -> list[list[str]]:
     Args:
         descriptions: Names or descriptions of each class. One that is a sentence already, and ends so, is left alone.
     """
-    return [
-        [text for one in several for text in ([one] if one.rstrip().endswith((".", "!", "?")) else _in_templates(one))]
-        for several in descriptions
-    ]
+
+    def sentences(name: str) -> list[str]:
+        return [name] if name.rstrip().endswith((".", "!", "?")) else [template.format(name) for template in TEMPLATES]
+
+    return [[text for name in names for text in sentences(name)] for names in descriptions]
 
 
 def prototypes_of(embedded: Sequence[NDArray[Any]]) -> FloatArray:
@@ -89,10 +90,6 @@ def _likely(x: FloatArray, centres: FloatArray, labels: NDArray[np.int64] | None
         known = labels >= 0
         likely[known] = np.eye(len(centres))[labels[known]]
     return likely
-
-
-def _in_templates(name: str) -> list[str]:
-    return [template.format(name) for template in TEMPLATES]
 
 
 def _unit(rows: FloatArray) -> FloatArray:
