@@ -141,10 +141,10 @@ def table(results: dict[str, Any]) -> str:
         figures = (markdown.number(e[k]) for k in ("baseline", "best", "bound", "bound_counts"))
         worst = markdown.number(e["worst_case_epsilon"])
         marks = ("ALARM" * e["alarm"], BELOW * below(e), e.get("note", ""))
-        note = "; ".join(said for said in marks if said)
+        note = "; ".join(mark for mark in marks if mark)
         rows.append([e["arm"], e["attack"], markdown.number(e["success"]), within, *figures, worst, of, note])
-    said = [f"{name}: {about}" for name, about in {e["attack"]: e["about"] for e in results["entries"]}.items()]
-    notes = ["Attacks: " + "; ".join(said) + ".", *results["reading"], ALLOWED, *_left_out(results["skipped"])]
+    attacks = [f"{name}: {about}" for name, about in {e["attack"]: e["about"] for e in results["entries"]}.items()]
+    notes = ["Attacks: " + "; ".join(attacks) + ".", *results["reading"], ALLOWED, *_left_out(results["skipped"])]
     return "\n".join([markdown.table(HEADINGS, rows), "", *notes])
 
 

@@ -303,7 +303,7 @@ def markdown(results: dict[str, Any]) -> str:
     )
     figures = {"deniability": "N_x and S_x", "tags": "Parts of speech before and after"}
     figures["distances"] = "Distances of substitutes"
-    shown = [f"![{said}]({name}.png)" for name, said in figures.items()]
+    shown = [f"![{caption}]({name}.png)" for name, caption in figures.items()]
     return "\n\n".join([f"# Deniability {how}", table(results), *shown]) + "\n"
 
 

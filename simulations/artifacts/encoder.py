@@ -101,12 +101,12 @@ def _config(model: str) -> dict[str, Any]:
     if not about.is_file():
         return {}
     try:
-        said = json.loads(about.read_text(encoding="utf-8"))
+        config = json.loads(about.read_text(encoding="utf-8"))
     except ValueError:
-        said = None
-    if not isinstance(said, dict):
+        config = None
+    if not isinstance(config, dict):
         raise UserError(f"encoder: {about} is no JSON object; name the folder of a checkpoint")
-    return said
+    return config
 
 
 def width_of(settings: EncoderConfig) -> int | None:
@@ -148,8 +148,8 @@ def check_trained(settings: EncoderConfig, training: TrainingConfig, arms: Seque
     student = student_of(settings, training)
     if student != settings:
         check_trained(student, training.with_options(student=SAME), arms)
-    said = _config(settings.model)
-    width, places, depth = (said.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers"))
+    config = _config(settings.model)
+    width, places, depth = (config.get(key) for key in ("hidden_size", "max_position_embeddings", "num_hidden_layers"))
     protocol = training.protocol
     texts = protocol.releases_text or any(arm.protocol is not None and arm.protocol.releases_text for arm in arms)
     dim = training.bottleneck if texts else None
@@ -159,7 +159,7 @@ def check_trained(settings: EncoderConfig, training: TrainingConfig, arms: Seque
         raise UserError(
             f"encoder.max-length: must be from 3 to the encoder's {places} places, got {settings.max_length}"
         )
-    longest = read(settings.model).max_length if said else None
+    longest = read(settings.model).max_length if config else None
     if longest is not None and settings.max_length > longest:
         raise UserError(
             f"encoder.max-length: {settings.max_length} is above the {longest} tokens that "

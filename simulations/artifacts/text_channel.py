@@ -40,7 +40,7 @@ class StudyRewriter:
         vocabulary: Vocabulary.
         folder: Folder of the vocabulary, which every node has too.
         masked_lm: Folder of the language models that arms read (`client.models.language_models`), or None.
-        said: Replacement of the declarations of these models, or None.
+        declaration: Replacement of the declarations of these models, or None.
         model: Checkpoint from which end-to-end training starts.
         pretrain: Number of batches in which the model first learns to restore sanitized public text, or None.
         seed: Seed of that training.
@@ -49,7 +49,7 @@ class StudyRewriter:
     vocabulary: Vocabulary
     folder: Path
     masked_lm: Path | None = None
-    said: Mapping[str, Any] | None = None
+    declaration: Mapping[str, Any] | None = None
     model: str = ""
     pretrain: int | None = None
     seed: int = 0
@@ -68,8 +68,8 @@ class StudyRewriter:
 
     def _said(self, name: str) -> Mapping[str, Any] | None:
         kind = admit(name)
-        if self.said is not None or self.masked_lm is None or not getattr(kind, "reads", ()):
-            return self.said
+        if self.declaration is not None or self.masked_lm is None or not getattr(kind, "reads", ()):
+            return self.declaration
         return language_models.said(kind, language_models.load(self.masked_lm, language_models.kind_of(kind)))
 
     def identity(self, text: TextMechanism) -> str:
@@ -151,7 +151,7 @@ def rewriter_to_price(
     with prefixed(None):  # a price shows no progress
         rewriter = _with_vocabulary(setups, settings, as_lines(public), model, seed)
     if _language_models(setups, settings):
-        rewriter = replace(rewriter, said=ANY_MODEL)
+        rewriter = replace(rewriter, declaration=ANY_MODEL)
     return _checked(rewriter, setups)
 
 

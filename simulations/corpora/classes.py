@@ -14,20 +14,20 @@ _BINARY = {"0": "negative", "1": "positive"}
 _NUMBERED = {"class", "label", "category", "cat", "cluster", "group", "topic", "type", "kind", "level", "id", "no"}
 
 
-def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] | None) -> dict[str, str]:
+def matched(data: Sequence[str], public: Sequence[str], mapping: Mapping[str, str] | None) -> dict[str, str]:
     """Return, for each class of the data, in their order, the same class of the public part.
 
     Args:
         data: Classes of the data.
         public: Classes of the public part.
-        said: `data.public.classes`, which an experiment may give. Without it the names must be equal, except for case
-            and Unicode form, or the data's be 0 and 1 and the public part's negative and positive. Their order is not
-            used.
+        mapping: `data.public.classes`, which an experiment may give. Without it the names must be equal, except for
+            case and Unicode form, or the data's be 0 and 1 and the public part's negative and positive. Their order
+            is not used.
 
     Raises:
         UserError: The classes do not correspond.
     """
-    if said is None:
+    if mapping is None:
         if sorted(data) == list(_BINARY) and set(public) == set(_BINARY.values()):
             return {name: _BINARY[name] for name in data}
         known = {folded(name): name for name in public}
@@ -39,37 +39,37 @@ def matched(data: Sequence[str], public: Sequence[str], said: Mapping[str, str] 
                 f'{{ {_quoted(data[0])} = "{public[0]}", ... }}'
             )
         return {name: known[folded(name)] for name in data}
-    for whose, named, there in (("the data have", said, data), ("the public part has", said.values(), public)):
+    for whose, named, there in (("the data have", mapping, data), ("the public part has", mapping.values(), public)):
         if sorted(named) != sorted(there):
             raise UserError(
                 f"data.public.classes: must name each class once: {whose} {listed(there)}, and named are "
                 f"{listed(list(named))}"
             )
-    return {name: said[name] for name in data}
+    return {name: mapping[name] for name in data}
 
 
 def described(
-    classes: Sequence[str], said: str | Mapping[str, Sequence[str]], *, numbers: bool, pairs: bool
+    classes: Sequence[str], descriptions: str | Mapping[str, Sequence[str]], *, numbers: bool, pairs: bool
 ) -> list[tuple[str, ...]] | None:
     """Return the texts that describe each class, in their order; None if the classes say nothing.
 
     Args:
         classes: Names of the classes.
-        said: `data.class-descriptions` of the experiment.
+        descriptions: `data.class-descriptions` of the experiment.
         numbers: Whether labels are numbers; their names then say nothing.
         pairs: Whether texts are pairs; a name then describes no text.
 
     Raises:
         UserError: A table names other classes than the data have.
     """
-    if isinstance(said, Mapping):
-        if sorted(said) != sorted(classes):
+    if isinstance(descriptions, Mapping):
+        if sorted(descriptions) != sorted(classes):
             raise UserError(
                 f"data.class-descriptions: must name each class once: the data have {listed(classes)}, and named are "
-                f"{listed(list(said))}"
+                f"{listed(list(descriptions))}"
             )
-        return [tuple(said[name]) for name in classes]
-    if said == "none" or numbers or pairs:
+        return [tuple(descriptions[name]) for name in classes]
+    if descriptions == "none" or numbers or pairs:
         return None
     names = [" ".join(re.findall(r"[^\W_]+", name)) for name in classes]
     return [(name,) for name in names] if all(map(_says_something, names)) else None

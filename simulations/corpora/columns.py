@@ -285,8 +285,8 @@ def is_missing(value: object) -> bool:
 
 def plain_name(name: str) -> str:
     """Return a column's name as an error shows it. The key of an object may be anything."""
-    said = name if name.isprintable() else ascii(name)[1:-1]
-    return said if len(said) <= 60 else f"{said[:57]}..."
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def shown(name: str) -> str:
@@ -318,7 +318,7 @@ def kind(value: object) -> str:
         (list, "a list"),
         (datetime.date | datetime.time | datetime.timedelta, "a time"),
     )
-    return next((said for kinds_, said in kinds if isinstance(value, kinds_)), f"a {type(value).__name__}")
+    return next((name for kinds_, name in kinds if isinstance(value, kinds_)), f"a {type(value).__name__}")
 
 
 def _refused(part: Columns, row: int, why: str) -> str:
@@ -390,8 +390,8 @@ def _refuse_two_users(parts: Sequence[Columns], user: str, names: Sequence[str])
 
 def _where(name: str, parts: Sequence[Columns], names: Sequence[str]) -> str:
     """Return a user's name as an error shows it, or its row if the name must not be shown."""
-    said = shown(name)
-    if said == spelled(name):
-        return said
+    text = shown(name)
+    if text == spelled(name):
+        return text
     rows = [f"{part.source}: {row}" for part in parts for row in part.row_names]
-    return f"one {said} ({rows[names.index(name)]})"
+    return f"one {text} ({rows[names.index(name)]})"

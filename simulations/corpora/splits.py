@@ -103,9 +103,9 @@ def apart(
     if not 0 <= fraction < 1:
         raise UserError(f"data.public.fraction: {fraction}; give a number from 0 to below 1")
     users = int(owners.max(initial=-1)) + 1
-    said = np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1]
-    nodes = users + int(said.max(initial=-1)) + 1
-    shared = sparse.csr_matrix((np.ones(len(owners), np.int8), (owners, users + said)), shape=(nodes, nodes))
+    numbers = np.unique(np.asarray(texts, dtype=object), return_inverse=True)[1]
+    nodes = users + int(numbers.max(initial=-1)) + 1
+    shared = sparse.csr_matrix((np.ones(len(owners), np.int8), (owners, users + numbers)), shape=(nodes, nodes))
     kin = csgraph.connected_components(shared, directed=False)[1][:users]
     room = min(users, max(1, round(fraction * users))) if fraction > 0 else 0
     order = np.random.default_rng((seed, _STREAM, stream)).permutation(users)
@@ -120,9 +120,9 @@ def apart(
         near = csgraph.breadth_first_order(shared, order[~taken[order]][0], directed=False, return_predecessors=False)
         taken[near[near < users][:room]] = True
     chosen = taken[owners]
-    inside, outside = (np.bincount(said[part], minlength=nodes - users) for part in (chosen, ~chosen))
+    inside, outside = (np.bincount(numbers[part], minlength=nodes - users) for part in (chosen, ~chosen))
     stays = inside * (1 - fraction) >= outside * fraction  # the part that has more of it than the share
-    return chosen, ((inside > 0) & (outside > 0))[said] & (chosen != stays[said])
+    return chosen, ((inside > 0) & (outside > 0))[numbers] & (chosen != stays[numbers])
 
 
 def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:

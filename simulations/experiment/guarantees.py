@@ -125,9 +125,9 @@ def promise(policy: Policy, what: Released) -> Promise:
     if what.answer is not None:
         taught = promise(policy, replace(what, answer=None))
         asks = what.answer.guarantee
-        said = "no protection" if math.isinf(asks.epsilon) else f"{metric_statement([asks])}, any two texts"
+        inference = "no protection" if math.isinf(asks.epsilon) else f"{metric_statement([asks])}, any two texts"
         return replace(
-            taught, statement=f"{taught.statement}; whoever asks: {said}", asking_epsilon=policy.cost(asks).epsilon
+            taught, statement=f"{taught.statement}; whoever asks: {inference}", asking_epsilon=policy.cost(asks).epsilon
         )
     if what.asked_text is not None:
         taught = promise(policy, replace(what, asked_text=None))

@@ -165,7 +165,7 @@ def of_experiment(
     assumed += f" × (1 - late {people.late:g})" if people.late else ""
     lines = []
     for setup in experiment.setups:
-        train, test, arm, said = None, None, setup.arm, ""
+        train, test, arm, bound = None, None, setup.arm, ""
         users = setup.answering if setup.shuffled else None
         split = f" / {setup.stages} stages of disjoint users" if setup.stages > 1 else ""
         notes = {"shuffled": assumed + split, "label": f"{classes} classes"}
@@ -186,9 +186,9 @@ def of_experiment(
             )
             counted = label_of(arm, classes) if arm.label is not None and not setup.protocol.releases_text else None
             teller = max(vectors, key=lambda mechanism: liars.amplification(mechanism) or 0.0, default=counted)
-            said = "" if teller is None else liars.told(teller)
-            if said and len(vectors) > 1:
-                said += f" (of the largest number of features that {'this' if public else 'any'} public text allows)"
+            bound = "" if teller is None else liars.told(teller)
+            if bound and len(vectors) > 1:
+                bound += f" (of the largest number of features that {'this' if public else 'any'} public text allows)"
         answer = answer_of(arm, classes)
         if any((arm.embedding, asked, answer)) and setup.protocol.private:
             test = _test(setup, embeddings, *_test_users(experiment, tests), asked, answer, records=test_records)
@@ -199,7 +199,7 @@ def of_experiment(
                 "way": setup.way,
                 "ladder": _plain(train),
                 "test_ladder": _plain(test),
-                "liars": said,
+                "liars": bound,
             }
         )
     return lines

@@ -22,14 +22,14 @@ def slug(name: str) -> str:
     """
     known = unicodedata.normalize("NFKD", name.lower())
     plain = known.replace("ε", "eps ").encode("ascii", "ignore").decode()
-    said = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
     foreign = _FOREIGN.findall(known)
-    if said and len(said) <= LONGEST and not any(map(_tells, foreign)):
-        return said
-    if not said and not any(map(_letters, foreign)):
+    if words and len(words) <= LONGEST and not any(map(_tells, foreign)):
+        return words
+    if not words and not any(map(_letters, foreign)):
         return ""
     digest = hashlib.sha256(known.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{said[: LONGEST - 9].strip('-') or 'name'}-{digest}"
+    return f"{words[: LONGEST - 9].strip('-') or 'name'}-{digest}"
 
 
 #: Runs of characters that a slug cannot represent.

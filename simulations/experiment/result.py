@@ -159,8 +159,8 @@ class ArmResult:
         """Yield accuracies, measures and numbers; a metric without a finite value is left out."""
         predicted = {split: sum(self.guessed.get(split) or ()) or None for split in SPLITS}
         for split in SPLITS:
-            if (found := self.score(split)) is not None:
-                yield Estimate("accuracy", split, found.accuracy, found.error, predicted[split])
+            if (score := self.score(split)) is not None:
+                yield Estimate("accuracy", split, score.accuracy, score.error, predicted[split])
         for split, measures in self.measures.items():
             for name, each in measures.items():
                 if each and _is_finite(each["value"]):
@@ -209,12 +209,12 @@ def with_infinity(value: Any) -> Any:
 
 def _known(of: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     known = {each.name for each in fields(of)}
-    found = {key: value for key, value in with_infinity(values).items() if key in known and value is not None}
-    if "budget" in found:
-        found["budget"] = Promise(**_known(Promise, found["budget"]))
-    if "batch_tests" in found:
-        found["batch_tests"] = tuple(BatchTest(**_known(BatchTest, each)) for each in found["batch_tests"])
-    return found
+    entries = {key: value for key, value in with_infinity(values).items() if key in known and value is not None}
+    if "budget" in entries:
+        entries["budget"] = Promise(**_known(Promise, entries["budget"]))
+    if "batch_tests" in entries:
+        entries["batch_tests"] = tuple(BatchTest(**_known(BatchTest, each)) for each in entries["batch_tests"])
+    return entries
 
 
 def _is_finite(value: Any) -> bool:
@@ -259,8 +259,8 @@ def _liars(driver: Driver) -> str:
     """
     asked = [question for request in driver.teaching.requests.values() for question in request.questions]
     asked = [each for each in asked if not (isinstance(each, LabelQuestion) and isinstance(each.mechanism, Identity))]
-    said = [liars.told(question.mechanism, question.clip) for question in asked if question.reads_labels]
-    return said[-1] if said else ""
+    bounds = [liars.told(question.mechanism, question.clip) for question in asked if question.reads_labels]
+    return bounds[-1] if bounds else ""
 
 
 def _dim(what: Released, channels: Channels, model: Model | None) -> int:

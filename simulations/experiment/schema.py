@@ -175,5 +175,5 @@ def _default(value: Any) -> str:
 
 
 def _rows(rows: list[tuple[str, str, str, str]]) -> list[str]:
-    cells = [f"| `{name}` | {words} | {default} | {said} |" for name, words, default, said in rows]
+    cells = [f"| `{name}` | {words} | {default} | {text} |" for name, words, default, text in rows]
     return ["| key | values | default | description |", "| --- | --- | --- | --- |", *cells]

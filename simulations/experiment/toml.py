@@ -198,18 +198,18 @@ def commented(experiment: Experiment, why: Mapping[str, str], *, first: str = ""
             never commented out.
         first: First lines of the file.
     """
-    known = {name: (_allowed(words, default), said) for name, words, default, said in keys()}
-    lines = [line for said in first.splitlines() for line in _comment(said)]
+    known = {name: (_allowed(words, default), text) for name, words, default, text in keys()}
+    lines = [line for text in first.splitlines() for line in _comment(text)]
     for name in ("name", "seed"):
-        allowed, said = known[name]
-        lines += [*_comment(why.get(name, said)), f"{name} = {_inline(getattr(experiment, name))}  # {allowed}"]
+        allowed, text = known[name]
+        lines += [*_comment(why.get(name, text)), f"{name} = {_inline(getattr(experiment, name))}  # {allowed}"]
     for place, section in SECTIONS.items():
         lines += _commented(getattr(experiment, place), section, known, why)
         if place == "data":
             lines += _commented(experiment.data.public, PublicConfig, known, why)
     lines += ["", *(f"# {line}".rstrip() for line in about(Arm)), "#"]
-    for name, (_, said) in known.items():
-        lines += _comment(f"{name.removeprefix('arm.')}: {said}") if name.startswith("arm.") else []
+    for name, (_, text) in known.items():
+        lines += _comment(f"{name.removeprefix('arm.')}: {text}") if name.startswith("arm.") else []
     lines += ["#", *_comment(why["arm"])] if "arm" in why else []
     for arm in experiment.arms:
         lines += ["", "[[arm]]", *_arm(arm)]
@@ -228,8 +228,8 @@ def _commented(
         if "check" not in f.metadata:
             continue
         name, value = f"{kind.place}.{key(f.name)}", getattr(section, f.name)
-        allowed, said = known[name]
-        lines += _comment(why.get(name, said))
+        allowed, text = known[name]
+        lines += _comment(why.get(name, text))
         if value is None:
             lines.append(f"#{key(f.name)} =  # {allowed}")
         else:
@@ -257,5 +257,5 @@ def _inline_key(name: str) -> str:
     return tomli_w.dumps({name: 0}).rpartition(" = ")[0]
 
 
-def _comment(said: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(said, _WIDTH, break_long_words=False, break_on_hyphens=False)]
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)]

@@ -89,7 +89,7 @@ def save(figure: Figure, path: Path | BinaryIO) -> None:
 _TELLS = "told-"
 
 
-def tell(axes: Axes, x: Sequence[float], y: Sequence[float], said: str, **where: Any) -> None:
+def tell(axes: Axes, x: Sequence[float], y: Sequence[float], text: str, **where: Any) -> None:
     """Add a tooltip at a point, or along a line of several points.
 
     Only `inline` shows it; it is invisible elsewhere.
@@ -98,11 +98,11 @@ def tell(axes: Axes, x: Sequence[float], y: Sequence[float], said: str, **where:
         axes: Axes of the figure.
         x: Horizontal coordinates.
         y: Vertical coordinates.
-        said: Text of the tooltip.
+        text: Text of the tooltip.
         **where: Keywords of a line, such as its transform.
     """
     style: dict[str, Any] = {"linewidth": 7.0} if len(x) > 1 else {"linestyle": "none", "marker": "o", "markersize": 11}
-    (mark,) = axes.plot(x, y, color="black", alpha=0.0, zorder=9, label=f"_{said}", **style, **where)
+    (mark,) = axes.plot(x, y, color="black", alpha=0.0, zorder=9, label=f"_{text}", **style, **where)
     mark.set_gid(f"{_TELLS}{id(mark)}")
 
 
@@ -111,12 +111,12 @@ def folded(name: str, width: int = 34, most: int = 3) -> str:
     return "\n".join(textwrap.wrap(name, width, max_lines=most, placeholder=" …")) or name
 
 
-def inline(figure: Figure, said: str, prefix: str) -> str:
+def inline(figure: Figure, description: str, prefix: str) -> str:
     """Return the figure as an <svg> element for an HTML page, with tooltips (`tell`).
 
     Args:
         figure: The figure.
-        said: Description for a reader who cannot see it.
+        description: Description for a reader who cannot see it.
         prefix: Prefix of its ids, which must differ among the figures of a page.
     """
     import matplotlib
@@ -135,7 +135,7 @@ def inline(figure: Figure, said: str, prefix: str) -> str:
     svg = re.sub(
         r"<svg[^>]*>",
         f'<svg role="img" viewBox="{box[1] if box else ""}" stroke-linejoin="round" '
-        f'stroke-linecap="butt">\n <title>{escape(said)}</title>',
+        f'stroke-linecap="butt">\n <title>{escape(description)}</title>',
         svg,
         count=1,
     )

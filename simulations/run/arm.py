@@ -101,7 +101,7 @@ class ArmRun:
             test_records=self._held.test_holders.most,
         )
         result = result.scored(score(answers.sanitized), score(answers.device))
-        found = measures(
+        values = measures(
             self._data,
             self._held,
             seed=self._seed,
@@ -112,7 +112,7 @@ class ArmRun:
         )
         by_split = {"sanitized": _classes(scores), "on_device": _classes(clean)}
         guesses = {split: guessed(self._held, classes) for split, classes in by_split.items()}
-        result = replace(result, **rungs, measures=found, perturbed=counted.counts, guessed=guesses)
+        result = replace(result, **rungs, measures=values, perturbed=counted.counts, guessed=guesses)
         return Finished(result, model, answers)
 
 

@@ -125,11 +125,11 @@ class CentralisedArm:
             model = logistic_regression(h, y, classes=len(public.classes), seed=self.seed)
             scores = model.scores(np.asarray(held.test_embeddings))
         classes = scores.argmax(axis=1)
-        said = {"sanitized": [], "on_device": guessed(held, classes)}
+        guesses = {"sanitized": [], "on_device": guessed(held, classes)}
         answers = Answers(on_device(held, None), on_device(held, classes))
         every = Scored(scores, np.arange(len(held.test)))
-        found = measures(self.data, held, seed=self.seed, sanitized=None, on_device=every)
-        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=found, guessed=said)
+        values = measures(self.data, held, seed=self.seed, sanitized=None, on_device=every)
+        result = replace(self._result(h.shape[1], time.perf_counter() - start), measures=values, guessed=guesses)
         return Finished(result.scored(None, score(answers.device)), None, answers)
 
     def _result(self, width: int, seconds: float) -> ArmResult:

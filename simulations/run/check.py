@@ -70,7 +70,7 @@ def check(experiment: Experiment) -> dict[str, Any]:
     shown = {name: getattr(split, name) for name in ("public", "train", "test")}
     asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)[1]
     least = experiment.shuffle.least
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "name": experiment.name,
         "way": experiment.training.way,
         "parts": {name: {"rows": len(part), "classes": _classes(part)} for name, part in shown.items()},
@@ -92,13 +92,13 @@ def check(experiment: Experiment) -> dict[str, Any]:
             classes=classes,
         ),
     }
-    found["names"], forecasts = ([], {}) if lengths is None else _forecast(experiment, split.public)
-    for arm in found["arms"]:
+    summary["names"], forecasts = ([], {}) if lengths is None else _forecast(experiment, split.public)
+    for arm in summary["arms"]:
         arm["expected"] = forecasts.get(arm["arm"])
-    return found | {
+    return summary | {
         "warnings": [
             *_data_warnings(experiment.data, split, about),
-            *_warnings(found, public_labels=experiment.data.public.labels),
+            *_warnings(summary, public_labels=experiment.data.public.labels),
         ]
     }
 
@@ -195,26 +195,26 @@ def _cut(where: str, most: int, unit: str, lengths: NDArray[np.int64]) -> dict[s
     }
 
 
-def _warnings(found: dict[str, Any], *, public_labels: bool) -> list[str]:
+def _warnings(summary: dict[str, Any], *, public_labels: bool) -> list[str]:
     """Return warnings about what to change before the run, a line each."""
-    lines = list(found["names"])
-    for cut in found["cut"]:
+    lines = list(summary["names"])
+    for cut in summary["cut"]:
         if cut["share"] > _MUCH_CUT:
             lines.append(f"{cut['where']}: {cut['share']:.0%} of the texts are longer than {cut['most']} {cut['unit']}")
-    for who, crowd in found["crowds"].items():
+    for who, crowd in summary["crowds"].items():
         if crowd["users"] < crowd["least"]:
             lines.append(
                 f"shuffle.minimum-users: {crowd['users']:,} {who} users are expected in a batch, and one of fewer than "
                 f"{crowd['least']:,} is discarded"
             )
-    for name, part in found["parts"].items():
-        lost = found["untested"] if name == "test" else ()
+    for name, part in summary["parts"].items():
+        lost = summary["untested"] if name == "test" else ()
         least = _RARE * part["rows"] / len(part["classes"]) * (name != "public" or public_labels)
         if rare := [f'"{label}" {n:,}' for label, n in part["classes"].items() if n < least and label not in lost]:
             some = "class has" if len(rare) == 1 else "classes have"
             lines.append(f"{name}: {len(rare):,} {some} few of {part['rows']:,} rows: {listed(rare)}")
     bare: dict[str, list[str]] = {}
-    for arm in found["arms"]:
+    for arm in summary["arms"]:
         for rung in (*(arm["ladder"] or ()), *(arm["test_ladder"] or ())):
             if rung["unprotected"] == [rung["rung"]] and not arm["reference"]:
                 bare.setdefault(rung["rung"], []).append(f'"{arm["arm"]}"')

@@ -47,8 +47,8 @@ def differences(arms: Sequence[Arm], answers: Mapping[str, Answers]) -> list[dic
         pair = (earlier, later) if (earlier, later) in added else (later, earlier)
         one, other = (answers[name] for name in pair)
         gaps = difference(one.sanitized, other.sanitized), difference(one.device, other.device)
-        said = {kind: None if gap is None else asdict(gap) for kind, gap in zip(SPLITS, gaps, strict=True)}
-        results.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | said)
+        gaps_by_kind = {kind: None if gap is None else asdict(gap) for kind, gap in zip(SPLITS, gaps, strict=True)}
+        results.append({"arm": pair[0], "less": pair[1], "users_added": pair in added} | gaps_by_kind)
     return results
 
 

@@ -32,9 +32,9 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> str:
     return f"{runs[0]['name']}: {of}"
 
 
-def headline(said: str, results: Mapping[str, Any]) -> str:
+def headline(text: str, results: Mapping[str, Any]) -> str:
     """Return the heading of a figure, folded, with the warning of a protocol that is not private."""
-    return "\n".join(line for part in (said, results.get("way_sentence") or "") for line in textwrap.wrap(part, 62))
+    return "\n".join(line for part in (text, results.get("way_sentence") or "") for line in textwrap.wrap(part, 62))
 
 
 def on_text(results: Results) -> bool:

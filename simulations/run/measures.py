@@ -73,8 +73,8 @@ class Guesses:
     @property
     def guessed(self) -> IntArray:
         """Return the likeliest class of each text, (n,)."""
-        found: IntArray = self.scores.argmax(axis=1)
-        return found
+        classes: IntArray = self.scores.argmax(axis=1)
+        return classes
 
     def of(self, rows: NDArray[np.bool_]) -> Guesses:
         """Return the guesses of a group, given as a mask (n,)."""
@@ -85,9 +85,9 @@ class Guesses:
         """Return the accuracy, with its error over users if they hold several texts, and over texts otherwise."""
         cluster = np.unique(self.users if self.owned else self.texts, return_inverse=True)[1]
         right = np.bincount(cluster, self.guessed == self.labels).astype(np.int64)
-        found = score(Counts(np.bincount(cluster), right))
-        assert found is not None
-        return Value(found.accuracy, math.nan if found.error is None else found.error, len(self.labels))
+        result = score(Counts(np.bincount(cluster), right))
+        assert result is not None
+        return Value(result.accuracy, math.nan if result.error is None else result.error, len(self.labels))
 
     def value(self, measure: Callable[[FloatArray], float]) -> Value:
         """Return a measure, a function of weights (n,), with its error over distinct texts (bootstrap)."""
@@ -127,14 +127,14 @@ def measured(names: Sequence[str], guesses: Guesses | None) -> dict[str, dict[st
     """
     if guesses is None or not len(guesses.labels):
         return dict.fromkeys(names)
-    found: dict[str, dict[str, float] | None] = {}
+    values: dict[str, dict[str, float] | None] = {}
     for name in names:
         value = MEASURES[name].compute(guesses)
         if isinstance(value, Value):
-            found[name] = {"value": value.value, "error": value.error}
+            values[name] = {"value": value.value, "error": value.error}
         else:
-            found |= {f"{name}: {group}": each._asdict() for group, each in value.items()}
-    return found
+            values |= {f"{name}: {group}": each._asdict() for group, each in value.items()}
+    return values
 
 
 # --- of classes
@@ -189,13 +189,13 @@ def _each(of: Callable[[FloatArray, FloatArray], float], guesses: Guesses, weigh
         scores, classes = scores - scores[:, ::-1], range(1, 2)
     else:  # scores of one text relative to another's
         scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-    found = []
+    values = []
     for k in classes:
         _, at = np.unique(-scores[:, k], return_inverse=True)
         inside = guesses.labels == k
         ours, others = (np.bincount(at, weights * part).astype(np.float64) for part in (inside, ~inside))
-        found.append(of(ours, others))
-    return float(np.mean(found))
+        values.append(of(ours, others))
+    return float(np.mean(values))
 
 
 def _area(ours: FloatArray, others: FloatArray) -> float:
@@ -230,8 +230,8 @@ def spearman(expected: FloatArray, truth: FloatArray, weights: FloatArray) -> fl
 def _ranks(values: FloatArray, weights: FloatArray) -> FloatArray:
     _, at = np.unique(values, return_inverse=True)
     often = np.bincount(at, weights)
-    found: FloatArray = (np.cumsum(often) - often / 2)[at]
-    return found
+    ranks: FloatArray = (np.cumsum(often) - often / 2)[at]
+    return ranks
 
 
 def _by_weights(of: Callable[[Guesses, FloatArray], float]) -> Callable[[Guesses], Value]:
@@ -282,11 +282,11 @@ def by_user(guesses: Guesses) -> dict[str, Value]:
     drawn = rng.integers(len(often), size=(_SAMPLES, len(often)))
     alike = rng.binomial(often, right.sum() / often.sum(), size=(_SAMPLES, len(often))) / often
     tenths = np.sort(alike, axis=1)[:, : _tenth(often)].mean(axis=1)
-    found = {"worst decile by chance": Value(float(tenths.mean()), float(tenths.std(ddof=1)), len(often))}
+    values = {"worst decile by chance": Value(float(tenths.mean()), float(tenths.std(ddof=1)), len(often))}
     for name, of in {"mean": _mean, "worst decile": _worst_decile, "variance": _variance}.items():
         again = [of(right[rows] / often[rows], often[rows]) for rows in drawn]
-        found[name] = Value(of(right / often, often), float(np.std(again, ddof=1)), len(often))
-    return {name: found[name] for name in ("mean", "worst decile", "worst decile by chance", "variance")}
+        values[name] = Value(of(right / often, often), float(np.std(again, ddof=1)), len(often))
+    return {name: values[name] for name in ("mean", "worst decile", "worst decile by chance", "variance")}
 
 
 def own_labels(guesses: Guesses) -> Value:

@@ -112,7 +112,7 @@ class PaperArm:
             way="paper",
             budget=self._promise(label),
             parameters=arm.parameters,
-            guessed={where: guessed(self.held, said) for where, said in classes.items()},
+            guessed={where: guessed(self.held, predictions) for where, predictions in classes.items()},
             measures=measures(
                 data,
                 self.held,

@@ -99,14 +99,14 @@ class Proposal:
         file: File of the experiment.
         used: Rows that it uses.
         left: Number of rows that it leaves out, by the reason.
-        found: Findings about the table, a line each.
+        findings: Findings about the table, a line each.
     """
 
     experiment: Experiment
     file: Path
     used: Corpus
     left: Mapping[str, int]
-    found: tuple[str, ...]
+    findings: tuple[str, ...]
 
 
 def propose(
@@ -152,7 +152,7 @@ def propose(
     group = next((name for name in columns.kept if _has_groups(used.extra[name])), None)
     lengths = token_lengths(EncoderConfig().model, used.texts)
     cut = _cutting_few(lengths, CUTS)
-    found = (*_seen(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
+    findings = (*_seen(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
         _write(part / TESTED, columns, used.take(np.flatnonzero(tested)))
         _write(part / TRAIN, columns, used.take(np.flatnonzero(~tested)))
@@ -171,9 +171,9 @@ def propose(
         )
         experiment = _experiment(out, data, seed, cut, kind, lengths, named=named, records=records)
         why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind, stated=records is not None)
-        written = commented(experiment, why, first="\n".join(found)) + _sweep(experiment)
+        written = commented(experiment, why, first="\n".join(findings)) + _sweep(experiment)
         (part / STUDY).write_text(written, encoding="utf-8")
-    return Proposal(experiment, out / STUDY, used, left, found)
+    return Proposal(experiment, out / STUDY, used, left, findings)
 
 
 def _chosen(
@@ -202,12 +202,12 @@ def _chosen(
             if set(pair) <= set(free) and _named([name for name in free if name not in pair], headers.TEXTS) is None:
                 text, second = pair
                 break
-    found = {"text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS)}
-    for option, column in found.items():
+    columns = {"text": text or _named(free, headers.TEXTS), "label": label or _named(free, headers.LABELS)}
+    for option, column in columns.items():
         if column is None:
             there = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
             raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {there}")
-    return Chosen(str(found["text"]), str(found["label"]), user or _named(free, headers.USERS), second, kept)
+    return Chosen(str(columns["text"]), str(columns["label"]), user or _named(free, headers.USERS), second, kept)
 
 
 def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -373,8 +373,8 @@ def _sweep(experiment: Experiment) -> str:
         taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
         about["arms"] = about["arms"][: about["arms"].index(taught) + 1]
         about["grid"] = {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]}
-    said = "# By `sottovoce sweep`: each value of the grid, if there is one, with each seed."
-    return f"\n{said}\n{tomli_w.dumps({SWEEP: about})}"
+    comment = "# By `sottovoce sweep`: each value of the grid, if there is one, with each seed."
+    return f"\n{comment}\n{tomli_w.dumps({SWEEP: about})}"
 
 
 def _has_groups(cells: Sequence[object]) -> bool:

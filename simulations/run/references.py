@@ -28,7 +28,7 @@ def remarks(runs: Sequence[Results]) -> list[str]:
     each = list(zip(*map(arms_of, runs), strict=True))
     lines = [line for same in each for line in _of_model(runs, same)]
     batches = [line for run in runs for arm in arms_of(run) for line in _of_batches(arm)]
-    doubts = dict.fromkeys(f"{arm.name}: {said}." for run in runs for arm in arms_of(run) for said in arm.doubts)
+    doubts = dict.fromkeys(f"{arm.name}: {doubt}." for run in runs for arm in arms_of(run) for doubt in arm.doubts)
     return [*_of_references(runs, arms), *lines, *batches, *doubts]
 
 
@@ -82,19 +82,19 @@ ONE_CLASS, _BELOW_CHANCE = 0.99, 2.0
 _WHERE = {"on_device": "on the device", "sanitized": "of sanitized texts"}
 
 
-def _of_model(runs: Sequence[Results], found: Sequence[ArmResult]) -> list[str]:
-    """Return lines on an arm's model, at most one for each split. `found` is the arm in each run."""
+def _of_model(runs: Sequence[Results], same: Sequence[ArmResult]) -> list[str]:
+    """Return lines on an arm's model, at most one for each split. `same` is the arm in each run."""
     lines = []
-    for where, said in _WHERE.items():
-        line = _one_class(runs, found, where) or _below_chance(runs, found, where)
-        lines += [f"{found[0].name}: {said} {line}."] if line else []
+    for where, place in _WHERE.items():
+        line = _one_class(runs, same, where) or _below_chance(runs, same, where)
+        lines += [f"{same[0].name}: {place} {line}."] if line else []
     return lines
 
 
-def _one_class(runs: Sequence[Results], found: Sequence[ArmResult], where: str) -> str:
+def _one_class(runs: Sequence[Results], same: Sequence[ArmResult], where: str) -> str:
     """Return in how many runs a model predicts one class for (nearly) all texts; "" if in none."""
     classes = []
-    for run, arm in zip(runs, found, strict=True):
+    for run, arm in zip(runs, same, strict=True):
         counts = arm.guessed.get(where) or []
         if counts and max(counts) >= ONE_CLASS * sum(counts):
             most = counts.index(max(counts))
@@ -106,13 +106,13 @@ def _one_class(runs: Sequence[Results], found: Sequence[ArmResult], where: str) 
     return f"its model says {' and '.join(dict.fromkeys(classes))}{often}: it tells no classes apart"
 
 
-def _below_chance(runs: Sequence[Results], found: Sequence[ArmResult], where: str) -> str:
+def _below_chance(runs: Sequence[Results], same: Sequence[ArmResult], where: str) -> str:
     """Return a line if a model is right less often than the most frequent class; otherwise "".
 
     Labels that are numbers are left out, since a near prediction counts there.
     """
-    scores = [score for arm in found if (score := arm.score(where)) is not None]
-    known = len(scores) == len(found) and all(is_finite(run.get("chance")) for run in runs)
+    scores = [score for arm in same if (score := arm.score(where)) is not None]
+    known = len(scores) == len(same) and all(is_finite(run.get("chance")) for run in runs)
     if not known or runs[0].get("label_range"):
         return ""
     values = [score.accuracy for score in scores]
@@ -121,7 +121,7 @@ def _below_chance(runs: Sequence[Results], found: Sequence[ArmResult], where: st
     error = max(fmean(by_text) if by_text else 0.0, standard_error(values) or 0.0)
     if not by_text or accuracy >= chance - _BELOW_CHANCE * error:
         return ""
-    by_names = not all(arm.queried for arm in found) or found[0].way == PUBLIC_ONLY.name
+    by_names = not all(arm.queried for arm in same) or same[0].way == PUBLIC_ONLY.name
     return (
         f"its accuracy, {accuracy:.3f} ± {error:.3f}, lies below chance, {chance:.3f}, which always saying the "
         f"commonest class gives{'; if it learned from class names, these may be swapped' if by_names else ''}"

@@ -81,8 +81,8 @@ def print_table(results: Results, console: Console) -> None:
             _print_rows(console, _BESIDE, names, item, [""] * len(item))
     for note in notes(results):
         console.print(Text(note))
-    if said := conclusion(results):
-        console.print(Text(said, style="bold"))
+    if sentence := conclusion(results):
+        console.print(Text(sentence, style="bold"))
 
 
 def _print_rows(console: Console, heading: str, names: Row, rows: Iterable[Row], styles: Iterable[str]) -> None:
@@ -242,8 +242,8 @@ def markdown(results: Results) -> str:
     if results.get("way_sentence"):
         lines += [f"**{results['way_sentence']}**", ""]
     lines += [markdown_table([*names, "mechanism", "m'", "guarantee"], cells)]
-    if said := conclusion(results):
-        lines += ["", f"**{said}**"]
+    if sentence := conclusion(results):
+        lines += ["", f"**{sentence}**"]
     for heading, (names, *others) in beside([results]):
         lines += ["", f"## {heading or _BESIDE}", "", markdown_table(names, others)]
     lines += ["", *(f"{note}\n" for note in notes(results)), _MORE, ""]

@@ -113,7 +113,7 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, Rows]]:
             title,
             [
                 ["arm", *(heading for *_, heading in columns)],
-                *([arm, *(mean_said(rows.get((arm, *of))) for *of, _ in columns)] for arm in arms),
+                *([arm, *(mean_cell(rows.get((arm, *of))) for *of, _ in columns)] for arm in arms),
             ],
         )
         for title, columns in tables
@@ -139,11 +139,11 @@ def moments(values: Sequence[Any], error_of_one: Any = None) -> tuple[float, flo
     return fmean(values), error if is_finite(error) else None
 
 
-def mean_said(found: tuple[float, float | None] | None) -> str:
+def mean_cell(result: tuple[float, float | None] | None) -> str:
     """Return the mean of `moments` ± its error if known, each with three digits; NONE without a mean."""
-    if found is None:
+    if result is None:
         return NONE
-    mean, error = found
+    mean, error = result
     return f"{mean:.3f}" + ("" if error is None else f" ± {error:.3f}")
 
 

@@ -106,7 +106,7 @@ def central(*runs: ArmResult) -> tuple[float | None, str]:
     beyond the worst case. Of one arm in several runs it is the largest, and None if one run has none. It holds between
     data that agree in `public`.
     """
-    return max(map(_central, runs), key=lambda said: math.inf if said[0] is None else said[0])
+    return max(map(_central, runs), key=lambda pair: math.inf if pair[0] is None else pair[0])
 
 
 def asking(*runs: ArmResult) -> float | None:
@@ -143,12 +143,12 @@ def conditions(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     named: dict[str, list[str]] = {}
     for same in zip(*map(arms_of, runs), strict=True):
-        if found := public(*same):
-            named.setdefault(" and ".join(found), []).append(same[0].name)
+        if agreed := public(*same):
+            named.setdefault(" and ".join(agreed), []).append(same[0].name)
     return [
-        f"{CONDITION_MARK} {'; '.join(names)}: ε is between data that agree in {found}, declared public; between "
+        f"{CONDITION_MARK} {'; '.join(names)}: ε is between data that agree in {agreed}, declared public; between "
         "others it is ∞."
-        for found, names in named.items()
+        for agreed, names in named.items()
     ]
 
 

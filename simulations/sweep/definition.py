@@ -198,9 +198,9 @@ def _numbered(key: str, arms: Sequence[Mapping[str, Any]]) -> str:
         return key
     rest = key.removeprefix("arm.")
     for i, arm in sorted(enumerate(arms), key=lambda pair: -len(pair[1]["name"])):
-        for said in (str(i), arm["name"]):
-            if rest.startswith(f"{said}."):
-                return f"arm.{i}.{rest[len(said) + 1 :]}"
+        for name in (str(i), arm["name"]):
+            if rest.startswith(f"{name}."):
+                return f"arm.{i}.{rest[len(name) + 1 :]}"
     raise UserError(f"grid.{key}: there is no such arm; there are {either(arm['name'] for arm in arms)}")
 
 
@@ -248,7 +248,7 @@ def _run(
 
 def _place(point: Mapping[str, Any]) -> str:
     """Return a folder name for a point, readable and unique."""
-    said = {key.rpartition(".")[2]: value for key, value in point.items() if not key.startswith("arm.")}
-    words = slug(" ".join(f"{key} {value}" for key, value in said.items())) or "arms"
+    shown = {key.rpartition(".")[2]: value for key, value in point.items() if not key.startswith("arm.")}
+    words = slug(" ".join(f"{key} {value}" for key, value in shown.items())) or "arms"
     digest = hashlib.sha256(json.dumps(list(point.items())).encode()).hexdigest()[:6]
     return f"{words[:48].strip('-')}-{digest}"

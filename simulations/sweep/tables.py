@@ -22,7 +22,7 @@ from simulations.run import trust
 from simulations.run.comparison import gap
 from simulations.run.frontier import pareto, study_figure
 from simulations.run.references import remarks
-from simulations.run.table import NONE, accuracies, beside, mean_said, moments, standard_error
+from simulations.run.table import NONE, accuracies, beside, mean_cell, moments, standard_error
 from simulations.run.table import means as means_of
 from simulations.run.table import tidy as tidy_of
 from simulations.sweep.definition import Study, SweepRun
@@ -60,7 +60,7 @@ class Point:
         return {folder.name: item for folder, item in zip(self.folders, self.results, strict=True)}
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """Return a short description of the grid's values; "" if they concern arms alone."""
         shown = {key: value for key, value in self.point.items() if key[:4] != "arm."}
         return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in shown.items())
@@ -108,9 +108,9 @@ def write(study: Study, out: Path) -> list[Path]:
     page = [f"# {result.title}", "", markdown(headings, cells), "", *_notes(points), *_by_group(points)]
     caption = ". ".join([result.title, *conditions(points)])
     text = {"study.md": "\n".join(page) + "\n", "study.tex": latex.table(headings, cells, caption=caption)}
-    for name, said in text.items():
+    for name, content in text.items():
         with whole(out / name) as file:
-            file.write(said.encode())
+            file.write(content.encode())
         paths.append(out / name)
     drawn = figure(result)
     for name in _FIGURES:
@@ -119,9 +119,9 @@ def write(study: Study, out: Path) -> list[Path]:
     return paths
 
 
-def figure(found: Finished) -> Figure:
+def figure(sweep: Finished) -> Figure:
     """Return a figure of the accuracy of every point and arm against ε."""
-    return study_figure([_named(point, same) for point in found.points for same in point.arms], found.title)
+    return study_figure([_named(point, same) for point in sweep.points for same in point.arms], sweep.title)
 
 
 def _about(study: Study) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def overview(study: Finished) -> list[list[str]]:
     best = _front(study.points)
     for point, by_arm in zip(study.points, measured, strict=True):
         for same in point.arms:
-            shown = [mean_said(moments(accuracies(same, split))) for split in SPLITS]
+            shown = [mean_cell(moments(accuracies(same, split))) for split in SPLITS]
             mark = " †" if same[0].reference else " *" if (id(point), same[0].name) in best else ""
             at = [str(point.point.get(axis, "–")) for axis in axes]
             others = [by_arm.get(same[0].name, {}).get(name, NONE) for name in names]
@@ -276,7 +276,7 @@ def _by_group(points: Sequence[Point]) -> list[str]:
     for point in points:
         for title, (headings, *rows) in beside(point.results):
             if title:
-                where = f"{point.said}: {title}" if point.said else title
+                where = f"{point.label}: {title}" if point.label else title
                 lines += ["", f"## {where}", "", markdown(headings, rows)]
     return lines
 
@@ -292,12 +292,12 @@ def _chance(points: Sequence[Point]) -> str:
 
 def remarked(points: Sequence[Point]) -> list[str]:
     """Return warnings about the reference arms of each point, one line each."""
-    return [f"{point.said}: {line}" if point.said else line for point in points for line in remarks(point.results)]
+    return [f"{point.label}: {line}" if point.label else line for point in points for line in remarks(point.results)]
 
 
 def _named(point: Point, same: Sequence[ArmResult]) -> list[ArmResult]:
     """Return an arm's results with the point in its name."""
-    return [replace(arm, name=f"{point.said}: {arm.name}") if point.said else arm for arm in same]
+    return [replace(arm, name=f"{point.label}: {arm.name}") if point.label else arm for arm in same]
 
 
 def _csv(path: Path, table: DataFrame) -> Path:

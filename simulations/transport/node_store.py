@@ -197,9 +197,9 @@ def answer(message: Message, node: str, node_store: Any, shared: Path) -> Messag
             public = {
                 name: str(_unpacked(shared, digest, put, node_store)) for name, (digest, put) in lent.public.items()
             }
-            said = json.loads((folder / NODE).read_text(encoding="utf-8"))
+            about = json.loads((folder / NODE).read_text(encoding="utf-8"))
             with private_file(folder / NODE) as file:
-                file.write(json.dumps(said | public).encode())
+                file.write(json.dumps(about | public).encode())
             read = load_node(folder)
             values = {field.name: getattr(read, field.name) for field in fields(read)}
             return LentNode(**values, name=node, node_store=node_store, overtaken=overtaken)
@@ -255,12 +255,12 @@ class LentNode(Node):
         before = None if there is None else _hash(there)
 
         def keep() -> None:
-            said = node_store.keep(self.name, path.name, before, path.read_bytes())
-            if said == "overtaken":
+            outcome = node_store.keep(self.name, path.name, before, path.read_bytes())
+            if outcome == "overtaken":
                 overtaken.append(True)
-            if said != "kept":
-                cause = OSError() if said == "full" else None  # a place that is full must stop the run
-                raise LedgerError(f"ledger: {path.name} is not kept: {said}") from cause
+            if outcome != "kept":
+                cause = OSError() if outcome == "full" else None  # a place that is full must stop the run
+                raise LedgerError(f"ledger: {path.name} is not kept: {outcome}") from cause
 
         return LentLedger(path, keep)
 

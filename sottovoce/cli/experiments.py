@@ -173,7 +173,7 @@ def init(
         records=records,
     )
     study = shlex.quote(str(made.file))
-    print("\n".join(made.found))
+    print("\n".join(made.findings))
     print(
         f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
         f"    sottovoce check {study}      # what it costs, before it runs\n"

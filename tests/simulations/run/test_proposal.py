@@ -103,9 +103,9 @@ def test_the_experiment_is_one_and_its_parts_are_divided_as_it_says(tmp_path: Pa
     kept = [*read(Path("mine/train.csv"), ["review"]).values["review"], *split.test.texts]
     assert len(kept) == len({normalized(str(text)) for text in kept}) == 261
     written = made.file.read_text(encoding="utf-8")
-    assert all(line in written for line in made.found) or max(map(len, made.found)) > 116
+    assert all(line in written for line in made.findings) or max(map(len, made.findings)) > 116
     again = propose(tmp_path / "reviews.csv", Path("again"))
-    assert Path("again/test.csv").read_bytes() == Path("mine/test.csv").read_bytes() and again.found == made.found
+    assert Path("again/test.csv").read_bytes() == Path("mine/test.csv").read_bytes() and again.findings == made.findings
     assert Path(propose(tmp_path / "reviews.csv", Path("other"), seed=2).file.parent / "test.csv").read_bytes() != (
         Path("mine/test.csv").read_bytes()
     )
@@ -235,12 +235,12 @@ def written(name: str, header: Sequence[str] | None, rows: Sequence[Sequence[Any
 def proposed(file: Path, **columns: Any) -> Proposal:
     """Its rows are all accounted for: used, or named under why."""
     made = propose(file, Path("mine"), **columns)
-    rows = re.search(r": ([\d,]+) of ([\d,]+) rows, ", made.found[0])
+    rows = re.search(r": ([\d,]+) of ([\d,]+) rows, ", made.findings[0])
     assert rows is not None and [int(number.replace(",", "")) for number in rows.groups()] == [
         len(made.used),
         len(made.used) + sum(made.left.values()),
     ]
-    assert set(made.left) <= set(made.found) and all(f"{number:,} row" in line for line, number in made.left.items())
+    assert set(made.left) <= set(made.findings) and all(f"{number:,} row" in line for line, number in made.left.items())
     return made
 
 
@@ -351,7 +351,7 @@ def test_pairs_are_found_by_their_names_or_named(names: tuple[str, str]) -> None
     named = {"text": names[0], "second": names[1]} if names[0] == "left" else {}
     made = proposed(file, **named)
     assert len(made.used) == 241  # one pair repeats another
-    assert made.found[1].startswith(f"Pairs by {names[0]} and {names[1]}, ")
+    assert made.findings[1].startswith(f"Pairs by {names[0]} and {names[1]}, ")
     data = load("mine/experiment.toml").data
     assert (data.text, data.second_text, data.label) == (*names, "label")
     split, _ = split_of(load("mine/experiment.toml"))
@@ -370,7 +370,7 @@ def test_a_column_to_keep_is_copied_and_its_groups_are_compared(capsys: pytest.C
     rows = [[text, "ab"[i % 2], ("north", "south", "")[i % 3], f"remark {i}"] for i, text in enumerate(said)]
     file = written("in.csv", ["text", "label", "region", "remark"], rows)
     made = proposed(file, kept=("remark", "region"))
-    assert "Kept: remark, region; results are by the groups of region." in made.found
+    assert "Kept: remark, region; results are by the groups of region." in made.findings
     assert len(made.used) == 240  # an empty cell of it leaves no row out
     study = load("mine/experiment.toml")
     split, _ = split_of(study)

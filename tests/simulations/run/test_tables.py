@@ -62,8 +62,8 @@ def all_rows(proposal: Proposal, table: Made, seed: int) -> None:
     """All rows are used or named, by what the command says and by what its experiment reads."""
     used, left = proposal.used, proposal.left
     assert table.rows == len(used) + sum(left.values()), (seed, left)
-    assert set(left) <= set(proposal.found), seed
-    assert f"{len(used):,} of {table.rows:,} rows" in proposal.found[0], seed
+    assert set(left) <= set(proposal.findings), seed
+    assert f"{len(used):,} of {table.rows:,} rows" in proposal.findings[0], seed
     split, about = split_of(proposal.experiment)
     parts = (split.public, split.train, split.test)
     assert sum(map(len, parts)) + int(str(about.get("dropped", 0))) == len(used), seed
