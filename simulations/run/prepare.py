@@ -69,9 +69,9 @@ class Held:
     test_embeddings: NDArray[np.float32] | None = None
     owners: NDArray[np.int64] | None = None
 
-    def groups(self, column: str | int | None) -> NDArray[np.str_] | None:
+    def groups(self, column: str | None) -> NDArray[np.str_] | None:
         """Return the group of each test sentence, (n,), in a column of the test part; None without a column."""
-        return None if column is None else np.asarray(self.test.extra[str(column)], dtype=np.str_)
+        return None if column is None else np.asarray(self.test.extra[column], dtype=np.str_)
 
     @cached_property
     def test_texts(self) -> NDArray[np.int64]:
