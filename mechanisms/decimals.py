@@ -19,7 +19,7 @@ _DIGITS = 80
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
 _ROOT_TWO_PI = Context(prec=_DIGITS).sqrt(Context(prec=_DIGITS).multiply(2, PI))
 _HALF = Decimal("0.5")
-#: Binary digits below the point in integer multiples of 1/_ONE: 86 decimal ones.
+#: Fractional bits of fixed-point integers, in units of 1/_ONE: 86 decimals.
 _BITS = 288
 _ONE = Decimal(2**_BITS)
 #: Newton doubles the digits of a float64 start, which has twelve or more, at each step.
@@ -36,7 +36,7 @@ def normal_quantile(u: Decimal) -> Decimal:
 
     Φ is evaluated once, near a float64 start z0. With h = (u - Φ(z0))/φ(z0), at most 1e-13, the inverse's Taylor series
     is z0 + h + z0·h²/2 + (2z0² + 1)·h³/6 + (6z0³ + 7z0)·h⁴/24. The rest is below (24z0⁴ + 46z0² + 7)·h⁵/120, which is
-    less than 1e-60 (z' = 1/φ(z), differentiated). A row needs thousands of these, and one of the others.
+    less than 1e-60 (z' = 1/φ(z), differentiated). A row needs thousands of normal quantiles.
     """
     tail = min(u, 1 - u)
     z = Decimal(float(ndtri(float(tail))))
@@ -48,7 +48,7 @@ def normal_quantile(u: Decimal) -> Decimal:
 
 
 def _exp_minus(y: Decimal) -> Decimal:
-    """Return e^(-y) of y in [0, 72], four times as fast as decimals, to 1.1e-78 of itself.
+    """Return e^(-y), y in [0, 72], relative error 1.1e-78, four times as fast as decimals.
 
     y and its results are rounded to eighty digits. y = k·log 2 - i/2^8 - j/2^16 - rest, and the powers of e of i and j
     are cached. The parts cut off here, in integer multiples of 1/_ONE, are less than two hundred: one for each k from
@@ -81,11 +81,11 @@ def _powers() -> tuple[int, list[int], list[int]]:
 
 
 def _odd_series(x: Decimal, square: Decimal) -> Decimal:
-    """Return the series of x in [0, 12], given its square.
+    """Return the sum in `normal_quantile` at x in [0, 12], given its square.
 
     It is computed in integer multiples of 1/_ONE, twice as fast as decimals. A term is off by two of these at most, and
-    by the 1e-80 or so of itself that x and the square are rounded to. The parts cut off grow as the terms do, at most
-    by a factor of 1e32 in all.
+    by the 1e-80 or so of itself that x and the square are rounded to. These errors grow as the terms do, by a factor of
+    at most 1e32.
     """
     term = total = int(x * _ONE)
     multiplier, k = int(square * _ONE), 1

@@ -16,7 +16,7 @@ _CONNECT_SECONDS = 10.0
 _SILENT_SECONDS = 30.0
 #: An answer takes no longer, however slowly it trickles.
 _ANSWER_SECONDS = 120.0
-_DEEPEST = 16
+_MAX_CAUSES = 16
 _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.]+\]|{_LABEL}(\.{_LABEL})*):([1-9][0-9]{{0,4}})", re.ASCII)
 
@@ -46,7 +46,7 @@ def host_and_port(address: str, option: str) -> tuple[str, int]:
 def causes(error: BaseException) -> list[BaseException]:
     """Return an error and its chain of causes."""
     chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < _DEEPEST:
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and len(chain) < _MAX_CAUSES:
         chain.append(cause)
     return chain
 
@@ -57,11 +57,11 @@ def tls_error(error: BaseException) -> ssl.SSLError | None:
 
 
 class ServerError(ValueError):
-    """One-line error of a server that cannot be reached, is another one, or gives no valid answer."""
+    """One-line error: the server cannot be reached or verified, or gives no valid answer."""
 
 
 class Server:
-    """Server at https://HOST:PORT whose certificate one authority has signed for its role. Use it in a `with`.
+    """Server at https://HOST:PORT with a certificate from one authority for its role. Use it in a `with`.
 
     Nothing else of this machine affects the connection: no proxy, no other authority, no stored password.
 
@@ -135,11 +135,11 @@ class Server:
             finally:
                 answer.close()
         except httpx.HTTPError as error:
-            raise ServerError(f"{self.address}: {self._said(error)}") from error
+            raise ServerError(f"{self.address}: {self._description(error)}") from error
         return bytes(data)
 
-    def _said(self, error: BaseException) -> str:
-        """Return a description of the error in constant words: those of the library may be any."""
+    def _description(self, error: BaseException) -> str:
+        """Return a description of the error in constant words: the library's may say anything."""
         tls = tls_error(error)
         if isinstance(tls, ssl.SSLCertVerificationError):
             return f"shows a certificate that {self._authority} does not vouch for ({tls.verify_message})"
@@ -148,6 +148,6 @@ class Server:
         if isinstance(error, httpx.TimeoutException):
             return "does not answer in time"
         if isinstance(error, httpx.ConnectError):
-            told = (c.strerror for c in reversed(causes(error)) if isinstance(c, OSError) and c.strerror)
-            return f"cannot be reached ({next(told, 'no way there')})"
+            reasons = (c.strerror for c in reversed(causes(error)) if isinstance(c, OSError) and c.strerror)
+            return f"cannot be reached ({next(reasons, 'no way there')})"
         return "broke the connection off, or does not speak HTTP"

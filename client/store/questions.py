@@ -1,8 +1,8 @@
 """Record numbers of the sentences in a device's inference requests.
 
-Nothing else of a sentence is kept. A sentence keeps its number for every request: its costs count under that number,
-for any request of any server, and the ledger repeats a release if the request is the same. The number is durable before
-anything is drawn for it, so a crash never gives it to another sentence.
+Nothing else of a sentence is kept. A sentence keeps its number. The ledger charges every request about it, by any
+server, to that number, and repeats a release if the request is the same. The number is durable before anything is drawn
+for it, so a crash never gives it to another sentence.
 
 A sentence is identified by its SHA-256. This hides nothing from a person who has the file and can guess the sentence;
 the file is the device's own, beside the texts of its records. Numbers begin at `FIRST_RECORD`, above any record of a
@@ -49,7 +49,7 @@ class QuestionRecords:
 
     def __init__(self, folder: Path) -> None:
         self.path = self.path_in(folder)
-        with self._failing():
+        with self._translated_errors():
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
             self._connection = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
             try:
@@ -73,13 +73,13 @@ class QuestionRecords:
 
     def users(self) -> list[int]:
         """Return the users who have requested any inference."""
-        with self._failing():
+        with self._translated_errors():
             return [user for (user,) in self._connection.execute("SELECT DISTINCT user FROM sentences")]
 
     def record_numbers(self, user: int, hashes: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the record numbers (n,) of a user's sentences by `sentence_hash`; -1 for a sentence that has none."""
         select = "SELECT record FROM sentences WHERE user = ? AND sha256 = ?"
-        with self._failing():
+        with self._translated_errors():
             rows = (self._connection.execute(select, (user, sha256)).fetchone() for sha256 in hashes)
             return np.array([-1 if row is None else row[0] for row in rows], dtype=np.int64)
 
@@ -91,7 +91,7 @@ class QuestionRecords:
             hashes: Hashes of the sentences.
             above: Highest number of the user on the ledger; new numbers are higher.
         """
-        with self._failing():
+        with self._translated_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 (highest,) = self._connection.execute(
@@ -112,12 +112,12 @@ class QuestionRecords:
         return numbers
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.OperationalError, OSError) as error:  # a full disk, a folder that cannot be written
-            said = getattr(error, "strerror", None) or str(error)
-            raise QuestionRecordsError(f"{self.path}: cannot be used ({said})") from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise QuestionRecordsError(f"{self.path}: cannot be used ({reason})") from error
         except sqlite3.Error as error:
             raise QuestionRecordsError(
                 f"{self.path}: is damaged; move it away, and sentences asked before are new ones, which cost again"

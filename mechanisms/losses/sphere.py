@@ -33,12 +33,12 @@ from mechanisms.losses.quadrature import gauss_legendre, log_panel_masses, mirro
 
 LogDensity = Callable[[FloatArray], FloatArray]
 
-#: Cells where the mass is, cells over the whole half circle, and the log of the mass left to the latter.
+#: Cells near the peak, cells over [0, π], and the log density relative to the peak that ends the former.
 _FINE, _COARSE, _LOG_SMALL = 3072, 512, -80.0
-#: Panels of the integral over the radius, a multiple of this number, and their largest width.
+#: Divisor of the number of panels of the radial integral, and the largest width of a panel.
 _RADIAL_PANELS, _RADIAL_WIDTH = 20, 1.4
 #: Largest ε at which the normalized planar Laplace is computed by its series.
-SMALL = 1e-7
+SERIES_EPSILON = 1e-7
 #: Largest error of `log_radial_ratio`, in nats (tests check it).
 RADIAL_ERROR = 5e-13
 #: Cells of a blanket in the angle; an even number, so that the reflection θ -> π - θ maps cells onto cells.
@@ -65,7 +65,7 @@ def normalized_laplace_loss(dim: int, epsilon: float) -> LossCells:
     """
     if epsilon == 0:
         return no_loss()
-    error = 4 * epsilon**2 / (dim - 1) if epsilon <= SMALL else RADIAL_ERROR
+    error = 4 * epsilon**2 / (dim - 1) if epsilon <= SERIES_EPSILON else RADIAL_ERROR
     return antipodal_cells(dim, lambda theta: log_radial_ratio(dim, epsilon, theta), 2 * epsilon, error)
 
 
@@ -87,13 +87,13 @@ def antipodal_cells(dim: int, log_f: LogDensity, largest: float, error: float = 
         return value
 
     edges = angle_edges(lambda theta: log_density(theta, theta))
-    # x' has on the other half what x has on this one: next to π an angle keeps fewer digits than next to 0
+    # the mass of x beyond π/2 is computed from angles below π/2, which keep more digits than those near π
     half = edges[: len(edges) // 2 + 1]
     near = log_panel_masses(lambda theta: log_density(theta, theta), half, nodes=4)
     far = log_panel_masses(lambda theta: log_density(theta, math.pi - theta), half, nodes=4)
     log_p = np.concatenate([near, far[::-1]])
     log_p -= np.logaddexp.reduce(log_p)
-    # At the edges' mirror images the loss is the exact negative, so both directions are one
+    # The loss at a mirrored edge is the exact negative, so both directions have equal losses
     height = log_f(edges)
     bounds = np.minimum.accumulate(height - height[::-1])
     low, high = (np.clip(ends, -largest, largest) for ends in (bounds[:0:-1] - 2 * error, bounds[-2::-1] + 2 * error))
@@ -101,7 +101,7 @@ def antipodal_cells(dim: int, log_f: LogDensity, largest: float, error: float = 
 
 
 def angle_edges(log_angle_density: LogDensity) -> FloatArray:
-    """Return edges of angle cells from 0 to π, symmetric about π/2, close together near the angle of either input.
+    """Return edges of angle cells from 0 to π, symmetric about π/2, dense where either input has its mass.
 
     `log_angle_density` is the log density of θ up to a constant, with one peak.
     """
@@ -123,22 +123,22 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
     Angles are those to the input. With r ~ Gamma(m, 1/ε) and g = r - sqrt(r² - 2r cos θ + 1) the ratio is E e^(εg), to
     `RADIAL_ERROR`.
 
-    At most `SMALL` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and
-    E[1/r] = ε/(m - 1), so that (with Jensen below) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
+    At most `SERIES_EPSILON` ε it is e^(ε cos θ). Proved: cos θ - (1 + cos θ)·min(1, 2/(1 + r)) <= g <= cos θ and
+    E[1/r] = ε/(m - 1), so that (by Jensen) the logarithm lies between ε cos θ - 4ε²/(m - 1) and ε cos θ.
 
-    Above it, r^(m-1) e^(-εr + εg) is log-concave. Gauss-Legendre integrates it on panels about its peak, out to where
-    it has fallen by 50 nats (the rest is below e^-45 of the whole). It is taken relative to the Gamma law's own peak,
+    Otherwise r^(m-1) e^(-εr + εg) is log-concave. Gauss-Legendre integrates it on panels about its peak, out to where
+    it has cutoff by 50 nats (the rest is below e^-45 of the whole). It is taken relative to the Gamma law's own peak,
     at R = (m-1)/ε, so no large numbers cancel.
     """
     cosine, sine = np.cos(theta), np.sin(theta)
-    if epsilon <= SMALL:
+    if epsilon <= SERIES_EPSILON:
         flat: FloatArray = epsilon * cosine
         return flat
     power = dim - 1
-    usual = power / epsilon
+    gamma_peak = power / epsilon
 
     def log_integrand(r: FloatArray, cosine: FloatArray, sine: FloatArray) -> FloatArray:
-        share = r / usual
+        share = r / gamma_peak
         gain = (2 * r * cosine - 1) / (r + np.hypot(r - cosine, sine))
         with np.errstate(divide="ignore"):
             return power * (np.log(share) - (share - 1)) + epsilon * gain
@@ -156,7 +156,7 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
     peak = (low + high) / 2
     top = log_integrand(peak, cosine, sine)
 
-    def fallen(start: FloatArray, far: FloatArray) -> FloatArray:
+    def cutoff(start: FloatArray, far: FloatArray) -> FloatArray:
         inside, outside = start, far
         for _ in range(12):
             middle = (inside + outside) / 2
@@ -164,8 +164,8 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
             inside, outside = np.where(still, middle, inside), np.where(still, outside, middle)
         return outside
 
-    left = fallen(peak, np.zeros_like(theta))
-    right = fallen(peak, peak + 2.0 + 200.0 * dim / epsilon)
+    left = cutoff(peak, np.zeros_like(theta))
+    right = cutoff(peak, peak + 2.0 + 200.0 * dim / epsilon)
     # r = cos θ + sin θ·sinh v smooths the corner that the root has at r = cos θ if sin θ is small
     scale = np.maximum(sine, 1e-9)
     first, last = np.arcsinh((left - cosine) / scale), np.arcsinh((right - cosine) / scale)
@@ -181,7 +181,7 @@ def log_radial_ratio(dim: int, epsilon: float, theta: FloatArray) -> FloatArray:
             r = np.maximum(cosine[rows, None] + around * np.sinh(v), 1e-300)
             logs = log_integrand(r, cosine[rows, None], sine[rows, None]) - top[rows, None]
             total[rows] += width * scale[rows] * ((np.exp(logs) * np.cosh(v)) @ w)
-    result: FloatArray = top + np.log(total / usual) - _log_peak_area(power)
+    result: FloatArray = top + np.log(total / gamma_peak) - _log_peak_area(power)
     return result
 
 
@@ -222,7 +222,7 @@ def blanket_cells(dim: int, log_ratio: Callable[[FloatArray], FloatArray], count
     start = _start(dim, float(ends[0]), log_total)
     edges = _edges(dim, log_ratio, start, count)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    # x' has on the other half what x has on this one: next to π an angle keeps fewer digits than next to 0
+    # the mass of x beyond π/2 is computed from angles below π/2, which keep more digits than those near π
     first = edges[: count // 2 + 1]
     half = np.diff(first) / 2
     theta = first[:-1, None] + half[:, None] * (1 + nodes)

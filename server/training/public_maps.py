@@ -1,4 +1,4 @@
-"""Matrix M1 learned from labelled public text, with the mechanism's noise in the loop."""
+"""Projection M1 learned from labelled public text under the mechanism's noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.training.noise import Noise
 from server.training.principal import checked
 from server.training.rescale import factored
 
-#: Shrinkage before whitening, in mean eigenvalues: few rows say little about small ones. This value and DROPOUT gave
+#: Shrinkage before whitening, in units of the mean eigenvalue: small ones are noisy. This value and DROPOUT gave
 #: the best mean accuracy of 9 pairs on held-out SST-2 *training* phrases (frozen MiniLM, 3,300 public phrases, two
 #: splits without contained phrases, m' = 2 at ε = 1, 4, 10 and m' = 16 at ε = 10).
 SHRINKAGE = 30.0
@@ -43,9 +43,9 @@ def learn_maps(
     Args:
         embeddings: Public embeddings (n, m).
         labels: Labels (n,).
-        classes: K.
+        classes: Number of classes K.
         mechanism: Mechanism of the releases.
-        dim: m'.
+        dim: Length m' of a release.
         seed: Seed of all random choices.
         steps: Number of steps.
 

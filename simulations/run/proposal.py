@@ -1,4 +1,4 @@
-"""First experiment on a user's own table: divided rows, and a file of keys with reasons.
+"""First experiment on a user's own table: a train-test split, and a commented TOML file.
 
 The table has to be clean: a row without a text, a label or a user is refused, and so are two spellings of one name. The
 rows are copied, test apart from train, into the proposal's folder.
@@ -45,24 +45,24 @@ from simulations.experiment.sections import Data, EncoderConfig, Population, Pub
 from simulations.experiment.toml import SWEEP, commented
 from simulations.output.atomic import staged, whole
 
-#: Share of the rows for the test, and share of the rest that is public. Fewer rows than LEAST leave fewer than ten for
-#: the test. Of fewer than FEW, differences below a tenth are noise, and a line says so.
-TEST, PUBLIC, LEAST, FEW = 0.2, 0.2, 50, 500
+#: Share of the rows for the test, and share of the rest that is public. Fewer rows than MIN_ROWS leave fewer than ten
+#: for the test. With fewer than FEW_ROWS, differences below 0.1 are noise; a warning says so.
+TEST, PUBLIC, MIN_ROWS, FEW_ROWS = 0.2, 0.2, 50, 500
 #: Least rows of a class: fewer cannot be divided into three parts.
-ROWS = 5
+MIN_CLASS_ROWS = 5
 #: Candidate maximum lengths of the encoder, and largest share of texts to truncate.
-CUTS, CUT = (32, 64, 128, 256), 0.05
+MAX_LENGTHS, MAX_TRUNCATED = (32, 64, 128, 256), 0.05
 #: Candidate numbers of words that text mechanisms take of a text.
 TOKENS = (16, 32, 64)
 #: Largest number of classes that are listed with their rows.
 CLASSES = 30
-#: What is compared, by the bundled experiment whose arms it has.
+#: Kinds of comparison, and the bundled experiment with its arms.
 VECTORS, TEXTS = "vectors", "texts"
 KINDS = {VECTORS: "demo", TEXTS: "text-demo"}
-STUDY, TRAIN, TESTED = "experiment.toml", "train.csv", "test.csv"
+EXPERIMENT_FILE, TRAIN, TESTED = "experiment.toml", "train.csv", "test.csv"
 
 
-class Chosen(NamedTuple):
+class TableColumns(NamedTuple):
     """Names of the columns of a table.
 
     Args:
@@ -151,8 +151,8 @@ def propose(
     used, tested, left = _divided(file, table, seed)
     group = next((name for name in columns.kept if _has_groups(used.extra[name])), None)
     lengths = token_lengths(EncoderConfig().model, used.texts)
-    cut = _cutting_few(lengths, CUTS)
-    findings = (*_seen(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
+    cut = _least_length(lengths, MAX_LENGTHS)
+    findings = (*_findings(file, columns, used, len(table), lengths, group), *left, *_few(int(tested.sum())))
     with staged(out, private=True) as part:
         _write(part / TESTED, columns, used.take(np.flatnonzero(tested)))
         _write(part / TRAIN, columns, used.take(np.flatnonzero(~tested)))
@@ -172,16 +172,16 @@ def propose(
         experiment = _experiment(out, data, seed, cut, kind, lengths, named=named, records=records)
         why = _why(experiment, lengths, int((~tested).sum()), used.users is not None, kind, stated=records is not None)
         written = commented(experiment, why, first="\n".join(findings)) + _sweep(experiment)
-        (part / STUDY).write_text(written, encoding="utf-8")
-    return Proposal(experiment, out / STUDY, used, left, findings)
+        (part / EXPERIMENT_FILE).write_text(written, encoding="utf-8")
+    return Proposal(experiment, out / EXPERIMENT_FILE, used, left, findings)
 
 
 def _chosen(
     file: Path, *, text: str | None, label: str | None, user: str | None, second: str | None, kept: tuple[str, ...]
-) -> Chosen:
+) -> TableColumns:
     """Return the given columns, and the others by their usual names.
 
-    The usual names of two texts of a pair are found if no column has a usual name of single texts.
+    Look for the usual names of a pair only if no column has a usual name of a single text.
 
     Raises:
         UserError: A column does not exist, or no column has a usual name.
@@ -207,7 +207,7 @@ def _chosen(
         if column is None:
             there = ", ".join(map(plain_name, names[:20])) if declared else headers.told(names)
             raise UserError(f"{file}: say which column holds the {option}s, --{option} NAME; there are: {there}")
-    return Chosen(str(columns["text"]), str(columns["label"]), user or _named(free, headers.USERS), second, kept)
+    return TableColumns(str(columns["text"]), str(columns["label"]), user or _named(free, headers.USERS), second, kept)
 
 
 def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -215,7 +215,7 @@ def _named(names: Sequence[str], usual: Sequence[str]) -> str | None:
     return next((folded[name] for name in usual if name in folded), None)
 
 
-def _read(file: Path, columns: Chosen) -> Corpus:
+def _read(file: Path, columns: TableColumns) -> Corpus:
     """Return all rows of the table, with the columns to keep.
 
     Raises:
@@ -226,12 +226,12 @@ def _read(file: Path, columns: Chosen) -> Corpus:
         (part,), text=columns.text, label=columns.label, user=columns.user, second_text=columns.second
     )
     counts = np.bincount(table.labels, minlength=len(table.classes)).tolist()
-    if rare := [i for i, count in enumerate(counts) if count < ROWS]:
+    if rare := [i for i, count in enumerate(counts) if count < MIN_CLASS_ROWS]:
         number = f"has {counts[rare[0]]} row{'s' * (counts[rare[0]] != 1)}"
         more = f", and {len(rare) - 1:,} more classes have too few" if len(rare) > 1 else ""
         raise UserError(
-            f"{file}: label {shown(table.classes[rare[0]])} {number}{more}; a class needs {ROWS}: take such rows out, "
-            "or name the column that holds classes with --label (numbers need data.label-range)"
+            f"{file}: label {shown(table.classes[rare[0]])} {number}{more}; a class needs {MIN_CLASS_ROWS}: "
+            "take such rows out, or name the column that holds classes with --label (numbers need data.label-range)"
         )
     kept = {name: ["" if is_missing(value) else str(value) for value in part.values[name]] for name in columns.kept}
     return replace(table, extra=kept)
@@ -240,8 +240,8 @@ def _read(file: Path, columns: Chosen) -> Corpus:
 def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.bool_], dict[str, int]]:
     """Return the rows to use, which of them are for the test, and the number of the others by the reason.
 
-    The test has a share of each class; if rows have users, all rows of a share of the users. No text is in both parts,
-    and every class is.
+    The test has a share of each class; if rows have users, all rows of a share of the users. The parts share every
+    class, and no text.
     """
     left: dict[str, int] = {}
 
@@ -262,22 +262,22 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
         tested[stratified(used.labels, round(TEST * len(tested)), seed)] = True
     else:
         names, owners = np.unique(np.asarray(used.users), return_inverse=True)
-        if len(names) < LEAST // 4:
+        if len(names) < MIN_ROWS // 4:
             raise UserError(
-                f"{file}: --user: the column has {len(names)} users, and a study needs {LEAST // 4}; name another, or "
-                "take it out of the file where it does not say whose a row is"
+                f"{file}: --user: the column has {len(names)} users, and an experiment needs {MIN_ROWS // 4}; "
+                "name another, or take it out of the file where it does not say whose a row is"
             )
         plain = [normalized(text) for text in used.texts]
         tested, twice = apart(owners.astype(np.int64), plain, TEST, seed, stream=3)
-        used = kept(used, twice, "with texts of users of the other part, test or train")
+        used = kept(used, twice, "with a text that also occurs in the other part")
         tested = tested[~twice]
     both = np.intersect1d(used.labels[tested], used.labels[~tested])
     gone = ~np.isin(used.labels, both)
     used, tested = kept(used, gone, "of classes that only test or only train would have"), tested[~gone]
-    if len(used) < LEAST:
+    if len(used) < MIN_ROWS:
         why = f" ({'; '.join(left)})" if left else ""
         raise UserError(
-            f"{file}: {len(used)} of {len(table)} rows can be used, and {LEAST} are needed for ten test texts; give "
+            f"{file}: {len(used)} of {len(table)} rows can be used, and {MIN_ROWS} are needed for ten test texts; give "
             f"more rows{why}"
         )
     if len(both) < 2:
@@ -286,7 +286,7 @@ def _divided(file: Path, table: Corpus, seed: int) -> tuple[Corpus, NDArray[np.b
     return replace(used, labels=np.searchsorted(both, used.labels), classes=classes), tested, left
 
 
-def _write(path: Path, columns: Chosen, rows: Corpus) -> None:
+def _write(path: Path, columns: TableColumns, rows: Corpus) -> None:
     with whole(path, private=True) as file, TextIOWrapper(file, encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow(columns.all)
@@ -296,9 +296,9 @@ def _write(path: Path, columns: Chosen, rows: Corpus) -> None:
             writer.writerow([*texts, rows.classes[rows.labels[row]], *owner, *kept])
 
 
-def _cutting_few(lengths: NDArray[np.int64], candidates: Sequence[int]) -> int:
-    """Return the least candidate length that cuts a share of CUT of the texts or fewer, or the largest candidate."""
-    return next((most for most in candidates if np.mean(lengths > most) <= CUT), candidates[-1])
+def _least_length(lengths: NDArray[np.int64], candidates: Sequence[int]) -> int:
+    """Return the least candidate length that truncates at most a share MAX_TRUNCATED of the texts, or the largest."""
+    return next((most for most in candidates if np.mean(lengths > most) <= MAX_TRUNCATED), candidates[-1])
 
 
 def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
@@ -306,7 +306,7 @@ def _for_lengths(demo: Experiment, lengths: NDArray[np.int64]) -> Experiment:
     before = max((arm.text["tokens"] for arm in demo.arms if arm.text is not None), default=0)
     if not before:
         return demo
-    tokens = _cutting_few(lengths, TOKENS)
+    tokens = _least_length(lengths, TOKENS)
     arms = tuple(arm if arm.text is None else replace(arm, text={**arm.text, "tokens": tokens}) for arm in demo.arms)
     shown = [each.partition(":")[0] for each in demo.policy.accept_unprotected]
     policy = replace(
@@ -370,9 +370,9 @@ def _sweep(experiment: Experiment) -> str:
     arms = [arm for arm in experiment.arms if arm.text is not None]
     about: dict[str, Any] = {"seeds": [1, 2, 3], "arms": [arm.name for arm in experiment.arms]}
     if not arms:
-        taught = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
-        about["arms"] = about["arms"][: about["arms"].index(taught) + 1]
-        about["grid"] = {f"arm.{taught}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]}
+        vector_arm = next(arm.name for arm in experiment.arms if arm.statistic is not None and not arm.reference)
+        about["arms"] = about["arms"][: about["arms"].index(vector_arm) + 1]
+        about["grid"] = {f"arm.{vector_arm}.vector.epsilon": [0.5, 1.0, 2.0, 4.0, 8.0]}
     comment = "# By `sottovoce sweep`: each value of the grid, if there is one, with each seed."
     return f"\n{comment}\n{tomli_w.dumps({SWEEP: about})}"
 
@@ -383,8 +383,8 @@ def _has_groups(cells: Sequence[object]) -> bool:
     return 2 <= len(groups) <= MOST_GROUPS and all(not name or is_name(name) for name in groups)
 
 
-def _seen(
-    file: Path, columns: Chosen, used: Corpus, rows: int, lengths: NDArray[np.int64], group: str | None
+def _findings(
+    file: Path, columns: TableColumns, used: Corpus, rows: int, lengths: NDArray[np.int64], group: str | None
 ) -> list[str]:
     """Return the findings about the table, of this number of rows."""
     counts = Counter(used.labels.tolist())
@@ -398,7 +398,7 @@ def _seen(
     median, most, texts = np.median(lengths), lengths.max(), "Texts" if columns.second is None else "Pairs"
     groups = "none has groups" if group is None else f"results are by the groups of {group}"
     people = used.users is None and columns.label.casefold() in headers.USERS
-    warn = [f'Labels are by "{columns.label}", and no user is named: who has several rows has a budget for each.']
+    warn = [f'Labels are by "{columns.label}", with no user column: a user with several rows has a budget for each.']
     return [
         f"From {json.dumps(file.name, ensure_ascii=False)}: {len(used):,} of {rows:,} rows, {whose}.",
         f"{texts} by {' and '.join(columns.texts)}, {median:,.0f} tokens in the median and {most:,} at most; labels by "
@@ -409,8 +409,8 @@ def _seen(
 
 
 def _few(tests: int) -> list[str]:
-    """Return a warning if accuracies on so many test texts say little."""
-    if tests >= TEST * FEW:
+    """Return a warning if there are too few test texts."""
+    if tests >= TEST * FEW_ROWS:
         return []
     return [
         f"Only {tests} test texts: an accuracy has a standard error of about {0.5 / math.sqrt(tests):.2f}; more rows, "
@@ -428,13 +428,13 @@ def _why(
         "data.path": "Relative to where the command runs.",
         "data.public.fraction": f"{public:.0%} of {row}, drawn by the seed: what anyone may see, and maps are learned "
         f"on. {TEST:.0%} were set aside for the test before, "
-        + ("whole users" if owned else "of each class its share")
+        + ("whole users" if owned else "stratified by class")
         + ".",
         "data.public.labels": "Users teach what goes with which. With true, public labels help, and say more of users "
         "than a stranger may know.",
         "training.records": "Records of a typical user, "
         + ("as stated." if stated else "the median of the users whose rows are public."),
-        "population.users": f"All whose rows are not public, of {train:,} rows.",
+        "population.users": f"All users without public rows, of {train:,} rows.",
         "encoder.max-length": f"Tokens after these are cut: of {np.mean(lengths > cut):.1%} of the texts. Twice as "
         "many take more than twice as long.",
         "arm": f"These are the arms of `sottovoce simulate {KINDS[kind]}`, and one whose server has every text as it "

@@ -31,11 +31,11 @@ _REACH = 5.0
 _SETTINGS = b"\x04"
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS + b"\0" * 5
 #: Seconds to wait for the answer of every machine of a cluster: its first worker may have to start.
-_LOOK = 60.0
+_MACHINE_SECONDS = 60.0
 #: Longest path of a folder for Ray's sockets: Linux limits their names to 107 bytes. And a short folder.
 _LONGEST = 107 - len("/ray/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store.10")
 _SHORT = "/tmp"
-#: Packages on the drawing machine that determine the bits of a release.
+#: Packages that must agree on all machines: they determine the bits of a release.
 _CLIENT_PACKAGES = ("sottovoce", "flwr", "numpy", "scipy", "onnxruntime", "tokenizers")
 
 
@@ -58,7 +58,7 @@ def wait_for_nodes(grid: Any, nodes: int) -> list[int]:
 
 
 def settled_nodes(grid: Any) -> int:
-    """Return the number of SuperNodes if nobody knows it in advance: once no new one has come for a second."""
+    """Wait until no new SuperNode has registered for a second, and return their number."""
     known, since = len(wait_for_nodes(grid, 1)), time.monotonic()
     while time.monotonic() - since < _SETTLED:
         time.sleep(0.05)
@@ -84,7 +84,7 @@ def check_address(address: str) -> None:
             f"start one with: ray start --head --port={place[1]}"
         ) from error
     if answer[3:4] != _SETTINGS:
-        raise UserError(f"--ray-address {address}: what answers there is no head of a Ray cluster")
+        raise UserError(f"--ray-address {address}: the server there is not a Ray cluster's head")
 
 
 def run_on_flower(
@@ -127,12 +127,12 @@ def run_on_flower(
     from flwr.simulation import run_simulation
     from flwr.supercore import telemetry
 
-    from client.app import app as seen_nodes
-    from simulations.transport.node_store import app as lent_nodes
+    from client.app import app as local_app
+    from simulations.transport.node_store import app as lent_app
 
     # Flower reads the variable on import. A Python caller may have imported it before this call.
     telemetry.FLWR_TELEMETRY_ENABLED = QUIET["FLWR_TELEMETRY_ENABLED"]
-    client_app = app or (seen_nodes if address is None else lent_nodes)
+    client_app = app or (local_app if address is None else lent_app)
     # The job's results stay in this process: the ServerApp runs in one of its threads.
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -163,7 +163,7 @@ def run_on_flower(
         warnings.simplefilter("ignore")
         if address is not None:
             _check_machines()
-        node_store = None if address is None else _keeper(folder)  # it ends with the last who holds it
+        node_store = None if address is None else _start_node_store(folder)  # it ends with its last handle
         run_simulation(server_app, client_app, num_supernodes=nodes, backend_config=configuration)
         del node_store
     if failure:
@@ -185,7 +185,7 @@ def _ray(environment: dict[str, str], actors: int | None, address: str | None) -
     options: dict[str, Any] = {"address": address or "local", "runtime_env": {"env_vars": environment}}
     ours, folder = signal.getsignal(signal.SIGTERM), None
     if address is None:
-        # No workers in advance: Flower's actors have an environment, and need other workers.
+        # Prestart no workers: Flower's actors have an environment of their own, and could not use them.
         own = {"prestart_worker_first_driver": False}
         options |= {"include_dashboard": False, "num_cpus": actors, "_system_config": own}
         if (folder := _short_folder()) is not None:
@@ -259,7 +259,7 @@ def _interrupting(thread: list[int]) -> Iterator[None]:
         yield
 
 
-def _keeper(folder: Path) -> Any:
+def _start_node_store(folder: Path) -> Any:
     """Start the node store for the cluster on this machine. Raise UserError if it does not see the folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -271,7 +271,7 @@ def _keeper(folder: Path) -> Any:
     options = {"name": NAME, "num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
     node_store: Any = ray.remote(NodeStore).options(**options).remote(str(folder.resolve()))
     try:
-        seen = ray.get(node_store.sees.remote(), timeout=_LOOK)
+        seen = ray.get(node_store.sees.remote(), timeout=_MACHINE_SECONDS)
     except ray.exceptions.RayError as error:
         raise UserError(f"--ray-address: the cluster's part on this machine failed: {_first_line(error)}") from error
     if not seen:
@@ -308,7 +308,7 @@ def _check_machines() -> None:
     here = {name: version(name) for name in _CLIENT_PACKAGES}
     if not machines:
         raise UserError("--ray-address: no machine of the cluster offers a core; start them with --num-cpus")
-    done, waiting = ray.wait(list(machines), num_returns=len(machines), timeout=_LOOK)
+    done, waiting = ray.wait(list(machines), num_returns=len(machines), timeout=_MACHINE_SECONDS)
     for answer in waiting:
         raise UserError(f"--ray-address: the machine {machines[answer]} does not answer; look at it, or take it out")
     for answer in done:

@@ -1,4 +1,4 @@
-"""Node store: it lends the nodes of a run to machines that do not see their folders.
+"""Node store: it lends a run's nodes to machines that cannot see the nodes' folders.
 
 Flower sends a node's message to any process of a cluster. The process gets the content of the node through Ray's object
 store. It answers in a temporary folder of its own, and gives the ledger back. Check, record, act: `LentLedger.commit`
@@ -87,7 +87,7 @@ class NodeStore:
             ValueError: They are not the files of a node.
         """
         place = self._folder / node
-        state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _held(place)]
+        state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in _node_files(place)]
         known = self._nodes.get(node)
         if known is None or known[0] != state:  # an encoder may have been published meanwhile, with its embeddings
             known = self._nodes[node] = (state, self._put(packed(place)))
@@ -101,7 +101,7 @@ class NodeStore:
         return path.read_bytes() if path.is_file() else None
 
     def keep(self, node: str, name: str, before: str | None, ledger: bytes) -> str:
-        """Replace the ledger with the hash `before` (None: no ledger yet).
+        """Replace the ledger whose hash is `before` (None: no ledger yet).
 
         Returns:
             "kept": the new ledger survives the death of any process. Otherwise nothing has changed: "overtaken", if
@@ -122,7 +122,7 @@ class NodeStore:
         return "kept"
 
     def _shared(self, folder: Path) -> tuple[str, Any]:
-        """Return a public folder, which is read once: hashes name its content, which does not change."""
+        """Return the hash and files of a public folder, read once because its content is constant."""
         if folder not in self._public:
             paths = sorted(path for path in folder.rglob("*") if path.is_file())
             files = {str(path.relative_to(folder)): np.fromfile(path, np.uint8) for path in paths}
@@ -136,10 +136,10 @@ class NodeStore:
 def packed(node: Path) -> Files:
     """Return the files of a node's folder without its ledgers, readable anywhere.
 
-    Of a table that the node shares with others, only its own rows are included.
+    From a table that nodes share, include only the rows of this node.
     """
     files = {}
-    for path in _held(node):
+    for path in _node_files(node):
         if ".table-" in path.name or (path.suffix == ".json" and path.name != NODE):
             continue
         if path.with_suffix(".json").is_file() and path.suffix == ".npy":
@@ -155,7 +155,7 @@ def packed(node: Path) -> Files:
     return files
 
 
-def _held(node: Path) -> Sequence[Path]:
+def _node_files(node: Path) -> Sequence[Path]:
     """Return a node's files, sorted, without its ledgers; incomplete files have names that begin with a dot."""
     return [
         path
@@ -285,7 +285,7 @@ class LentLedger(Ledger):
 
 
 class _Actor:
-    """Node store of the run, a Ray actor: a call of each of its methods, and `fetch`, which undoes its `put`."""
+    """Proxy of the run's node store, a Ray actor: it calls its methods, and `fetch` undoes its `put`."""
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         import ray

@@ -69,8 +69,8 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
         "price": lambda q: explorer.price(_settings(q), _text(q), _label(q)),
         "loss": lambda q: explorer.loss(_settings(q), _text(q)),
         "guesses": lambda q: explorer.guesses(_settings(q), _numbers(q)),
-        "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _whole(q, "round", 1, 1000)),
-        "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _whole(q, "round", 1, 1000)),
+        "send": lambda q: explorer.send(_settings(q), _text(q), _label(q), _integer(q, "round", 1, 1000)),
+        "ledger": lambda q: explorer.ledger(_settings(q), _text(q), _integer(q, "round", 1, 1000)),
     }
 
     async def state(request: Request) -> Response:
@@ -108,7 +108,7 @@ def application(explorer: Explorer, token: str) -> ASGIApp:
 
 
 class _Guard:
-    """Middleware that passes requests to a loopback host, from this page or a person, with the token in their path."""
+    """Middleware that accepts requests for a loopback host, from this page or a person, with the token in the path."""
 
     def __init__(self, within: ASGIApp, token: str) -> None:
         self._within, self._start = within, f"/{token}"
@@ -179,7 +179,7 @@ def _text(question: Mapping[str, Any]) -> str:
 
 
 def _label(question: Mapping[str, Any]) -> int:
-    return _whole(question, "label", 0, 10_000, least=0)
+    return _integer(question, "label", 0, 10_000, least=0)
 
 
 def _numbers(question: Mapping[str, Any]) -> list[int]:
@@ -189,7 +189,7 @@ def _numbers(question: Mapping[str, Any]) -> list[int]:
     return values
 
 
-def _whole(question: Mapping[str, Any], name: str, otherwise: int, most: int, *, least: int = 1) -> int:
+def _integer(question: Mapping[str, Any], name: str, otherwise: int, most: int, *, least: int = 1) -> int:
     value = question.get(name, otherwise)
     if type(value) is not int or not least <= value <= most:
         raise UserError(f"{name}: must be a whole number from {least} to {most}")
@@ -204,13 +204,13 @@ _CONNECTIONS = 32
 
 @contextmanager
 def explorer(*, run: Path | None = None, make: Callable[[], World] | None = None) -> Iterator[Explorer]:
-    """Make the page's contents for the duration of a context; public data load meanwhile.
+    """Yield the page's contents; public data load in the background.
 
     Its device has a temporary ledger.
 
     Args:
         run: Folder of a finished run, whose data and encoder are shown.
-        make: Function that makes the world, in place of it.
+        make: Function that returns other data than `run`'s.
 
     Raises:
         UserError: The folder holds no run. The message is one line.

@@ -27,7 +27,13 @@ from mechanisms.losses.gaussian import gaussian_loss
 from mechanisms.losses.loss import LossCells, no_loss, unbounded_loss
 from mechanisms.losses.planar_laplace import laplace_loss
 from mechanisms.losses.sampled_gaussian import replaced_loss
-from mechanisms.losses.sphere import RADIAL_ERROR, SMALL, log_radial_ratio, normalized_laplace_loss, purkayastha_loss
+from mechanisms.losses.sphere import (
+    RADIAL_ERROR,
+    SERIES_EPSILON,
+    log_radial_ratio,
+    normalized_laplace_loss,
+    purkayastha_loss,
+)
 from mechanisms.metrics import angular
 from mechanisms.privunit import PrivUnit
 from mechanisms.randomized_response import RandomizedResponse, RandomizedResponsePrior
@@ -431,11 +437,12 @@ def log_ratio(m: int, epsilon: float, theta: object) -> object:
 
 
 @pytest.mark.parametrize(
-    ("m", "epsilon"), [(2, 1e-9), (3, SMALL), (2, 1.01 * SMALL), (3, 1e-5), (16, 1e-3), (3, 0.1), (16, 10.0)]
+    ("m", "epsilon"),
+    [(2, 1e-9), (3, SERIES_EPSILON), (2, 1.01 * SERIES_EPSILON), (3, 1e-5), (16, 1e-3), (3, 0.1), (16, 10.0)],
 )
 def test_the_density_of_the_normalized_laplace_to_its_stated_error(m: int, epsilon: float) -> None:
     angles = [1e-3, 0.8, 2.5]
-    error = 4 * epsilon**2 / (m - 1) + 2e-16 * epsilon if epsilon <= SMALL else RADIAL_ERROR
+    error = 4 * epsilon**2 / (m - 1) + 2e-16 * epsilon if epsilon <= SERIES_EPSILON else RADIAL_ERROR
     with mp.workdps(20):
         for angle, value in zip(angles, log_radial_ratio(m, epsilon, np.array(angles)), strict=True):
             assert abs(value - log_ratio(m, epsilon, mp.mpf(angle))) <= error
@@ -444,12 +451,12 @@ def test_the_density_of_the_normalized_laplace_to_its_stated_error(m: int, epsil
 @pytest.mark.parametrize("m", [2, 3, 64, 1024])
 def test_the_density_of_the_normalized_laplace_at_the_poles(m: int) -> None:
     """Opposite to its input it is e^-ε times the uniform one; at its input, incomplete gamma functions."""
-    for epsilon in (1e-12, SMALL, 1.01 * SMALL, 1e-4, 0.3, 10.0, 1000.0):
+    for epsilon in (1e-12, SERIES_EPSILON, 1.01 * SERIES_EPSILON, 1e-4, 0.3, 10.0, 1000.0):
         with mp.workdps(30):
             e = mp.mpf(epsilon)
             inside = mp.quad(lambda r, e=e: r ** (m - 1) * mp.exp(e * (r - 1)), [0, 0.5, 0.9, 0.99, 1]) * e**m
             at = mp.log((inside + mp.exp(e) * mp.gammainc(m, e)) / mp.gamma(m))
-            error = 4 * e**2 / (m - 1) + 4e-16 * e if epsilon <= SMALL else RADIAL_ERROR
+            error = 4 * e**2 / (m - 1) + 4e-16 * e if epsilon <= SERIES_EPSILON else RADIAL_ERROR
             first, last = log_radial_ratio(m, epsilon, np.array([0.0, math.pi]))
             assert abs(first - at) <= error and abs(last + e) <= error
 
@@ -499,7 +506,7 @@ def test_purkayastha(m: int, kappa: float) -> None:
         assert cells.epsilon(0.0) == pytest.approx(kappa * math.pi, rel=1e-15)
 
 
-@pytest.mark.parametrize("epsilon", [1e-8, 1.01 * SMALL, 1e-4])
+@pytest.mark.parametrize("epsilon", [1e-8, 1.01 * SERIES_EPSILON, 1e-4])
 def test_the_normalized_laplace(epsilon: float) -> None:
     m = 3
     with mp.workdps(20):

@@ -315,7 +315,7 @@ def test_texts_of_users_of_two_parts_are_left_out_of_one_and_named() -> None:
     rows = [(str(rng.choice(said)), i % 3, f"ann {i % 60}") for i in range(1800)]
     made = proposed(written("in.csv", ("text", "label", "user"), rows))
     (line,) = made.left
-    assert re.fullmatch(r"[\d,]+ rows with texts of users of the other part, test or train: left out", line)
+    assert re.fullmatch(r"[\d,]+ rows with a text that also occurs in the other part: left out", line)
     split, about = split_of(made.experiment)
     assert not {*split.train.texts, *split.public.texts} & set(split.test.texts)
     assert sum(map(len, (split.public, split.train, split.test))) + int(str(about["dropped"])) == len(made.used)

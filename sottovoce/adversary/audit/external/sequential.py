@@ -24,7 +24,7 @@ from sottovoce.adversary.audit.external.outputs import QUICK, TREES, of_columns
 from sottovoce.adversary.audit.external.search import LONG, Pool, Rounds, worst_pair
 from sottovoce.adversary.audit.external.source import BATCH
 from sottovoce.adversary.estimators.audit import Fit, learned
-from sottovoce.adversary.estimators.betting import Expert, together
+from sottovoce.adversary.estimators.betting import Expert, mixed_log_wealth
 from sottovoce.adversary.estimators.classifiers import frequencies
 
 log = logging.getLogger(__name__)
@@ -163,11 +163,11 @@ def bet(
                 expert.stake(both, sides)
         if (sides == 0).any():
             known = rows[sides == 0]
-        won = together([*single, *joint])
+        won = mixed_log_wealth([*single, *joint])
         total = math.log(wealth[0] + wealth[1] * math.exp(min(won, _HUGE))) if won > -math.inf or wealth[0] else won
         process.append((drawer.drawn, round(total / math.log(10), 4)))
         if total >= -math.log(alpha):
-            best = max((e for e in (*single, *joint) if e.bet is not None), key=lambda each: each.wealth.max())
+            best = max((e for e in (*single, *joint) if e.bet is not None), key=lambda e: e.log_wealth.max())
             assert best.bet is not None
             log.info(f"the claim is violated: {drawer.drawn:,} draws")
             point = best.bet.epsilon, best.bet.delta

@@ -97,7 +97,7 @@ def test_a_claim_at_two_thirds_of_the_truth_loses_and_at_three_halves_it_keeps_i
 def test_a_bet_that_is_no_test_is_refused() -> None:
     edges, none = np.array([0.0]), np.zeros(2)
     for first, second in ((np.array([0.0, 0.5]), none), (np.array([0.0, -0.1]), none), (np.array([0.1] * 2),) * 2):
-        with pytest.raises(ValueError, match="not those of a test"):
+        with pytest.raises(ValueError, match="bet with invalid"):
             Bet(1.0, 0.0, edges, first, second)
 
 
