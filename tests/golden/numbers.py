@@ -95,7 +95,7 @@ def differences(before: Any, after: Any) -> list[str]:
         a, b = old.get(place, "missing"), new.get(place, "missing")
         number = isinstance(a, float) and isinstance(b, float)
         near = number and (
-            abs(a - b) <= ACCURACY if "accuracy" in place.rsplit("/", 1)[-1] else math.isclose(a, b, rel_tol=1e-9)
+            abs(a - b) <= ACCURACY if "accuracy" in place.rsplit("/", 1)[-1] else math.isclose(a, b, rel_tol=1e-6)
         )
         if a != b and not near:
             lines.append(f"{place}: {a} -> {b}")
