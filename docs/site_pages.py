@@ -1,9 +1,10 @@
 """Makes the documentation a site that opens from a file, without a network: `make docs`, which writes site/index.html.
 
 MkDocs reads the pages of docs/ as they are. What it cannot know is added here: README.md is the first page and leads
-through `docs/`; CONTRIBUTING.md, SECURITY.md, CHANGELOG.md and the notebooks are pages; the bundled experiments are one
-page. The reference has every public name with its docstring, from `sottovoce/__init__.pyi`, every command, every key of
-an experiment file, and its JSON Schema, which editors read. A link that leads nowhere fails the build.
+through `docs/`; CONTRIBUTING.md, SECURITY.md, CHANGELOG.md, the report's glossary and the notebooks are pages; the
+bundled experiments are one page. The reference has every public name with its docstring, from `sottovoce/__init__.pyi`,
+every command, every key of an experiment file, and its JSON Schema, which editors read. A link that leads nowhere fails
+the build.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "SECURITY.md": "security.md",
+    "sottovoce/report/templates/glossary.md": "reference/glossary.md",
 }
 EXPERIMENTS, COMMANDS, REFERENCE = "experiments.md", "reference/commands.md", "reference/python.md"
 KEYS = "reference/experiment.md"

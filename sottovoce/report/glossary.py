@@ -1,4 +1,4 @@
-"""Glossary of the field, for tooltips of the report and the explore page: entries of docs/reference/glossary.md."""
+"""Glossary of the field, for tooltips of the report and the explore page: entries of templates/glossary.md."""
 
 from __future__ import annotations
 

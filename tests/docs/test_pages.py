@@ -94,6 +94,7 @@ def test_every_page_name_experiment_and_command_is_on_the_site() -> None:
         ("how-to/own-mechanism.md", "../../CONTRIBUTING.md", "../contributing.md"),
         ("how-to/experiments.md", "../../simulations/experiments", "../experiments.md"),
         ("how-to/experiments.md", "../../simulations/experiment/sections.py", "../reference/experiment.md"),
+        ("start/concepts.md", "../../sottovoce/report/templates/glossary.md", "../reference/glossary.md"),
         ("start/quickstart.md", "../notebooks/first-study.ipynb", "../first-study.md"),
         ("index.md", "#install", "#install"),
         ("index.md", "https://flower.ai", "https://flower.ai"),
