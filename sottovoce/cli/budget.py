@@ -58,7 +58,7 @@ Public = Annotated[
 ]
 
 
-@app.command("ladder")
+@app.command("ladder", epilog="Example: sottovoce budget ladder demo")
 def ladder_(
     file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]")] = None,
     set_: Annotated[
@@ -189,7 +189,7 @@ Planned = Annotated[
 ]
 
 
-@app.command("plan")
+@app.command("plan", epilog="Example: sottovoce budget plan --central-epsilon 1 --delta 1e-6 --users 20000")
 def plan_(
     epsilon: CentralEpsilon,
     delta: CentralDelta,

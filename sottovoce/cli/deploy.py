@@ -40,7 +40,7 @@ SealKeys = Annotated[
 ]
 
 
-@app.command("up")
+@app.command("up", epilog="Example: sottovoce deploy up labelled-demo --nodes 4 --out deployed")
 def up_(
     file: File,
     arm: OneArm = None,
@@ -78,7 +78,7 @@ def up_(
         print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
 
 
-@app.command("down")
+@app.command("down", epilog="Example: sottovoce deploy down deployed")
 def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `deploy up`.")]) -> None:
     """Stop the remaining processes of a deployment."""
     from sottovoce.deployment import processes as parties
@@ -87,7 +87,7 @@ def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `
     print(f"{folder}: stopped {', '.join(ended)}" if ended else f"{folder}: nothing is running")
 
 
-@keys_app.command("make")
+@keys_app.command("make", epilog="Example: sottovoce deploy keys make keys --nodes 2")
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty; a folder for each party comes into it.")],
     nodes: Annotated[int, typer.Option("--nodes", min=0, help="Number of devices.")] = 4,
@@ -109,7 +109,10 @@ def keys(
     print(f"{folder}: each party is given its own folder of these and no other, and ca/ca.pem; they last for 30 days")
 
 
-@keys_app.command("register")
+@keys_app.command(
+    "register",
+    epilog="Example: sottovoce deploy keys register node.pub --superlink HOST:9096 --root-certificates ca.pem",
+)
 def register(
     public_key: Annotated[Path, typer.Argument(metavar="NODE.pub", help="A device's public key.")],
     superlink: SuperLink,
@@ -121,7 +124,7 @@ def register(
     print(operator.register(superlink, root_certificates, public_key))
 
 
-@app.command("enrol")
+@app.command("enrol", epilog="Example: sottovoce deploy enrol users.json --sign-key enrol.pem --out tokens.json")
 def enrol(
     table: Annotated[
         Path,
@@ -151,7 +154,10 @@ def enrol(
     print(f"{out}: {count:,} user{'s' * (count != 1)} on {len(people):,} device{'s' * (len(people) != 1)}")
 
 
-@app.command("shuffler")
+@app.command(
+    "shuffler",
+    epilog="Example: sottovoce deploy shuffler batches --superlink HOST:9093 --users tokens.json ...",
+)
 def shuffler(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the batches.")],
     superlink: SuperLink,
@@ -198,7 +204,7 @@ def shuffler(
     )
 
 
-@app.command("public")
+@app.command("public", epilog="Example: sottovoce deploy public mine/experiment.toml --out public")
 def public(
     file: File,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The public part; new or empty.")],
@@ -219,7 +225,10 @@ def public(
     print(f"{out}: {len(corpus):,} public texts, and what a training server needs beside them")
 
 
-@app.command("train")
+@app.command(
+    "train",
+    epilog="Example: sottovoce deploy train mine/experiment.toml --public public --out model ...",
+)
 def train(
     file: File,
     public: PublicPart,
@@ -269,7 +278,9 @@ def train(
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
 
 
-@app.command("sign")
+@app.command(
+    "sign", epilog="Example: sottovoce deploy sign question.bin --bundle bundle --sign-key sign.pem --out signed.bin"
+)
 def sign(
     question: Annotated[Path, typer.Argument(metavar="QUESTION", help="What a training server would ask.")],
     bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="What the devices were given.")],
@@ -285,7 +296,9 @@ def sign(
     print("\n".join(lines))
 
 
-@app.command("predict")
+@app.command(
+    "predict", epilog="Example: sottovoce deploy predict model --certificate model.pem --key model.key --port 9443"
+)
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A trained model: models/ARM of a run.")],
     certificate: Certificate,

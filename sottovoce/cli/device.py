@@ -61,7 +61,7 @@ ModelSealTo = Annotated[
 ]
 
 
-@app.command("bundle")
+@app.command("bundle", epilog='Example: sottovoce device bundle --run runs/text --arm "one vector, ε = 8" --out bundle')
 def bundle_(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the bundle, new or empty.")],
     run: Annotated[
@@ -120,7 +120,7 @@ def bundle_(
     print(f"identity {made.identity}")
 
 
-@app.command("ledger")
+@app.command("ledger", epilog="Example: sottovoce device ledger me")
 def ledger(folder: Device, as_json: AsJson = False) -> None:
     """Print a device's releases, their cost, and the remaining budget."""
     from client.device import statement as device_ledger
@@ -132,7 +132,9 @@ def ledger(folder: Device, as_json: AsJson = False) -> None:
     print_json(result)
 
 
-@app.command("serve")
+@app.command(
+    "serve", epilog="Example: sottovoce device serve me --superlink HOST:9092 --root-certificates ca.pem --key me.key"
+)
 def serve(
     node: Device,
     superlink: SuperLink,
@@ -171,7 +173,7 @@ def ends_on_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@app.command("install")
+@app.command("install", epilog="Example: sottovoce device install --bundle bundle --device me --publisher sign.pub")
 def install(
     bundle: Annotated[Path, typer.Option("--bundle", metavar="DIR", help="Bundle, made by `device bundle`.")],
     node: Annotated[Path, typer.Option("--device", metavar="DEVICE", help="Device folder, new or existing.")],
@@ -200,7 +202,7 @@ def install(
     print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
 
 
-@app.command("allow")
+@app.command("allow", epilog="Example: sottovoce device allow me --question signed.bin")
 def allow(
     node: Device,
     question: Annotated[
@@ -213,7 +215,7 @@ def allow(
     print(allow(node, question))
 
 
-@app.command("add")
+@app.command("add", epilog="Example: sottovoce device add me --file reviews.tsv --text sentence --label label")
 def add(
     node: Annotated[Path, typer.Argument(metavar="DEVICE", help="Device folder, made by `device install`.")],
     file: Annotated[
@@ -230,7 +232,9 @@ def add(
     print(device_add.add(node, file, text=text, label=label, user=user, split=split))
 
 
-@app.command("ask")
+@app.command(
+    "ask", epilog='Example: sottovoce device ask me "a fine film" --server https://HOST:9443 --root-certificates ca.pem'
+)
 def ask(
     node: Device,
     server: Annotated[

@@ -79,7 +79,7 @@ Out = Annotated[
 ]
 
 
-@app.command(rich_help_panel=START)
+@app.command(rich_help_panel=START, epilog="Example: sottovoce demo --seed 2")
 def demo(
     out: Out = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed.")] = None,
@@ -91,12 +91,16 @@ def demo(
     _start("demo", [*(set_ or ()), *([] if seed is None else [f"seed={seed}"])], out, ray_address, as_json)
 
 
-app.command("explore", rich_help_panel=START)(experiments.explore)
-app.command("init", rich_help_panel=START)(experiments.init)
-app.command("check", rich_help_panel=EXPERIMENTS)(budget.check)
+app.command("explore", rich_help_panel=START, epilog="Example: sottovoce explore")(experiments.explore)
+app.command(
+    "init",
+    rich_help_panel=START,
+    epilog="Example: sottovoce init mine --from reviews.csv --text review --label sentiment",
+)(experiments.init)
+app.command("check", rich_help_panel=EXPERIMENTS, epilog="Example: sottovoce check demo")(budget.check)
 
 
-@app.command(rich_help_panel=EXPERIMENTS)
+@app.command(rich_help_panel=EXPERIMENTS, epilog="Example: sottovoce simulate text-demo --out runs/text")
 def simulate(
     file: Annotated[str | None, typer.Argument(metavar="FILE.toml")] = None,
     out: Out = None,
@@ -120,19 +124,35 @@ def simulate(
     _start(file, overrides(set_, data), out, ray_address, as_json, track or ())
 
 
-app.command("sweep", rich_help_panel=EXPERIMENTS)(experiments.sweep)
+app.command("sweep", rich_help_panel=EXPERIMENTS, epilog="Example: sottovoce sweep mine/experiment.toml --jobs 2")(
+    experiments.sweep
+)
 
 
-app.command("encoders", rich_help_panel=EXPERIMENTS)(experiments.encoders)
-app.command("reproduce", rich_help_panel=EXPERIMENTS)(experiments.reproduce)
+app.command("encoders", rich_help_panel=EXPERIMENTS, epilog="Example: sottovoce encoders mpnet")(experiments.encoders)
+app.command(
+    "reproduce", rich_help_panel=EXPERIMENTS, epilog="Example: sottovoce reproduce yue-2021 --data FOLDER --quick"
+)(experiments.reproduce)
 
 
-app.command("sanitize", rich_help_panel=PRIVACY)(text.sanitize)
-app.command("compare", rich_help_panel=PRIVACY)(text.compare)
+app.command(
+    "sanitize",
+    rich_help_panel=PRIVACY,
+    epilog="Example: sottovoce sanitize --mechanism tem:epsilon=20,gamma=1.25 --in notes.txt",
+)(text.sanitize)
+app.command(
+    "compare",
+    rich_help_panel=PRIVACY,
+    epilog="Example: sottovoce compare --mechanism santext --epsilon 5 --out runs/words",
+)(text.compare)
 app.add_typer(budget.app, name="budget", rich_help_panel=PRIVACY)
-app.command("report", rich_help_panel=PRIVACY)(adversary.report)
-app.command("audit", rich_help_panel=PRIVACY)(adversary.audit)
-app.command("attack", rich_help_panel=PRIVACY)(adversary.attack)
+app.command("report", rich_help_panel=PRIVACY, epilog="Example: sottovoce report runs/text --out text.html")(
+    adversary.report
+)
+app.command("audit", rich_help_panel=PRIVACY, epilog="Example: sottovoce audit --mechanism privunit")(adversary.audit)
+app.command("attack", rich_help_panel=PRIVACY, epilog="Example: sottovoce attack runs/text --attack strongest")(
+    adversary.attack
+)
 app.add_typer(device_command.app, name="device", rich_help_panel=DEVICE)
 app.add_typer(deploy_command.app, name="deploy", rich_help_panel=DEVICE)
 

@@ -63,3 +63,18 @@ def test_every_command_of_the_pages_is_there() -> None:
     shown = [(page.name, line) for page in PAGES for line in commands(page)]
     assert len(shown) > 80, "commands are not found any more; look at the patterns"
     assert not [(page, line, why) for page, line in shown if (why := fault(line, root)) is not None]
+
+
+def test_help_ends_with_an_example() -> None:
+    def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+        inner = getattr(command, "commands", {})
+        for key, one in inner.items():
+            yield from leaves(one, f"{name} {key}")
+        if not inner:
+            yield name, command
+
+    root = typer.main.get_command(cli.app)
+    for name, command in leaves(root, "sottovoce"):
+        example = (command.epilog or "").removeprefix("Example: ")
+        assert example.startswith(name), name
+        assert fault(example.removeprefix("sottovoce "), root) is None, example
