@@ -114,20 +114,20 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    time = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SLACK)
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_before(time - _SLACK)
+        .not_valid_after(time + datetime.timedelta(days=DAYS))
     )
 
 
 def _usage(**uses: bool) -> x509.KeyUsage:
-    known = (
+    names = (
         "digital_signature",
         "content_commitment",
         "key_encipherment",
@@ -138,7 +138,7 @@ def _usage(**uses: bool) -> x509.KeyUsage:
         "encipher_only",
         "decipher_only",
     )
-    return x509.KeyUsage(**({use: False for use in known} | uses))
+    return x509.KeyUsage(**({use: False for use in names} | uses))
 
 
 def _name(common: str) -> x509.Name:

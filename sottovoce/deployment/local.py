@@ -122,19 +122,19 @@ def up(
     """
     arm = _checked(experiment, arm_name, nodes)
     if stay and (arm.text or arm.answer or not arm.embedding):
-        what = "release texts" if arm.text else "run all of it on their devices"
+        task = "release texts" if arm.text else "run all of it on their devices"
         raise UserError(
-            f"--stay: serves the model to users who release embeddings; those of this arm {what}; leave --stay out, or "
+            f"--stay: serves the model to users who release embeddings; those of this arm {task}; leave --stay out, or "
             "name an arm with embeddings"
         )
     with ending_on_signals(), folder_of(out) as folder:
         parties = Parties(folder, show=show)
         deployment = _Deployment(experiment, arm, folder, nodes, parties)
-        stayed = None
+        server = None
         try:
             deployment.make()
             result = deployment.run(free_port())
-            stayed = deployment.serve() if stay else None
+            server = deployment.serve() if stay else None
         except (KeyboardInterrupt, Terminated) as error:
             if not (folder / COMMANDS).exists():
                 raise
@@ -143,8 +143,8 @@ def up(
             ) from error
         finally:
             with undisturbed():
-                parties.stop() if stayed is None else parties.leave()
-    return result, stayed
+                parties.stop() if server is None else parties.leave()
+    return result, server
 
 
 def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
@@ -152,8 +152,8 @@ def _checked(experiment: Experiment, name: str | None, nodes: int) -> Arm:
     arm = chosen(experiment, name).arm
     protocol, people = experiment.training.protocol, experiment.population
     if not protocol.deployable:
-        can = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.deployable)
-        raise UserError(f'training.protocol: "{protocol}" cannot be deployed; these can: {can}')
+        names = ", ".join(f'"{name}"' for name, other in PROTOCOLS.items() if other.deployable)
+        raise UserError(f'training.protocol: "{protocol}" cannot be deployed; these can: {names}')
     if experiment.training.self_training:
         raise UserError("training.self-training: a deployment has one encoder; set it to false")
     if people.late:
@@ -168,25 +168,25 @@ def folder_of(out: Path) -> Iterator[Path]:
     """Make the deployment's folder, for its owner alone; remove it if the context fails before any party starts."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: is there already and not an empty folder; name another one")
-    made = [p for p in (out, *out.parents) if not p.exists()]
+    created = [p for p in (out, *out.parents) if not p.exists()]
     try:
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         out.chmod(0o700)  # one that is there
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}") from error
-    before = os.umask(0o077)
+    umask = os.umask(0o077)
     try:
         yield out
     except BaseException:
         if not (out / COMMANDS).exists():
             for entry in list(out.iterdir()):
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            for place in made:
+            for place in created:
                 if place.exists() and not any(place.iterdir()):
                     place.rmdir()
         raise
     finally:
-        os.umask(before)
+        os.umask(umask)
 
 
 class _Deployment:
@@ -208,7 +208,7 @@ class _Deployment:
         study = self.folder / "experiment.toml"
         study.write_text(to_toml(self.experiment), encoding="utf-8")
         self.prepared = prepare(self.experiment)
-        public, held = self.prepared.public, self.prepared.held
+        public, records = self.prepared.public, self.prepared.held
         log.info(f"keys and certificates; {self.nodes} devices with their users' records")
         make_keys(self.folder, nodes=self.nodes, hosts={})
         keys = Keys(
@@ -222,15 +222,15 @@ class _Deployment:
             self.arm.name,
             self.folder / "bundle",
             public=public,
-            records=max(held.holders.most, held.test_holders.most),
+            records=max(records.holders.most, records.test_holders.most),
             keys=keys,
             window=WINDOW,
         )
         log.info(f"bundle for the devices: {bundle.size / 1e6:,.1f} MB, identity {bundle.identity[:16]}…")
         save_public(self.experiment.name, public, self.server / "public")
-        users = cohorts(self.experiment.population, held, self.nodes, seed=self.experiment.seed)
-        for i, (mine, theirs) in enumerate(users):
-            self._device(self._node(i), held, bundle, mine, theirs)
+        users = cohorts(self.experiment.population, records, self.nodes, seed=self.experiment.seed)
+        for i, (train_users, test_users) in enumerate(users):
+            self._device(self._node(i), records, bundle, train_users, test_users)
 
     def _device(self, node: Path, held: Held, bundle: Bundle, mine: Any, theirs: Any) -> None:
         """Write a device with the users of these rows; it encodes their texts itself."""
@@ -240,10 +240,10 @@ class _Deployment:
         write_shard(node, "train", train.users[mine], train.records[mine], texts, labels)
         texts = held.test.texts.take(held.test_rows[theirs])
         write_shard(node, "test", test.users[theirs], test.records[theirs], texts, None)
-        here: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for users in (train.users[mine], test.users[theirs]):  # a stage is for one split
-            here |= Counter(users.tolist())
-        self.users.append({str(user): here[user] for user in sorted(here)})
+            counts |= Counter(users.tolist())
+        self.users.append({str(user): counts[user] for user in sorted(counts)})
 
     def _node(self, i: int) -> Path:
         return self.folder / "nodes" / str(i)
@@ -257,15 +257,15 @@ class _Deployment:
         self._start_nodes()
         shuffler = self._start_shuffler()
         self._train(shuffler)
-        found = score_arm(
+        result = score_arm(
             self.experiment,
             self.prepared,
             self.arm.name,
             server=self.server / "run",
             origins=self.folder / "shuffler" / ORIGINS,
         )
-        write(found, self.folder)
-        return found
+        write(result, self.folder)
+        return result
 
     def _start_superlink(self, port: int) -> None:
         place = self.folder / "superlink"
@@ -285,8 +285,8 @@ class _Deployment:
             number = superlink.register(self.superlink, self.ca / "ca.pem", self._node(i) / "node.pub")
             key = read_key(self._node(i) / DEVICE_PUBLIC).hex()
             enrolled[str(number)] = {"key": key, "users": self.users[i]}
-        signed = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
-        (self.folder / "shuffler" / "enrolment.jsonl").write_text(signed, encoding="utf-8")
+        tokens = enrolment.tokens(enrolled, read_key(self.folder / "enrolment" / "sign.key"))
+        (self.folder / "shuffler" / "enrolment.jsonl").write_text(tokens, encoding="utf-8")
         for i in range(self.nodes):
             self.parties.start(
                 f"node {i}",
@@ -326,8 +326,8 @@ class _Deployment:
             ),
         )
         for i in range(self.nodes):
-            registered = partial(_has_text, self._node(i) / SERVED)
-            self.parties.until(registered, what=f"node {i} is not up", seconds=STARTING)
+            condition = partial(_has_text, self._node(i) / SERVED)
+            self.parties.until(condition, what=f"node {i} is not up", seconds=STARTING)
         self.parties.until(lambda: answers(port), what="the shuffler is not up", seconds=STARTING)
         return f"{_HOST}:{port}"
 
@@ -356,29 +356,29 @@ class _Deployment:
     def _publish(self) -> None:
         """Act as the publisher: sign the trained model's request once it exists, and give it to the devices."""
         place = self.server / "questions"
-        asked, signed = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
-        there = {path for path in place.glob(f"*{ASKED}") if not path.name.startswith(".")}  # without drafts
-        if others := sorted(there - {asked}):
+        question, signature = (place / f"{QUESTION}{end}" for end in (ASKED, SIGNED))
+        questions = {path for path in place.glob(f"*{ASKED}") if not path.name.startswith(".")}  # without drafts
+        if others := sorted(questions - {question}):
             raise UserError(
                 f"{others[0]}: the training server asks training users otherwise than the bundle lists: its maps "
                 "came out otherwise; run it again with one thread (OMP_NUM_THREADS=1)"
             )
-        if signed.exists() or not asked.exists():
+        if signature.exists() or not question.exists():
             return
-        draft = self.publisher / signed.name
-        lines = sign_question(asked, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
+        draft = self.publisher / signature.name
+        lines = sign_question(question, self.publisher / "sign.key", draft, open_bundle(self.folder / "bundle"))
         log.info(f"publisher: signs the model's question: {lines[0]}")
         for i in range(self.nodes):
             allow(self._node(i), draft)
-        draft.rename(signed)
+        draft.rename(signature)
 
     def serve(self) -> Stayed:
         """Start the trained model, and write one more device whose user accepts queries without a crowd."""
         port, place = free_port(), self.folder / "predict"
         bundle = open_bundle(self.folder / "bundle")
         total, releases = QUESTIONS * bundle.policy.total, QUESTIONS * bundle.policy.releases
-        alone = replace(bundle.policy, minimum_users=0, total=total, releases=releases)
-        replace(bundle, policy=alone).install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
+        policy = replace(bundle.policy, minimum_users=0, total=total, releases=releases)
+        replace(bundle, policy=policy).install(self.folder / "asker", read_key(self.publisher / "sign.pub"))
         question = self.server / "questions" / f"{QUESTION}{SIGNED}"
         if question.exists():  # otherwise the bundle lists it
             allow(self.folder / "asker", question)

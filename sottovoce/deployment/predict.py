@@ -65,8 +65,8 @@ def predictor(place: Path, arm_name: str | None = None, *, private_keys: tuple[b
         raise UserError(f"{place}: holds no finished run; name the folder that `simulate` or `deploy` left") from None
     arm = chosen(experiment, arm_name).arm
     if not arm.embedding or arm.answer:
-        what = "release texts" if arm.text else "run all of it on their devices"
-        raise UserError(f"{place}: users of {arm.name} {what}, and a sentence is asked about by its embedding")
+        releases = "release texts" if arm.text else "run all of it on their devices"
+        raise UserError(f"{place}: users of {arm.name} {releases}, and a sentence is asked about by its embedding")
     model = place / "models" / slug(arm.name)
     maps = Maps.load(model)
     classes, encoder = read_about(model)
@@ -144,8 +144,8 @@ def run(
     with https_service.listening(host, port) as listener:
         server = _server(model, certificate, key)
         ids = ids_of(model.private_keys)
-        sealed = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
-        log.info(f"{place}: answers {sealed} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
+        form = f"releases sealed to {ids}" if ids else "releases in clear within TLS"
+        log.info(f"{place}: answers {form} at https://{https_service.address(listener)}, {', '.join(model.classes)}")
         with suppress(KeyboardInterrupt, Terminated):  # the normal end
             server.run(sockets=[listener])
 

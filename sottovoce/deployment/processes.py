@@ -96,10 +96,10 @@ class Parties:
         """
         folder = self.folder / place
         folder.mkdir(parents=True, exist_ok=True)
-        said = shown(command, environment or {})
+        line = shown(command, environment or {})
         with open(self.folder / COMMANDS, "a", encoding="utf-8") as file:
-            file.write(f"# {party}\n{said}\n")
-        self._show(said)
+            file.write(f"# {party}\n{line}\n")
+        self._show(line)
         path = folder / LOG
         self._logs[party] = _Log(path)
         variables = os.environ | dict(environment or {})
@@ -129,9 +129,9 @@ class Parties:
             UserError: A party has ended. The message is one line.
         """
         # in this order: a party's last line is in its log before it ends
-        ended = [(party, process.poll()) for party, process in self._alive.items() if party != but]
+        exit_codes = [(party, process.poll()) for party, process in self._alive.items() if party != but]
         self._relay()
-        for party, code in ended:
+        for party, code in exit_codes:
             if code is not None:
                 raise UserError(self._epitaph(party, code))
 
@@ -175,9 +175,9 @@ class Parties:
 
     def _epitaph(self, party: str, code: int) -> str:
         """Return how a party has ended, the most useful line of its log, and the log's path."""
-        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
+        end = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"has ended with exit code {code}"
         line = self._logs[party].telling()
-        return f"{party} {how}{f': {line}' if line else ''}; its log is {self._logs[party].path}"
+        return f"{party} {end}{f': {line}' if line else ''}; its log is {self._logs[party].path}"
 
     def stop(self) -> None:
         """Stop all parties and their children."""
@@ -192,16 +192,16 @@ class Parties:
         self._alive.clear()
 
     def _relay(self) -> None:
-        for party, own in self._logs.items():
-            for line in own.progress():
+        for party, party_log in self._logs.items():
+            for line in party_log.progress():
                 log.info(f"{party}: {line}")
 
     def _remember(self, party: str, pid: int) -> None:
         if (start := _start(pid)) is not None:  # it may be dead already
             self._list.append(Process(party, pid, start))
-        listed = {"folder": os.path.realpath(self.folder), "processes": [asdict(p) for p in self._list]}
+        table = {"folder": os.path.realpath(self.folder), "processes": [asdict(p) for p in self._list]}
         with whole(self.folder / LIST) as file:
-            file.write(json.dumps(listed, indent=1).encode() + b"\n")
+            file.write(json.dumps(table, indent=1).encode() + b"\n")
 
 
 class _Log:
@@ -217,11 +217,11 @@ class _Log:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._read)
-                new = file.read()
+                data = file.read()
         except OSError:
             return []
-        self._read += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
+        self._read += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
         result = (_PROGRESS.fullmatch(line.decode(errors="replace")) for line in lines)
         return [match[1] for match in result if match]
 
@@ -234,8 +234,8 @@ class _Log:
         except OSError:
             return ""
         lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-        wrong = [line for line in lines if _WRONG.search(line)]
-        last = (wrong or lines or [""])[-1].removeprefix("sottovoce: ")
+        errors = [line for line in lines if _WRONG.search(line)]
+        last = (errors or lines or [""])[-1].removeprefix("sottovoce: ")
         return last if len(last) <= 300 else f"{last[:299]}…"
 
 
@@ -258,11 +258,11 @@ def down(folder: Path) -> list[str]:
     Raises:
         UserError: The folder is of no deployment, or a process cannot be stopped.
     """
-    there = (folder / LIST).is_file()
-    ended = stop(folder, but=(os.getpid(),))
-    if not there and not ended:
+    exists = (folder / LIST).is_file()
+    processes = stop(folder, but=(os.getpid(),))
+    if not exists and not processes:
         raise UserError(f"{folder}: is no deployment's folder; name the one that `sottovoce deploy up` has made")
-    return [process.party for process in ended]
+    return [process.party for process in processes]
 
 
 def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
@@ -275,20 +275,20 @@ def stop(folder: Path, *, but: Sequence[int] = ()) -> list[Process]:
     Raises:
         UserError: Some cannot be stopped.
     """
-    met: dict[Process, int] = {}
+    signals: dict[Process, int] = {}
     start = time.monotonic()
     while alive := running(folder, but=but):
-        late = time.monotonic() - start
-        if late > GRACE + GONE:
+        elapsed = time.monotonic() - start
+        if elapsed > GRACE + GONE:
             pids = ", ".join(str(p.pid) for p in alive)
             raise UserError(f"{folder}: these processes cannot be stopped: {pids}")
-        number = signal.SIGTERM if late <= GRACE else signal.SIGKILL
+        number = signal.SIGTERM if elapsed <= GRACE else signal.SIGKILL
         for item in alive:
-            if met.get(item) != number:
-                met[item] = number
+            if signals.get(item) != number:
+                signals[item] = number
                 _send(item.pid, number, group=item.party != UP)  # the group of `up` may be that of its shell
         time.sleep(_POLL / 2)
-    return list(met)
+    return list(signals)
 
 
 def _send(pid: int, number: int, *, group: bool) -> None:
@@ -298,9 +298,9 @@ def _send(pid: int, number: int, *, group: bool) -> None:
 
 def _listed(folder: Path) -> list[Process]:
     try:
-        listed = json.loads((folder / LIST).read_text(encoding="utf-8"))
-        here = listed["folder"] == os.path.realpath(folder)
-        return [Process(**entry) for entry in listed["processes"]] if here else []
+        table = json.loads((folder / LIST).read_text(encoding="utf-8"))
+        same_folder = table["folder"] == os.path.realpath(folder)
+        return [Process(**entry) for entry in table["processes"]] if same_folder else []
     except (OSError, ValueError, TypeError, KeyError):
         return []
 
@@ -321,9 +321,9 @@ def _start(pid: int) -> str | None:
 
 def free_port() -> int:
     """Return a port of this machine that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def answers(port: int) -> bool:
@@ -345,8 +345,8 @@ def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return a command line as a user types it."""
     program = Path(command[0])
     name = program.name if shutil.which(program.name) == str(program) else str(program)
-    before = [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
-    return " ".join([*before, shlex.join([name, *command[1:]])])
+    assignments = [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
+    return " ".join([*assignments, shlex.join([name, *command[1:]])])
 
 
 #: Signals that end a command.

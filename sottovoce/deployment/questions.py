@@ -47,17 +47,17 @@ class Questions:
         """
         if self._bundle.policy.lists(request):
             return
-        asked, signed = (self._folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
-        write_request(asked, request)
-        end, told = time.monotonic() + self._timeout, False
-        while not self._signed(signed, request):
-            if not told:
-                log.info(f"stage {request.stage} asks what the bundle does not list; waiting for {signed}")
-                told = True
+        query, answer = (self._folder / f"{request.stage}{end}" for end in (ASKED, SIGNED))
+        write_request(query, request)
+        end, logged = time.monotonic() + self._timeout, False
+        while not self._signed(answer, request):
+            if not logged:
+                log.info(f"stage {request.stage} asks what the bundle does not list; waiting for {answer}")
+                logged = True
             if time.monotonic() > end:
                 raise UserError(
-                    f"{asked}: nobody has signed it in {self._timeout:.0f} s; its publisher does with: "
-                    f"sottovoce deploy sign {quote(str(asked))} --bundle DIR --sign-key FILE --out {quote(str(signed))}"
+                    f"{query}: nobody has signed it in {self._timeout:.0f} s; its publisher does with: "
+                    f"sottovoce deploy sign {quote(str(query))} --bundle DIR --sign-key FILE --out {quote(str(answer))}"
                 )
             time.sleep(_POLL)
 
@@ -65,8 +65,8 @@ class Questions:
         if not path.exists():
             return False
         question = read_request(path)
-        same = all(question.request.digest(c) == request.digest(c) for c in request.channels)
-        return same and question.vouched(self._bundle.publisher)
+        equal = all(question.request.digest(c) == request.digest(c) for c in request.channels)
+        return equal and question.vouched(self._bundle.publisher)
 
 
 def sign_question(file: Path, key: Path, out: Path, bundle: Bundle) -> list[str]:

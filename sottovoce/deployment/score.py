@@ -50,7 +50,7 @@ def score_arm(experiment: Experiment, prepared: Prepared, arm: str, *, server: P
 
 def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tuple[ArmResult, Answers]:
     """Return the result of a deployed arm, and its answers to test users."""
-    held = prepared.held
+    records = prepared.held
     try:
         result = ArmResult.from_dict(json.loads((server / RESULT).read_text(encoding="utf-8")))
         answers = json.loads((server / ANSWERS).read_text(encoding="utf-8"))
@@ -61,22 +61,24 @@ def _scored(arm: str, prepared: Prepared, *, server: Path, origins: Path) -> tup
     if len(guesses):
         path = origins / f"{_STAGE}.npy"
         try:
-            whose = np.load(path, allow_pickle=False)[places]
+            owners = np.load(path, allow_pickle=False)[places]
         except (OSError, ValueError, IndexError):
             raise UserError(f"--origins {path}: does not say whose the rows of the stage's batch are") from None
-        origin = Origin(whose[:, 0], whose[:, 1])
-    asked, unknown = sanitized(held, guesses, origin)
+        origin = Origin(owners[:, 0], owners[:, 1])
+    answers_sent, unknown = sanitized(records, guesses, origin)
     if unknown:
         dropped["test: unknown record"] = unknown
     model = server / "models" / slug(arm)
-    called, _ = read_about(model)
-    if called != prepared.public.classes:
+    classes, _ = read_about(model)
+    if classes != prepared.public.classes:
         raise UserError(
-            f"{model}: its classes are {', '.join(called)}, and those of the study's data "
+            f"{model}: its classes are {', '.join(classes)}, and those of the study's data "
             f"{', '.join(prepared.public.classes)}, in these orders; score it with the data that it was made for"
         )
-    clean = classify(model, prepared.public, held.test.texts)
-    answers = Answers(asked, on_device(held, clean))
-    said = {"sanitized": guessed(held, guesses), "on_device": guessed(held, clean)}
-    result = replace(result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=said)
+    clean = classify(model, prepared.public, records.test.texts)
+    answers = Answers(answers_sent, on_device(records, clean))
+    guess_counts = {"sanitized": guessed(records, guesses), "on_device": guessed(records, clean)}
+    result = replace(
+        result.scored(score(answers.sanitized), score(answers.device)), dropped=dropped, guessed=guess_counts
+    )
     return result, answers

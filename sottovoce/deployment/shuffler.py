@@ -83,7 +83,7 @@ def run(options: Options) -> None:
 
 def _serve(store: Store, enrolled: Enrolment, private_key: bytes, options: Options) -> None:
     superlink, authority, host = options.superlink, options.root_certificates, options.host
-    new = threading.Event()
+    news = threading.Event()
     grid: Any = None
 
     def ask(record: RecordDict, nodes: Mapping[int, int], timeout: float) -> Iterator[Any]:
@@ -95,7 +95,7 @@ def _serve(store: Store, enrolled: Enrolment, private_key: bytes, options: Optio
         certificate=options.certificate,
         key=options.key,
         root_certificates=authority,
-        on_opened=new.set,
+        on_opened=news.set,
         host=host,
         port=options.port,
     ) as (at, thread):
@@ -104,9 +104,9 @@ def _serve(store: Store, enrolled: Enrolment, private_key: bytes, options: Optio
         log.info(f"run {number} on the SuperLink; the training server is served at {host}:{at}")
         try:
             while thread.is_alive():
-                new.clear()
+                news.clear()
                 if not rounds.work():
-                    new.wait(_LOOK)
+                    news.wait(_LOOK)
         finally:
             superlinks.finish(grid)
         raise UserError(f"{host}:{at}: the service has ended")

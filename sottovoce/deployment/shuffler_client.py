@@ -108,21 +108,21 @@ class Shuffler:
         Raises:
             UserError: The shuffler refuses, is unreachable for `PATIENCE` seconds, or sends an invalid answer.
         """
-        about = {"Row-Bytes": str(row_bytes), "Timeout": str(timeout)}
-        self._patiently(lambda: self._sent("POST", "/v1/stages", 0, content=request, headers=about))
-        said = ""
+        headers = {"Row-Bytes": str(row_bytes), "Timeout": str(timeout)}
+        self._patiently(lambda: self._sent("POST", "/v1/stages", 0, content=request, headers=headers))
+        last_line = ""
         while True:
-            got = self._patiently(lambda: self._sent("GET", f"/v1/stages/{stage}", row_bytes))
-            if isinstance(got, Delivered):
-                return got
-            now = self._table(got)
-            answered, of, users = (now.get(name, 0) for name in ("answered", "asked", "users"))
-            if not all(type(n) is int for n in (answered, of, users)):
+            response = self._patiently(lambda: self._sent("GET", f"/v1/stages/{stage}", row_bytes))
+            if isinstance(response, Delivered):
+                return response
+            progress = self._table(response)
+            answered, nodes, users = (progress.get(name, 0) for name in ("answered", "asked", "users"))
+            if not all(type(n) is int for n in (answered, nodes, users)):
                 raise self._odd()
-            line = f"{answered} of {of} nodes, {users:,} users"
-            if line != said:
+            line = f"{answered} of {nodes} nodes, {users:,} users"
+            if line != last_line:
                 log.info(f"stage {stage}: {line}")
-                said = line
+                last_line = line
             time.sleep(LOOK)
 
     def _patiently(self, call: Callable[[], T]) -> T:
@@ -158,42 +158,42 @@ class Shuffler:
                 raise UserError(f"--shuffler {self.address}: answers with more than can be read")
             if not whole and b"\n" in data:
                 break
-        head, _, behind = (data, b"", b"") if whole else data.partition(b"\n")
-        return head, behind
+        head, _, rest = (data, b"", b"") if whole else data.partition(b"\n")
+        return head, rest
 
     def _delivered(self, pieces: Iterator[bytes], row_bytes: int) -> Delivered:
         """Read one line of JSON, then the rows, directly into their array."""
-        head, behind = self._head(pieces)
-        said = self._table(head)
+        head, rest = self._head(pieces)
+        table = self._table(head)
         try:
-            count = int(said["rows"])
-            if int(said["row_bytes"]) != row_bytes or not 0 <= count * row_bytes <= _LARGEST:
+            count = int(table["rows"])
+            if int(table["row_bytes"]) != row_bytes or not 0 <= count * row_bytes <= _LARGEST:
                 raise ValueError("rows of another length, or too many")
             rows, at = np.empty(count * row_bytes, np.uint8), 0
-            for piece in chain([behind], pieces):
+            for piece in chain([rest], pieces):
                 rows[at : at + len(piece)] = np.frombuffer(piece, np.uint8)  # another length is a ValueError
                 at += len(piece)
             if at != len(rows):
                 raise ValueError("rows are missing")
             return Delivered(
-                str(said["batch"]),
+                str(table["batch"]),
                 rows.reshape(count, row_bytes),
-                int(said["users"]),
-                int(said["duplicates"]),
-                _counts(said["dropped"]),
-                _counts(said["errors"]),
+                int(table["users"]),
+                int(table["duplicates"]),
+                _counts(table["dropped"]),
+                _counts(table["errors"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise self._odd() from None
 
     def _table(self, text: bytes) -> dict[str, Any]:
         try:
-            said = json.loads(text)
+            table = json.loads(text)
         except (ValueError, RecursionError):
             raise self._odd() from None
-        if not isinstance(said, dict):
+        if not isinstance(table, dict):
             raise self._odd()
-        return said
+        return table
 
     def _odd(self) -> UserError:
         return UserError(f"--shuffler {self.address}: is no shuffler of this version; is it the right port?")

@@ -80,25 +80,25 @@ def application(rounds: Rounds, on_opened: Callable[[], object]) -> Starlette:
         return JSONResponse({"stage": terms.stage}, 202)
 
     def stage(request: Request) -> Response:
-        there = store.stage(request.path_params["stage"])
-        if there is None:
+        batch = store.stage(request.path_params["stage"])
+        if batch is None:
             return _NO_STAGE
-        if there.state == OPEN:
-            answered = rounds.answered(there.name)
-            return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": there.users}, 202)
-        size = sum(len(piece) for piece in store.pieces(there.name))  # checks the whole batch before any of it is sent
-        about = {
-            "batch": there.identity,
-            "rows": size // there.row_bytes,
-            "row_bytes": there.row_bytes,
-            "users": there.users,
-            "duplicates": there.duplicates,
-            "dropped": dict(there.dropped),
-            "errors": dict(there.errors),
+        if batch.state == OPEN:
+            answered = rounds.answered(batch.name)
+            return JSONResponse({"asked": rounds.nodes, "answered": answered, "users": batch.users}, 202)
+        size = sum(len(piece) for piece in store.pieces(batch.name))  # checks the whole batch before any of it is sent
+        header = {
+            "batch": batch.identity,
+            "rows": size // batch.row_bytes,
+            "row_bytes": batch.row_bytes,
+            "users": batch.users,
+            "duplicates": batch.duplicates,
+            "dropped": dict(batch.dropped),
+            "errors": dict(batch.errors),
         }
-        head = json.dumps(about).encode() + b"\n"
+        head = json.dumps(header).encode() + b"\n"
         return StreamingResponse(
-            chain([head], store.pieces(there.name)),
+            chain([head], store.pieces(batch.name)),
             media_type="application/octet-stream",
             headers={"Content-Length": str(len(head) + size)},
         )
@@ -119,8 +119,8 @@ class _OneClient:
         self.app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        known = scope["type"] == "http" and scope.get("state", {}).get("peer") == TRAINING_SERVER
-        await (self.app if known else _NOT_SERVED)(scope, receive, send)
+        access = scope["type"] == "http" and scope.get("state", {}).get("peer") == TRAINING_SERVER
+        await (self.app if access else _NOT_SERVED)(scope, receive, send)
 
 
 class _Named(https_service.Patient):

@@ -145,8 +145,8 @@ def app_bundle() -> bytes:
 
     from client.device.code import installed
 
-    about = _APP.format(version=version("sottovoce")).encode()
-    return build_fab_from_files({"pyproject.toml": about, **installed()})[0]
+    project = _APP.format(version=version("sottovoce")).encode()
+    return build_fab_from_files({"pyproject.toml": project, **installed()})[0]
 
 
 def start_run(address: str, ca: Path, fab: bytes) -> int:
@@ -245,52 +245,52 @@ def ask(
         UserError: The SuperLink does not answer, or has ended the run.
     """
     end = time.monotonic() + timeout
-    asked = _Asked(grid, record, end)
-    asked.push(list(nodes), asked.together)
-    for node in set(nodes) - set(asked.together.values()):
+    attempts = _Asked(grid, record, end)
+    attempts.push(list(nodes), attempts.together)
+    for node in set(nodes) - set(attempts.together.values()):
         yield node, None, "no answer"  # the SuperLink does not know it
-    away: dict[int, tuple[float, float]] = {}  # absent nodes: time of the next request, and pause
-    coming: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
-    while asked.together or asked.alone or coming or away:
-        for group in asked.groups():
+    backoffs: dict[int, tuple[float, float]] = {}  # absent nodes: time of the next request, and pause
+    replies: dict[int, tuple[Any, Any, float]] = {}  # replies that nodes may still be sending, by the node
+    while attempts.together or attempts.alone or replies or backoffs:
+        for group in attempts.groups():
             announced = _announced(grid, group)
             if announced is not None:
-                for about, tree in announced:
-                    if (result := asked.take(about.metadata.reply_to_message_id, group)) is not None:
-                        coming[result] = about, tree, time.monotonic() + _PATIENCE
-            elif group[0] in asked.alone:
-                node = asked.alone[group[0]]
-                asked.take(group[0], group)
-                away.pop(node, None)
+                for announcement, tree in announced:
+                    if (result := attempts.take(announcement.metadata.reply_to_message_id, group)) is not None:
+                        replies[result] = announcement, tree, time.monotonic() + _PATIENCE
+            elif group[0] in attempts.alone:
+                node = attempts.alone[group[0]]
+                attempts.take(group[0], group)
+                backoffs.pop(node, None)
                 yield node, None, "unreadable reply"
             else:  # one of them announces too much: each receives the request again, by itself
-                there = [asked.together.pop(name) for name in group if name in asked.together]
-                asked.push(list(dict.fromkeys(there)), asked.alone)
-        for node, (about, tree, last) in list(coming.items()):
+                recipients = [attempts.together.pop(name) for name in group if name in attempts.together]
+                attempts.push(list(dict.fromkeys(recipients)), attempts.alone)
+        for node, (announcement, tree, last) in list(replies.items()):
             with _asking(grid.address):
-                reply = _read(grid, about, tree, nodes[node])
+                reply = _read(grid, announcement, tree, nodes[node])
             if reply is None and time.monotonic() < min(last, end):
                 continue
-            del coming[node]
+            del replies[node]
             if reply is None:  # its end was lost with the sending process
-                asked.push([node], asked.together)
+                attempts.push([node], attempts.together)
             elif reply == (None, AWAY) and time.monotonic() < end:
-                _, pause = away.get(node, (0.0, _SOON / 2))
+                _, pause = backoffs.get(node, (0.0, _SOON / 2))
                 pause = min(2 * pause, _SELDOM)
-                away[node] = time.monotonic() + pause, pause
+                backoffs[node] = time.monotonic() + pause, pause
             else:
-                away.pop(node, None)
+                backoffs.pop(node, None)
                 yield node, *reply
-        now, busy = time.monotonic(), asked.nodes() | set(coming)
-        if due := [node for node, (at, _) in away.items() if at <= now < end and node not in busy]:
-            away |= {node: (now + away[node][1], away[node][1]) for node in due}
-            asked.push(due, asked.together)
-        asked.remind()
+        now, busy = time.monotonic(), attempts.nodes() | set(replies)
+        if due := [node for node, (at, _) in backoffs.items() if at <= now < end and node not in busy]:
+            backoffs |= {node: (now + backoffs[node][1], backoffs[node][1]) for node in due}
+            attempts.push(due, attempts.together)
+        attempts.remind()
         if now > end:
-            left = asked.nodes() | set(away)
-            yield from ((node, None, AWAY if node in away else "no answer") for node in left)
+            silent = attempts.nodes() | set(backoffs)
+            yield from ((node, None, AWAY if node in backoffs else "no answer") for node in silent)
             return
-        if busy or away:
+        if busy or backoffs:
             time.sleep(_POLL)
 
 
@@ -332,9 +332,9 @@ class _Asked:
             return None
         del self._again[node]
         if node in self._often:
-            for some in (self.together, self.alone):
-                for other in [other for other, of in some.items() if of == node]:
-                    del some[other]
+            for messages in (self.together, self.alone):
+                for other in [other for other, recipient in messages.items() if recipient == node]:
+                    del messages[other]
             self._often.discard(node)
         return node
 
@@ -346,14 +346,14 @@ class _Asked:
         """
         now = time.monotonic()
         for names in (self.together, self.alone) if self._calm <= now < self._end else ():
-            late = [node for node in dict.fromkeys(names.values()) if self._again[node][0] <= now]
-            late = late[: max(_FEW, len(names) // _SHARE)]
-            for node in late:
+            overdue = [node for node in dict.fromkeys(names.values()) if self._again[node][0] <= now]
+            overdue = overdue[: max(_FEW, len(names) // _SHARE)]
+            for node in overdue:
                 pause = min(2 * self._again[node][1], _PATIENT)
                 self._again[node], self._calm = (now + pause, pause), now + _SILENT
-            if late:
-                self._often |= set(late)
-                self.push(late, names)
+            if overdue:
+                self._often |= set(overdue)
+                self.push(overdue, names)
 
 
 def _push(grid: Any, record: Any, nodes: Sequence[int], timeout: float) -> dict[str, int]:
@@ -406,8 +406,8 @@ def _read(grid: Any, about: Any, tree: Any, limit: int) -> tuple[Any | None, str
     grid.larger["pull-object"] = limit + 2**12
     try:
         message = assemble(tree, make_pull_object_fn_protobuf(client.PullObject, grid.node, run), limit=limit)
-        done = ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name)
-        client.ConfirmMessageReceived(done)
+        confirmation = ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name)
+        client.ConfirmMessageReceived(confirmation)
         if message.has_error():
             return None, f"code {int(message.error.code)}"
         return message.content, None
@@ -498,11 +498,11 @@ def _begin(grid: Any) -> None:
             return False
         return True
 
-    given = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
-    TaskIdentity.task_id = given.task_id
-    TaskIdentity.run_id = given.run.run_id
-    TaskIdentity.node_id = given.context.node_id
-    grid.set_run(run_from_proto(given.run))
+    task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id = task.task_id
+    TaskIdentity.run_id = task.run.run_id
+    TaskIdentity.node_id = task.context.node_id
+    grid.set_run(run_from_proto(task.run))
     grid.heartbeat = HeartbeatSender(beat)
     grid.heartbeat.start()
 
@@ -536,9 +536,9 @@ def _asking(address: str) -> Iterator[None]:
     try:
         yield
     except httpx.HTTPStatusError as error:
-        said = FlowerError.from_json(error.response.text)
-        why = said.message if said is not None else f"HTTP status {error.response.status_code}"
-        raise UserError(f"superlink: {address}: refused: {why}") from error
+        flower_error = FlowerError.from_json(error.response.text)
+        reason = flower_error.message if flower_error is not None else f"HTTP status {error.response.status_code}"
+        raise UserError(f"superlink: {address}: refused: {reason}") from error
     except httpx.HTTPError as error:
         raise UserError(f"superlink: {address}: cannot be reached: {error}; is it up, and its --port right?") from error
     except RunNotRunningException as error:

@@ -84,26 +84,26 @@ class RemoteShuffler:
         request = replace(request, arm="")  # a device has one arm, without a name
         if self._questions is not None:
             self._questions.vouched(request)
-        got = self._shuffler.batch(
+        delivery = self._shuffler.batch(
             request.stage,
             record_to_bytes(request_to_record(request)),
             row_bytes=sealed_bytes(request),
             timeout=self._timeout,
         )
-        dropped, users, reply = Counter(got.dropped), got.users, None
-        if len(got.rows):
-            self._taken.take(request.stage, got.batch, got.rows)
-            reply, lost = open_batch(got.rows, request, self._keys)
+        dropped, users, reply = Counter(delivery.dropped), delivery.users, None
+        if len(delivery.rows):
+            self._taken.take(request.stage, delivery.batch, delivery.rows)
+            reply, lost = open_batch(delivery.rows, request, self._keys)
             # A rejected row may have been its user's only row. The server cannot tell, and may only underestimate n.
             dropped, users = lost + dropped, max(0, users - sum(lost.values()))
         reason = shortfall(users, request.minimum_users)
         if reply is None or reason is not None:
             self.places[request.stage] = np.zeros(0, np.int64)
-            batch = Batch((), 0, got.duplicates, reason or "no release arrived")
+            batch = Batch((), 0, delivery.duplicates, reason or "no release arrived")
         else:
             self.places[request.stage] = reply.records
-            batch = Batch(reply.releases if len(reply) else (), users, got.duplicates)
-        return Collected(batch, dropped, Counter(got.errors))
+            batch = Batch(reply.releases if len(reply) else (), users, delivery.duplicates)
+        return Collected(batch, dropped, Counter(delivery.errors))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
         """Refuse to publish an encoder.
@@ -150,8 +150,8 @@ def train(
                     answers = {"places": users.places[question.stage].tolist(), "guesses": guesses.tolist()}
             result = arm_result(setup, channels, model, driver, seconds=time.perf_counter() - start)
             log.info(f"{setup.arm.name}: accounting: what one user's releases cost, rung by rung")
-            what = spent(released(setup, channels, model, driver), channels, driver)
-            rungs = of_run(setup, what, records=setup.records, test_records=setup.test_records)
+            costs = spent(released(setup, channels, model, driver), channels, driver)
+            rungs = of_run(setup, costs, records=setup.records, test_records=setup.test_records)
             result = replace(result, **rungs)
         save_model(place, model, public, result)
         result = replace(result, model=str(place.relative_to(part)))

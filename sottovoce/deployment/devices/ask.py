@@ -31,9 +31,9 @@ def one(node: Path, sentence: str, **where: Any) -> Found:
         **where: Server and other arguments of `ask_model`.
     """
     with _charges_kept(node):
-        said = ask_model(node, [sentence], **where)
-    shares = dict(zip(said.classes, said.probabilities[0].tolist(), strict=True))
-    return {"class": max(shares, key=lambda name: shares[name]), "probabilities": shares} | _costs(said)
+        answer = ask_model(node, [sentence], **where)
+    shares = dict(zip(answer.classes, answer.probabilities[0].tolist(), strict=True))
+    return {"class": max(shares, key=lambda name: shares[name]), "probabilities": shares} | _costs(answer)
 
 
 def many(node: Path, file: Path, out: Path, **where: Any) -> Found:
@@ -53,9 +53,9 @@ def many(node: Path, file: Path, out: Path, **where: Any) -> Found:
     """
     sentences: Any = TextColumn.of(line for _, line in lines(file))
     with _charges_kept(node), _draft(out) as draft:
-        said = ask_model(node, sentences, **where)
-        counts = _write(draft, said, sentences)
-    return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(said)
+        answer = ask_model(node, sentences, **where)
+        counts = _write(draft, answer, sentences)
+    return {"out": str(out), "lines": len(sentences), "classes": counts} | _costs(answer)
 
 
 def in_lines(found: Found) -> str:
@@ -67,15 +67,15 @@ def in_lines(found: Found) -> str:
         counts = ", ".join(f"{count:,} {name}" for name, count in found["classes"].items())
         lines = [f"{found['out']}: {found['lines']:,} lines: {counts}"]
     at = f" at δ = {found['delta']:g}" if found["delta"] else ""
-    each = f"{describe_cost(found['cost'])} ({found['statement']})"
+    price = f"{describe_cost(found['cost'])} ({found['statement']})"
     if found["public"]:
-        paid = f"{each}: declared public, and not counted"
+        charge = f"{price}: declared public, and not counted"
     elif not found["charged"]:
-        paid = f"nothing: asked about before, at {each}"
+        charge = f"nothing: asked about before, at {price}"
     else:
-        paid = each if found["charged"] == 1 else f"{each} for each of {found['charged']:,} sentences"
-    spent = f"{describe_cost(found['spent'])}{at}, in all that left this device but what its policy declares public"
-    lines += [f"cost   {paid}", f"spent  {spent}"]
+        charge = price if found["charged"] == 1 else f"{price} for each of {found['charged']:,} sentences"
+    total = f"{describe_cost(found['spent'])}{at}, in all that left this device but what its policy declares public"
+    lines += [f"cost   {charge}", f"spent  {total}"]
     return "\n".join(lines)
 
 
@@ -120,15 +120,15 @@ def _draft(out: Path) -> Iterator[TextIO]:
     """
     if out.exists():
         raise UserError(f"{out}: is there already; name another file with --out")
-    outcome = "nothing was charged"
+    consequence = "nothing was charged"
     try:
         with whole(out, synced=True, private=True) as file:  # it quotes the sentences
             draft = TextIOWrapper(file, encoding="utf-8", newline="\n")
-            outcome = "the sentences were charged, and cost nothing when they are asked about again"
+            consequence = "the sentences were charged, and cost nothing when they are asked about again"
             yield draft
             draft.detach()  # flushes the text; the file must stay open until it is on disk
     except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror}); {outcome}") from None
+        raise UserError(f"{out}: cannot be written ({error.strerror}); {consequence}") from None
 
 
 @contextmanager

@@ -90,12 +90,12 @@ def bundle_of_run(
         encoder = CachedEncoder(model / ENCODER)
     else:
         # without fine-tuning the encoder needs no data, and the run's data may be gone
-        known = (
+        corpus = (
             _public(experiment) if settings.fine_tune_on_public else Corpus(TextColumn.of(()), np.zeros(0, int), ("",))
         )
         place = encoder_folder(
             replace(settings, precision=precision or settings.precision),
-            known,
+            corpus,
             batch_size=experiment.training.batch_size,
             seed=experiment.seed,
         )
@@ -192,19 +192,19 @@ def _most_records(experiment: Experiment, setup: ArmSetup) -> int | None:
     if setup.records is not None or math.isfinite(setup.policy.total):
         return None
     split, holders, _ = data_parts(experiment)
-    _, asked = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)
-    return max(holders.most, asked.most)
+    _, test_holders = check_asked(experiment.data, experiment.population, experiment.shuffle, split.test)
+    return max(holders.most, test_holders.most)
 
 
 def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
     """Return the first request of the arm's protocol; without training users, the request of inference."""
     texts = arm.public_only and arm.text is not None  # whose question is the same, and its model takes an hour
-    asking = experiment.setup(replace(arm, way=None) if texts else arm)
+    setup = experiment.setup(replace(arm, way=None) if texts else arm)
     training = training_of(experiment.training, experiment.encoder, experiment.seed)
     if isinstance(public.rewriter, StudyRewriter):  # the request does not depend on this pretraining
         public = replace(public, rewriter=replace(public.rewriter, pretrain=None))
     with threadpool_limits(1, user_api="blas"):  # as in a training server, whose maps must be equal to the last bit
-        protocol = protocol_of(asking, training, public, folder=Path())
+        protocol = protocol_of(setup, training, public, folder=Path())
         try:
             request = next(protocol)
             protocol.close()
@@ -217,10 +217,10 @@ def _first_request(experiment: Experiment, arm: Arm, public: Public) -> Request:
 
 def _listed(request: Request, *, teaching: bool, asking: bool) -> tuple[str, ...]:
     """Return the digests of requests that a device may answer: for training, and for inference without a label."""
-    asked = [replace(request, split="train")] if teaching else []
+    requests = [replace(request, split="train")] if teaching else []
     if asking or request.find(TextQuestion) is not None:  # inference releases a text, as training does
-        asked.append(replace(request, split="test").without(LabelQuestion))
-    return tuple(sorted({item.digest(channel) for item in asked for channel in item.channels}))
+        requests.append(replace(request, split="test").without(LabelQuestion))
+    return tuple(sorted({item.digest(channel) for item in requests for channel in item.channels}))
 
 
 def _write(
@@ -348,22 +348,26 @@ def policy_of(setup: ArmSetup, request: Request, *, teaching: bool, records: int
         records: Records of a user; None if each user of the study has one, or the study sets a total.
     """
     study = setup.policy
-    taught = {item.channel: item.mechanism for item in request.questions if teaching}
-    asked = _question(study, setup.arm, request)
-    mechanisms = [*taught.items(), *asked.items()]
+    training = {item.channel: item.mechanism for item in request.questions if teaching}
+    query = _question(study, setup.arm, request)
+    mechanisms = [*training.items(), *query.items()]
     exposed = {name for _, mechanism in mechanisms for name in mechanism.guarantee.exposes}
-    clear = {channel for channel, m in mechanisms if math.isinf(study.cost(m.guarantee).epsilon)}
-    kept = tuple(entry for entry in study.accept_unprotected if entry.partition(":")[0].strip() in exposed | clear)
-    policy = replace(study, accept_unprotected=kept, mechanisms=tuple(sorted({m.name for _, m in mechanisms})))
-    priced = [(channel, policy.cost(m.guarantee)) for channel, m in mechanisms]
-    limits: dict[str, Any] = {channel: _largest(priced, channel, clear) for channel in CHANNELS}
+    clear_channels = {channel for channel, m in mechanisms if math.isinf(study.cost(m.guarantee).epsilon)}
+    declarations = tuple(
+        entry for entry in study.accept_unprotected if entry.partition(":")[0].strip() in exposed | clear_channels
+    )
+    policy = replace(study, accept_unprotected=declarations, mechanisms=tuple(sorted({m.name for _, m in mechanisms})))
+    prices = [(channel, policy.cost(m.guarantee)) for channel, m in mechanisms]
+    limits: dict[str, Any] = {channel: _largest(prices, channel, clear_channels) for channel in CHANNELS}
     policy = replace(policy, **limits)
     records = setup.records if records is None else records
     if records is None:
         return policy
     # A user has one user vector, whatever the number of records.
-    times = [1 if QUESTIONS[channel].of_user else records for channel, _ in priced]
-    charged = (n * cost.epsilon for n, (channel, cost) in zip(times, priced, strict=True) if channel not in clear)
+    times = [1 if QUESTIONS[channel].of_user else records for channel, _ in prices]
+    charged = (
+        n * cost.epsilon for n, (channel, cost) in zip(times, prices, strict=True) if channel not in clear_channels
+    )
     return replace(policy, total=min(study.total, sum(charged)), releases=min(study.releases, sum(times)))
 
 

@@ -47,9 +47,11 @@ def add(node: Path, file: Path, *, text: str | None, label: str | None, user: in
     if not texts:
         raise UserError(f"{file}: holds no records; give it at least one")
     person, numbers = add_records(node, split, texts, labels, user)
-    some = f"{len(numbers):,} record{'' if len(numbers) == 1 else 's'}"
-    called = "".join(f", {name} as class {number}" for number, name in enumerate(names))
-    return f"{node}: {some} of user {person} added to the split {split}, numbered {numbers[0]} to {numbers[-1]}{called}"
+    count = f"{len(numbers):,} record{'' if len(numbers) == 1 else 's'}"
+    classes = "".join(f", {name} as class {number}" for number, name in enumerate(names))
+    return (
+        f"{node}: {count} of user {person} added to the split {split}, numbered {numbers[0]} to {numbers[-1]}{classes}"
+    )
 
 
 def _columns(
