@@ -95,9 +95,9 @@ def ladder_(
         "crowd": crowd,
     }
     # an ignored option would look like one that has an effect
-    if not mechanism and (odd := [name for name, value in of_mechanisms.items() if value is not None]):
-        instead = "; a file says it itself, or --set KEY=VALUE" if file is not None else ""
-        raise UserError(f"budget ladder: --{odd[0]} goes with --mechanism{instead}")
+    if not mechanism and (flags := [name for name, value in of_mechanisms.items() if value is not None]):
+        hint = "; a file says it itself, or --set KEY=VALUE" if file is not None else ""
+        raise UserError(f"budget ladder: --{flags[0]} goes with --mechanism{hint}")
     if file is None and set_:
         raise UserError("budget ladder: --set goes with FILE.toml")
     if ledger is None and user is not None:
@@ -129,9 +129,9 @@ def _ladder_of_file(file: str, overrides: list[str], records: int | None, classe
     notes: dict[str, None] = {}
     for arm in answer["arms"]:
         mark = ", a reference: not private" if arm["reference"] else ""
-        for who, key in (("training users", "ladder"), ("test users", "test_ladder")):
+        for payers, key in (("training users", "ladder"), ("test users", "test_ladder")):
             if arm[key] is not None:
-                lines += ["", f'arm "{arm["arm"]}"{mark}, {who}', *table(arm[key])]
+                lines += ["", f'arm "{arm["arm"]}"{mark}, {payers}', *table(arm[key])]
                 notes |= dict.fromkeys(assumptions(arm[key]))
         lines += [f"  {arm['liars']}"] if arm["liars"] else []
     _print([*lines, "", "What this rests on:", *notes, *LEGEND])
@@ -141,8 +141,8 @@ def _ladder_of_release(mechanisms: Sequence[str], texts: Texts, options: dict[st
     from simulations.analysis.budget import described, ladder_of_release
 
     with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
-        released, ladder = ladder_of_release(mechanisms, texts=texts, **options)
-    names, rungs = [described(item) for item in released], [rung.to_dict() for rung in ladder]
+        releases, ladder = ladder_of_release(mechanisms, texts=texts, **options)
+    names, rungs = [described(item) for item in releases], [rung.to_dict() for rung in ladder]
     if as_json:
         del options["classes"]
         return print_json({"mechanisms": names} | options | {"ladder": rungs})
@@ -159,8 +159,8 @@ def _ladder_of_ledger(place: Path, user: int | None, delta: float, as_json: bool
         return print_json(answer)
     account = []
     if answer["policy"] is not None:
-        held = describe_account(Policy.from_dict(answer["policy"]), answer["account"])
-        account = ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in held)]
+        allowance = describe_account(Policy.from_dict(answer["policy"]), answer["account"])
+        account = ["", f"What the policy beside it allows user {answer['user']}", *(f"  {line}" for line in allowance)]
     _print(
         [
             f"{place}: {answer['releases']:,} releases of {answer['users']:,} users; user {answer['user']}",
@@ -223,10 +223,10 @@ def plan_(
     terms = plan.Terms(epsilon, delta, users, dropout, records, stages, labels, classes)
     texts = Texts(words, generator, accept_unprotected, crowd)
     if "epsilon" in spec:
-        given = ["--users"] * (users is not None)
-        given += ["--dropout"] * (dropout != 0) + [f"--{key}" for key in _given(texts)]
-        if given:
-            raise UserError(f"{given[0]}: a plan of a mechanism with an ε is its number of users; leave this out")
+        flags = ["--users"] * (users is not None)
+        flags += ["--dropout"] * (dropout != 0) + [f"--{key}" for key in _given(texts)]
+        if flags:
+            raise UserError(f"{flags[0]}: a plan of a mechanism with an ε is its number of users; leave this out")
         answer = plan.plan_users(terms, mechanism, label_epsilon)
     else:
         answer = _plan_of(terms, spec, texts)
@@ -244,13 +244,13 @@ def _plan_of(terms: Terms, spec: dict[str, Any], texts: Texts) -> dict[str, Any]
     if is_text(name):
         show_progress()
         with redirect_stdout(sys.stderr):  # for libraries that load a checkpoint
-            build, among = texts.by_epsilon(spec)
-        return plan.plan_text(terms, build, public=texts.public, crowd=texts.crowd) | {"among": among}
-    if given := _given(texts):
-        raise UserError(f"--{given[0]}: is about texts, and {name} sanitizes none; leave it out")
+            build, kinds = texts.by_epsilon(spec)
+        return plan.plan_text(terms, build, public=texts.public, crowd=texts.crowd) | {"among": kinds}
+    if flags := _given(texts):
+        raise UserError(f"--{flags[0]}: is about texts, and {name} sanitizes none; leave it out")
     dim = spec.pop("dim", 16)
-    if odd := [key for key in spec if key != "mechanism"]:
-        raise UserError(f"--mechanism: a plan of {name} takes dim, and no {odd[0]}")
+    if unknown := [key for key in spec if key != "mechanism"]:
+        raise UserError(f"--mechanism: a plan of {name} takes dim, and no {unknown[0]}")
     if terms.users is None:
         raise UserError("--users: say how many are invited")
     if name == "privunit":
@@ -279,28 +279,28 @@ def plan_lines(answer: Mapping[str, Any]) -> list[str]:
     from mechanisms.guarantee import condition
 
     if "mechanisms" in answer:
-        none = "no number of users up to 10^10 suffices: raise --central-epsilon, or take more noise"
-        needed = none if answer["users"] is None else f"{answer['users']:,} users delivered, of one crowd"
+        reason = "no number of users up to 10^10 suffices: raise --central-epsilon, or take more noise"
+        users = reason if answer["users"] is None else f"{answer['users']:,} users delivered, of one crowd"
         return [
             *answer["mechanisms"],
             f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}",
             "",
-            needed,
+            users,
         ]
-    shuffled, of_text = "no shuffler", "tokens" in answer
+    crowd_text, of_text = "no shuffler", "tokens" in answer
     if answer["users"] is not None:
-        shuffled = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"
+        crowd_text = f"{answer['users']:,} users invited, planned for {answer['delivered']:,} delivered"
         if answer["crowd"] is None:
-            shuffled += " (none hides another: give --crowd)"
+            crowd_text += " (none hides another: give --crowd)"
         elif answer["crowd"] != answer["delivered"]:
-            shuffled += f", a crowd of {answer['crowd']:,}"
+            crowd_text += f", a crowd of {answer['crowd']:,}"
     if "cap_probability" in answer:
-        return _privunit_for_people(answer, shuffled)
+        return _privunit_for_people(answer, crowd_text)
     if of_text:
-        shuffled += f"; texts of at most {answer['tokens']} tokens"
+        crowd_text += f"; texts of at most {answer['tokens']} tokens"
     largest = f"largest ε of {answer['mechanism']}"
     lines = [
-        f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {shuffled}",
+        f"central budget ε = {answer['epsilon']:g} at δ = {answer['delta']:g}: {crowd_text}",
         "",
         f"{'label ε':>8}  {largest:>28}  {'its worst case':>14}  {'central ε':>9}",
     ]
@@ -315,7 +315,7 @@ def plan_lines(answer: Mapping[str, Any]) -> list[str]:
         lines.append(f"Nothing fits this budget: {advice}")
     if answer["mechanism"] == "gaussian":
         lines.append(f"The worst cases of Gaussian noise are at δ = {answer['delta']:g}; it has none at 0.")
-    lines += [f"Every ε is{agreed.removeprefix(',')}."] if (agreed := condition(answer.get("public", ()))) else []
+    lines += [f"Every ε is{clause.removeprefix(',')}."] if (clause := condition(answer.get("public", ()))) else []
     return [*lines, *([f"Drawn among {answer['among']}."] if of_text else [])]
 
 
@@ -347,25 +347,25 @@ def table(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line a rung: name, ε at δ, δ, worst case, and the neighbours or the reason for a missing number."""
     lines = [f"  {'rung':<10} {'ε at δ':>9}  {'δ':<9} {'worst case':>10}  what it is about"]
     for r in rungs:
-        about = r["neighbours"]
+        neighbours = r["neighbours"]
         if r["epsilon"] is None:
-            about = r["assumption"].partition(" (")[0]
+            neighbours = r["assumption"].partition(" (")[0]
         elif r["unprotected"]:
-            about = f"UNPROTECTED: {', '.join(r['unprotected'])}"
+            neighbours = f"UNPROTECTED: {', '.join(r['unprotected'])}"
         elif r["statement"]:
-            about += f"; loss ≤ {r['statement']}"
+            neighbours += f"; loss ≤ {r['statement']}"
         elif r["crowd"] is not None:
-            about += f"; in a crowd of {r['crowd']:,}"
+            neighbours += f"; in a crowd of {r['crowd']:,}"
         delta = "–" if r["epsilon"] is None else f"{r['delta']:.3g}"
         numbers = f"{number(r['epsilon']):>9}  {delta:<9} {number(r['worst_case']):>10}"
-        lines.append(f"  {r['rung']:<10} {numbers}  {about}")
+        lines.append(f"  {r['rung']:<10} {numbers}  {neighbours}")
     return lines
 
 
 def assumptions(rungs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the assumptions of each rung with a number, one line each; for unprotected rungs, the reason."""
-    own = [r for r in rungs if r["epsilon"] is not None and (r["epsilon"] != "inf" or r["unprotected"] == [r["rung"]])]
-    return [f"  {r['rung']}: {r['assumption']}" for r in own]
+    rows = [r for r in rungs if r["epsilon"] is not None and (r["epsilon"] != "inf" or r["unprotected"] == [r["rung"]])]
+    return [f"  {r['rung']}: {r['assumption']}" for r in rows]
 
 
 def number(value: Any) -> str:
@@ -406,39 +406,41 @@ def check(
     from simulations.run import check
 
     show_progress()
-    found = check.check(load(file, overrides(set_, data)))
+    findings = check.check(load(file, overrides(set_, data)))
     if as_json:
-        return print_json(found)
-    print("\n".join(lines(found)))
+        return print_json(findings)
+    print("\n".join(lines(findings)))
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
     """Return the results of `check` as lines for people."""
     from server.card import PAYERS, price_of
 
-    said = [f"{found['name']}, way {found['way']}", ""]
+    output = [f"{found['name']}, way {found['way']}", ""]
     for name, part in found["parts"].items():
-        said.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
+        output.append(f"{name:<8} {part['rows']:>9,} texts: {_classes(part)}")
     if found["dropped"]:
-        said.append(f"{found['dropped']:,} rows have a text that is in another part, and are left out")
-    for who, crowd in found["crowds"].items():
-        met = "met" if crowd["users"] >= crowd["least"] else "NOT met"
-        said.append(f"{who} users in a batch: {crowd['users']:,} expected, of at least {crowd['least']:,}: {met}")
+        output.append(f"{found['dropped']:,} rows have a text that is in another part, and are left out")
+    for payers, crowd in found["crowds"].items():
+        verdict = "met" if crowd["users"] >= crowd["least"] else "NOT met"
+        output.append(
+            f"{payers} users in a batch: {crowd['users']:,} expected, of at least {crowd['least']:,}: {verdict}"
+        )
     for cut in found["cut"]:
-        said.append(
+        output.append(
             f"{cut['where']} = {cut['most']}: cuts {cut['share']:.1%} of the texts (median {cut['median']:,.0f} "
             f"{cut['unit']}, longest {cut['longest']:,})"
         )
     for arm in found["arms"]:
-        said += ["", f"{arm['arm']}{' (a reference: not private)' if arm['reference'] else ''}"]
-        for key, whose in PAYERS.items():
-            if (price := price_of(arm[key], whose)) is not None:
+        output += ["", f"{arm['arm']}{' (a reference: not private)' if arm['reference'] else ''}"]
+        for key, payer in PAYERS.items():
+            if (price := price_of(arm[key], payer)) is not None:
                 rungs = [rung for rung in arm[key] if rung["epsilon"] is not None]
-                said += [f" All that one {whose} releases: {price}", *table(rungs)]
-        said += [f" {arm['liars']}"] if arm["liars"] else []
-        said += [f" {_expected(**arm['expected'])}"] if arm["expected"] else []
-    said += LEGEND
-    return [*said, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
+                output += [f" All that one {payer} releases: {price}", *table(rungs)]
+        output += [f" {arm['liars']}"] if arm["liars"] else []
+        output += [f" {_expected(**arm['expected'])}"] if arm["expected"] else []
+    output += LEGEND
+    return [*output, *(["", *(f"Look at: {line}." for line in found["warnings"])] if found["warnings"] else [])]
 
 
 def _expected(*, share: float, half: int | None) -> str:
@@ -458,8 +460,8 @@ _LISTED = 12
 def _classes(part: Mapping[str, Any]) -> str:
     """How many texts each class has; of many classes, the most and the fewest."""
     counts = part["classes"]
-    said = {label: f"{label} {n:,} ({n / max(1, part['rows']):.0%})" for label, n in counts.items()}
-    if len(said) <= _LISTED:
-        return ", ".join(said.values())
-    most, fewest = (said[pick(counts, key=counts.get)] for pick in (max, min))
-    return f"{len(said)} classes, from {most} to {fewest}"
+    descriptions = {label: f"{label} {n:,} ({n / max(1, part['rows']):.0%})" for label, n in counts.items()}
+    if len(descriptions) <= _LISTED:
+        return ", ".join(descriptions.values())
+    most, fewest = (descriptions[pick(counts, key=counts.get)] for pick in (max, min))
+    return f"{len(descriptions)} classes, from {most} to {fewest}"

@@ -65,7 +65,7 @@ def up_(
         from sottovoce.deployment import local as deploy
 
         show_progress()
-        results, stayed = deploy.up(
+        results, server = deploy.up(
             experiment,
             arm,
             out,
@@ -74,8 +74,8 @@ def up_(
             show=lambda command: print(f"$ {command}", file=sys.stderr, flush=True),
         )
     report.say(results, out, "Results, ledgers and logs", as_json=as_json)
-    if stayed is not None:
-        print(f"Everything but the training server is up.\n{stayed.hint}", file=sys.stderr if as_json else sys.stdout)
+    if server is not None:
+        print(f"Everything but the training server is up.\n{server.hint}", file=sys.stderr if as_json else sys.stdout)
 
 
 @app.command("down", epilog="Example: sottovoce deploy down deployed")
@@ -83,8 +83,8 @@ def down(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of `
     """Stop the remaining processes of a deployment."""
     from sottovoce.deployment import processes as parties
 
-    ended = parties.down(folder)
-    print(f"{folder}: stopped {', '.join(ended)}" if ended else f"{folder}: nothing is running")
+    names = parties.down(folder)
+    print(f"{folder}: stopped {', '.join(names)}" if names else f"{folder}: nothing is running")
 
 
 @keys_app.command("make", epilog="Example: sottovoce deploy keys make keys --nodes 2")
@@ -147,10 +147,10 @@ def enrol(
     from sottovoce.deployment.keys import read_key
 
     people = enrolment.read_table(table)
-    signed = enrolment.tokens(people, read_key(sign_key))
+    tokens = enrolment.tokens(people, read_key(sign_key))
     with whole(out) as file:
-        file.write(signed.encode())
-    count = sum(len(there["users"]) for there in people.values())
+        file.write(tokens.encode())
+    count = sum(len(person["users"]) for person in people.values())
     print(f"{out}: {count:,} user{'s' * (count != 1)} on {len(people):,} device{'s' * (len(people) != 1)}")
 
 
@@ -272,9 +272,9 @@ def train(
                 timeout=experiment.population.timeout,
                 bundle=None if bundle is None else open_bundle(bundle),
             )
-            known = load_public(experiment, public)
+            corpus = load_public(experiment, public)
             training = training_of(experiment.training, experiment.encoder, experiment.seed)
-            result = train_arm(setup, training, known, out, experiment=to_toml(experiment), users=users)
+            result = train_arm(setup, training, corpus, out, experiment=to_toml(experiment), users=users)
     print(f"{out}: {result.name}: trained on what {result.delivered:,} users delivered; the model is in {result.model}")
 
 

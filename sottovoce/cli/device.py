@@ -102,22 +102,28 @@ def bundle_(
 
         files = (sign_key, seal_to, shuffler_seal_to, model_seal_to)
         keys = Keys(*(None if path is None else read_key(path) for path in files))
-        more: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
+        arguments: dict[str, Any] = {"precision": precision, "records": records, "window": window, "keys": keys}
         if run is not None:
-            made = device.bundle_of_run(run, arm, out, **more)
+            result = device.bundle_of_run(run, arm, out, **arguments)
         else:
             from simulations.experiment import load
 
             study = load(str(experiment), overrides(set_, data))
-            made = device.bundle_of_experiment(study, arm, out, **more)
+            result = device.bundle_of_experiment(study, arm, out, **arguments)
     if as_json:
-        return print_json({"folder": str(out), "identity": made.identity, "bytes": made.size} | dict(made.manifest))
-    print(f"{out}: {made.size / 1e6:,.1f} MB, for {', '.join(made.request.channels)} of {made.manifest['arm']}")
-    for name, about in made.manifest["files"].items():
-        print(f"  {about['bytes']:>12,}  {name}")
-    for whom, key in (("training server", made.seal), ("shuffler", made.shuffler_seal), ("model", made.model_seal)):
-        print(f"sealed to {key_id(key)}, the {whom}'s" if key else f"in clear within TLS to the {whom}")
-    print(f"identity {made.identity}")
+        return print_json(
+            {"folder": str(out), "identity": result.identity, "bytes": result.size} | dict(result.manifest)
+        )
+    print(f"{out}: {result.size / 1e6:,.1f} MB, for {', '.join(result.request.channels)} of {result.manifest['arm']}")
+    for name, entry in result.manifest["files"].items():
+        print(f"  {entry['bytes']:>12,}  {name}")
+    for party, key in (
+        ("training server", result.seal),
+        ("shuffler", result.shuffler_seal),
+        ("model", result.model_seal),
+    ):
+        print(f"sealed to {key_id(key)}, the {party}'s" if key else f"in clear within TLS to the {party}")
+    print(f"identity {result.identity}")
 
 
 @app.command("ledger", epilog="Example: sottovoce device ledger me")
@@ -159,17 +165,17 @@ def ends_on_signal() -> Iterator[None]:
     """End the context in order on SIGTERM or Ctrl-C; a second signal changes nothing."""
 
     def end(number: int, frame: Any) -> None:
-        for known in _ENDS:
-            signal.signal(known, signal.SIG_IGN)
+        for signal_number in _ENDS:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, end) for number in _ENDS}
+    handlers = {number: signal.signal(number, end) for number in _ENDS}
     try:
         yield
     except KeyboardInterrupt:
         pass
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -191,15 +197,13 @@ def install(
     from client.node import DEVICE_PUBLIC
     from sottovoce.deployment.keys import read_key
 
-    trusted = None if publisher is None else read_key(publisher)
-    opened = open_bundle(bundle)
-    opened.install(node, trusted)
-    sealed = "in clear within what carries them"
-    if opened.seal is not None:
-        sealed = (
-            f"sealed to {opened.seal.hex()[:16]}…, and signed: the enrolment authority needs {node / DEVICE_PUBLIC}"
-        )
-    print(f"{node}: answers for {', '.join(opened.request.channels)} by {bundle}; releases leave {sealed}")
+    publisher_key = None if publisher is None else read_key(publisher)
+    package = open_bundle(bundle)
+    package.install(node, publisher_key)
+    form = "in clear within what carries them"
+    if package.seal is not None:
+        form = f"sealed to {package.seal.hex()[:16]}…, and signed: the enrolment authority needs {node / DEVICE_PUBLIC}"
+    print(f"{node}: answers for {', '.join(package.request.channels)} by {bundle}; releases leave {form}")
 
 
 @app.command("allow", epilog="Example: sottovoce device allow me --question signed.bin")
@@ -258,16 +262,16 @@ def ask(
     """
     from sottovoce.deployment.devices import ask as device_ask
 
-    where: dict[str, Any] = {"server": server, "root_certificates": root_certificates, "user": user}
+    options: dict[str, Any] = {"server": server, "root_certificates": root_certificates, "user": user}
     if file is None:
         if sentence is None or out is not None:
             raise UserError('device ask: give a "SENTENCE", or --file FILE and --out FILE.tsv')
-        result = device_ask.one(node, sentence, **where)
+        result = device_ask.one(node, sentence, **options)
     else:
         if sentence is not None or out is None:
             raise UserError('device ask: --file FILE goes with --out FILE.tsv, and with no "SENTENCE"')
         show_progress()
-        result = device_ask.many(node, file, out, **where)
+        result = device_ask.many(node, file, out, **options)
     if as_json:
         return print_json(result)
     print(device_ask.in_lines(result))

@@ -42,7 +42,7 @@ def sweep(
     from simulations.sweep.run import run_study
     from simulations.sweep.tables import read
 
-    trackers = [tracking.tracker(where) for where in track or ()]  # reports errors of a tracker before any run
+    trackers = [tracking.tracker(target) for target in track or ()]  # reports errors of a tracker before any run
     study = load_study(file, overrides(set_, data))
     folder = local_path(out or Path("studies") / slug(study.name))
     show_progress()
@@ -74,8 +74,8 @@ def encoders(
         return print(encoders.get(name, prefix=prefix))
     if prefix is not None:
         raise UserError("encoders: --prefix goes with NAME")
-    for known, about in encoders.ENCODERS.items():
-        print(f"{known:<12} {'here' if encoders.here(known) else '-':<5} {about.about} ({about.license})")
+    for encoder, info in encoders.ENCODERS.items():
+        print(f"{encoder:<12} {'here' if encoders.here(encoder) else '-':<5} {info.about} ({info.license})")
     print("\nencoder.model takes a name, a folder, or a model of a hub. To download: sottovoce encoders NAME")
 
 
@@ -124,8 +124,8 @@ def reproduce(
     result = reproduce(paper, items, quick=quick, data=data, out=out, users=users, run=gone_on)
     if as_json:
         keys = ("arm", "paper", "ours", "error")
-        shown = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}
-        return print_json({"paper": paper.name, "quick": quick, "items": shown})
+        tables = {item.item: [dict(zip(keys, row, strict=True)) for row in item.rows] for item in result}
+        return print_json({"paper": paper.name, "quick": quick, "items": tables})
     print(text(paper, items, result, quick=quick, users=users), end="")
 
 
@@ -160,7 +160,7 @@ def init(
     from simulations.run.proposal import propose
 
     out = Path(name or from_.stem)
-    made = propose(
+    study_files = propose(
         from_,
         out,
         text=text,
@@ -172,10 +172,10 @@ def init(
         kind=kind,
         records=records,
     )
-    study = shlex.quote(str(made.file))
-    print("\n".join(made.findings))
+    study = shlex.quote(str(study_files.file))
+    print("\n".join(study_files.findings))
     print(
-        f"\nWritten: {made.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
+        f"\nWritten: {study_files.file}, {out / 'train.csv'}, {out / 'test.csv'}. Next:\n"
         f"    sottovoce check {study}      # what it costs, before it runs\n"
         f"    sottovoce simulate {study}\n"
         f"    sottovoce sweep {study}      # {'' if kind == 'texts' else 'five ε by '}three seeds: a figure, and "

@@ -173,7 +173,7 @@ def _start(
     """Start a new run, and print its results."""
     from simulations.run.track import tracker
 
-    trackers = [tracker(where) for where in track]  # reports errors of a tracker before the run
+    trackers = [tracker(target) for target in track]  # reports errors of a tracker before the run
     from simulations.experiment import load, slug
     from simulations.run.simulate import simulate as run
 
@@ -189,7 +189,7 @@ def _resume(out: str, ray_address: str | None, as_json: bool, track: Sequence[st
     """Finish a stopped run, and print the results of all of it. Export a finished one to its trackers."""
     from simulations.run import track as tracking
 
-    trackers = [tracking.tracker(where) for where in track]
+    trackers = [tracking.tracker(target) for target in track]
     if trackers and (finished := Path(out) / "results.json").is_file():
         tracking.track(trackers, json.loads(finished.read_text(encoding="utf-8")))
         return print(f"{out}: exported to {len(trackers)} tracker{'s' * (len(trackers) > 1)}")
@@ -253,8 +253,8 @@ def _command() -> Any:
 def _run(arguments: list[str] | None) -> int:
     try:
         command = _command()
-        given = sys.argv[1:] if arguments is None else arguments
-        code = command(args=given, prog_name="sottovoce", standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else arguments
+        code = command(args=words, prog_name="sottovoce", standalone_mode=False)
         sys.stdout.flush()  # where it fails, that is said like any other mistake
         if code == INTERRUPTED:  # typer has caught Ctrl-C itself
             return _complain("interrupted; nothing was kept", INTERRUPTED)
@@ -269,8 +269,8 @@ def _run(arguments: list[str] | None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        said, mark, near = error.format_message().partition(" Did you mean")  # typer adds this to click's message
-        return _complain(said + mark + near.partition(" (Did you mean")[0].partition(" Did you mean")[0], 2)
+        line, mark, hint = error.format_message().partition(" Did you mean")  # typer adds this to click's message
+        return _complain(line + mark + hint.partition(" (Did you mean")[0].partition(" Did you mean")[0], 2)
     except ModuleNotFoundError as error:
         if (command := install_command(error.name)) is None:
             raise

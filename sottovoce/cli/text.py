@@ -105,8 +105,8 @@ def sanitize(
     if similarity and (in_ is None or out is None):
         raise UserError("--similarity: compares files; name them with --in and --out")
     rewriter = _rewriter(spec, words, public, columns, models, spans)
-    with block_writer(out, sys.stdout.buffer) as put:
-        rows, tokens = _stream(rewriter, in_, columns, seed, explain, put)
+    with block_writer(out, sys.stdout.buffer) as write_block:
+        rows, tokens = _stream(rewriter, in_, columns, seed, explain, write_block)
     _say(f"{rows:,} rows, {tokens:,} tokens. Each text: {describe_cost(rewriter.text)}")
     if similarity and in_ is not None and out is not None:
         _say_similarity(in_, out, columns)
@@ -117,8 +117,8 @@ def _check_files(in_: Path | None, out: Path | None, columns: tuple[str, ...], p
     from simulations.corpora.rewriting import FORMATS, format_of
 
     if out is not None and format_of(out) != format_of(in_):
-        given, kind = format_of(out) or "lines", format_of(in_) or "lines"
-        raise UserError(f"{out}: would be {given}, and the input is {kind}; the output has the input's format")
+        form, kind = format_of(out) or "lines", format_of(in_) or "lines"
+        raise UserError(f"{out}: would be {form}, and the input is {kind}; the output has the input's format")
     if out is None and format_of(in_) == ".parquet":
         raise UserError(f"{in_}: Parquet does not go to the terminal; name a file with --out")
     if in_ is not None and not can_be_read(in_):
@@ -186,9 +186,9 @@ def _rewriter(
         vocabulary = None
         if not generates or words is not None:
             counts_on = texts if AboutWords.COUNTS in needs else None
-            given = () if spans is None else tuple(_texts(spans, ()))
+            span_texts = () if spans is None else tuple(_texts(spans, ()))
             tags = AboutWords.TAGS in needs
-            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=tags, spans=given)
+            folder = vocabulary_folder(words or MINILM, public_texts=counts_on, tags=tags, spans=span_texts)
             vocabulary = vocabularies.load(folder)
         model = None
         if reads:
@@ -197,11 +197,11 @@ def _rewriter(
     if AboutWords.COUNTS in needs and vocabulary is not None and vocabulary.counts is None:
         raise UserError(f"{name}: needs to know which words are rare; name a file of public texts with --public")
     rewriter = Rewriter(spec, vocabulary, model=model)
-    own = rewriter.text.vocabulary
+    text_words = rewriter.text.vocabulary
     if vocabulary is None:
-        _say(f"{name}: {len(own):,} tokens of {models.generator}")
+        _say(f"{name}: {len(text_words):,} tokens of {models.generator}")
     else:
-        _say(f"{name}: {len(own):,} words of {own.vectors.shape[1]} dimensions from {words or MINILM}")
+        _say(f"{name}: {len(text_words):,} words of {text_words.vectors.shape[1]} dimensions from {words or MINILM}")
     return rewriter
 
 
@@ -275,7 +275,7 @@ def _stream(
     at_once = 1 if in_ is None and sys.stdin.isatty() else rewriter.batch_size
     sample: list[str] = []  # of which words are outside the vocabulary
     rows = tokens = 0
-    start = said = time.monotonic()
+    start = last_time = time.monotonic()
     others: tuple[str, ...] = ()
     for block in blocks(in_, stdin, columns, at_once):
         if block.others != others:
@@ -287,17 +287,17 @@ def _stream(
             rng = streams.rows(users, np.zeros_like(users), stage="sanitize", channel="text")
         texts: list[Any] = block.texts if rewriter.text.sides == 2 else [text for (text,) in block.texts]
         drawn, read = rewriter.draw(texts, rng=rng) if texts else (None, 0)
-        new = [] if drawn is None else rewriter.decoded(drawn)
-        put(block.with_texts(new if rewriter.text.sides == 2 else [(text,) for text in new]))
+        lines = [] if drawn is None else rewriter.decoded(drawn)
+        put(block.with_texts(lines if rewriter.text.sides == 2 else [(text,) for text in lines]))
         if explain and drawn is not None:
             for i, text in enumerate(texts):
                 _show(rows + i + 1, rewriter.explain_draw(text, drawn[i]))
         sample += [text for texts in block.texts[: max(0, SAMPLE - rows)] for text in texts]
         rows += len(block.texts)
         tokens += read
-        if time.monotonic() - said >= _PROGRESS_SECONDS and not explain:
-            said = time.monotonic()
-            _say(f"{said - start:7.1f} s  {rows:,} rows")
+        if time.monotonic() - last_time >= _PROGRESS_SECONDS and not explain:
+            last_time = time.monotonic()
+            _say(f"{last_time - start:7.1f} s  {rows:,} rows")
     _say_unknown(rewriter, sample, min(rows, SAMPLE))
     return rows, tokens
 
@@ -330,8 +330,8 @@ def _show(row: int, tokens: Sequence[Token]) -> None:
 
 def _plain(word: str | None) -> str:
     """Return a word for a terminal: without control sequences, at most as wide as a column."""
-    shown = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
-    return shown if len(shown) <= 30 else shown[:29] + "…"
+    printable = "–" if word is None else "".join(c if c.isprintable() else "�" for c in word)
+    return printable if len(printable) <= 30 else printable[:29] + "…"
 
 
 def _say_similarity(original: Path, rewritten: Path, columns: tuple[str, ...]) -> None:
