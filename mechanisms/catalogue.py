@@ -86,8 +86,8 @@ def admit(name: str) -> type[Any]:
     """
     if (kind := find(name)) is not None:
         return kind
-    if not plugin.is_reference(name) and name not in (there := plugin.installed()):
-        raise ValueError(f"unknown mechanism {name!r}; {nearest(name, {*CATALOGUE, *there})}")
+    if not plugin.is_reference(name) and name not in (plugins := plugin.installed()):
+        raise ValueError(f"unknown mechanism {name!r}; {nearest(name, {*CATALOGUE, *plugins})}")
     kind = plugin.load(name, frozenset(CATALOGUE))
     return _ADMITTED.setdefault(kind.name, kind)
 
@@ -155,8 +155,8 @@ def rebuild(
     Raises:
         ValueError: The name is unknown, or a parameter is unknown, missing or impossible.
     """
-    given = dict(spec)
-    name = given.pop("mechanism", None)
+    arguments = dict(spec)
+    name = arguments.pop("mechanism", None)
     if not isinstance(name, str):
         raise ValueError(f'{channel}: the mechanism has no name; write mechanism = "..."')
     known_kind = find(name)
@@ -165,38 +165,38 @@ def rebuild(
     kind = OWN_KINDS.get((name, channel), known_kind)
     domain = CHANNELS[channel].domain
     texts = domain is Domain.TEXT
-    of_text = {k: given.pop(k) for k in TEXT_FIELDS if k in given} if texts else {}
+    of_text = {k: arguments.pop(k) for k in TEXT_FIELDS if k in arguments} if texts else {}
 
-    known = {f.name for f in fields(kind)}
+    names = {f.name for f in fields(kind)}
     sizes: dict[str, Any] = {"dim": dim, "classes": classes}
-    if texts and "vocabulary" in known:
+    if texts and "vocabulary" in names:
         if vocabulary is None:
             raise ValueError(f"{name}: a text mechanism needs a vocabulary")
-        if given.pop("vocabulary", vocabulary.identity) != vocabulary.identity:
+        if arguments.pop("vocabulary", vocabulary.identity) != vocabulary.identity:
             raise ValueError(f"{name}: names another vocabulary than the one that is there")
         sizes["vocabulary"] = vocabulary
     if kind is Identity:
         key = "classes" if domain is Domain.CLASSES else "dim"
-        if key in given:
-            given.setdefault("size", given.pop(key))
-        given.setdefault("channel", channel)
+        if key in arguments:
+            arguments.setdefault("size", arguments.pop(key))
+        arguments.setdefault("channel", channel)
         sizes = {"size": sizes[key]}
     for key, value in sizes.items():
-        if key in known and value is not None:
-            given.setdefault(key, value)
-    calibrate = kind is Gaussian and "sigma" not in given and {"epsilon", "delta"} <= given.keys()
+        if key in names and value is not None:
+            arguments.setdefault(key, value)
+    calibrate = kind is Gaussian and "sigma" not in arguments and {"epsilon", "delta"} <= arguments.keys()
     if calibrate:
-        known = {"epsilon", "delta", "dim"}
+        names = {"epsilon", "delta", "dim"}
 
-    for key in given:
-        if key not in known:
-            listed = known | set(TEXT_FIELDS) - {"vocabulary"} if texts else known
+    for key in arguments:
+        if key not in names:
+            listed = names | set(TEXT_FIELDS) - {"vocabulary"} if texts else names
             raise ValueError(f"{name}: unknown parameter {key!r}; {nearest(key, listed)}")
-    needed = known if calibrate else {f.name for f in fields(kind) if f.default is MISSING}
-    missing = sorted(needed - given.keys())
+    needed = names if calibrate else {f.name for f in fields(kind) if f.default is MISSING}
+    missing = sorted(needed - arguments.keys())
     if missing:
         raise ValueError(f"{name}: missing parameter {', '.join(missing)}")
-    mechanism = Gaussian.calibrated(**given) if calibrate else _made(kind, given)
+    mechanism = Gaussian.calibrated(**arguments) if calibrate else _made(kind, arguments)
     if mechanism.channel != channel:
         raise ValueError(f"{name}: sanitizes the {mechanism.channel}, not the {channel}")
     built: Any = mechanism
@@ -219,12 +219,12 @@ def _made(kind: type[Any], given: Mapping[str, Any]) -> Any:
     if kind.name in CATALOGUE:
         return kind(**given)
     try:
-        made = kind(**given)
+        mechanism = kind(**given)
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"{kind.name}: cannot be made of {dict(given)!r} ({' '.join(str(error).split())})") from error
-    return plugin.checked(made)
+    return plugin.checked(mechanism)
 
 
 def nearest(word: str, known: Any) -> str:

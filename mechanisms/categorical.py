@@ -49,10 +49,10 @@ def sample(log_weights: FloatArray, uniforms: FloatArray | Points) -> IntArray:
     target = np.minimum(u * edges[:, -1], np.nextafter(edges[:, -1], 0.0))
     choice: IntArray = np.count_nonzero(edges <= target[:, None], axis=1).astype(np.int64)
     if points is not None:
-        each = np.arange(len(choice))
+        rows = np.arange(len(choice))
         doubt = (2 * edges.shape[1] + 100) * _UNIT * edges[:, -1]
-        after = edges[each, choice] - target
-        before = np.where(choice > 0, target - edges[each, choice - 1], np.inf)
+        after = edges[rows, choice] - target
+        before = np.where(choice > 0, target - edges[rows, choice - 1], np.inf)
         for row in np.flatnonzero(~(np.minimum(before, after) > doubt)):
             choice[row] = _settled(log_weights[row], points, int(row))
     return choice
@@ -65,14 +65,14 @@ def _settled(log_weights: FloatArray, points: Points, row: int) -> int:
         top = Decimal(float(values[-1]))
         distinct = [(Decimal(float(v)) - top).exp() if np.isfinite(v) else Decimal(0) for v in values]
         weights = [distinct[at] for at in which]
-        left = points.fine(row) * sum(weights, Decimal(0))
+        remainder = points.fine(row) * sum(weights, Decimal(0))
         last = 0
         for at, weight in enumerate(weights):
             if weight:
                 last = at
-                if left < weight:
+                if remainder < weight:
                     break
-            left -= weight
+            remainder -= weight
         return last
 
 

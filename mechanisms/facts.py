@@ -68,8 +68,8 @@ def usual(kind: type[Any]) -> dict[str, Any]:
     Raises:
         ValueError: A parameter has none. The message is one line.
     """
-    known = {**_USUAL, **facts_of(kind).usual}
-    return {name: known[name] for name in _named(kind, known)}
+    values = {**_USUAL, **facts_of(kind).usual}
+    return {name: values[name] for name in _named(kind, values)}
 
 
 def tried(kind: type[Any], vocabulary: Vocabulary) -> dict[str, tuple[Any, ...]]:
@@ -82,9 +82,9 @@ def tried(kind: type[Any], vocabulary: Vocabulary) -> dict[str, tuple[Any, ...]]
     Raises:
         ValueError: A parameter has neither values nor a default. The message is one line.
     """
-    known = {**_TRIED, **facts_of(kind).tried}
-    needed = _named(kind, known)
-    chosen = {name: known[name] for name in (*needed, *facts_of(kind).tried)} | {"vocabulary": (vocabulary,)}
+    values = {**_TRIED, **facts_of(kind).tried}
+    needed = _named(kind, values)
+    chosen = {name: values[name] for name in (*needed, *facts_of(kind).tried)} | {"vocabulary": (vocabulary,)}
     return {f.name: chosen[f.name] for f in fields(kind) if f.name in chosen}
 
 

@@ -141,8 +141,8 @@ class Gaussian:
 
         def further(places: IntArray) -> FloatArray:
             rows, first = np.divmod(places * k, self.dim)
-            asked, which = np.unique(rows, return_inverse=True)
-            return refine(asked + at)[which[:, None], first[:, None] + np.arange(k)]
+            unique_rows, which = np.unique(rows, return_inverse=True)
+            return refine(unique_rows + at)[which[:, None], first[:, None] + np.arange(k)]
 
         certify(draw, doubt, self.grid, uniforms, further, partial(self._exact, x))
 

@@ -154,8 +154,8 @@ def condition(shared: Iterable[str]) -> str:
         shared: What two inputs have in common because it leaves in clear, declared public, in words. Between inputs
             that differ in it, ε is infinite.
     """
-    said = " and ".join(shared)
-    return f", between data that agree in {said}, declared public (else ε = ∞)" if said else ""
+    phrase = " and ".join(shared)
+    return f", between data that agree in {phrase}, declared public (else ε = ∞)" if phrase else ""
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:

@@ -37,8 +37,8 @@ class Identity:
     )
 
     def __post_init__(self) -> None:
-        known = [c.name for c in CHANNELS.values() if c.domain is not Domain.TEXT]
-        checks.one_of(self.name, "channel", self.channel, tuple(known))
+        channels = [c.name for c in CHANNELS.values() if c.domain is not Domain.TEXT]
+        checks.one_of(self.name, "channel", self.channel, tuple(channels))
         object.__setattr__(self, "size", checks.integer(self.name, "size", self.size, 2, 100_000))
 
     @property

@@ -133,8 +133,8 @@ class WordMechanism(Mechanism, Protocol):
 
 def uniforms(rng: Uniforms, shape: tuple[int, ...], k: int) -> FloatArray:
     """Draw k uniforms for each entry of an array of that shape, (entries, k). The first axis is the rows of `rng`."""
-    each = math.prod(shape[1:])
-    return drawn(rng, shape[0], each * k).reshape(-1, k)
+    width = math.prod(shape[1:])
+    return drawn(rng, shape[0], width * k).reshape(-1, k)
 
 
 def parameters(mechanism: Any) -> dict[str, Any]:

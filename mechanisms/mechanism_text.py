@@ -22,13 +22,13 @@ def read_mechanism(text: str, option: str = "--mechanism") -> dict[str, Any]:
     Raises:
         ValueError: It has no name, or a parameter has no value or is given twice.
     """
-    found = _PARTS.fullmatch(text)
-    name = (found["name"] if found else "").strip()
-    if not found or not name:
+    match = _PARTS.fullmatch(text)
+    name = (match["name"] if match else "").strip()
+    if not match or not name:
         raise ValueError(f"{option} {text!r}: the mechanism has no name")
     spec: dict[str, Any] = {"mechanism": name}
-    for pair in _BETWEEN.split(found["rest"] or ""):
-        if not pair.strip() and found["rest"] is None:
+    for pair in _BETWEEN.split(match["rest"] or ""):
+        if not pair.strip() and match["rest"] is None:
             continue
         key, equals, value = (part.strip() for part in pair.partition("="))
         key = key.replace("-", "_")

@@ -51,8 +51,8 @@ def spelled(pieces: Sequence[str], way: str) -> str:
 def _bytes(piece: str, of_bytes: bool) -> bytes:
     if of_bytes and all(letter in _LETTERS for letter in piece):
         return bytes(_LETTERS[letter] for letter in piece)
-    one = _BYTE.fullmatch(piece)
-    return bytes([int(one[1], 16)]) if one else piece.replace("▁", " ").encode("utf-8", "replace")
+    match = _BYTE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else piece.replace("▁", " ").encode("utf-8", "replace")
 
 
 def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str]:
@@ -73,12 +73,12 @@ def read_as_text(tokenizer: Any, special: Collection[int] = ()) -> dict[int, str
     named = {number: tokenizer.id_to_token(number) for number in added.union(special, tokenizer.encode("").ids)}
     unknown = {number for rare in _RARE for number in tokenizer.encode(rare, add_special_tokens=False).ids}
     unknown.add(tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or ""))
-    left = {
+    names = {
         number: name if number in unknown else ""
         for number, name in ((number, name.strip()) for number, name in named.items() if name)
         if number in tokenizer.encode(name, add_special_tokens=False).ids
     }
-    return {number: name for number, name in left.items() if not name or _spells(tokenizer, name, {number: name})}
+    return {number: name for number, name in names.items() if not name or _spells(tokenizer, name, {number: name})}
 
 
 def encoded(tokenizer: Any, texts: Sequence[Text], special: Mapping[int, str], *, around: bool = True) -> list[Any]:
@@ -126,12 +126,12 @@ def _typed(encoding: Any, text: Text, special: Mapping[int, str]) -> list[tuple[
     """Return the places where a text spells a special piece: (side, start, end)."""
     if special.keys().isdisjoint(encoding.ids):
         return []
-    sides, found = _sides(text), []
+    sides, spans = _sides(text), []
     for number, own, side, (start, end) in zip(
         encoding.ids, encoding.special_tokens_mask, encoding.sequence_ids, encoding.offsets, strict=True
     ):
         if not own and number in special:
             name, written = special[number], sides[side or 0][start:end]
             if not name or unicodedata.normalize("NFKC", written).strip("▁ ") == name:
-                found.append((side or 0, start, end))
-    return found
+                spans.append((side or 0, start, end))
+    return spans

@@ -69,10 +69,10 @@ class OwnMechanism:
         if "name" not in cls.__dict__:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
         if not hasattr(cls, "channel"):
-            named = {name for each in cls.__mro__ for name in inspect.get_annotations(each)}
-            found = [channel for field, channel in _BY_FIELD.items() if field in named]
-            if found:
-                cls.channel = found[0]
+            named = {name for base in cls.__mro__ for name in inspect.get_annotations(base)}
+            channels = [channel for field, channel in _BY_FIELD.items() if field in named]
+            if channels:
+                cls.channel = channels[0]
         if "sample" in cls.__dict__:
             cls.sample = _checked(cls.__dict__["sample"])  # type: ignore[attr-defined]
 
@@ -146,15 +146,15 @@ def installed() -> dict[str, EntryPoint]:
     Raises:
         ValueError: Two packages give one name to different mechanisms.
     """
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        other = found.setdefault(point.name, point)
+        other = entries.setdefault(point.name, point)
         if other.value != point.value:
             raise ValueError(
                 f"{point.name}: two installed packages have a mechanism of that name, {other.value} and {point.value}; "
                 "uninstall one"
             )
-    return found
+    return entries
 
 
 def load(name: str, taken: frozenset[str]) -> type[Any]:
@@ -194,8 +194,8 @@ def load(name: str, taken: frozenset[str]) -> type[Any]:
             f"{name}: calls itself {kind.name!r}, and it is by its name that a release says what drew it; leave `name` "
             f"out, or install it as an entry point of {GROUP} under that name"
         )
-    found: type[Any] = kind
-    return found
+    mechanism_type: type[Any] = kind
+    return mechanism_type
 
 
 def _check_kind(name: str, kind: Any) -> None:
@@ -222,11 +222,11 @@ def _check_kind(name: str, kind: Any) -> None:
 
 def _check_stated(name: str, kind: type[OwnMechanism]) -> None:
     """Raise ValueError unless the base class has all that it derives a theorem from, or both halves are written."""
-    theirs = {half for half in ("guarantee", "privacy_loss") if getattr(kind, half) is getattr(OwnMechanism, half)}
-    if not theirs:
+    halves = {half for half in ("guarantee", "privacy_loss") if getattr(kind, half) is getattr(OwnMechanism, half)}
+    if not halves:
         return
-    if len(theirs) < 2:
-        raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(theirs)}")
+    if len(halves) < 2:
+        raise ValueError(f"{name}: writes one of guarantee and privacy_loss, and they go together; write {min(halves)}")
     named = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     vectors = CHANNELS[kind.channel].domain.vectors
     metrics = METRICS if vectors else ("discrete",)
@@ -254,8 +254,8 @@ def check(mechanism: Any) -> None:
         raise ValueError(f"{name}: its privacy_loss gives a {type(loss).__name__}, and must give LossCells")
     if not (mechanism.grid is None or isinstance(mechanism.grid, Quantizer)):
         raise ValueError(f"{name}: its grid is a {type(mechanism.grid).__name__}, and must be a Quantizer or None")
-    if guarantee.protects not in (known := CHANNELS[mechanism.channel].protects):
-        allowed = " or a ".join(known)
+    if guarantee.protects not in (units := CHANNELS[mechanism.channel].protects):
+        allowed = " or a ".join(units)
         raise ValueError(f"{name}: its guarantee is of a {guarantee.protects}, and the channel's is of a {allowed}")
     for delta in (0.0, 1e-6):
         charged = guarantee.worst_case(delta, declared=guarantee.exposes)

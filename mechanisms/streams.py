@@ -304,10 +304,10 @@ class Points:
 
         Use the points before anything else is drawn from `rng`.
         """
-        each = math.prod(shape[1:])
+        width = math.prod(shape[1:])
         rng = source(rng)
-        u = drawn(rng, shape[0], each * k).reshape(-1, k)
-        return cls(u, np.arange(len(u)), _Cells(rng, each, k))
+        u = drawn(rng, shape[0], width * k).reshape(-1, k)
+        return cls(u, np.arange(len(u)), _Cells(rng, width, k))
 
     @classmethod
     def midpoints(cls, u: FloatArray) -> Points:

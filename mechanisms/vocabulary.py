@@ -85,17 +85,17 @@ class Vocabulary:
     @cached_property
     def identity(self) -> str:
         """Return SHA-256 (hex) over words, vectors, counts and tags, and the spelling of pieces."""
-        whole = hashlib.sha256()
+        digest = hashlib.sha256()
         if self.pieces:
-            whole.update(f"pieces {self.pieces} ".encode())
+            digest.update(f"pieces {self.pieces} ".encode())
         for word in self.words:
             data = word.encode("utf-8", "surrogatepass")
-            whole.update(len(data).to_bytes(4, "little") + data)
+            digest.update(len(data).to_bytes(4, "little") + data)
         for name, values in (("vectors", self.vectors), ("counts", self.counts), ("tags", self.tags)):
             if values is not None:
                 data = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
-                whole.update(f"{name} {values.shape} ".encode() + hashlib.sha256(data).digest())
-        return whole.hexdigest()
+                digest.update(f"{name} {values.shape} ".encode() + hashlib.sha256(data).digest())
+        return digest.hexdigest()
 
     @cached_property
     def _ids(self) -> Mapping[str, int]:

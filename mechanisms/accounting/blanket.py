@@ -142,10 +142,10 @@ def least_epsilon(
     top = min(local, 600.0)
     ratio = _gaussian_ratio(cells, n)
     guess = min(max(1e-6, gaussian_epsilon(ratio, delta)), 0.7 * top) if near is None else min(near, top)
-    found = solve_epsilon(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
-    if found is None:
+    bracket = solve_epsilon(excess, guess, top, fall=_fall(ratio, guess), tolerance=tolerance)
+    if bracket is None:
         return None
-    _, high = found
+    _, high = bracket
     # closer to the local ε the crowd adds nothing of interest
     return high if high < top * (1 - tolerance) else None
 
@@ -377,8 +377,8 @@ def _rounding(
     largest = np.minimum(np.abs(1 + factor) + off, 1.0)
     alive = _lives(largest, n - 1)  # includes every place with a power: the power is no larger
     off, largest = off[alive], largest[alive]
-    there = np.abs(power[alive])
-    wrong = n * off * largest ** (n - 1) + 4 * _UNIT * (1 + n * np.abs(logs[alive])) * there + fft_error * there
+    magnitude = np.abs(power[alive])
+    wrong = n * off * largest ** (n - 1) + 4 * _UNIT * (1 + n * np.abs(logs[alive])) * magnitude + fft_error * magnitude
     return 2 * float(wrong.sum()) / size
 
 

@@ -121,9 +121,9 @@ def ladder(
     """
     delta = _checked(delta, records=records, stages=stages, draws=draws, users=users, crowd=crowd)
     public, clear = dict(public or {}), dict(unprotected or {})
-    whole = None if text is None else _Declared(text, exposed(public))
+    declared = None if text is None else _Declared(text, exposed(public))
     channels: list[tuple[str, Mechanism | None, int]] = [
-        (TEXT.name, whole, 1),
+        (TEXT.name, declared, 1),
         (EMBEDDING.name, embedding, draws),
         (LABEL.name, label, 1),
     ]
@@ -138,14 +138,14 @@ def ladder(
         if releases or clear or public or draws > 1:
             raise ValueError("ladder: a statistic is all that a user releases in a stage; give it alone")
         return _of_statistic(statistic, stages, _Crowd(users, crowd, ""), delta)
-    rungs = [] if answer is not None else [_token(whole, delta, public)]
+    rungs = [] if answer is not None else [_token(declared, delta, public)]
     rungs += [_channel(name, mechanism, count, delta, public, in_clear) for name, mechanism, count in channels]
     rungs += [
         Rung(name, math.inf, delta, "record", "any two records", why, math.inf, "inf", (name,))
         for name, why in clear.items()
     ]
-    same = _agreement(public, whole)
-    passes = "" if whole is None else "".join(f"; the text {said}" for said in _exposures(whole, public))
+    same = _agreement(public, declared)
+    passes = "" if declared is None else "".join(f"; the text {exposure}" for exposure in _exposures(declared, public))
     rungs.append(_composed("record", releases, 1, delta, f"any two records{same}", _RECORD + passes, in_clear))
     if records is None:
         unknown = "unknown how many records a user holds; say how many the largest may have"
@@ -153,7 +153,7 @@ def ladder(
         return tuple(rungs)
     many = f"{_plural(records, 'record')} in {_plural(stages, 'stage')} that the user takes part in; {_USER}{passes}"
     rungs.append(_composed("user", releases, records * stages, delta, f"any two users' data{same}", many, in_clear))
-    among = _Crowd(users, crowd, _common(public, whole))
+    among = _Crowd(users, crowd, _common(public, declared))
     rungs.append(_shuffled(releases, records, stages, among, delta, same, in_clear, rungs[-1]))
     return tuple(rungs)
 
@@ -183,14 +183,14 @@ def _of_statistic(mechanism: Mechanism, stages: int, among: _Crowd, delta: float
     in_clear = [VECTOR.name] if _is_unprotected(mechanism, delta) else []
     releases, anyone = [(mechanism, 1)], "any two users' data"
     note = f"{mechanism.name}, one vector for all the user's records and labels, drawn once and remembered"
-    one = _composed(VECTOR.name, releases, 1, delta, anyone, note, in_clear)
+    vector = _composed(VECTOR.name, releases, 1, delta, anyone, note, in_clear)
     within = "what its user releases bounds it, however many records there are beside it"
     took_part = "not hidden: that the user took part; hidden: how many records there are"
     many = f"{_plural(stages, 'stage')} that the user takes part in; {took_part}"
     user = _composed("user", releases, stages, delta, anyone, many, in_clear)
     shuffled = _shuffled(releases, 1, stages, among, delta, "", in_clear, user)
     record = _composed("record", releases, stages, delta, "any two records", within, in_clear)
-    return one, record, user, replace(shuffled, neighbours="data sets that differ in all that one user has")
+    return vector, record, user, replace(shuffled, neighbours="data sets that differ in all that one user has")
 
 
 def _checked(delta: float, **counts: int | None) -> float:
@@ -244,10 +244,10 @@ def ledger_rung(
         neighbours += f", that agree in {agreed} (declared public; else ε = ∞)"
         note += "".join(f"; with {n} declared public ({public[n]})" for n in passed)
     pure = sum(g.worst_case(declared=public) for g in listed)
-    each = [g.worst_case(delta if g.sigma is not None else 0.0, declared=public) for g in listed]
-    total = sum(each)
+    costs = [g.worst_case(delta if g.sigma is not None else 0.0, declared=public) for g in listed]
+    total = sum(costs)
     used = delta * sum(g.sigma is not None for g in listed)
-    in_clear = tuple(dict.fromkeys(g.protects for g, e in zip(listed, each, strict=True) if math.isinf(e)))
+    in_clear = tuple(dict.fromkeys(g.protects for g, e in zip(listed, costs, strict=True) if math.isinf(e)))
     note += _drawn(math.fsum(g.numeric_delta for g in listed))
     return Rung(name, total, min(1.0, used), unit, neighbours, note, pure, metric_statement(listed), in_clear)
 
@@ -269,8 +269,8 @@ class _Declared:
 
     @property
     def guarantee(self) -> Guarantee:
-        whole: Guarantee = self.mechanism.guarantee
-        return replace(whole, exposes=tuple(name for name in whole.exposes if name not in self.public))
+        guarantee: Guarantee = self.mechanism.guarantee
+        return replace(guarantee, exposes=tuple(name for name in guarantee.exposes if name not in self.public))
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:
         loss: LossCells = self.mechanism.privacy_loss(distance)
@@ -293,8 +293,8 @@ def _agreement(public: Mapping[str, str], text: _Declared | None) -> str:
     """Return the words for what neighbours agree on: public channels, and declared exposures of the text."""
     channels = [name for name in public if name not in EXPOSURES]
     passed = _passed(text)
-    said = f", the same {' and '.join(channels)} (public)" if channels else ""
-    return said + (f", that agree in {' and '.join(passed)} (public)" if passed else "")
+    clause = f", the same {' and '.join(channels)} (public)" if channels else ""
+    return clause + (f", that agree in {' and '.join(passed)} (public)" if passed else "")
 
 
 #: Parts of the words of `_agreement`.
@@ -426,13 +426,13 @@ def _drawn(distance: float) -> str:
 
 def _taken_apart(counted: Iterable[tuple[Mechanism, int]]) -> list[tuple[Mechanism, int]]:
     """Return texts as their words and lengths, whose losses compose more tightly than the text's theorem."""
-    taken: list[tuple[Mechanism, int]] = []
+    parts: list[tuple[Mechanism, int]] = []
     for mechanism, count in counted:
         if isinstance(mechanism, _Declared):
-            taken += [(part, times * count) for part, times in mechanism.parts()]
+            parts += [(part, times * count) for part, times in mechanism.parts()]
         else:
-            taken.append((mechanism, count))
-    return taken
+            parts.append((mechanism, count))
+    return parts
 
 
 def _statement(mechanisms: Sequence[Mechanism]) -> str:

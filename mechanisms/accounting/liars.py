@@ -63,11 +63,11 @@ def moved(mechanism: Mechanism, share: float, clip: float = 1.0) -> float | None
         Distance of means (Euclidean), or change of a class's share. None as for `amplification`.
     """
     share = checks.real("liars", "share", share, 0, 1)
-    each = amplification(mechanism)
-    if each is None or share == 0:
-        return None if each is None else 0.0
+    factor = amplification(mechanism)
+    if factor is None or share == 0:
+        return None if factor is None else 0.0
     honest = 0.0 if isinstance(mechanism, RandomizedResponse) else 1.0
-    return share * clip * (each + honest)
+    return share * clip * (factor + honest)
 
 
 def told(mechanism: Mechanism, clip: float = 1.0) -> str:
@@ -77,16 +77,16 @@ def told(mechanism: Mechanism, clip: float = 1.0) -> str:
         mechanism: Mechanism of a training user's release.
         clip: C, at which users' means are clipped; 1 is an upper bound where it is not known.
     """
-    if (each := amplification(mechanism)) is None:
+    if (factor := amplification(mechanism)) is None:
         return ""
-    if math.isinf(each):
+    if math.isinf(factor):
         return "liars: a release says nothing, whoever sends it"
     what, estimate, rest = "the sum of vectors", "the plain mean", "; no such bound of the robust mean is known"
     if isinstance(mechanism, RandomizedResponse):
         what, estimate, rest = "a class's count", "its share", ""
     far = ", ".join(_above(moved(mechanism, share, clip) or 0.0) for share in SHARES)
     return (
-        f"liars: one adds up to {_above(clip * each)} to {what}, an honest user {_above(clip)} at most; "
+        f"liars: one adds up to {_above(clip * factor)} to {what}, an honest user {_above(clip)} at most; "
         f"1, 3 and 10 % of all users move {estimate} by at most {far}, beside noise{rest}"
     )
 

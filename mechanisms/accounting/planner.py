@@ -158,23 +158,23 @@ def best_privunit(dim: int, target: Target, *, tolerance: float = TOLERANCE) -> 
     decides, which no generic bound beats. The answer itself was evaluated and fits. `target.users` is of one crowd, not
     None.
     """
-    found: dict[float, tuple[float, PrivUnit | None]] = {}
+    results: dict[float, tuple[float, PrivUnit | None]] = {}
 
     def loss(probability: float) -> float:
         p = round(probability, 3)
-        if p not in found:
+        if p not in results:
             least = max(LEAST, math.log(p / (1 - p)) + 1e-9)
             build = partial(PrivUnit, dim, cap_probability=p)
             epsilon = largest(lambda e: _hidden([build(e)], target), least=least, most=MAX_EPSILON, tolerance=tolerance)
             best = None if epsilon is None else build(epsilon)
-            found[p] = (0.0 if best is None else best.scale, best)
-        return -found[p][0]
+            results[p] = (0.0 if best is None else best.scale, best)
+        return -results[p][0]
 
     for p in (0.5, 0.7, 0.85):
         loss(p)
-    start = max(found, key=lambda p: found[p][0])
+    start = max(results, key=lambda p: results[p][0])
     minimize_scalar(loss, bounds=(start - 0.15, min(start + 0.15, 0.995)), method="bounded", options={"xatol": 4e-3})
-    best = max(found.values(), key=lambda answer: answer[0])[1]
+    best = max(results.values(), key=lambda answer: answer[0])[1]
     if best is None or target.stages == 1:
         return best
     # several stages compose to less than their sum; this is slow, so only the p that was found is tried

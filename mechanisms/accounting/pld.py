@@ -92,11 +92,11 @@ class _Coarse:
         share = np.cumsum(masses) - masses
         cell = (_COARSE / reach * (at - at[0])).astype(np.int64) + (_COARSE * share).astype(np.int64)
         total = np.bincount(cell, weights=masses)
-        there = total > 0
-        mean = np.bincount(cell, weights=masses * at)[there] / total[there]
-        back = np.cumsum(there) - 1
-        within = np.bincount(back[cell], weights=masses * np.square(at - mean[back[cell]])) / total[there]
-        return cls(mean, np.log(total[there]), within, times)
+        mask = total > 0
+        mean = np.bincount(cell, weights=masses * at)[mask] / total[mask]
+        back = np.cumsum(mask) - 1
+        within = np.bincount(back[cell], weights=masses * np.square(at - mean[back[cell]])) / total[mask]
+        return cls(mean, np.log(total[mask]), within, times)
 
     def moments(self, theta: float) -> tuple[float, float, float]:
         """Return log Σ mass·e^(θ·at), mean and variance of the tilted law, for all `times` releases together."""
@@ -111,7 +111,7 @@ class _Coarse:
 
 def _moments(parts: Sequence[_Coarse], theta: float) -> tuple[float, float, float]:
     """Return `_Coarse.moments` of the sum of all parts."""
-    log_sum, mean, variance = (sum(each) for each in zip(*(part.moments(theta) for part in parts), strict=True))
+    log_sum, mean, variance = (sum(terms) for terms in zip(*(part.moments(theta) for part in parts), strict=True))
     return log_sum, mean, variance
 
 
@@ -190,9 +190,9 @@ class ComposedLoss:
             return min(1.0, self.infinite)
         for tilted in self._made:
             if tilted is not None and (tilted.theta == 0 or epsilon >= self._loss(tilted.first)):
-                found, error = self._sum(tilted, epsilon)
-                if error <= _SHARE * found < math.inf:
-                    return self._safe(found, error)
+                delta, error = self._sum(tilted, epsilon)
+                if error <= _SHARE * delta < math.inf:
+                    return self._safe(delta, error)
         theta = self._theta(epsilon)
         tilted = self._tilt(theta)
         self._made.append(tilted)
@@ -214,10 +214,10 @@ class ComposedLoss:
             return 0.0
 
         def excess(epsilon: float) -> float:
-            found = self.delta(epsilon)
-            if min(found, delta) <= 0:  # 0 has no logarithm
-                return 1.0 if found > delta else -1.0
-            return math.log(found) - math.log(delta)
+            value = self.delta(epsilon)
+            if min(value, delta) <= 0:  # 0 has no logarithm
+                return 1.0 if value > delta else -1.0
+            return math.log(value) - math.log(delta)
 
         end = top * (1 + 1e-12)
         guess, fall = self._guess(max(delta, 1e-300))
@@ -321,7 +321,7 @@ class ComposedLoss:
             return None
         first, last = window
         n = max(2, 1 << (last - first).bit_length())
-        whole = first == 0 and last == self._top
+        complete = first == 0 and last == self._top
         spectrum: NDArray[np.complex128] | None = None
         norms, grown = [], 0.0
         off = 8 * _UNIT * (abs(log_scale) + theta * (self._top - first) + n)  # of weights, and of a sum of n
@@ -335,17 +335,17 @@ class ComposedLoss:
             norms.append(float(np.linalg.norm(masses)))
             if releases == 1:
                 return _Tilted(theta, 0, masses, log_scale, 0.0, 0.0, off)
-            found = rfft(masses)
-            size = np.abs(found)
-            found *= np.where(size > total, total / np.maximum(size, total), 1.0)
-            powered = _power(found, part.times)
+            transform = rfft(masses)
+            size = np.abs(transform)
+            transform *= np.where(size > total, total / np.maximum(size, total), 1.0)
+            powered = _power(transform, part.times)
             spectrum = powered if spectrum is None else spectrum * powered
         assert spectrum is not None
         q = np.maximum(irfft(spectrum, n), 0.0)
         eta = _FFT * math.log2(n)
         error = eta * sum(part.times * norm for part, norm in zip(self.parts, norms, strict=True))
         error = 1.01 * math.exp(grown) * (error + (2.5 * releases * _UNIT + 2 * eta) * min(norms))
-        return _Tilted(theta, first, np.roll(q, -(first % n)), log_scale, error, 0.0 if whole else _OUTSIDE, off)
+        return _Tilted(theta, first, np.roll(q, -(first % n)), log_scale, error, 0.0 if complete else _OUTSIDE, off)
 
     def _sum(self, tilted: _Tilted, epsilon: float) -> tuple[float, float]:
         """Return Σ w·q over the window, and a bound on its error."""
@@ -359,12 +359,12 @@ class ComposedLoss:
             return math.inf, math.inf
         gains = np.maximum(-np.expm1(epsilon - (self.base + self.step * places) * self.interval), 0.0)
         weights = gains * np.exp(exponents)
-        found, error = float(weights @ q), float(np.linalg.norm(weights)) * tilted.error
+        delta, error = float(weights @ q), float(np.linalg.norm(weights)) * tilted.error
         if tilted.outside:
             last = tilted.first + len(tilted.q) - 1
             error += tilted.outside * math.exp(min(700.0, tilted.log_scale + tilted.theta * (self._top - last)))
             error += tilted.outside if tilted.theta == 0 else 0.0  # below the window, which may contain ε
-        return found, error + math.expm1(min(700.0, tilted.factor)) * (found + error)
+        return delta, error + math.expm1(min(700.0, tilted.factor)) * (delta + error)
 
 
 def compose(

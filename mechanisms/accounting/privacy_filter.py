@@ -87,8 +87,8 @@ class Account:
         No releases cost nothing, even at an infinite cost.
         """
         e, d, r = np.array([cost.sums for cost in costs]).T
-        zero, some = np.zeros(times.shape), times > 0
-        e, d, r = (np.multiply(each[:, None], times, out=zero.copy(), where=some).sum(axis=0) for each in (e, d, r))
+        zero, mask = np.zeros(times.shape), times > 0
+        e, d, r = (np.multiply(sums[:, None], times, out=zero.copy(), where=mask).sum(axis=0) for sums in (e, d, r))
         return cls(e, d, r, times.sum(axis=0))
 
     def __len__(self) -> int:

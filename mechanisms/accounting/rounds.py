@@ -77,8 +77,8 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
     top = min(math.inf if plain is None else plain, math.inf if last is None else last.epsilon)
     if top == 0:  # not exactly nothing: with more rounds beside it, that δ adds up
         return from_profile(np.zeros(1), np.array([smallest]))
-    found = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
-    cuts = [cut for cut in found if cut is not None]
+    candidates = [TruncatedBlanket(cells, 0.0, top), last, *(best_truncation(cells, n, cut) for cut in _CUTS)]
+    cuts = [cut for cut in candidates if cut is not None]
     epsilons: FloatArray = np.linspace(0.0, 1.0, _POINTS) ** 1.5 * top  # denser where many rounds spend their δ
     price = np.array([[cut.price(n, float(epsilon)) for epsilon in epsilons] for cut in cuts])
     deltas = np.ones((len(cuts), _POINTS))
@@ -87,14 +87,14 @@ def round_loss(cells: BlanketCells, n: int, smallest: float) -> LossCells | None
         near = epsilons[at].tolist()
         deltas[cut, at] = profile(cuts[cut].cells, n, near, slack=smallest * 3e-3) + price[cut, at]
 
-    some = np.unique(np.append(np.arange(0, _POINTS, _APART), _POINTS - 1))
+    scan = np.unique(np.append(np.arange(0, _POINTS, _APART), _POINTS - 1))
     for cut in range(len(cuts)):
-        look(cut, some[price[cut, some] < deltas[:, some].min(axis=0)])  # elsewhere this truncation cannot be the best
-    between = np.array([np.interp(epsilons, epsilons[some], np.log(row[some])) for row in deltas])
+        look(cut, scan[price[cut, scan] < deltas[:, scan].min(axis=0)])  # elsewhere this truncation cannot be the best
+    between = np.array([np.interp(epsilons, epsilons[scan], np.log(row[scan])) for row in deltas])
     likely = np.argsort(between, axis=0)[:2]  # all of them give a bound, so only the likeliest are evaluated
     for cut in range(len(cuts)):
         wanted = (likely == cut).any(axis=0) & (price[cut] < 1)
-        wanted[some] = False
+        wanted[scan] = False
         look(cut, np.flatnonzero(wanted))
     return from_profile(*envelope(epsilons, deltas.min(axis=0)))
 

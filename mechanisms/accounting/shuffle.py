@@ -146,7 +146,7 @@ def amplify(mechanisms: Sequence[Mechanism], *, users: int, delta: float) -> Amp
             reason = "a channel is sent unprotected"
         elif not _one_randomizer(mechanisms):
             reason = "priors differ between users unless the embedding that they are made from is released beside"
-        elif lost > 0 and any((found() or math.inf) < local for found in exact):
+        elif lost > 0 and any((exact_epsilon() or math.inf) < local for exact_epsilon in exact):
             reason = samplers_reason(lost, delta)
         else:
             reason = "no bound is below the local ε"
@@ -308,9 +308,9 @@ def joint_blanket(mechanisms: Sequence[Mechanism]) -> BlanketCells | None:
     """
     if not all(hasattr(mechanism, "blanket") for mechanism in mechanisms) or not _one_randomizer(mechanisms):
         return None
-    known: list[BlanketCells | None] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
-    parts = [part for part in known if part is not None]
-    if len(parts) < len(known) or math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
+    cells: list[BlanketCells | None] = [mechanism.blanket() for mechanism in mechanisms]  # type: ignore[attr-defined]
+    parts = [part for part in cells if part is not None]
+    if len(parts) < len(cells) or math.prod(len(part.log_w) for part in parts) > _MOST_CELLS:
         return None
     joint = reduce(BlanketCells.product, parts)
     numeric = math.fsum(mechanism.guarantee.numeric_epsilon for mechanism in mechanisms)

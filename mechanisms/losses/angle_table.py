@@ -195,10 +195,10 @@ class ArcTable:
         if self._kappa == 0:
             angle = math.pi * uniforms
             return np.sin(angle), np.cos(angle), np.full(len(angle), 8 * UNIT)
-        whole = math.expm1(-math.pi * self._kappa)
-        angle = -np.log1p(uniforms * whole) / self._kappa
+        minus_total = math.expm1(-math.pi * self._kappa)
+        angle = -np.log1p(uniforms * minus_total) / self._kappa
         # except at a small κ, relative roundings of e^(-πκ) are negligible beside the effect of the cell
-        moved = -whole * (4 * UNIT) / (1.0 + uniforms * whole)
+        moved = -minus_total * (4 * UNIT) / (1.0 + uniforms * minus_total)
         return np.sin(angle), np.cos(angle), _turned(moved, 1.0 / self._kappa) + 8 * UNIT
 
     def exact_sine_cosine(self, uniform: Decimal) -> tuple[Decimal, Decimal]:
@@ -227,12 +227,12 @@ def angle_table(dim: int, kappa: float) -> AngleTable | ArcTable:
         _stretch(dim, kappa, log_total, _knots(dim, kappa, *ends, TAIL_CELLS))
         for ends in ((lowest, low), (high, highest))
     )
-    whole = replace(table, tails=(lower, upper))
-    shares = whole.share(0), whole.share(1)
+    full_table = replace(table, tails=(lower, upper))
+    shares = full_table.share(0), full_table.share(1)
     beyond = SHARED * LATTICE * (shares[0] * lower.numeric_delta + shares[1] * upper.numeric_delta)
     cells = max(part.numeric_epsilon for part in (table, lower, upper))
     return replace(
-        whole,
+        full_table,
         numeric_epsilon=cells - math.log1p(-max(shares)) + ROUNDOFF,
         numeric_delta=table.numeric_delta + beyond + (2 + 2 * SHARED) * FINE,
     )
@@ -265,14 +265,14 @@ def _stretch(dim: int, kappa: float, log_total: float, knots: FloatArray) -> Ang
     seen = drawn > 0
     inverse_mass = np.where(seen, 1.0 / np.where(seen, drawn, 1.0), 0.0)
     off = np.where(seen, np.abs(drawn / np.where(seen, masses, 1.0) - 1.0) + 4 * UNIT, 0.0)
-    known = off < _WRONG
+    reliable = off < _WRONG
     return AngleTable(
         cells=np.stack([edges[:-1], inverse_mass, growth, widths / slopes, knots[:-1]], axis=1),
         middle=middle,
         masses=drawn,
-        numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[known].max()),
+        numeric_epsilon=2.0 * float(error.max()) + 2.0 * float(off[reliable].max()),
         # cells whose mass the sums lose
-        numeric_delta=float(np.maximum(masses, drawn)[~known | ~seen].sum()),
+        numeric_delta=float(np.maximum(masses, drawn)[~reliable | ~seen].sum()),
         total=float(total),
     )
 

@@ -130,8 +130,8 @@ class LossCells:
             off = self.doubt + _ROUNDED * (8 + np.abs(self.log_p) + np.abs(self.log_q))
             ratio = np.where(np.isfinite(self.high), ratio + side * off, ratio)
         # a cell without mass under x may be put anywhere
-        held: FloatArray = np.clip(np.where(np.isnan(ratio), self.low, ratio), self.low, self.high)
-        return held
+        losses: FloatArray = np.clip(np.where(np.isnan(ratio), self.low, ratio), self.low, self.high)
+        return losses
 
 
 def no_loss() -> LossCells:

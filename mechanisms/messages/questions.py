@@ -744,7 +744,7 @@ class LabelQuestion(ClassRelease):
         """Return the question of a request's wire."""
         weights, prior = wire.pair("prior"), None
         if weights is not None:
-            embeddings = [each for each in wire.before if isinstance(each, EmbeddingQuestion)]
+            embeddings = [question for question in wire.before if isinstance(question, EmbeddingQuestion)]
             require(embeddings, "a prior needs an embedding in the same request")
             prior = Prior(weights, embeddings[0])
         return cls(spec, classes=wire.classes, prior=prior)
@@ -755,11 +755,11 @@ class LabelQuestion(ClassRelease):
 
     def draw(self, values: IntArray, lent: Lent) -> NDArray[Any]:
         """Draw classes (n,). An invalid label counts as class 0."""
-        given = {}
+        arguments = {}
         if self.prior is not None:
             assert lent.released is not None
-            given["prior"] = softmax(self.prior.embedding.decode(lent.released), *self.prior.weights)
-        return self.sampled(values, lent.rng(), **given)
+            arguments["prior"] = softmax(self.prior.embedding.decode(lent.released), *self.prior.weights)
+        return self.sampled(values, lent.rng(), **arguments)
 
     @property
     def content(self) -> str:

@@ -58,14 +58,16 @@ class Request:
         require(is_whole(count, 1, 2**31) and is_whole(index, 0, count - 1), "part is out of range")
         require(self.questions, "no channel is asked for")
         order = {kind: place for place, kind in enumerate(QUESTIONS.values())}
-        require(all(type(each) in order for each in self.questions), "a question is of no channel")
-        object.__setattr__(self, "questions", tuple(sorted(self.questions, key=lambda each: order[type(each)])))
+        require(all(type(question) in order for question in self.questions), "a question is of no channel")
+        object.__setattr__(self, "questions", tuple(sorted(self.questions, key=lambda question: order[type(question)])))
         require(len(set(self.channels)) == len(self.channels), "a channel is asked for twice")
-        for each in self.questions:
-            require(not each.alone or len(self.questions) == 1, f"the {each.channel} is asked for alone")
-            require(each.classes == self.classes, "its questions are of different numbers of classes")
-            require(each.given is None or each.given in self.questions, "what a question reads is asked for with it")
-        maps = {id(each.projection) for each in self.questions if each.projection is not None}
+        for question in self.questions:
+            require(not question.alone or len(self.questions) == 1, f"the {question.channel} is asked for alone")
+            require(question.classes == self.classes, "its questions are of different numbers of classes")
+            require(
+                question.given is None or question.given in self.questions, "what a question reads is asked for with it"
+            )
+        maps = {id(question.projection) for question in self.questions if question.projection is not None}
         require(len(maps) <= 1, "its questions are of different maps")
 
     @property
@@ -81,12 +83,12 @@ class Request:
     @property
     def channels(self) -> tuple[str, ...]:
         """Return the requested channels. The label is last: its prior may depend on the released embedding."""
-        return tuple(each.channel for each in self.questions)
+        return tuple(question.channel for question in self.questions)
 
     @property
     def projection(self) -> Projection | None:
         """Return the encoder and the maps that the questions apply; None if they apply none."""
-        return next((each.projection for each in self.questions if each.projection is not None), None)
+        return next((question.projection for question in self.questions if question.projection is not None), None)
 
     @property
     def encoder(self) -> str:
@@ -96,16 +98,16 @@ class Request:
     @property
     def vocabulary(self) -> Vocabulary | None:
         """Return the vocabulary of the requested text; None if no text is requested."""
-        return next((each.vocabulary for each in self.questions if each.vocabulary is not None), None)
+        return next((question.vocabulary for question in self.questions if question.vocabulary is not None), None)
 
     @property
     def masked_lm(self) -> str:
         """Return the SHA-256 (hex) of the language model; "" if no question reads one."""
-        return next((each.masked_lm for each in self.questions if each.masked_lm), "")
+        return next((question.masked_lm for question in self.questions if question.masked_lm), "")
 
     def find(self, kind: type[Asked]) -> Asked | None:
         """Return the question of a class; None if there is none."""
-        return next((each for each in self.questions if isinstance(each, kind)), None)
+        return next((question for question in self.questions if isinstance(question, kind)), None)
 
     def question(self, kind: type[Asked]) -> Asked:
         """Return the question of a class.
@@ -113,10 +115,10 @@ class Request:
         Raises:
             KeyError: There is none.
         """
-        found = self.find(kind)
-        if found is None:
+        question = self.find(kind)
+        if question is None:
             raise KeyError(kind.channel)
-        return found
+        return question
 
     def named(self, channel: str) -> Question:
         """Return the question of a channel that a message names.
@@ -124,11 +126,13 @@ class Request:
         Raises:
             KeyError: There is none.
         """
-        return {each.channel: each for each in self.questions}[channel]
+        return {question.channel: question for question in self.questions}[channel]
 
     def without(self, *kinds: type[Question]) -> Request:
         """Return the request without the questions of some classes."""
-        return replace(self, questions=tuple(each for each in self.questions if not isinstance(each, kinds)))
+        return replace(
+            self, questions=tuple(question for question in self.questions if not isinstance(question, kinds))
+        )
 
     def digest(self, channel: str) -> str:
         """Return the digest of a requested channel (`Question.digest`)."""
@@ -146,15 +150,15 @@ class Request:
 
     @cached_property
     def _digests(self) -> dict[str, str]:
-        return {each.channel: each.digest(self.split) for each in self.questions}
+        return {question.channel: question.digest(self.split) for question in self.questions}
 
     def parts(self) -> tuple[dict[str, NDArray[Any]], dict[str, str | int]]:
         """Return the arrays and scalars from which `from_parts` makes an equal request."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.projection is not None:
             arrays |= {"mean": self.projection.mean, "m1": self.projection.m1}
-        for each in self.questions:
-            arrays |= each.arrays()
+        for question in self.questions:
+            arrays |= question.arrays()
         strings = {
             "arm": self.arm,
             "stage": self.stage,
@@ -162,8 +166,8 @@ class Request:
             "encoder": self.encoder,
             "masked_lm": self.masked_lm,
         }
-        asked = {each.channel: json.dumps(each.spec, sort_keys=True) for each in self.questions}
-        return arrays, strings | dict.fromkeys(QUESTIONS, "") | asked | {
+        specs = {question.channel: json.dumps(question.spec, sort_keys=True) for question in self.questions}
+        return arrays, strings | dict.fromkeys(QUESTIONS, "") | specs | {
             "classes": int(self.classes),
             "minimum_users": int(self.minimum_users),
             "part_index": int(self.part[0]),
@@ -191,13 +195,13 @@ class Request:
         require(set(about) == {*_STRINGS, *_INTEGERS, *QUESTIONS}, "its keys are not those of a request")
         require(all(is_whole(about[k], 0, 2**53) for k in _INTEGERS), "an integer is out of range")
         require(all(isinstance(about[k], str) for k in about if k not in _INTEGERS), "a string is missing")
-        made: list[Projection] = []
+        projections: list[Projection] = []
 
         def projection() -> Projection:
             require(arrays.keys() >= {"mean", "m1"}, "no encoder is named")
-            if not made:
-                made.append(Projection(about["encoder"], arrays["mean"], arrays["m1"]))
-            return made[0]
+            if not projections:
+                projections.append(Projection(about["encoder"], arrays["mean"], arrays["m1"]))
+            return projections[0]
 
         questions: tuple[Question, ...] = ()
         for channel, kind in QUESTIONS.items():
@@ -212,9 +216,9 @@ class Request:
             questions=questions,
             part=(about["part_index"], about["part_count"]),
         )
-        sent, said = request.parts()
+        sent, strings = request.parts()
         require(set(arrays) == set(sent), "its arrays are not those of a request")
-        same = all(about[name] == said[name] for name in ("encoder", "masked_lm", "classes"))
+        same = all(about[name] == strings[name] for name in ("encoder", "masked_lm", "classes"))
         require(same, "an encoder, a language model or a number of classes is of no question")
         return request
 

@@ -226,10 +226,10 @@ def _outer_info(request_id: str, device: bytes) -> bytes:
 
 def _whole(outer: Sealed, request_id: str) -> bytes:
     """Return the bytes that a device signs: a digest of the request and of everything in the envelope."""
-    whole = hashlib.sha256(json.dumps([request_id, *outer.rows.shape], separators=(",", ":")).encode())
+    digest = hashlib.sha256(json.dumps([request_id, *outer.rows.shape], separators=(",", ":")).encode())
     for part in (outer.users.astype("<i8"), outer.records.astype("<i8"), np.ascontiguousarray(outer.rows)):
-        whole.update(part.data)
-    return whole.digest()
+        digest.update(part.data)
+    return digest.digest()
 
 
 def batch_identity(rows: bytes) -> str:

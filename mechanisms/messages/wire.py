@@ -66,10 +66,10 @@ def request_identity(record: RecordDict) -> str:
     arrays, about = record["request.arrays"], record["request.about"]
     if not (isinstance(arrays, ArrayRecord) and isinstance(about, ConfigRecord)):
         raise ValueError("message: no request")
-    whole = hashlib.sha256(json.dumps(dict(about), sort_keys=True, default=repr).encode())
+    digest = hashlib.sha256(json.dumps(dict(about), sort_keys=True, default=repr).encode())
     for name, array in sorted(arrays.items()):
-        whole.update(json.dumps([name, array.dtype, list(array.shape), len(array.data)]).encode() + array.data)
-    return whole.hexdigest()
+        digest.update(json.dumps([name, array.dtype, list(array.shape), len(array.data)]).encode() + array.data)
+    return digest.hexdigest()
 
 
 def reply_to_record(reply: Reply) -> RecordDict:

@@ -273,20 +273,20 @@ class CusTextImportance(_Grouped):
         x = checks.word_ids(self.name, x, self.vocabulary)
         weights = np.asarray(importance)
         if weights.shape == x.shape and weights.dtype == np.bool_:
-            made: BoolArray = weights & (x != NOTHING)
-            return made
+            choice: BoolArray = weights & (x != NOTHING)
+            return choice
         if weights.shape != x.shape or weights.dtype.kind not in "iuf":
             raise ValueError(f"{self.name}: importance must be a number for each token, {x.shape}, got {weights.shape}")
-        there = x != NOTHING
-        if not np.isfinite(weights[there]).all():
+        mask = x != NOTHING
+        if not np.isfinite(weights[mask]).all():
             raise ValueError(f"{self.name}: an importance is not finite")
-        there, weights = np.atleast_2d(there.T).T, np.atleast_2d(weights.T).T  # (n,) are n texts of one token
-        key = np.where(there, -weights if self.which == "top" else weights, np.inf)
+        mask, weights = np.atleast_2d(mask.T).T, np.atleast_2d(weights.T).T  # (n,) are n texts of one token
+        key = np.where(mask, -weights if self.which == "top" else weights, np.inf)
         order = np.argsort(key, axis=1, kind="stable")
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
-        count = np.ceil(self.share * there.sum(axis=1) - 1e-9)
-        chosen: BoolArray = (there & (rank < count[:, None])).reshape(x.shape)
+        count = np.ceil(self.share * mask.sum(axis=1) - 1e-9)
+        chosen: BoolArray = (mask & (rank < count[:, None])).reshape(x.shape)
         if self.strategy == "conservative":
             _, same = self._distinct(x)
             chosen = (np.bincount(same, weights=chosen.ravel())[same] > 0).reshape(x.shape)
@@ -298,9 +298,9 @@ class CusTextImportance(_Grouped):
 
         An unknown word is a word of its own wherever it stands.
         """
-        flat, each = x.ravel(), np.arange(x.size)
-        texts = each // max(1, x[:1].size)
-        words = np.where(flat == self.vocabulary.unknown, -1 - each, texts * (len(self.vocabulary) + 1) + flat + 1)
+        flat, positions = x.ravel(), np.arange(x.size)
+        texts = positions // max(1, x[:1].size)
+        words = np.where(flat == self.vocabulary.unknown, -1 - positions, texts * (len(self.vocabulary) + 1) + flat + 1)
         _, first, same = np.unique(words, return_index=True, return_inverse=True)
         return first[same], same
 
@@ -334,13 +334,13 @@ class CusTextImportance(_Grouped):
         kept, epsilon = self._parameters(x, importance)
         flat, out = x.ravel(), y.ravel()
         drawn = (flat != NOTHING) & ~kept
-        each = np.where(out == flat, 0.0, -np.inf)
-        each[drawn] = self._log_prob(out[drawn], flat[drawn], epsilon[drawn])
+        terms = np.where(out == flat, 0.0, -np.inf)
+        terms[drawn] = self._log_prob(out[drawn], flat[drawn], epsilon[drawn])
         if self.strategy == "conservative":
             first = self._distinct(x)[0]
             repeated = first != np.arange(x.size)
-            each = np.where(repeated, np.where(out == out[first], 0.0, -np.inf), each)
-        total: FloatArray = each.reshape(len(x), -1).sum(axis=1)
+            terms = np.where(repeated, np.where(out == out[first], 0.0, -np.inf), terms)
+        total: FloatArray = terms.reshape(len(x), -1).sum(axis=1)
         return total
 
     def privacy_loss(self, distance: float | None = None) -> LossCells:

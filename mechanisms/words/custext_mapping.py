@@ -81,9 +81,9 @@ def _greedy(points: FloatArray, k: int, similarity: str) -> IntArray:
     squares = np.zeros(len(points)) if similarity == "cosine" else np.einsum("ij,ij->i", points, points)
     gone = np.zeros(len(points), dtype=bool)
     groups: list[IntArray] = []
-    left = len(points)
+    count = len(points)
     first = 0
-    while left >= k:
+    while count >= k:
         while gone[first]:
             first += 1
         far = squares - 2 * (points @ points[first])
@@ -94,11 +94,11 @@ def _greedy(points: FloatArray, k: int, similarity: str) -> IntArray:
         chosen = near[np.argsort(far[near], kind="stable")[:k]]
         groups.append(np.sort(left_ids[chosen]))
         gone[chosen] = True
-        left -= k
-        if left < 0.75 * len(gone):  # words that left need no further measuring
+        count -= k
+        if count < 0.75 * len(gone):  # words that left need no further measuring
             points, squares, left_ids = points[~gone], squares[~gone], left_ids[~gone]
-            gone, first = np.zeros(left, dtype=bool), 0
-    if left:
+            gone, first = np.zeros(count, dtype=bool), 0
+    if count:
         groups.append(left_ids[~gone])
     members = np.full((len(groups), min(k, max(map(len, groups)))), NOTHING)
     for row, word_ids in zip(members, groups, strict=True):

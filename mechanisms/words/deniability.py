@@ -68,8 +68,8 @@ def exact(mechanism: Any, word_ids: NDArray[Any], *, draws: int = 100, mass: flo
     for at in range(0, len(word_ids), rows):
         part = slice(at, at + rows)
         p = np.exp(mechanism.log_probs(word_ids[part]))
-        known = np.flatnonzero(word_ids[part] < size)
-        stays[at + known] = p[known, word_ids[part][known]]
+        positions = np.flatnonzero(word_ids[part] < size)
+        stays[at + positions] = p[positions, word_ids[part][positions]]
         with np.errstate(divide="ignore"):  # log 0 where an output is certain
             seen = -np.expm1(draws * np.log1p(-np.minimum(p, 1.0)))
         distinct[part] = seen.sum(axis=1)
@@ -87,7 +87,7 @@ def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: 
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     last = np.ones(ordered.shape, dtype=bool)
     last[:, :-1] = first[:, 1:]
-    given = first & (ordered >= 0)  # NOTHING is no output
+    run_starts = first & (ordered >= 0)  # NOTHING is no output
     # lengths of the runs of equal outputs are their counts: zeros fill the places that begin no run
     begins, ends = np.nonzero(first), np.nonzero(last)
     counts = np.zeros(ordered.shape)
@@ -98,9 +98,9 @@ def tallied(mechanism: Any, word_ids: NDArray[Any], outputs: IntArray, *, mass: 
         draws,
         mass,
         stays=stays,
-        distinct=given.sum(axis=1).astype(np.float64),
+        distinct=run_starts.sum(axis=1).astype(np.float64),
         core=_core(counts / draws, mass),
-        origins=np.bincount(ordered[given], minlength=len(mechanism.vocabulary)).astype(np.float64),
+        origins=np.bincount(ordered[run_starts], minlength=len(mechanism.vocabulary)).astype(np.float64),
         exact=False,
     )
 
@@ -128,10 +128,10 @@ def stays(
     if has_probabilities(mechanism):
         x = np.asarray(word_ids, dtype=np.int64)
         size, out = len(mechanism.vocabulary), np.zeros(len(x))
-        known = np.flatnonzero(x < size)
+        positions = np.flatnonzero(x < size)
         rows = max(1, _CELLS // size)
-        for at in range(0, len(known), rows):
-            which = known[at : at + rows]
+        for at in range(0, len(positions), rows):
+            which = positions[at : at + rows]
             out[which] = np.exp(mechanism.log_prob(x[which], x[which]))
         return out
     if rng is None:
@@ -189,9 +189,9 @@ def calibrate(
 
 def _core(p: FloatArray, mass: float) -> IntArray:
     """Return the number of the largest probabilities of each row that make `mass` of its sum, (n,)."""
-    held = np.cumsum(-np.sort(-p, axis=1), axis=1)
-    share = mass * held[:, -1:] * (1 - 1e-12)  # a sum that should be the mass exactly may round below it
-    needed: IntArray = (held < share).sum(axis=1).astype(np.int64) + (held[:, -1] > 0)
+    sums = np.cumsum(-np.sort(-p, axis=1), axis=1)
+    share = mass * sums[:, -1:] * (1 - 1e-12)  # a sum that should be the mass exactly may round below it
+    needed: IntArray = (sums < share).sum(axis=1).astype(np.int64) + (sums[:, -1] > 0)
     return needed
 
 

@@ -89,11 +89,11 @@ class DpMlm(FromLogits):
         Raises:
             ValueError: Scores have another shape.
         """
-        current, there = language_model.rows_of(self.name, x, self.vocabulary)
+        current, mask = language_model.rows_of(self.name, x, self.vocabulary)
         points, length = Points.drawn(rng, current.shape, 1), current.shape[1]
-        for block in language_model.blocks(there):
+        for block in language_model.blocks(mask):
             for position in range(current.shape[1]):
-                rows = block[there[block, position]]
+                rows = block[mask[block, position]]
                 if len(rows):
                     before = current[rows, position]
                     at = np.full(len(rows), position, dtype=np.int64)
@@ -110,8 +110,8 @@ class DpMlm(FromLogits):
     @cached_property
     def _pairs(self) -> IntArray:
         """Return (p, 2) word ids of the antonyms that the vocabulary knows, both ways round."""
-        known = [(self.vocabulary.exact_word_id(a), self.vocabulary.exact_word_id(b)) for a, b in self.antonyms]
-        pairs = [pair for a, b in known if a is not None and b is not None for pair in ((a, b), (b, a))]
+        id_pairs = [(self.vocabulary.exact_word_id(a), self.vocabulary.exact_word_id(b)) for a, b in self.antonyms]
+        pairs = [pair for a, b in id_pairs if a is not None and b is not None for pair in ((a, b), (b, a))]
         return np.array(sorted(set(pairs)), dtype=np.int64).reshape(-1, 2)
 
     def _filtered(self, weights: FloatArray, x: IntArray) -> FloatArray:
@@ -166,25 +166,25 @@ class DpMlmResized(FromLogits):
 
         Each position takes four uniforms (two coins, two draws). `word_ids`, as `scores` sees them, are up to 2L wide.
         """
-        word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
+        word_ids, mask = language_model.rows_of(self.name, x, self.vocabulary)
         n, length = word_ids.shape
         points = Points.drawn(rng, word_ids.shape, 4)
         u = points.u.reshape(n, length, 4)
         out = np.full((n, length), NOTHING, dtype=np.int64)
         count = np.zeros(n, dtype=np.int64)
-        for block in language_model.blocks(there):
+        for block in language_model.blocks(mask):
             for position in range(length):
-                here = block[there[block, position]]
+                here = block[mask[block, position]]
                 for coin, chance, uniform in ((0, 1 - self.deletion, 2), (1, self.addition, 3)):
                     # a word stays if its coin is below 1 - D, one is added if its coin is below A
                     rows = here[(u[here, position, coin] < chance) & (count[here] < length)]
                     if len(rows):
                         at = count[rows]
                         context = _current(out[rows], at, word_ids[rows], position)
-                        whole = np.full((n, context.shape[1]), NOTHING, dtype=np.int64)
-                        whole[rows] = context
+                        contexts = np.full((n, context.shape[1]), NOTHING, dtype=np.int64)
+                        contexts[rows] = context
                         own = points[rows * length + position].columns(uniform, uniform + 1)
-                        out[rows, at] = self._draw(scores, at, whole, rows, own)
+                        out[rows, at] = self._draw(scores, at, contexts, rows, own)
                         count[rows] += 1
         return out.reshape(np.shape(x))
 

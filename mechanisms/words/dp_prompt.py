@@ -60,14 +60,14 @@ class DpPrompt(FromLogits):
         The `word_ids` that `scores` sees are those drawn so far, NOTHING behind. A text that has ended requests no more
         scores, which does not change the release.
         """
-        word_ids, there = language_model.rows_of(self.name, x, self.vocabulary)
+        word_ids, mask = language_model.rows_of(self.name, x, self.vocabulary)
         points, length = Points.drawn(rng, word_ids.shape, 1), word_ids.shape[1]
         out = np.full(word_ids.shape, NOTHING, dtype=np.int64)
         end = self.vocabulary.exact_word_id(self.end) if self.end else None
         open_ = np.ones(len(word_ids), dtype=np.bool_)
-        for block in language_model.blocks(there):
+        for block in language_model.blocks(mask):
             for position in range(word_ids.shape[1]):
-                rows = block[there[block, position] & open_[block]]
+                rows = block[mask[block, position] & open_[block]]
                 if len(rows):
                     at = np.full(len(rows), position, dtype=np.int64)
                     drawn = self._draw(scores, at, out, rows, points[rows * length + position])

@@ -104,9 +104,9 @@ class Exponential:
         words, first = np.unique(inputs, return_index=True)
         first = np.append(first, len(inputs))
         at_once = self.geometry.at_once if self._kept is None else max(1, len(words))
-        for some in range(0, len(words), at_once):
-            stops = first[some : some + at_once + 1]
-            proposals, places = self._proposals(words[some : some + at_once])
+        for start in range(0, len(words), at_once):
+            stops = first[start : start + at_once + 1]
+            proposals, places = self._proposals(words[start : start + at_once])
             rows = np.repeat(places, np.diff(stops))
             for at in range(stops[0], stops[-1], _CHUNK):
                 part = slice(at, min(stops[-1], at + _CHUNK))
@@ -141,14 +141,14 @@ class Exponential:
             places = np.empty_like(order)
             places[order] = np.arange(len(order))
             return self._made(words[order]), places
-        kept, there = self._kept
-        new = words[~there[words]]
+        kept, mask = self._kept
+        new = words[~mask[words]]
         new = new[self.geometry.arranged(new)]
         for at in range(0, len(new), self.geometry.at_once):
-            some = new[at : at + self.geometry.at_once]
-            made = self._made(some)
-            kept.weights[some], kept.ends[some], kept.offsets[some] = made.weights, made.ends, made.offsets
-        there[new] = True
+            ids = new[at : at + self.geometry.at_once]
+            proposals = self._made(ids)
+            kept.weights[ids], kept.ends[ids], kept.offsets[ids] = proposals.weights, proposals.ends, proposals.offsets
+        mask[new] = True
         return kept, words
 
     @cached_property
@@ -215,44 +215,44 @@ class Exponential:
         place = np.count_nonzero(sums <= points[:, None], axis=1)
         in_cell = place < _CELL
         place = np.minimum(place, _CELL - 1)
-        each = np.arange(len(x))
-        room = np.where(in_cell, np.minimum(room, sums[each, place] - points), room)
-        points -= np.where(in_cell, np.where(place > 0, sums[each, place - 1], 0.0), sums[:, -1])
+        index = np.arange(len(x))
+        room = np.where(in_cell, np.minimum(room, sums[index, place] - points), room)
+        points -= np.where(in_cell, np.where(place > 0, sums[index, place - 1], 0.0), sums[:, -1])
         unsure = ~(np.minimum(points, room) > doubt)
         chosen = np.where(in_cell, cells * _CELL + place, 0)
-        height = inside[each, place].astype(np.float64)
-        taken = in_cell & (height <= self._far) & (points < _SURE * height)
+        height = inside[index, place].astype(np.float64)
+        accepted = in_cell & (height <= self._far) & (points < _SURE * height)
         unsure |= in_cell & (height <= self._far) & ~(np.abs(points - _SURE * height) > doubt)
         own = in_cell & (self.geometry.outputs[chosen] == x)
-        taken |= own & (points < 1 - _SLACK)
+        accepted |= own & (points < 1 - _SLACK)
         unsure |= own & ~(np.abs(points - (1 - _SLACK)) > doubt)
-        unclear = np.flatnonzero(in_cell & ~taken)
+        unclear = np.flatnonzero(in_cell & ~accepted)
         if len(unclear):
             apart = self.geometry.pairs(x[unclear], self.geometry.outputs[chosen[unclear]])
             short = offsets[rows[unclear]]
             true = np.exp(-self.epsilon / 2 * (apart - short)) * (1 - _SLACK)
-            taken[unclear] = points[unclear] < true
+            accepted[unclear] = points[unclear] < true
             off = doubt[unclear] + (16 + 2 * self.epsilon * (apart + short)) * _DOUBLE * true
             unsure[unclear] |= ~(np.abs(points[unclear] - true) > off)
-        found = np.where(taken, chosen, -1)
+        choices = np.where(accepted, chosen, -1)
         for row in np.flatnonzero(unsure):
-            found[row] = self._settled(x[row], weights[rows[row]], offsets[rows[row]], uniforms, int(row))
-        return found
+            choices[row] = self._settled(x[row], weights[rows[row]], offsets[rows[row]], uniforms, int(row))
+        return choices
 
     def _settled(self, x: np.int64, weights: SingleArray, offset: np.float64, uniforms: Points, row: int) -> int:
         """Return the result of `_propose` for one row, in decimals."""
         with precise():
             widths = [Decimal(width) for width in _widths(weights[None])[0].tolist()]
-            left, cell = uniforms.fine(row) * sum(widths, Decimal(0)), 0
-            while cell + 1 < len(widths) and left >= widths[cell]:
-                left, cell = left - widths[cell], cell + 1
+            remainder, cell = uniforms.fine(row) * sum(widths, Decimal(0)), 0
+            while cell + 1 < len(widths) and remainder >= widths[cell]:
+                remainder, cell = remainder - widths[cell], cell + 1
             for place in range(cell * _CELL, (cell + 1) * _CELL):
                 weight = Decimal(float(weights[place]))
-                if left < weight:
+                if remainder < weight:
                     apart = self.geometry.pairs(np.array([x]), self.geometry.outputs[place : place + 1])[0]
                     exponent = -Decimal(self.epsilon) / 2 * (Decimal(float(apart)) - Decimal(float(offset)))
-                    return place if left < exponent.exp() * Decimal(1 - _SLACK) else -1
-                left -= weight
+                    return place if remainder < exponent.exp() * Decimal(1 - _SLACK) else -1
+                remainder -= weight
         return -1
 
 
@@ -378,17 +378,17 @@ class Geometry:
         """
         low = None
         kinds = x % len(self._places[_FEW])
-        left = [np.flatnonzero(kinds == kind) for kind in range(len(self._places[_FEW]))]
-        while any(map(len, left)):
+        queues = [np.flatnonzero(kinds == kind) for kind in range(len(self._places[_FEW]))]
+        while any(map(len, queues)):
             sizes = {
-                shape: sum(min(len(some), len(rows)) for some, rows in zip(left, places, strict=True))
+                shape: sum(min(len(queue), len(rows)) for queue, rows in zip(queues, places, strict=True))
                 for shape, places in self._places.items()
             }
             shape = max(sizes, key=lambda shape: sizes[shape] / (_CALL + shape))
             places = self._places[shape]
-            chosen = [some[: len(rows)] for some, rows in zip(left, places, strict=True)]
-            left = [some[len(rows) :] for some, rows in zip(left, places, strict=True)]
-            rows = np.concatenate([rows[: len(some)] for some, rows in zip(chosen, places, strict=True)])
+            chosen = [queue[: len(rows)] for queue, rows in zip(queues, places, strict=True)]
+            queues = [queue[len(rows) :] for queue, rows in zip(queues, places, strict=True)]
+            rows = np.concatenate([rows[: len(batch)] for batch, rows in zip(chosen, places, strict=True)])
             here = np.concatenate(chosen)
             factors = np.zeros((shape, self.points.shape[1]), dtype=np.float32)
             factors[rows] = self._centred[x[here]] * np.float32(-2)
@@ -429,15 +429,15 @@ class Geometry:
         If each row is of a kind of its own, words stand in fixed rows; if all are alike, anywhere.
         """
         vector = np.sin(np.arange(1, self.points.shape[1] + 1)).astype(np.float32)
-        found: dict[int, dict[bytes, list[int]]] = {}
+        groups: dict[int, dict[bytes, list[int]]] = {}
         for shape in (_FEW, _MANY) if _MANY * self.row_bytes <= _AT_ONCE else (_FEW,):
-            found[shape] = {}
+            groups[shape] = {}
             for row, sums in enumerate(np.matmul(np.tile(vector, (shape, 1)), self._columns.T)):
-                found[shape].setdefault(sums.tobytes(), []).append(row)
-        found = {shape: rows_of for shape, rows_of in found.items() if rows_of.keys() == found[_FEW].keys()}
-        rooms = {kind: len(rows) for kind, rows in found[max(found)].items()}
+                groups[shape].setdefault(sums.tobytes(), []).append(row)
+        groups = {shape: rows_of for shape, rows_of in groups.items() if rows_of.keys() == groups[_FEW].keys()}
+        rooms = {kind: len(rows) for kind, rows in groups[max(groups)].items()}
         kinds = [kind for kind, room in rooms.items() if 4 * room >= max(rooms.values())]  # few rows would delay all
-        return {shape: [np.array(rows_of[kind]) for kind in kinds] for shape, rows_of in found.items()}
+        return {shape: [np.array(rows_of[kind]) for kind in kinds] for shape, rows_of in groups.items()}
 
     @cached_property
     def at_once(self) -> int:
@@ -482,15 +482,15 @@ class Geometry:
         requested again at another ε.
         """
         key = np.asarray(x, dtype=np.int64).tobytes()
-        known = self._last.get(key)
-        if known is None:
-            known = self._measured(x)
-            self.bend(known, x[:, None], self.outputs[None])
-            known.flags.writeable = False
-            if known.nbytes <= _LAST:
+        distances = self._last.get(key)
+        if distances is None:
+            distances = self._measured(x)
+            self.bend(distances, x[:, None], self.outputs[None])
+            distances.flags.writeable = False
+            if distances.nbytes <= _LAST:
                 self._last.clear()
-                self._last[key] = known
-        return known
+                self._last[key] = distances
+        return distances
 
     def _measured(self, x: IntArray) -> FloatArray:
         """Return Euclidean distances, (n,) -> (n, K), in an array of their own."""

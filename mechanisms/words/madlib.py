@@ -119,17 +119,17 @@ def perturbed(
         root: (m, m) matrix that multiplies the noise, or None.
     """
     width = vocabulary.vectors.shape[1]
-    each = width + 1
+    per_token = width + 1
     noise = PlanarLaplace(width, epsilon, normalize=False)
     grid = x if x.ndim == 2 else x[:, None]
     out = np.full(grid.shape, NOTHING, dtype=np.int64)
     together = max(1, _TOKENS // max(1, len(grid)))
     for at in range(0, grid.shape[1], together):
         word_ids = grid[:, at : at + together]
-        uniforms = drawn(rng, len(grid), word_ids.shape[1] * each).reshape(*word_ids.shape, each)
-        there = np.argwhere(word_ids != NOTHING)
-        for start in range(0, len(there), _TOKENS):
-            row, column = there[start : start + _TOKENS].T
+        uniforms = drawn(rng, len(grid), word_ids.shape[1] * per_token).reshape(*word_ids.shape, per_token)
+        places = np.argwhere(word_ids != NOTHING)
+        for start in range(0, len(places), _TOKENS):
+            row, column = places[start : start + _TOKENS].T
             present_ids, u = word_ids[row, column], uniforms[row, column]
             points = vocabulary.points[present_ids]
             if root is None:

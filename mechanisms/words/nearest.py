@@ -99,9 +99,9 @@ def nearest_alike(points: FloatArray, tags: IntArray, k: int, vocabulary: Vocabu
             scores = _scores(part, vocabulary)
             ids[which] = _best(scores, part, vocabulary, 0)
             if 0 <= tag < len(ends) and starts[tag] < ends[tag]:
-                alike = _best(scores[:, starts[tag] : ends[tag]], part, vocabulary, int(starts[tag]))
-                pooled = _fewer_nearer(k, scores, part, alike, vocabulary)
-                ids[which[pooled]] = alike[pooled]
+                neighbours = _best(scores[:, starts[tag] : ends[tag]], part, vocabulary, int(starts[tag]))
+                pooled = _fewer_nearer(k, scores, part, neighbours, vocabulary)
+                ids[which[pooled]] = neighbours[pooled]
     return ids
 
 
@@ -160,8 +160,8 @@ def _fewer_nearer(
     rows, places = np.nonzero(scores[undecided] >= (own[undecided] - table.tolerance)[:, None])
     unsure = scores[undecided[rows], places] <= own[undecided[rows]] + table.tolerance
     rows, others = undecided[rows[unsure]], table.order[places[unsure]]
-    theirs = squared_distances(points[rows], others, vocabulary)
-    ours = squared_distances(points, word_ids, vocabulary)[rows]
-    before = (theirs < ours) | ((theirs == ours) & (others < word_ids[rows]))
+    other_distances = squared_distances(points[rows], others, vocabulary)
+    own_distances = squared_distances(points, word_ids, vocabulary)[rows]
+    before = (other_distances < own_distances) | ((other_distances == own_distances) & (others < word_ids[rows]))
     fewer: BoolArray = surely + np.bincount(rows[before], minlength=len(points)) < k
     return fewer

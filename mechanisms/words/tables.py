@@ -42,9 +42,9 @@ class OfWords:
         x = checks.word_ids(self.name, x, self.vocabulary)
         points = Points.drawn(rng, x.shape, count)
         flat = x.ravel()
-        there = flat != NOTHING
+        mask = flat != NOTHING
         out = np.full(flat.shape, NOTHING)
-        out[there] = draw(flat[there], points[there])
+        out[mask] = draw(flat[mask], points[mask])
         return out.reshape(x.shape)
 
 

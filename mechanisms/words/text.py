@@ -203,11 +203,11 @@ class TextMechanism:
     def _drawn(self, x: IntArray, rng: Uniforms, private: dict[str, Any]) -> NDArray[np.int32]:
         if hasattr(self.word, "settled"):
             private = self.word.settled(x, **private)
-        there = x != NOTHING
-        end = there.sum(axis=1)
+        mask = x != NOTHING
+        end = mask.sum(axis=1)
         drawn = end if self.lengths is None else self.lengths.sample(end, rng=rng)
         inside = np.arange(self.tokens)[None] < drawn[:, None]
-        filled = np.where(inside, np.where(there, x, self.vocabulary.unknown), NOTHING)
+        filled = np.where(inside, np.where(mask, x, self.vocabulary.unknown), NOTHING)
         substitutes = self.word.sample(filled, rng=rng, **private)
         return np.where(inside & self.kept[filled], filled, substitutes).astype(np.int32)
 
@@ -231,8 +231,8 @@ class TextMechanism:
             raise ValueError(f"text: expected word ids (n, {self.positions}), got {values.dtype} {values.shape}")
         if values.size and (values.min() < NOTHING or values.max() > self.vocabulary.unknown):
             raise ValueError(f"text: a word id is outside {NOTHING}..{self.vocabulary.unknown}")
-        there = (values != NOTHING).reshape(-1, self.tokens)
-        if (there[:, 1:] & ~there[:, :-1]).any():
+        mask = (values != NOTHING).reshape(-1, self.tokens)
+        if (mask[:, 1:] & ~mask[:, :-1]).any():
             raise ValueError("text: a word stands after the end")
         return values.astype(np.int64)
 
