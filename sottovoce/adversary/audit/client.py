@@ -174,21 +174,19 @@ class Clients:
             embeddings: Embeddings (n, WIDTH), if any.
             seed: Seed of a simulated node.
         """
-        folder, installed = self.folder / name, self.folder / "words"
-        if not installed.exists():
-            vocabularies.save(few_words(), installed)
+        folder, words_folder = self.folder / name, self.folder / "words"
+        if not words_folder.exists():
+            vocabularies.save(few_words(), words_folder)
         encoder = None if embeddings is None else ENCODER
         write_shard(folder, "train", users, records, texts, labels, embeddings=embeddings, identity=encoder)
-        shown = tuple(f"{exposed}: what the audit measures is the rest" for exposed in EXPOSURES)
+        declarations = tuple(f"{exposure}: what the audit measures is the rest" for exposure in EXPOSURES)
         limits: dict[str, Any] = dict.fromkeys(CHANNELS, math.inf)
-        everything = Policy(**limits, total=_TOTAL, accept_unprotected=shown)
+        policy = Policy(**limits, total=_TOTAL, accept_unprotected=declarations)
         if self.deployed:
             seal, shuffler_seal = self._keys[1], self._shuffler[1]
-            write_node(
-                folder, vocabulary=installed.resolve(), policy=everything, seal=seal, shuffler_seal=shuffler_seal
-            )
+            write_node(folder, vocabulary=words_folder.resolve(), policy=policy, seal=seal, shuffler_seal=shuffler_seal)
         else:
-            write_node(folder, vocabulary=installed.resolve(), seed=seed, arms={ARM: everything})
+            write_node(folder, vocabulary=words_folder.resolve(), seed=seed, arms={ARM: policy})
 
     def ask(self, name: str, asked: Request) -> Reply:
         """Return the reply of a node to a request, over the wire.
@@ -202,12 +200,12 @@ class Clients:
             raise UserError(f"audit: a client does not answer ({type(error).__name__})") from error
         record = record_from_bytes(record_to_bytes(content))
         if self.deployed:
-            device, about = load_node(self.folder / name).device_key, request_identity(request_to_record(asked))
-            sealed = open_envelope(sealed_from_record(record), about, self._shuffler[0], public_of(device))
-            opened, dropped = open_batch(sealed.rows, asked, self._keys[:1])
-            if len(opened) != len(sealed):
+            device, identity = load_node(self.folder / name).device_key, request_identity(request_to_record(asked))
+            envelope = open_envelope(sealed_from_record(record), identity, self._shuffler[0], public_of(device))
+            batch, dropped = open_batch(envelope.rows, asked, self._keys[:1])
+            if len(batch) != len(envelope):
                 raise UserError(f"audit: sealed releases of a device are no releases to a server: {dict(dropped)}")
-            reply = Reply(sealed.users, sealed.records, opened.releases)
+            reply = Reply(envelope.users, envelope.records, batch.releases)
         else:
             reply = reply_from_record(record)
         self.answered.append((name, reply))
@@ -221,12 +219,12 @@ class Clients:
         """
         releases = charges = 0
         for name in dict.fromkeys(name for name, _ in self.answered):
-            replies = [reply for asked, reply in self.answered if asked == name]
+            replies = [reply for node, reply in self.answered if node == name]
             with load_node(self.folder / name).ledger(self.arm) as ledger:
                 for reply in replies:
                     for release in reply.releases:
-                        kept = _kept(ledger, release, reply) & _paid(ledger, release.channel, reply, replies)
-                        releases, charges = releases + len(kept), charges + int(kept.sum())
+                        mask = _kept(ledger, release, reply) & _paid(ledger, release.channel, reply, replies)
+                        releases, charges = releases + len(mask), charges + int(mask.sum())
         return Charged(releases, charges)
 
 
@@ -234,11 +232,11 @@ def _kept(ledger: Ledger, release: Release, reply: Reply) -> NDArray[np.bool_]:
     """Return True for each row of a release that is in the ledger, byte by byte, (n,)."""
     result = ledger.recall(release.stage, release.channel, release.digest, reply.users, reply.records)
     (values,) = release.payload.values()
-    sent = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
-    if result.payloads.shape != sent.shape:
+    payload = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(len(reply), -1).view(np.uint8)
+    if result.payloads.shape != payload.shape:
         return np.zeros(len(reply), dtype=bool)
-    kept: NDArray[np.bool_] = result.known & (result.payloads == sent).all(axis=1)
-    return kept
+    mask: NDArray[np.bool_] = result.known & (result.payloads == payload).all(axis=1)
+    return mask
 
 
 def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> NDArray[np.bool_]:
@@ -249,8 +247,8 @@ def _paid(ledger: Ledger, channel: str, reply: Reply, replies: list[Reply]) -> N
             if release.channel == channel:
                 price += release.guarantee.worst_case(declared=EXPOSURES) * _among(reply, other)
     charged = ledger.spent_on(channel, reply.users, reply.records, delta=0.0, declared=frozenset(EXPOSURES))
-    paid: NDArray[np.bool_] = charged.epsilon >= price * (1 - 1e-12)
-    return paid
+    mask: NDArray[np.bool_] = charged.epsilon >= price * (1 - 1e-12)
+    return mask
 
 
 def _among(reply: Reply, other: Reply) -> NDArray[np.bool_]:
@@ -336,20 +334,20 @@ class Pairs:
         # other users on the other side, because a simulation's noise is a function of seed and user
         users = np.arange(2 * n, dtype=np.int64) + 2 * n * side
         kind = QUESTIONS[self.channel]
-        own = 0 if kind is TextQuestion else side - side % 2
-        held = np.where(np.arange(2 * n) % 2 == 1, side, own)
+        own_side = 0 if kind is TextQuestion else side - side % 2
+        sides = np.where(np.arange(2 * n) % 2 == 1, side, own_side)
         if kind is TextQuestion:
-            texts = np.array(_texts())[held].tolist()
+            texts = np.array(_texts())[sides].tolist()
             self.clients.write(name, users, np.zeros_like(users), texts=texts, seed=seed)
             return
         if kind.of_user:
-            sizes = np.array([len(records) for records in _STATISTICS])[held]
+            sizes = np.array([len(records) for records in _STATISTICS])[sides]
             records = np.concatenate([np.arange(size) for size in sizes])
-            axes, labels = np.concatenate([_STATISTICS[kind] for kind in held]).T
+            axes, labels = np.concatenate([_STATISTICS[kind] for kind in sides]).T
             users, embeddings = np.repeat(users, sizes), np.eye(WIDTH, dtype=np.float32)[axes]
         else:
-            records, labels, embeddings = np.zeros_like(users), held, np.zeros((2 * n, WIDTH), np.float32)
-            embeddings[:, 0] = 1.0 - 2.0 * held
+            records, labels, embeddings = np.zeros_like(users), sides, np.zeros((2 * n, WIDTH), np.float32)
+            embeddings[:, 0] = 1.0 - 2.0 * sides
         self.clients.write(
             name, users, records, texts=["a good film"] * len(users), labels=labels, embeddings=embeddings, seed=seed
         )
@@ -362,15 +360,15 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
     equals the release of the adversary's own user, who holds x.
     """
     pairs = Pairs(clients, "embedding")
-    asked = request("embedding")
-    embedding: Any = asked.question(EmbeddingQuestion).mechanism
-    label: Any = asked.question(LabelQuestion).mechanism
+    embedding_request = request("embedding")
+    embedding: Any = embedding_request.question(EmbeddingQuestion).mechanism
+    label: Any = embedding_request.question(LabelQuestion).mechanism
     parts = (embedding.guarantee, label.guarantee)
     joint: BlanketCells = reduce(BlanketCells.product, (embedding.blanket(), label.blanket()))
-    together = _joint(parts)
-    claimed = claim(joint.loss(), together, delta)
+    joint_guarantee = _joint(parts)
+    pair_claim = claim(joint.loss(), joint_guarantee, delta)
     first = np.eye(1, DIM)[0]
-    alone = audit_games.ratio(embedding, first, -first)
+    embedding_ratio = audit_games.ratio(embedding, first, -first)
 
     def labels(side: int, n: int, seed: int) -> NDArray[Any]:
         return values_of(pairs.reply(side, n, seed), "label")
@@ -380,23 +378,29 @@ def client_games(clients: Clients, delta: float) -> list[Game]:
 
     def ratio(outputs: NDArray[Any]) -> FloatArray:
         y = outputs[:, DIM].astype(np.int64)
-        one, other = (label.log_prob(y, np.full(len(y), x)) for x in (0, 1))
-        difference: FloatArray = alone(outputs[:, :DIM]) + one - other
+        first_law, second_law = (label.log_prob(y, np.full(len(y), x)) for x in (0, 1))
+        difference: FloatArray = embedding_ratio(outputs[:, :DIM]) + first_law - second_law
         return difference
 
     def same(side: int, n: int, seed: int) -> NDArray[Any]:
         y = labels(side, n, seed)
         return np.column_stack([pairs.same(side, n, seed), y[1::2] == y[::2]]).astype(np.int64)
 
-    about = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
-    game = partial(Game, "client", about, share=_CLIENT_SHARE)
-    worst, own = sum(g.worst_case() for g in parts), embedding.guarantee
+    parameters = f"purkayastha ε={EMBEDDING['epsilon']}, m'={DIM}; randomized response ε={LABEL['epsilon']}"
+    game = partial(Game, "client", parameters, share=_CLIENT_SHARE)
+    worst, guarantee = sum(g.worst_case() for g in parts), embedding.guarantee
     fits = (known(ratio), looked_at(SPHERE.step), paired(SPHERE.step))
-    by_itself = claim(embedding.privacy_loss(), own, delta)
+    embedding_claim = claim(embedding.privacy_loss(), guarantee, delta)
     return [
-        game("antipodal embedding and other label", worst, claimed, draw, fits),
-        game("the same, the embedding alone", own.worst_case(), by_itself, pairs.targets, (known(alone),)),
-        game("the same, beside the adversary's own noise", worst, claimed, same, (learned,)),
+        game("antipodal embedding and other label", worst, pair_claim, draw, fits),
+        game(
+            "the same, the embedding alone",
+            guarantee.worst_case(),
+            embedding_claim,
+            pairs.targets,
+            (known(embedding_ratio),),
+        ),
+        game("the same, beside the adversary's own noise", worst, pair_claim, same, (learned,)),
     ]
 
 
@@ -408,14 +412,14 @@ def client_text_games(clients: Clients, delta: float) -> list[Game]:
     pairs = Pairs(clients, "text")
     text: Any = request(TextQuestion.channel).question(TextQuestion).mechanism
     outcomes, law = audit_games.text_law(text)
-    held = [padded_word_ids([held], text)[0] for held in _texts()]
-    laws = [law(x) for x in held]
+    ids = [padded_word_ids([words], text)[0] for words in _texts()]
+    laws = [law(x) for x in ids]
 
     def game(other: int, shown: str) -> Game:
         def draw(side: int, n: int, seed: int) -> NDArray[Any]:
             return pairs.targets(side * other, n, seed).astype(np.int64)
 
-        loss = text.privacy_loss(audit_games.text_distance(text, held[0], held[other]))
+        loss = text.privacy_loss(audit_games.text_distance(text, ids[0], ids[other]))
         return Game(
             "client-text",
             f"santext ε={TEXT['epsilon']:g}, L={text.tokens}, length ε={TEXT['length']:g}",
@@ -461,11 +465,11 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
     may reveal nothing. A third game reads whether the target's release equals that of the adversary's own user.
     """
     pairs = Pairs(clients, "statistic")
-    asked = request("statistic")
-    mechanism: Any = asked.question(VectorQuestion).mechanism
+    vector_request = request("statistic")
+    mechanism: Any = vector_request.question(VectorQuestion).mechanism
     axes, labels = np.array(_STATISTICS[2], dtype=np.int64).T
     records = statistic_vectors(np.eye(2, DIM)[axes], labels, simplex_codes(2))
-    nothing = PairClaim(0.0, 0.0, np.zeros((1, 2)))
+    zero_claim = PairClaim(0.0, 0.0, np.zeros((1, 2)))
 
     def several(side: int, n: int, seed: int) -> NDArray[Any]:
         return pairs.targets(2 + side, n, seed)
@@ -474,14 +478,14 @@ def client_statistic_games(clients: Clients, delta: float) -> list[Game]:
         unit = x / np.linalg.norm(x)
         return known(audit_games.ratio(mechanism, unit, -unit)), looked_at(SPHERE.step), paired(SPHERE.step)
 
-    about = f"privunit ε={STATISTIC['epsilon']:g}, D={asked.question(VectorQuestion).dim}"
-    worst, claimed = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
-    game = partial(Game, "client-statistic", about, share=_CLIENT_SHARE)
-    alike = game("two records / four of the same mean", worst, nothing, several, fits(records.mean(axis=0)))
+    parameters = f"privunit ε={STATISTIC['epsilon']:g}, D={vector_request.question(VectorQuestion).dim}"
+    worst, pair_claim = mechanism.guarantee.worst_case(), claim(mechanism.privacy_loss(), mechanism.guarantee, delta)
+    game = partial(Game, "client-statistic", parameters, share=_CLIENT_SHARE)
+    many_game = game("two records / four of the same mean", worst, zero_claim, several, fits(records.mean(axis=0)))
     return [
-        game("one record / three of the other label", worst, claimed, pairs.targets, fits(records[0])),
-        game("the same, beside the adversary's own noise", worst, claimed, pairs.same, (learned,)),
-        replace(alike, share=_MANY_SHARE),
+        game("one record / three of the other label", worst, pair_claim, pairs.targets, fits(records[0])),
+        game("the same, beside the adversary's own noise", worst, pair_claim, pairs.same, (learned,)),
+        replace(many_game, share=_MANY_SHARE),
     ]
 
 
@@ -506,14 +510,14 @@ _SEALED_SHARE = 0.05
 
 def device_games(clients: Clients, delta: float) -> list[Game]:
     """Return the games of the client as it is deployed, on every channel: its worst pair, and the game beside it."""
-    each = [
+    channels = [
         ("embedding and label", client_games(clients, delta)),
         ("text", client_text_games(clients, delta)[-1:]),
         ("statistic", client_statistic_games(clients, delta)[:2]),
     ]
     return [
         replace(game, name=DEVICE, about=f"{channel}, {game.about}", share=_SEALED_SHARE)
-        for channel, games in each
+        for channel, games in channels
         for game in games
     ]
 
@@ -533,12 +537,12 @@ def shuffler_games(delta: float) -> list[Game]:
 
 def _order_game() -> Game:
     """Return the game of one marked row, sent by the first user or by the last: its place must not reveal which."""
-    nothing = Guarantee(math.inf, "discrete", 1.0, "label")
+    theorem = Guarantee(math.inf, "discrete", 1.0, "label")
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
         marked = 0 if side == 0 else _SENDERS - 1
         replies = [
-            _reply(range(at, at + 2), [int(user == marked) for user in range(at, at + 2)], nothing)
+            _reply(range(at, at + 2), [int(user == marked) for user in range(at, at + 2)], theorem)
             for at in range(0, _SENDERS, 2)
         ]
         generators = np.random.SeedSequence([seed, side, 1]).spawn(n)
@@ -577,7 +581,7 @@ def _amplified_game(delta: float) -> Game:
         generators = np.random.SeedSequence([seed, side, 2]).spawn(n)
         labels = np.ones((_BATCHES, _CROWD), dtype=np.int64)
         labels[:, 0] = side
-        out = np.empty((n, 2), dtype=np.int64)
+        counts = np.empty((n, 2), dtype=np.int64)
         for i, generator in enumerate(generators):
             if i % _BATCHES == 0:
                 rng = streams("shuffler", side, labels.size, seed, start=i * _CROWD)
@@ -585,8 +589,8 @@ def _amplified_game(delta: float) -> Game:
             reply = _reply(range(_CROWD), y[i % _BATCHES], mechanism.guarantee)
             batch = shuffle([reply], minimum_users=_CROWD, rng=np.random.Generator(np.random.Philox(generator))).batch
             rows = batch.releases[0].values
-            out[i] = rows[0], rows.sum()
-        return out
+            counts[i] = rows[0], rows.sum()
+        return counts
 
     return Game(
         "shuffler",

@@ -98,8 +98,8 @@ class Game:
             return np.zeros((0, 2))
         closest = self.claims[-1]
         half = min(closest.at_delta, _REACH) / 2
-        picked = {int(np.argmin(np.abs(closest.points[:, 0] - epsilon))) for epsilon in (0.0, half)}
-        return closest.points[sorted(picked)]
+        rows = {int(np.argmin(np.abs(closest.points[:, 0] - epsilon))) for epsilon in (0.0, half)}
+        return closest.points[sorted(rows)]
 
 
 def claim(loss: LossCells, guarantee: Guarantee, delta: float) -> PairClaim:
@@ -144,13 +144,13 @@ def _drawn(name: str, sample: Callable[[int, int, Any], NDArray[Any]]) -> dict[s
         return np.concatenate([sample(side, size, streams(name, side, size, seed, at)) for at, size in pieces])
 
     def differing(seed: int) -> int:
-        batch, found = sample(0, _BATCH, streams(name, 0, _BATCH, seed)), 0
+        batch, count = sample(0, _BATCH, streams(name, 0, _BATCH, seed)), 0
         for at, size in zip(accumulate(cycle(_SIZES), initial=0), cycle(_SIZES), strict=False):
             if (rows := batch[at : at + size]).size == 0:
-                return found
-            few = sample(0, len(rows), streams(name, 0, len(rows), seed, at))
-            found += sum(not np.array_equal(row, item) for row, item in zip(rows, few, strict=True))
-        return found
+                return count
+            repeats = sample(0, len(rows), streams(name, 0, len(rows), seed, at))
+            count += sum(not np.array_equal(row, item) for row, item in zip(rows, repeats, strict=True))
+        return count
 
     return {"draw": draw, "differing": differing}
 
@@ -195,7 +195,7 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         y = mechanism.sample(np.tile(inputs[side], (n, 1)), rng=rng)
         return y if grid is None else grid.decode(grid.encode(y))
 
-    closed = hasattr(mechanism, "log_prob") and not getattr(mechanism, "normalize", False)
+    density = hasattr(mechanism, "log_prob") and not getattr(mechanism, "normalize", False)
     return Game(
         name=mechanism.name,
         about=_about(mechanism),
@@ -204,7 +204,7 @@ def sphere_game(mechanism: Any, delta: float, *, along: FloatArray | None = None
         theorem=claim(mechanism.privacy_loss(), mechanism.guarantee, delta),
         **_drawn(mechanism.name + _about(mechanism) + ("" if along is None else shown), sample),
         fits=(
-            known(ratio(mechanism, *inputs, rounded=grid is SPHERE)) if closed else learned,
+            known(ratio(mechanism, *inputs, rounded=grid is SPHERE)) if density else learned,
             *(() if grid is None else (looked_at(grid.step), paired(grid.step))),
         ),
     )
@@ -245,17 +245,17 @@ def finite_game(
 
     def sample(side: int, n: int, rng: Any) -> NDArray[Any]:
         row = np.asarray(pair[side])
-        others = {key: _rows(values[side], n) for key, values in private.items()}
-        return mechanism.sample(np.tile(row, (n, 1)) if row.ndim else np.full(n, row), rng=rng, **others)
+        arguments = {key: _rows(values[side], n) for key, values in private.items()}
+        return mechanism.sample(np.tile(row, (n, 1)) if row.ndim else np.full(n, row), rng=rng, **arguments)
 
     law: PairClaim | None = None
     fit: Fit = learned
     if log_probs is not None and outcomes is not None:
-        one, other = log_probs
-        there = np.isfinite(one) | np.isfinite(other)
-        law = law_of(one, other, guarantee, delta)
+        first, second = log_probs
+        support = np.isfinite(first) | np.isfinite(second)
+        law = law_of(first, second, guarantee, delta)
         with np.errstate(invalid="ignore"):
-            fit = finite(outcomes[there], one[there] - other[there])
+            fit = finite(outcomes[support], first[support] - second[support])
     return Game(
         name=name,
         about=_about(mechanism),
@@ -270,15 +270,15 @@ def finite_game(
 
 def law_of(one: FloatArray, other: FloatArray, guarantee: Guarantee, delta: float) -> PairClaim:
     """Return the exact curve of a pair with log-probabilities (J,) each: at every ε, that of the worse direction."""
-    there = np.isfinite(one) | np.isfinite(other)
+    support = np.isfinite(one) | np.isfinite(other)
     with np.errstate(invalid="ignore"):
-        losses = pair_loss(one[there], other[there]), pair_loss(other[there], one[there])
-    ways = [claim(loss, guarantee, delta) for loss in losses]
-    epsilons = np.unique(np.concatenate([way.points[:, 0] for way in ways]))
+        losses = pair_loss(one[support], other[support]), pair_loss(other[support], one[support])
+    directions = [claim(loss, guarantee, delta) for loss in losses]
+    epsilons = np.unique(np.concatenate([direction.points[:, 0] for direction in directions]))
     deltas = np.max([[_delta(loss, guarantee, float(e)) for e in epsilons] for loss in losses], axis=0)
     return PairClaim(
-        max(way.pure for way in ways),
-        max(way.at_delta for way in ways),
+        max(direction.pure for direction in directions),
+        max(direction.at_delta for direction in directions),
         np.column_stack([epsilons, deltas])[deltas < 1],
         guarantee.numeric_delta,
     )
@@ -312,29 +312,29 @@ def word_game(mechanism: Any, delta: float) -> Game:
 
 def worst_words(mechanism: Any) -> tuple[tuple[int, int], tuple[FloatArray, FloatArray] | None]:
     """Return the two words of `word_game`, and their log-probabilities if the mechanism states them."""
-    together = _together(mechanism)
+    groups = _together(mechanism)
     try:
         table = mechanism.log_probs(np.arange(len(mechanism.vocabulary) + 1))
     except (AttributeError, NotImplementedError):
-        apart = np.where((together[:, None] == together) & (together >= 0), distances_of(mechanism), -1.0)
-        x, y = divmod(int(np.argmax(apart)), len(apart))
+        distances = np.where((groups[:, None] == groups) & (groups >= 0), distances_of(mechanism), -1.0)
+        x, y = divmod(int(np.argmax(distances)), len(distances))
         return (x, y), None
-    x, y = worst_pair(table, together)
+    x, y = worst_pair(table, groups)
     return (x, y), (table[x], table[y])
 
 
 def _together(mechanism: Any) -> NDArray[np.int64]:
     """Return a number for each word, (V + 1,): the theorem covers words of one number >= 0 together."""
-    exposes, found = set(mechanism.guarantee.exposes), np.zeros(len(mechanism.vocabulary) + 1, dtype=np.int64)
-    if "group" in exposes:
-        found = mechanism.mapping.group.astype(np.int64)
-    if "tag" in exposes:
-        found = np.append(np.asarray(mechanism.vocabulary.tags, dtype=np.int64), -1)
-    if "frequent-words" in exposes:
-        found = np.where(mechanism.sensitive, found, -1)
-    if "stop-words" in exposes:
-        found = np.where(mechanism.vocabulary.kinds["stop_words"], -1, found)
-    return found
+    names, numbers = set(mechanism.guarantee.exposes), np.zeros(len(mechanism.vocabulary) + 1, dtype=np.int64)
+    if "group" in names:
+        numbers = mechanism.mapping.group.astype(np.int64)
+    if "tag" in names:
+        numbers = np.append(np.asarray(mechanism.vocabulary.tags, dtype=np.int64), -1)
+    if "frequent-words" in names:
+        numbers = np.where(mechanism.sensitive, numbers, -1)
+    if "stop-words" in names:
+        numbers = np.where(mechanism.vocabulary.kinds["stop_words"], -1, numbers)
+    return numbers
 
 
 def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple[int, int]:
@@ -344,7 +344,7 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
         table: Log-probabilities (inputs, outputs).
         together: Number for each input; only inputs of one number >= 0 may be a pair.
     """
-    best, found = -1.0, (0, 1)
+    best, pair = -1.0, (0, 1)
     for x, row in enumerate(table):
         with np.errstate(invalid="ignore"):
             gains = np.where(np.isneginf(row), -np.inf, row - table).max(axis=1)
@@ -353,8 +353,8 @@ def worst_pair(table: FloatArray, together: NDArray[Any] | None = None) -> tuple
             gains[(together != together[x]) | (together < 0)] = -np.inf
         at = int(np.argmax(gains))
         if gains[at] > best:
-            best, found = float(gains[at]), (x, at)
-    return found
+            best, pair = float(gains[at]), (x, at)
+    return pair
 
 
 def distances_of(mechanism: Any) -> FloatArray:
@@ -377,8 +377,8 @@ def label_game(mechanism: Any, delta: float, pair: tuple[int, int] = (0, 1)) -> 
         private = {"prior": (prior, prior)}
     probs = []
     for x in pair:
-        extra = {key: _rows(values[x], len(labels)) for key, values in private.items()}
-        probs.append(mechanism.log_prob(labels, np.full(len(labels), x), **extra))
+        arguments = {key: _rows(values[x], len(labels)) for key, values in private.items()}
+        probs.append(mechanism.log_prob(labels, np.full(len(labels), x), **arguments))
     return finite_game(
         mechanism, pair, delta, shown="two labels", outcomes=labels, log_probs=(probs[0], probs[1]), **private
     )
@@ -397,20 +397,20 @@ def model_game(mechanism: Any, delta: float) -> Game:
     def answering(row: FloatArray) -> Callable[..., FloatArray]:
         return lambda positions, words, rows: np.broadcast_to(row, (len(rows), size))
 
-    one, other = (mechanism.log_probs(row[None])[0] for row in logits)
+    first, second = (mechanism.log_probs(row[None])[0] for row in logits)
     outcomes = np.arange(size)
-    dropped = getattr(mechanism, "deletion", 0.0)
-    if dropped:  # a text of one token is then empty, unless a word was added
-        empty = dropped * (1 - mechanism.addition)
+    deletion = getattr(mechanism, "deletion", 0.0)
+    if deletion:  # a text of one token is then empty, unless a word was added
+        empty = deletion * (1 - mechanism.addition)
         outcomes = np.append(outcomes, NOTHING)
-        one, other = (np.append(row + math.log1p(-empty), math.log(empty)) for row in (one, other))
+        first, second = (np.append(row + math.log1p(-empty), math.log(empty)) for row in (first, second))
     return finite_game(
         mechanism,
         (np.array([1]), np.array([1])),
         delta,
         shown="opposite logits",
         outcomes=outcomes[:, None],
-        log_probs=(one, other),
+        log_probs=(first, second),
         scores=tuple(answering(row) for row in logits),
     )
 
@@ -431,7 +431,7 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
         if gains[j] > best[0]:
             best = float(gains[j]), (i, j)
     i, j = best[1]
-    two = 2 * max(mechanism.epsilon, mechanism.rest)
+    epsilon = 2 * max(mechanism.epsilon, mechanism.rest)
     return finite_game(
         mechanism,
         (inputs[i][0], inputs[j][0]),
@@ -439,8 +439,8 @@ def importance_game(mechanism: CusTextImportance, delta: float) -> Game:
         shown="two tokens of one group",
         outcomes=outcomes,
         log_probs=(laws[i], laws[j]),
-        loss=pure_loss(two),
-        worst=two,
+        loss=pure_loss(epsilon),
+        worst=epsilon,
         importance=(inputs[i][1], inputs[j][1]),
     )
 
@@ -452,12 +452,12 @@ def text_game(text: TextMechanism, delta: float) -> Game:
     outcomes, law = text_law(text)
     table = np.vstack([law(x) for x in inputs])
     x, y = worst_pair(table)
-    shown = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y], 0])
+    description = " / ".join("no word" if i == NOTHING else _shown(text.vocabulary, int(i)) for i in inputs[[x, y], 0])
     game = finite_game(
         text,
         (inputs[x], inputs[y]),
         delta,
-        shown=shown,
+        shown=description,
         outcomes=outcomes,
         log_probs=(table[x], table[y]),
         distance=text_distance(text, inputs[x], inputs[y]),
@@ -482,13 +482,13 @@ def text_law(text: TextMechanism) -> tuple[NDArray[np.int64], Callable[[NDArray[
     words, places = range(len(text.vocabulary)), text.tokens
     ends = [(*drawn, *[NOTHING] * (places - n)) for n in range(places + 1) for drawn in product(words, repeat=n)]
     outcomes = np.array(ends, dtype=np.int64)
-    there = outcomes != NOTHING
+    token_mask = outcomes != NOTHING
 
     def law(x: NDArray[Any]) -> FloatArray:
         end = np.full(len(outcomes), (x != NOTHING).sum())
-        each = word.log_probs(np.where(x == NOTHING, text.vocabulary.unknown, x))
-        drawn: FloatArray = np.where(there, each[np.arange(places), outcomes], 0.0).sum(axis=1)
-        return drawn + lengths.log_prob(there.sum(axis=1), end)
+        table = word.log_probs(np.where(x == NOTHING, text.vocabulary.unknown, x))
+        log_probs: FloatArray = np.where(token_mask, table[np.arange(places), outcomes], 0.0).sum(axis=1)
+        return log_probs + lengths.log_prob(token_mask.sum(axis=1), end)
 
     return outcomes, law
 
@@ -515,9 +515,9 @@ def length_game(mechanism: Length, delta: float) -> Game:
 def words(size: int = 24) -> Vocabulary:
     """Return the audit's vocabulary: few words, near each other, so that every outcome occurs often."""
     rng = np.random.default_rng(6)
-    named = ("the", "of", *(f"word{i}" for i in range(size - 2)))
+    names = ("the", "of", *(f"word{i}" for i in range(size - 2)))
     vectors = rng.normal(size=(size, 3)).astype(np.float32)
-    return Vocabulary(named, vectors, np.arange(size, 0, -1), (np.arange(size) % 3).astype(np.int8))
+    return Vocabulary(names, vectors, np.arange(size, 0, -1), (np.arange(size) % 3).astype(np.int8))
 
 
 #: Game of each mechanism of the catalogue. For others the worst pair is searched.
@@ -553,10 +553,10 @@ TEXT_PARTS: dict[str, Callable[[float], list[Game]]] = {
 
 def _about(mechanism: Any) -> str:
     """Return a mechanism's public parameters, in short."""
-    named = {"epsilon": "ε", "dim": "m'", "classes": "K", "sigma": "σ", "tokens": "L"}
-    shown = [
-        f"{named.get(key, key)}={value:g}" if isinstance(value, float) else f"{named.get(key, key)}={value}"
+    symbols = {"epsilon": "ε", "dim": "m'", "classes": "K", "sigma": "σ", "tokens": "L"}
+    parts = [
+        f"{symbols.get(key, key)}={value:g}" if isinstance(value, float) else f"{symbols.get(key, key)}={value}"
         for key, value in parameters(mechanism).items()
-        if key in named or key in ("normalize", "mode", "k", "rest", "w", "p", "penalty", "size")
+        if key in symbols or key in ("normalize", "mode", "k", "rest", "w", "p", "penalty", "size")
     ]
-    return ", ".join(shown)
+    return ", ".join(parts)

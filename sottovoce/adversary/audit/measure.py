@@ -191,8 +191,8 @@ def entry(finding: Finding) -> dict[str, Any]:
         ),
         "measured_mu": finding.mu,
         "deltas": [
-            {"what": what, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured}
-            for what, e in (
+            {"what": kind, "epsilon": e.epsilon, "claimed": e.claimed, "measured": e.measured}
+            for kind, e in (
                 *(("shown", e) for e in finding.shown),
                 *zip(("worst of the theorem", "worst of the exact law"), finding.excess, strict=False),
             )

@@ -76,8 +76,8 @@ def games_of(name: str, delta: float) -> list[Game]:
 def _of_vectors(mechanism: Any, delta: float) -> Iterator[Game]:
     """Yield two antipodal pairs: along one coordinate, and along all of them, so that each coordinate is tested."""
     diagonal = np.full(mechanism.dim, mechanism.dim**-0.5)
-    for along, shown in ((None, "antipodal"), (diagonal, "antipodal in all coordinates")):
-        game = sphere_game(mechanism, delta, along=along, shown=shown)
+    for direction, description in ((None, "antipodal"), (diagonal, "antipodal in all coordinates")):
+        game = sphere_game(mechanism, delta, along=direction, shown=description)
         yield replace(game, fits=tuple(dict.fromkeys((*game.fits, learned))))
 
 
@@ -87,8 +87,8 @@ def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
     outputs = len(mechanism.vocabulary) if texts else mechanism.classes
     inputs = np.arange(outputs + 1 if texts else outputs)
     tables = [_said(mechanism, inputs, outputs), _done(mechanism, inputs, outputs)]
-    said = tables[0]
-    apart = distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None
+    log_law = tables[0]
+    distances = distances_of(mechanism) if mechanism.guarantee.metric == "euclidean" else None
     for x, y in dict.fromkeys(worst_pair(table) for table in tables if table is not None):
         game = finite_game(
             mechanism,
@@ -96,8 +96,8 @@ def _of_numbers(mechanism: Any, delta: float) -> Iterator[Game]:
             delta,
             shown=f"{'words' if texts else 'labels'} {x} / {y}",
             outcomes=np.arange(outputs),
-            log_probs=None if said is None else (said[x], said[y]),
-            distance=None if apart is None else float(apart[x, y]),
+            log_probs=None if log_law is None else (log_law[x], log_law[y]),
+            distance=None if distances is None else float(distances[x, y]),
         )
         yield replace(game, fits=tuple(dict.fromkeys((*game.fits, learned))))
 
@@ -106,8 +106,10 @@ def _said(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray
     """Return the mechanism's own log-probabilities (inputs, outputs); None if it states none."""
     if not hasattr(mechanism, "log_prob"):
         return None
-    every = np.arange(outputs)
-    return np.stack([np.asarray(mechanism.log_prob(every, np.full(outputs, x)), dtype=np.float64) for x in inputs])
+    all_outputs = np.arange(outputs)
+    return np.stack(
+        [np.asarray(mechanism.log_prob(all_outputs, np.full(outputs, x)), dtype=np.float64) for x in inputs]
+    )
 
 
 def _done(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray:
@@ -115,6 +117,6 @@ def _done(mechanism: Any, inputs: NDArray[np.int64], outputs: int) -> FloatArray
     rows = []
     for x in inputs:
         rng = streams(f"pilot {mechanism.name}", int(x), _PILOT, _PILOT_SEED)
-        drawn = mechanism.sample(np.full(_PILOT, x), rng=rng)
-        rows.append(np.log(np.bincount(drawn, minlength=outputs)[:outputs] + 1.0))
+        draws = mechanism.sample(np.full(_PILOT, x), rng=rng)
+        rows.append(np.log(np.bincount(draws, minlength=outputs)[:outputs] + 1.0))
     return np.stack(rows)

@@ -51,15 +51,15 @@ def check(audit: Audit) -> None:
         if name not in names() and (is_reference(name) or name in installed()):
             admit(name)
         elif name not in names():
-            near = nearest(name, (*names(), *installed()))
-            raise UserError(f"--mechanism {name}: there is none of that name; {near}")
+            suggestion = nearest(name, (*names(), *installed()))
+            raise UserError(f"--mechanism {name}: there is none of that name; {suggestion}")
     if not 0 < audit.delta < 1:
         raise UserError(f"--delta {audit.delta:g}: must be above 0 and below 1")
     check_seed(audit.seed)
-    least = adversary.MIN_DRAWS * 10  # whole shuffles are a tenth of the draws
-    if not least <= audit.draws <= _MOST_DRAWS:
+    minimum = adversary.MIN_DRAWS * 10  # whole shuffles are a tenth of the draws
+    if not minimum <= audit.draws <= _MOST_DRAWS:
         raise UserError(
-            f"--draws {audit.draws}: at the confidence of an audit take from {least:,} to {_MOST_DRAWS:,} draws"
+            f"--draws {audit.draws}: at the confidence of an audit take from {minimum:,} to {_MOST_DRAWS:,} draws"
         )
 
 
@@ -87,7 +87,7 @@ def run(audit: Audit, *, family: float = FAMILY) -> dict[str, Any]:
             clients[name] = Clients(Path(folder) / name, deployed=name == DEVICE)
             games += PARTS[name](clients[name], audit.delta)
         findings = measure(games, audit, family=family)
-        ledgers = {name: asked.charged() for name, asked in clients.items() if asked.answered}
+        ledgers = {name: client.charged() for name, client in clients.items() if client.answered}
     entries = [entry(finding) for finding in findings]
     for name, charged in ledgers.items():
         entries.append(
@@ -137,9 +137,9 @@ def audit(
         if len(mechanisms) != 2 or not isinstance(mechanisms[1], Claim):
             raise UserError("audit: a function is audited alone, with its claim: audit(function, Claim(...))")
         return _kept(lambda: audit_source(Function(*mechanisms), draws=draws, seed=seed, fixed=fixed), out)
-    asked = Audit(mechanisms, draws, delta, seed)
-    check(asked)
-    return _kept(lambda: run(asked), out)
+    request = Audit(mechanisms, draws, delta, seed)
+    check(request)
+    return _kept(lambda: run(request), out)
 
 
 def audit_command(
@@ -204,15 +204,15 @@ def verify(
         UserError: The file is no certificate, or the program does not answer.
     """
     check_seed(seed or 0)
-    written = certificate.load(Path(path))
+    entries = certificate.load(Path(path))
     if callable(mechanism):
-        function = Function(mechanism, Claim.of(written.get("claim"), str(path)))
-        return certificate.checked(written, function, seed=seed)
-    command = written.get("command") if mechanism is None else mechanism
+        function = Function(mechanism, Claim.of(entries.get("claim"), str(path)))
+        return certificate.checked(entries, function, seed=seed)
+    command = entries.get("command") if mechanism is None else mechanism
     if not isinstance(command, str):
         raise UserError(f"{path}: names no command that draws anew; give one with --command")
     with program(command, timeout) as source:
-        return certificate.checked(written, source, seed=seed)
+        return certificate.checked(entries, source, seed=seed)
 
 
 HEADINGS = (
@@ -238,14 +238,14 @@ def table(results: dict[str, Any]) -> str:
         if "deltas" not in e:
             cells = [name, e["pair"], *[""] * 8, e["verdict"]]
         else:
-            shown = [d for d in e["deltas"] if d["what"] == "shown"]
+            items = [d for d in e["deltas"] if d["what"] == "shown"]
             if e["verdict"] == VIOLATED:
-                shown = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or shown
+                items = [d for d in e["deltas"] if d["measured"] > d["claimed"]] or items
             at = (
                 ""
-                if not shown
+                if not items
                 else (
-                    f"{number(shown[-1]['claimed'])}, {number(shown[-1]['measured'])} at {number(shown[-1]['epsilon'])}"
+                    f"{number(items[-1]['claimed'])}, {number(items[-1]['measured'])} at {number(items[-1]['epsilon'])}"
                 )
             )
             cells = [
@@ -272,8 +272,8 @@ def table(results: dict[str, Any]) -> str:
 
 def write(results: dict[str, Any], folder: Path) -> None:
     """Write audit.json and audit.md, and a file for each certificate."""
-    kept = {key: value for key, value in results.items() if key != "certificates"}
-    _json(kept, folder / "audit.json")
+    entries = {key: value for key, value in results.items() if key != "certificates"}
+    _json(entries, folder / "audit.json")
     (folder / "audit.md").write_text(table(results) + "\n", encoding="utf-8")
     for number_, item in enumerate(results.get("certificates", ()), 1):
         _json(item, folder / f"certificate-{number_}.json")

@@ -35,17 +35,17 @@ def certificate(source: Source, pair: Pair, finding: Finding, *, draws: int, see
         seed: Seed of the audit.
     """
     epsilon, delta, _, counts = max(
-        finding.violations, key=lambda each: excess_of(each[3], each[0], finding.alpha) - each[1]
+        finding.violations, key=lambda violation: excess_of(violation[3], violation[0], finding.alpha) - violation[1]
     )
-    measured = {
+    measurement = {
         "delta": excess_of(counts, epsilon, finding.alpha),
         "confidence": 1 - finding.alpha,
         "hits": counts.hits,
         "misses": counts.misses,
         "draws": [counts.own, counts.other],
     }
-    about = finding.game.about
-    return _certificate(source, pair, about, (epsilon, delta), draws=draws, seed=seed) | {"measured": measured}
+    kind = finding.game.about
+    return _certificate(source, pair, kind, (epsilon, delta), draws=draws, seed=seed) | {"measured": measurement}
 
 
 def certificate_of_bets(source: Source, stopped: Stopped, *, alpha: float, draws: int, seed: int) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def certificate_of_bets(source: Source, stopped: Stopped, *, alpha: float, draws
         draws: Draws of the audit, at both inputs and of the search.
         seed: Seed of the audit.
     """
-    about = BESIDE if stopped.beside else DRAW
-    return _certificate(source, stopped.pair, about, stopped.point, draws=draws, seed=seed) | {
+    kind = BESIDE if stopped.beside else DRAW
+    return _certificate(source, stopped.pair, kind, stopped.point, draws=draws, seed=seed) | {
         "measured": {"log10_wealth": stopped.log_wealth / math.log(10), "confidence": 1 - alpha},
         "process": [list(item) for item in stopped.process],
     }
@@ -94,12 +94,12 @@ def load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise no_file(path)
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: is no JSON: {error}") from error
-    if not isinstance(written, Mapping) or written.get("format") != FORMAT:
+    if not isinstance(entries, Mapping) or entries.get("format") != FORMAT:
         raise UserError(f"{path}: is no certificate of this version ({FORMAT})")
-    return dict(written)
+    return dict(entries)
 
 
 def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = None) -> dict[str, Any]:
@@ -119,21 +119,21 @@ def checked(written: Mapping[str, Any], source: Source, *, seed: int | None = No
     Raises:
         UserError: The certificate is damaged, or is about another claim.
     """
-    stated = Claim.of(written.get("claim"), "certificate")
-    if stated.stated() != source.claim.stated():
+    claim = Claim.of(written.get("claim"), "certificate")
+    if claim.stated() != source.claim.stated():
         raise UserError(f"certificate: is about another claim than {source.claim.name} makes now; audit it anew")
     try:
-        (x, other), alone, most = written["pair"], written["what"] == ALONE, 4 * int(written["draws"])
+        (x, other), single, limit = written["pair"], written["what"] == ALONE, 4 * int(written["draws"])
         epsilon, delta = float(written["claimed"]["epsilon"]), float(written["claimed"]["delta"])
         seed = int(written["seed"]) + 1 if seed is None else seed
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"certificate: is damaged: {type(error).__name__} {error}") from error
     drawer, process = Drawer(source, seed), list[tuple[int, float]]()
-    stopped, _ = bet(drawer, Pool(drawer), (x, other), (most, most), CHECKED, (0.0, 1.0), process, alone=alone)
-    if stopped is not None:
-        epsilon, delta = stopped.point
+    result, _ = bet(drawer, Pool(drawer), (x, other), (limit, limit), CHECKED, (0.0, 1.0), process, alone=single)
+    if result is not None:
+        epsilon, delta = result.point
     return {
-        "confirmed": stopped is not None,
+        "confirmed": result is not None,
         "epsilon": epsilon,
         "claimed": delta,
         "log10_wealth": process[-1][1] if process else 0.0,

@@ -77,9 +77,9 @@ class Claim:
             raise UserError("claim: delta must be below 1")
         if self.mu is not None and self.mu > _STEEPEST:
             raise UserError(f"claim: mu above {_STEEPEST:g} is out of an audit's reach")
-        for name, known in (("metric", METRICS), ("neighbours", NEIGHBOURS), ("releases", KINDS)):
-            if getattr(self, name) not in known:
-                raise UserError(f"claim: {name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name, values in (("metric", METRICS), ("neighbours", NEIGHBOURS), ("releases", KINDS)):
+            if getattr(self, name) not in values:
+                raise UserError(f"claim: {name} must be one of {', '.join(values)}, got {getattr(self, name)!r}")
         if isinstance(self.pairs, str) or not isinstance(self.pairs, Sequence):
             raise UserError("claim: pairs must be a list of pairs")
         if (self.inputs is None) == (not self.pairs):
@@ -88,8 +88,8 @@ class Claim:
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"claim: {name} must be a str, got {getattr(self, name)!r}")
         if self.places is not None:
-            listed = isinstance(self.inputs, list | tuple) and len(self.inputs) == len(self.places)
-            if not listed or self.metric != "euclidean":
+            per_input = isinstance(self.inputs, list | tuple) and len(self.inputs) == len(self.places)
+            if not per_input or self.metric != "euclidean":
                 raise UserError("claim: places are a vector for each of a list of inputs, under the euclidean metric")
 
     @classmethod
@@ -105,10 +105,10 @@ class Claim:
         """
         if not isinstance(manifest, Mapping):
             raise UserError(f"{where}: must be a JSON object that states the claim")
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for key in manifest:
-            if key not in known:
-                raise UserError(f"{where}: unknown key {key!r}; {nearest(str(key), known)}")
+            if key not in names:
+                raise UserError(f"{where}: unknown key {key!r}; {nearest(str(key), names)}")
         try:
             return cls(**manifest)
         except (TypeError, ValueError) as error:
@@ -153,8 +153,8 @@ class Claim:
         if not self.delta or delta != self.delta or self.epsilon is None:
             return result
         # the claimed point itself, which rounding would miss
-        stated = self.epsilon * distance
-        return replace(result, at_delta=stated, points=np.vstack([result.points, [stated, delta]]))
+        epsilon = self.epsilon * distance
+        return replace(result, at_delta=epsilon, points=np.vstack([result.points, [epsilon, delta]]))
 
     @property
     def at(self) -> float:
@@ -176,11 +176,11 @@ def approximate_loss(epsilon: float, delta: float) -> LossCells:
     Source: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
     """
     keep = -math.log1p(math.exp(-epsilon))
-    shown, hidden = (math.log(delta) if delta else -math.inf), math.log1p(-delta)
-    own = np.array([shown, -math.inf, hidden + keep, hidden + keep - epsilon])
-    other = np.array([-math.inf, shown, hidden + keep - epsilon, hidden + keep])
-    there = np.isfinite(own) | np.isfinite(other)
-    return pair_loss(own[there], other[there])
+    log_delta, log_rest = (math.log(delta) if delta else -math.inf), math.log1p(-delta)
+    first = np.array([log_delta, -math.inf, log_rest + keep, log_rest + keep - epsilon])
+    second = np.array([-math.inf, log_delta, log_rest + keep - epsilon, log_rest + keep])
+    support = np.isfinite(first) | np.isfinite(second)
+    return pair_loss(first[support], second[support])
 
 
 def key_of(value: Any) -> str:

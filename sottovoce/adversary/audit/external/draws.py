@@ -77,9 +77,9 @@ class Drawer:
             alone: Whether each draw is a request.
         """
         sides = self.rng.integers(0, 2, n)
-        there = [int(side) for side in self.rng.permutation(2) if (sides == side).any()]
-        entries = {side: self.rows((x, other)[side], int((sides == side).sum()), alone=alone) for side in there}
-        rows = np.empty((n, entries[there[0]].shape[1]))
+        order = [int(side) for side in self.rng.permutation(2) if (sides == side).any()]
+        entries = {side: self.rows((x, other)[side], int((sides == side).sum()), alone=alone) for side in order}
+        rows = np.empty((n, entries[order[0]].shape[1]))
         for side, part in entries.items():
             rows[sides == side] = part
         return rows, sides
@@ -102,7 +102,7 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
     claim is the same. The third has few draws, each a request.
     """
     claim = drawer.source.claim
-    made = Game(
+    game = Game(
         name=" ".join(part for part in (claim.name, claim.version) if part),
         about=DRAW,
         pair=f"{shown(pair[0])} / {shown(pair[1])}",
@@ -112,18 +112,21 @@ def games_of(drawer: Drawer, pair: Pair) -> list[Game]:
         fits=strong(claim),
         gaussian=claim.mu is not None,
     )
-    others = ((BESIDE, 0.25), (ALONE, 0.0))
-    return [made, *(replace(made, about=what, draw=_drawn(drawer, pair, what), share=share) for what, share in others)]
+    shares = ((BESIDE, 0.25), (ALONE, 0.0))
+    return [
+        game,
+        *(replace(game, about=kind, draw=_drawn(drawer, pair, kind), share=share) for kind, share in shares),
+    ]
 
 
 def _drawn(drawer: Drawer, pair: Pair, what: str) -> Callable[[int, int, int], NDArray[Any]]:
     """Return draws for `Game.draw`; the first request draws both sides in turn."""
-    kept: dict[int, tuple[FloatArray, FloatArray]] = {}
+    memo: dict[int, tuple[FloatArray, FloatArray]] = {}
 
     def draw(side: int, n: int, seed: int) -> NDArray[Any]:
-        if n not in kept:
-            kept[n] = _rows(drawer, pair, what, n)
-        return kept[n][side]
+        if n not in memo:
+            memo[n] = _rows(drawer, pair, what, n)
+        return memo[n][side]
 
     return draw
 
@@ -133,5 +136,5 @@ def _rows(drawer: Drawer, pair: Pair, what: str, n: int) -> tuple[FloatArray, Fl
     result = drawer.both(*pair, n, alone=what == ALONE)
     if what != BESIDE:
         return result
-    known = drawer.both(pair[0], pair[0], n)
-    return drawer.reader.beside(result[0], known[0]), drawer.reader.beside(result[1], known[1])
+    references = drawer.both(pair[0], pair[0], n)
+    return drawer.reader.beside(result[0], references[0]), drawer.reader.beside(result[1], references[1])

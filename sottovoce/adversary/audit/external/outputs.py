@@ -67,31 +67,31 @@ class Reader:
     def beside(self, draws: FloatArray, others: FloatArray) -> FloatArray:
         """Return rows of draws beside rows of others: both, differences, products, and whether they are equal."""
         name = np.fmod(draws[:, 0] * 31 + others[:, 0] * 17, 2.0**52)
-        one, other = draws[:, 1:], others[:, 1:]
+        first, second = draws[:, 1:], others[:, 1:]
         with np.errstate(over="ignore"):
-            joint = np.clip(np.hstack([one - other, one * other]), -1e300, 1e300)
-        same = draws[:, 0] == others[:, 0]
-        return np.column_stack([name, one, other, joint, same])
+            joint = np.clip(np.hstack([first - second, first * second]), -1e300, 1e300)
+        equal = draws[:, 0] == others[:, 0]
+        return np.column_stack([name, first, second, joint, equal])
 
     def _numbers(self, draws: Any) -> FloatArray:
-        alone = self.claim.releases == "number"
-        lists = [None if draw is None else [draw] if alone else draw for draw in draws]
+        scalar = self.claim.releases == "number"
+        lists = [None if draw is None else [draw] if scalar else draw for draw in draws]
         if self.size is None:
             self.size = next((len(draw) for draw in lists if isinstance(draw, list | tuple | np.ndarray)), 1)
-        none = np.array([draw is None for draw in lists])
-        filled = [[0.0] * self.size if draw is None else draw for draw in lists]
-        wanted = "a number" if alone else f"a vector of {self.size} numbers"
+        missing = np.array([draw is None for draw in lists])
+        rows = [[0.0] * self.size if draw is None else draw for draw in lists]
+        form = "a number" if scalar else f"a vector of {self.size} numbers"
         try:
-            values = np.array(filled, dtype=np.float64)
+            values = np.array(rows, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
             values = np.zeros(0)
-        if values.shape != (len(filled), self.size) or not np.isfinite(values).all() or _is_text(filled):
-            raise UserError(f"{self.claim.name}: a draw is not {wanted}, finite, as the claim says (or None)")
+        if values.shape != (len(rows), self.size) or not np.isfinite(values).all() or _is_text(rows):
+            raise UserError(f"{self.claim.name}: a draw is not {form}, finite, as the claim says (or None)")
         grids = _grid(values[:, :_GRIDS])
         width = np.sqrt((np.minimum(np.abs(values), 1e150) ** 2).sum(axis=1))
-        keys = np.ascontiguousarray(np.column_stack([values, none]) + 0.0).view(np.uint8).reshape(len(values), -1)
+        keys = np.ascontiguousarray(np.column_stack([values, missing]) + 0.0).view(np.uint8).reshape(len(values), -1)
         names = [_short(row.tobytes()) for row in keys]
-        return np.column_stack([names, none, values, width, grids])
+        return np.column_stack([names, missing, values, width, grids])
 
     def _category(self, draw: Any) -> Any:
         if draw is None or isinstance(draw, str | int | bool | np.integer):
@@ -109,23 +109,23 @@ class Reader:
                 raise UserError(f"{self.claim.name}: a draw is not a sequence of categories, as the claim says")
             items = [] if draw is None else list(draw)
             length = len(items)
-        held, placed = [0.0] * _BUCKETS, [0.0] * (_PLACES * _BUCKETS)
+        buckets, placed = [0.0] * _BUCKETS, [0.0] * (_PLACES * _BUCKETS)
         for at, item in enumerate(items):
             bucket = int(self._name(item)) % _BUCKETS
-            held[bucket] += 1
+            buckets[bucket] += 1
             if at < _PLACES:
                 placed[at * _BUCKETS + bucket] = 1.0
-        return [_hash(draw), draw is None, length, len(items), *held, *placed]
+        return [_hash(draw), draw is None, length, len(items), *buckets, *placed]
 
     def _name(self, value: Any) -> float:
         if not isinstance(value, str | int):  # 0.0 and -0.0 are equal, and are different draws
             return _hash(value)
-        known = type(value), value
-        if known not in self._names:
+        key = type(value), value
+        if key not in self._names:
             if len(self._names) >= _REMEMBERED:
                 return _hash(value)
-            self._names[known] = _hash(value)
-        return self._names[known]
+            self._names[key] = _hash(value)
+        return self._names[key]
 
 
 def _hash(value: Any) -> float:
@@ -143,8 +143,8 @@ def _is_text(rows: Sequence[Any]) -> bool:
 def _grid(values: FloatArray) -> FloatArray:
     """Return the exponents of the lowest bits of numbers; for 0, that of the smallest number."""
     fraction, exponent = np.frexp(values)
-    whole = np.abs(fraction * 2.0**53).astype(np.int64)
-    lowest = np.log2(np.maximum(whole & -whole, 1))
+    mantissa = np.abs(fraction * 2.0**53).astype(np.int64)
+    lowest = np.log2(np.maximum(mantissa & -mantissa, 1))
     return np.where(values == 0, math.log2(5e-324), exponent - 53 + lowest)
 
 

@@ -54,29 +54,29 @@ def audit_source(
         UserError: The draws or the seed are invalid, or the source does not follow its claim.
     """
     check_seed(seed)
-    least = LEAST if fixed else FEWEST
-    if not least <= draws <= MOST:
-        raise UserError(f"--draws {draws}: take from {least:,} to {MOST:,} draws")
+    minimum = LEAST if fixed else FEWEST
+    if not minimum <= draws <= MOST:
+        raise UserError(f"--draws {draws}: take from {minimum:,} to {MOST:,} draws")
     claim, drawer = source.claim, Drawer(source, seed)
     pair = _only(source)
-    left = draws if pair is not None else draws // 2
-    asked = Audit(draws=draws, delta=claim.at, seed=seed)
+    budget_left = draws if pair is not None else draws // 2
+    request = Audit(draws=draws, delta=claim.at, seed=seed)
     if fixed:
         pair = worst_pair(Pool(drawer), draws) if pair is None else pair
     else:
         family = family if draws < LEAST else family / 2
         budget = 2 * draws if draws < LEAST else draws
-        searched = search(drawer, budget, family, pair)
-        if searched.stopped is not None or draws < LEAST:
-            return _of_bets(source, drawer, searched, asked, family)
-        pair, left = searched.pair, draws // 2
+        search_result = search(drawer, budget, family, pair)
+        if search_result.stopped is not None or draws < LEAST:
+            return _of_bets(source, drawer, search_result, request, family)
+        pair, budget_left = search_result.pair, draws // 2
     games = games_of(drawer, pair)
-    findings = measure(games, Audit(draws=left, delta=claim.at, seed=seed), family=family)
+    findings = measure(games, Audit(draws=budget_left, delta=claim.at, seed=seed), family=family)
     certificates = [
         certificate(source, pair, finding, draws=drawer.drawn, seed=seed) for finding in findings if finding.violations
     ]
-    whole, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
-    result = results(asked, [entry(finding) for finding in findings], family=whole, figures=figures)
+    alpha, figures = (family, tests(games)) if fixed else (2 * family, 2 * tests(games))
+    result = results(request, [entry(finding) for finding in findings], family=alpha, figures=figures)
     return result | {"certificates": certificates}
 
 
@@ -106,10 +106,10 @@ def _of_bets(source: Source, drawer: Drawer, searched: Searched, asked: Audit, f
         "reach": math.inf,
         "verdict": NOT_FOUND if stopped is None else VIOLATED,
     }
-    kept = []
+    certificates = []
     if stopped is not None:
-        kept = [certificate_of_bets(source, stopped, alpha=family, draws=drawer.drawn, seed=asked.seed)]
-    return results(asked, [entries], family=family, figures=1) | {"certificates": kept}
+        certificates = [certificate_of_bets(source, stopped, alpha=family, draws=drawer.drawn, seed=asked.seed)]
+    return results(asked, [entries], family=family, figures=1) | {"certificates": certificates}
 
 
 def _only(source: Source) -> Pair | None:

@@ -54,10 +54,10 @@ class Pool:
             UserError: `Drawer.rows` raises it.
         """
         key = key_of(x)
-        had = self._rows.get(key)
-        if had is None or len(had) < n:
-            more = self.drawer.rows(x, n - (0 if had is None else len(had)))
-            self._rows[key] = more if had is None else np.concatenate([had, more])
+        cache = self._rows.get(key)
+        if cache is None or len(cache) < n:
+            draws = self.drawer.rows(x, n - (0 if cache is None else len(cache)))
+            self._rows[key] = draws if cache is None else np.concatenate([cache, draws])
         return self._rows[key][:n]
 
     def kept(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
@@ -80,27 +80,27 @@ def worst_pair(pool: Pool, budget: int, rounds: Rounds = LONG) -> Pair:
     """
     drawer, rows = pool.drawer, pool.rows
     claim = drawer.source.claim
-    candidates, moved = _candidates(drawer)
+    candidates, move = _candidates(drawer)
     start = drawer.drawn
     best: list[tuple[float, Pair]] = []
-    for n, share, most in rounds:
+    for n, share, limit in rounds:
         ranked: list[tuple[float, Pair]] = []
-        seen: set[str] = set()
-        queue = iter([pair for _, pair in best[: most // 2]]) if best else candidates
-        for pair in _followed(queue, ranked, moved, drawer.rng):
-            if (ranked or best) and (len(seen) >= most or drawer.drawn - start + 2 * n > share * budget):
+        keys: set[str] = set()
+        queue = iter([pair for _, pair in best[: limit // 2]]) if best else candidates
+        for pair in _followed(queue, ranked, move, drawer.rng):
+            if (ranked or best) and (len(keys) >= limit or drawer.drawn - start + 2 * n > share * budget):
                 break
             key = key_of(pair)
-            if key in seen or not claim.distance(*pair):
-                seen.add(key + " ")
-                if len(seen) > 4 * most:
+            if key in keys or not claim.distance(*pair):
+                keys.add(key + " ")
+                if len(keys) > 4 * limit:
                     break
                 continue
-            seen.add(key)
+            keys.add(key)
             ranked.append((_looks(rows(pair[0], n), rows(pair[1], n), claim, pair), pair))
         if not ranked:
             break
-        best = sorted(ranked, key=lambda each: -each[0])
+        best = sorted(ranked, key=lambda entry: -entry[0])
         log.info(f"{n:,} draws of {len(ranked)} pairs: the worst so far is {shown(best[0][1])}")
     if not best:
         raise UserError(f"{claim.name}: there are no two neighbouring inputs that differ")
@@ -112,14 +112,14 @@ def _candidates(drawer: Drawer) -> tuple[Iterator[Pair], Callable[[Pair, np.rand
     claim = drawer.source.claim
     if claim.inputs is None:
         return (pair_of(claim, pair) for pair in claim.pairs), None
-    within = space(claim.inputs)
-    pairs = Pairs(within, claim.neighbours)
-    if isinstance(within, Listed):
-        every = list(combinations(within.values, 2))
-        order = drawer.rng.permutation(len(every))
-        return (every[i] for i in order), None
-    proposed = (pairs.proposed(drawer.rng) for _ in range(LONG[0][2] // 2))
-    return chain(pairs.extreme(), proposed), pairs.moved
+    domain = space(claim.inputs)
+    pairs = Pairs(domain, claim.neighbours)
+    if isinstance(domain, Listed):
+        pair_list = list(combinations(domain.values, 2))
+        order = drawer.rng.permutation(len(pair_list))
+        return (pair_list[i] for i in order), None
+    proposals = (pairs.proposed(drawer.rng) for _ in range(LONG[0][2] // 2))
+    return chain(pairs.extreme(), proposals), pairs.moved
 
 
 def pair_of(claim: Claim, pair: Any) -> Pair:
@@ -142,7 +142,7 @@ def _followed(
     """Yield the pairs of a queue, then moved copies of the worst of them."""
     yield from queue
     while moved is not None and ranked:
-        parents = sorted(ranked, key=lambda each: -each[0])[:_PARENTS]
+        parents = sorted(ranked, key=lambda entry: -entry[0])[:_PARENTS]
         yield moved(parents[int(rng.integers(len(parents)))][1], rng)
 
 
@@ -152,13 +152,13 @@ def _looks(first: FloatArray, second: FloatArray, claim: Claim, pair: Pair) -> f
     Each half of the draws is scored by what was learned on the other half.
     """
     half = len(first) // 2
-    one, other = slice(None, half), slice(half, None)
-    scored = []
-    for here, there in ((one, other), (other, one)):
-        fitted = [fit(first[here], second[here]) for fit in QUICK]
-        scored.append([[score(rows[there]) for rows in (first, second)] for score in fitted])
+    first_half, second_half = slice(None, half), slice(half, None)
+    scores = []
+    for fit_slice, test_slice in ((first_half, second_half), (second_half, first_half)):
+        fits = [fit(first[fit_slice], second[fit_slice]) for fit in QUICK]
+        scores.append([[score(rows[test_slice]) for rows in (first, second)] for score in fits])
     parts = [
-        np.stack([np.concatenate([fold[i][side] for fold in scored]) for i in range(len(QUICK))]) for side in range(2)
+        np.stack([np.concatenate([fold[i][side] for fold in scores]) for i in range(len(QUICK))]) for side in range(2)
     ]
     result = adversary.Scores((parts[0], parts[1]), (parts[0], parts[1]))
     return max(
@@ -171,9 +171,9 @@ def marks(claim: Claim, pair: Pair) -> list[tuple[float, float]]:
     """Return claimed points (ε, δ) of a pair, at which it is compared with other pairs."""
     of_pair = claim.of_pair(*pair, claim.at)
     points = of_pair.points
-    some = points[[len(points) // 3, 2 * len(points) // 3]].tolist() if len(points) > 2 else []
+    thirds = points[[len(points) // 3, 2 * len(points) // 3]].tolist() if len(points) > 2 else []
     pure = [] if np.isinf(of_pair.pure) else [(of_pair.pure, 0.0)]
-    return [*pure, (of_pair.at_delta, claim.at), *((epsilon, delta) for epsilon, delta in some if epsilon > 0)]
+    return [*pure, (of_pair.at_delta, claim.at), *((epsilon, delta) for epsilon, delta in thirds if epsilon > 0)]
 
 
 # --- spaces of inputs
@@ -241,22 +241,22 @@ class Box(Space):
 
     def drawn(self, rng: Rng) -> Any:
         """Return a random number or vector."""
-        ends, inside = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
+        ends, uniforms = rng.choice([self.low, self.high], self.size), rng.uniform(self.low, self.high, self.size)
         if self.size is None:
-            return self._out(ends if rng.integers(2) else inside)
+            return self._out(ends if rng.integers(2) else uniforms)
         kind = rng.integers(4)
-        same = np.full(self.size, ends[0] if kind == 0 else (self.low + self.high) / 2)
-        return self._out((same, same, ends, inside)[kind])
+        constant = np.full(self.size, ends[0] if kind == 0 else (self.low + self.high) / 2)
+        return self._out((constant, constant, ends, uniforms)[kind])
 
     def moved(self, x: Any, rng: Rng) -> Any:
         """Return a number or vector near x."""
         z = np.array(x, dtype=np.float64)
         step = rng.normal(0, (self.high - self.low) * 10.0 ** rng.uniform(-3, 0), self.size)
-        one = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
+        mask = np.ones(()) if self.size is None else np.arange(self.size) == rng.integers(self.size)
         kind = rng.integers(3)
         if kind == 0:
-            return self._out(np.where(one, rng.choice([self.low, self.high]), z))
-        return self._out(z + step * (one if kind == 1 else 1.0))
+            return self._out(np.where(mask, rng.choice([self.low, self.high]), z))
+        return self._out(z + step * (mask if kind == 1 else 1.0))
 
     def opposite(self, x: Any, rng: Rng) -> Any:
         """Return x reflected at the centre."""
@@ -326,8 +326,8 @@ class Records(Space):
         kind = rng.integers(3)
         if kind == 0:
             return [self.each.drawn(rng) for _ in range(self.count)]
-        one, other = self.each.drawn(rng), self.each.drawn(rng)
-        return [one if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
+        member, other = self.each.drawn(rng), self.each.drawn(rng)
+        return [member if kind == 1 or i else other for i in rng.random(self.count) < rng.random()]
 
     def moved(self, x: Any, rng: Rng) -> Any:
         """Return the list with one record moved."""
@@ -411,25 +411,25 @@ class Pairs:
         if self.neighbours == "any":
             yield self.within.ends
             return
-        for here, there in (self._each.ends, self._each.ends[::-1]):
-            same = self.within.ends[int(here is self._each.ends[1])]
-            yield (same, same[1:]) if self.neighbours == "add-remove" else (same, [there, *same[1:]])
-            small = self.within.shrunk(same[1:], 1 / (2 * len(same)))
+        for end, other_end in (self._each.ends, self._each.ends[::-1]):
+            records = self.within.ends[int(end is self._each.ends[1])]
+            yield (records, records[1:]) if self.neighbours == "add-remove" else (records, [other_end, *records[1:]])
+            small = self.within.shrunk(records[1:], 1 / (2 * len(records)))
             if self.neighbours == "add-remove":
-                yield [there, *same[1:]], same[1:]
-                yield [there, *small], small
+                yield [other_end, *records[1:]], records[1:]
+                yield [other_end, *small], small
             else:
-                yield [here, *small], [there, *small]
+                yield [end, *small], [other_end, *small]
 
     def proposed(self, rng: Rng) -> Pair:
         """Return a random pair."""
         x = self.within.drawn(rng)
         if self.neighbours == "any":
             return x, (self.within.opposite(x, rng) if rng.integers(2) else self.within.drawn(rng))
-        each, at = self._each, int(rng.integers(len(x)))
+        element, at = self._each, int(rng.integers(len(x)))
         if self.neighbours == "add-remove":
             return x, [*x[:at], *x[at + 1 :]]
-        other = each.opposite(x[at], rng) if rng.integers(2) else each.drawn(rng)
+        other = element.opposite(x[at], rng) if rng.integers(2) else element.drawn(rng)
         return x, [*x[:at], other, *x[at + 1 :]]
 
     def moved(self, pair: Pair, rng: Rng) -> Pair:
@@ -446,14 +446,14 @@ class Pairs:
         if self.neighbours == "add-remove":
             x, at = self.within.moved(x, rng), int(rng.integers(len(x)))
             return x, [*x[:at], *x[at + 1 :]]
-        differ = [i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b]
-        at, one = differ[0] if differ else 0, int(rng.integers(len(x)))
+        places = [i for i, (a, b) in enumerate(zip(x, other, strict=True)) if a != b]
+        at, place = places[0] if places else 0, int(rng.integers(len(x)))
         x, other = list(x), list(other)
         side = (x, other)[int(rng.integers(2))]
-        if one == at or rng.integers(2):
+        if place == at or rng.integers(2):
             side[at] = self._each.moved(side[at], rng)
         else:
-            x[one] = other[one] = self._each.moved(x[one], rng)
+            x[place] = other[place] = self._each.moved(x[place], rng)
         return x, other
 
     @property

@@ -97,19 +97,19 @@ def search(drawer: Drawer, budget: int, alpha: float, only: Pair | None) -> Sear
     """
     end, pool = drawer.drawn + budget, Pool(drawer)
     process: list[tuple[int, float]] = []
-    kept, left, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had
-    for rounds, portion, most, times in _SHORT if only is None else ():
-        draws = min(most, int(portion * budget))
+    wealth, reserve, pair = 0.0, 1.0, only  # wealth of passes that are over, and wealth that no pass has had
+    for rounds, portion, limit, times in _SHORT if only is None else ():
+        draws = min(limit, int(portion * budget))
         pair = _searched(pool, draws, rounds, pair)
-        until = min(end, drawer.drawn + times * draws)
-        stopped, won = bet(drawer, pool, pair, (until, end), alpha, (kept + left / 2, left / 2), process)
+        stop = min(end, drawer.drawn + times * draws)
+        stopped, won = bet(drawer, pool, pair, (stop, end), alpha, (wealth + reserve / 2, reserve / 2), process)
         if stopped is not None:
             return Searched(pair, stopped)
-        kept, left = kept + won * left / 2, left / 2
+        wealth, reserve = wealth + won * reserve / 2, reserve / 2
     if only is None:
         pair = _searched(pool, int((end - drawer.drawn) * (1 - _LAST)), LONG, pair)
     assert pair is not None
-    return Searched(pair, bet(drawer, pool, pair, (end, end), alpha, (kept, left), process)[0])
+    return Searched(pair, bet(drawer, pool, pair, (end, end), alpha, (wealth, reserve), process)[0])
 
 
 def _searched(pool: Pool, draws: int, rounds: Rounds, pair: Pair | None) -> Pair:
@@ -143,13 +143,13 @@ def bet(
     points = points_of(drawer.source.claim, pair)
     single = [Expert(fit, points) for fit in _SINGLE]
     joint = [Expert(fit, points) for fit in _JOINT]
-    before = pool.kept(pair)
-    if len(before[0]):
-        mixed = drawer.rng.permutation(2 * len(before[0]))
-        rows, sides = np.concatenate(before)[mixed], np.repeat([0, 1], len(before[0]))[mixed]
+    pool_rows = pool.kept(pair)
+    if len(pool_rows[0]):
+        mixed = drawer.rng.permutation(2 * len(pool_rows[0]))
+        rows, sides = np.concatenate(pool_rows)[mixed], np.repeat([0, 1], len(pool_rows[0]))[mixed]
         for expert in single:
             expert.learn(rows, sides)
-    known: FloatArray | None = None
+    reference: FloatArray | None = None
     won, bets = 0.0, 0
     while drawer.drawn < (last := until[won > _WINNING]):
         n = min(max(_FIRST, int(bets * _GROWTH)), last - drawer.drawn, BATCH)
@@ -157,12 +157,12 @@ def bet(
         bets += n
         for expert in single:
             expert.stake(rows, sides)
-        if known is not None:
-            both = _beside(drawer, rows, sides, known)
+        if reference is not None:
+            joint_rows = _beside(drawer, rows, sides, reference)
             for expert in joint:
-                expert.stake(both, sides)
+                expert.stake(joint_rows, sides)
         if (sides == 0).any():
-            known = rows[sides == 0]
+            reference = rows[sides == 0]
         won = mixed_log_wealth([*single, *joint])
         total = math.log(wealth[0] + wealth[1] * math.exp(min(won, _HUGE))) if won > -math.inf or wealth[0] else won
         process.append((drawer.drawn, round(total / math.log(10), 4)))

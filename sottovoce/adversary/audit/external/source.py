@@ -113,17 +113,17 @@ class Program:
 
     def draws(self, x: Any, n: int, seed: int) -> Any:
         """Return n independent draws at an input."""
-        what = f"{n:,} draws at the input {shown(x)}"
+        request = f"{n:,} draws at the input {shown(x)}"
         self._asked.put((key_of({"input": x, "draws": n, "seed": seed}) + "\n").encode())
-        answer = self._answer(what)
+        answer = self._answer(request)
         if not isinstance(answer, dict):
-            raise UserError(f"--command {self.command}: answers {what} with something else than a JSON object")
+            raise UserError(f"--command {self.command}: answers {request} with something else than a JSON object")
         if "error" in answer:
-            raise UserError(f"--command {self.command}: says of {what}: {answer['error']}")
+            raise UserError(f"--command {self.command}: says of {request}: {answer['error']}")
         draws = answer.get("draws")
         if not isinstance(draws, list) or len(draws) != n:
-            got = f"{len(draws):,}" if isinstance(draws, list) else "none"
-            raise UserError(f"--command {self.command}: was asked for {n:,} draws and answered {got}")
+            count = f"{len(draws):,}" if isinstance(draws, list) else "none"
+            raise UserError(f"--command {self.command}: was asked for {n:,} draws and answered {count}")
         return draws
 
     def _answer(self, what: str) -> Any:
@@ -179,11 +179,11 @@ def program(command: str, timeout: float) -> Iterator[Program]:
     Raises:
         UserError: The program does not start, or states no claim.
     """
-    started = Program(command, timeout)
+    process = Program(command, timeout)
     try:
-        yield started
+        yield process
     finally:
-        started.close()
+        process.close()
 
 
 def shown(x: Any, length: int = 60) -> str:
