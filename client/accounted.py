@@ -66,14 +66,14 @@ class Outgoing:
             ValueError: It is neither a vector's name with a norm, nor a label's. The message is one line.
         """
         norm = spec.get("norm")
-        given = {key: value for key, value in spec.items() if key != "norm"}
+        arguments = {key: value for key, value in spec.items() if key != "norm"}
         if "." in name:
             if norm is not None:
                 raise ValueError(f"accounted: {name}: a label has no norm; name a whole record for its arrays")
-            return cls(name, given, None)
+            return cls(name, arguments, None)
         if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 < norm < math.inf:
             raise ValueError(f"accounted: {name}: give the norm that its update is clipped to, above 0, got {norm!r}")
-        return cls(name, given, float(norm))
+        return cls(name, arguments, float(norm))
 
     @property
     def channel(self) -> str:
@@ -128,8 +128,10 @@ class Accountant:
         instead: Mapping[str, float | None],
     ) -> Accountant:
         """Return an accountant whose parts are read from descriptions."""
-        made = {kind: tuple(Outgoing.of(name, spec) for name, spec in each.items()) for kind, each in releases.items()}
-        return cls(Path(ledger), policy, made, dict(instead))
+        parts = {
+            kind: tuple(Outgoing.of(name, spec) for name, spec in specs.items()) for kind, specs in releases.items()
+        }
+        return cls(Path(ledger), policy, parts, dict(instead))
 
     def __post_init__(self) -> None:
         self.policy.require_end("accounted: the policy")
@@ -168,7 +170,7 @@ class Accountant:
             raise Refused("unaccounted")
         parts = [_Part.of(kind, out, asked) for out in self.releases[kind]]
         due = [part.due for part in parts]
-        if self.policy.questions is not None and not {one.digest for one in due} <= set(self.policy.questions):
+        if self.policy.questions is not None and not {entry.digest for entry in due} <= set(self.policy.questions):
             raise Refused("question")
         person = np.array([user], np.int64)
         with Ledger(self.ledger) as ledger:
@@ -187,10 +189,10 @@ class Accountant:
 
     def _check(self, kind: str, answered: Content) -> None:
         """Raise Refused if the app's answer holds undeclared content, which is named here and not sent."""
-        known = {out.name for out in self.releases[kind]} | set(self.instead)
+        names = {out.name for out in self.releases[kind]} | set(self.instead)
         for record, values in answered.items():
             for key in values:
-                if not {record, f"{record}.{key}", f"{record}.*"} & known:
+                if not {record, f"{record}.{key}", f"{record}.*"} & names:
                     _log.warning("nothing accounts for %s.%s of the app's answer, so it is not sent", record, key)
                     raise Refused("unaccounted")
 
@@ -240,7 +242,7 @@ class _Part:
         except ValueError as error:
             _log.warning("%s: %s", out.name, error)
             raise Refused("malformed") from None
-        drawn, usual = parameters(mechanism), {each.name: each.default for each in fields(mechanism)}
+        drawn, usual = parameters(mechanism), {parameter.name: parameter.default for parameter in fields(mechanism)}
         # a parameter that the mechanism has computed itself may have other last digits on another CPU
         stated = {key: drawn[key] for key in drawn if key in {"dim", *out.spec} or drawn[key] == usual[key]}
         about = {"kind": kind, "asked": asked, "name": out.name, "norm": out.norm, "drawn": dict(out.spec) | stated}

@@ -116,12 +116,12 @@ def accounted(
 
         def make() -> RecordDict:
             try:
-                asked = plain_content(message.content)
+                content = plain_content(message.content)
             except (TypeError, ValueError):
                 raise Refused("malformed") from None
             user = int(context.node_config.get("partition-id", 0))
             try:
-                return content_record(*accountant.answer(message.metadata.message_type, asked, user, run))
+                return content_record(*accountant.answer(message.metadata.message_type, content, user, run))
             except Refused as refused:
                 _log.warning("user %s: no answer leaves: %s", user, refused.text)
                 raise
@@ -224,7 +224,7 @@ def content_record(
     arrays: Mapping[str, Mapping[str, NDArray[Any]]], numbers: Mapping[str, Mapping[str, float]]
 ) -> RecordDict:
     """Return arrays and numbers, each by record and key, as a message's content."""
-    made: dict[str, Any] = {
+    records: dict[str, Any] = {
         name: ArrayRecord({key: Array(array) for key, array in of.items()}) for name, of in arrays.items()
     }
-    return RecordDict(made | {name: MetricRecord({**values}) for name, values in numbers.items()})
+    return RecordDict(records | {name: MetricRecord({**values}) for name, values in numbers.items()})

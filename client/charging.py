@@ -105,20 +105,20 @@ def release(
     charges: list[Charge] = []
     payloads: Payloads = {}
     with ledger.exclusive():
-        recalled = {one: _recall(ledger, one, users, records) for one in due}
+        recalled = {due_release: _recall(ledger, due_release, users, records) for due_release in due}
         paid = _affordable(recalled, users, records, policy, ledger)
-        for one in due:
-            found = recalled.pop(one)
-            payload = _repeated(one, found)
-            at = np.flatnonzero(paid & ~found.known)
+        for due_release in due:
+            history = recalled.pop(due_release)
+            payload = _repeated(due_release, history)
+            at = np.flatnonzero(paid & ~history.known)
             if len(at):
-                payload[at] = drawn = _drawn(one, book, at, found.earlier, payloads)
-                charges.append(_charge(one, policy, users[at], records[at], drawn))
-            payloads[one] = payload
+                payload[at] = drawn = _drawn(due_release, book, at, history.earlier, payloads)
+                charges.append(_charge(due_release, policy, users[at], records[at], drawn))
+            payloads[due_release] = payload
         ledger.commit(charges)  # the last step to fail
     answered = np.flatnonzero(paid)
     if len(answered) < len(users):
-        payloads = {one: payload[answered] for one, payload in payloads.items()}
+        payloads = {due_release: payload[answered] for due_release, payload in payloads.items()}
     return answered, payloads
 
 
@@ -134,11 +134,11 @@ def recall(
         LedgerError: The ledger cannot be trusted.
     """
     with ledger.exclusive():
-        recalled = {one: _recall(ledger, one, users, records) for one in due}
+        recalled = {due_release: _recall(ledger, due_release, users, records) for due_release in due}
         _affordable(recalled, users, records, policy, ledger)
-    if not all(found.known.all() for found in recalled.values()):
+    if not all(history.known.all() for history in recalled.values()):
         return None
-    return {one: _repeated(one, found) for one, found in recalled.items()}
+    return {due_release: _repeated(due_release, history) for due_release, history in recalled.items()}
 
 
 def constant(error: BaseException) -> Refused:
@@ -169,17 +169,17 @@ def _affordable(
     bill, spent = Account.empty(len(users)), dict[str, Account]()
     priced = np.zeros(len(users), dtype=bool)
     within = np.ones(len(people), dtype=bool)
-    for one, found in recalled.items():
-        new = ~found.known
-        if one.channel in policy.unprotected:
+    for due_release, history in recalled.items():
+        new = ~history.known
+        if due_release.channel in policy.unprotected:
             bill = bill.plus(FREE, new)
             continue
-        cost = policy.cost(one.guarantee)
+        cost = policy.cost(due_release.guarantee)
         bill, priced = bill.plus(cost, new), priced | new
-        if one.channel not in spent:
-            spent[one.channel] = policy.spent_on(ledger, one.channel, users, records)
-        spent[one.channel] = spent[one.channel].plus(cost, new)
-        within[person[new & ~policy.allows(spent[one.channel], one.channel)]] = False
+        if due_release.channel not in spent:
+            spent[due_release.channel] = policy.spent_on(ledger, due_release.channel, users, records)
+        spent[due_release.channel] = spent[due_release.channel].plus(cost, new)
+        within[person[new & ~policy.allows(spent[due_release.channel], due_release.channel)]] = False
     users_bill = bill.sum_by(person, len(people))
     account = policy.spent(ledger, people) + users_bill
     counted = (users_bill.releases == 0) | policy.allows_number(account)
@@ -206,10 +206,10 @@ def _drawn(one: Due, book: Book, at: NDArray[np.intp], earlier: NDArray[np.int64
     # A record that is requested again under another digest draws from its next stream, never from the same one.
     for step in np.unique(earlier[at]).tolist():
         now = earlier[at] == step
-        made = book.draw(one, at[now], step, payloads)
-        if made.shape != drawn[now].shape:  # or one draw would be that of several rows
+        values = book.draw(one, at[now], step, payloads)
+        if values.shape != drawn[now].shape:  # or one draw would be that of several rows
             raise ValueError("charging: a draw does not have its shape")
-        drawn[now] = made.astype(one.dtype, casting="same_kind", copy=False)
+        drawn[now] = values.astype(one.dtype, casting="same_kind", copy=False)
     return drawn
 
 

@@ -198,10 +198,10 @@ class Policy:
             return None
         if math.isinf(cost.epsilon):
             return "unprotected"
-        one = none.plus(cost, np.ones(1, np.int64))
-        if not self.allows(one, channel)[0]:
+        account = none.plus(cost, np.ones(1, np.int64))
+        if not self.allows(account, channel)[0]:
             return "channel"
-        return None if self.allows(one, "total")[0] else "total"
+        return None if self.allows(account, "total")[0] else "total"
 
     def limit(self, channel: str) -> float:
         """Return the largest ε on a channel."""
@@ -223,8 +223,8 @@ class Policy:
         """
         delta, declared = self.delta, self.unprotected
         own, together = (
-            ledger.spent_on(channel, users, each, delta=delta, declared=declared)
-            for each in (records, np.full_like(records, ALL_RECORDS))
+            ledger.spent_on(channel, users, numbers, delta=delta, declared=declared)
+            for numbers in (records, np.full_like(records, ALL_RECORDS))
         )
         return own + together
 

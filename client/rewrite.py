@@ -108,9 +108,9 @@ class Rewriter:
             text: A text whose length is exposed (length="kept"), to count its tokens. None takes the longest text. The
                 value for a text says how long it is: keep it on the device.
         """
-        whole = self.guarantee
-        bound = whole.worst_case(declared=whole.exposes)
-        if text is None or "length" not in whole.exposes:
+        guarantee = self.guarantee
+        bound = guarantee.worst_case(declared=guarantee.exposes)
+        if text is None or "length" not in guarantee.exposes:
             return bound
         read = int((tokens.padded_word_ids([text], self.text) != NOTHING).sum())
         return min(bound, read * cost_of(self.text.word))
@@ -201,16 +201,16 @@ class Rewriter:
     def _probabilities(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
         """Return the probability of each output given its input, if a closed form of the two exists."""
         form = getattr(self.text.word, "log_prob", None)
-        there = [i for i, (_, y) in enumerate(pairs) if y != NOTHING]
+        places = [i for i, (_, y) in enumerate(pairs) if y != NOTHING]
         chances: list[float | None] = [None] * len(pairs)
-        if form is None or self.text.word.reads or not there:
+        if form is None or self.text.word.reads or not places:
             return chances
-        x, y = (np.array([pairs[i][side] for i in there], dtype=np.int64) for side in (0, 1))
+        x, y = (np.array([pairs[i][side] for i in places], dtype=np.int64) for side in (0, 1))
         try:
             values = np.exp(form(y, x))
         except NotImplementedError:  # a mode without one
             return chances
-        for i, value in zip(there, values, strict=True):
+        for i, value in zip(places, values, strict=True):
             chances[i] = float(value)
         return chances
 
@@ -225,15 +225,15 @@ def _completed(
     kind = admit(str(spec.get("mechanism", "")))
     if not getattr(kind, "reads", ()):
         return spec, vocabulary
-    found = language_models.load(model, language_models.kind_of(kind))
-    known = {f.name for f in fields(kind)}
-    given = language_models.said(kind, found)
+    language_model = language_models.load(model, language_models.kind_of(kind))
+    names = {f.name for f in fields(kind)}
+    arguments = language_models.said(kind, language_model)
     if {"low", "high"} & spec.keys():  # bounds go together
-        given = {name: value for name, value in given.items() if name not in ("low", "high")}
-    if isinstance(found, Generator) and vocabulary is None:
-        vocabulary = found.vocabulary
-        given |= {"end": found.end} if "end" in known else {}
-    return given | dict(spec), vocabulary
+        arguments = {name: value for name, value in arguments.items() if name not in ("low", "high")}
+    if isinstance(language_model, Generator) and vocabulary is None:
+        vocabulary = language_model.vocabulary
+        arguments |= {"end": language_model.end} if "end" in names else {}
+    return arguments | dict(spec), vocabulary
 
 
 def texts_of(texts: Any) -> list[Any]:
@@ -244,28 +244,28 @@ def texts_of(texts: Any) -> list[Any]:
     """
     if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
         raise TypeError(f"texts must be a text or a sequence of texts, got {type(texts).__name__}")
-    found = list(texts)
-    for text in found:
+    items = list(texts)
+    for text in items:
         pair = isinstance(text, tuple | list) and all(isinstance(side, str) for side in text)
         if not isinstance(text, str) and not pair:
             raise TypeError(f"texts must be texts, got one of type {type(text).__name__}")
-    return found
+    return items
 
 
 def describe_cost(text: TextMechanism) -> str:
     """Return the cost of one text for people: its worst case, the reason, and its exposures."""
-    word, whole = text.word.guarantee, text.guarantee
-    bound = _public(whole)
+    word, guarantee = text.word.guarantee, text.guarantee
+    bound = _public(guarantee)
     if bound == math.inf:
         return "no protection: ε = ∞ for any two texts that differ"
-    each = f"{text.tokens} tokens at {_number(_public(word))} each"
+    detail = f"{text.tokens} tokens at {_number(_public(word))} each"
     if text.lengths is not None:
-        each += f", their number at {_number(text.lengths.guarantee.worst_case())}"
-    each += "" if text.sides == 1 else f", on each of {text.sides} sides"
-    if not whole.exposes:
-        return f"ε = {_number(bound)} at worst, for any two texts ({each})"
-    shown = " and ".join(EXPOSURES[name] for name in whole.exposes)
-    return f"exposed: {shown}; texts that agree in that: ε = {_number(bound)} at worst ({each}); any others: ε = ∞"
+        detail += f", their number at {_number(text.lengths.guarantee.worst_case())}"
+    detail += "" if text.sides == 1 else f", on each of {text.sides} sides"
+    if not guarantee.exposes:
+        return f"ε = {_number(bound)} at worst, for any two texts ({detail})"
+    shown = " and ".join(EXPOSURES[name] for name in guarantee.exposes)
+    return f"exposed: {shown}; texts that agree in that: ε = {_number(bound)} at worst ({detail}); any others: ε = ∞"
 
 
 def cost_of(word: Any) -> float:

@@ -74,7 +74,7 @@ class Sanitizer:
         return Reply(
             answering.users[rows],
             answering.records[rows],
-            tuple(request.release(question, payloads[one]) for one, question in due.items()),
+            tuple(request.release(question, payloads[due_release]) for due_release, question in due.items()),
         )
 
 
@@ -83,13 +83,13 @@ def due_of(request: Request) -> dict[Due, Question]:
     return {
         Due(
             request.stage,
-            each.channel,
-            request.digest(each.channel),
-            each.mechanism.guarantee,
-            *each.payload_form[1:],
-            former=partial(each.former_digest, request.split),
-        ): each
-        for each in request.questions
+            question.channel,
+            request.digest(question.channel),
+            question.mechanism.guarantee,
+            *question.payload_form[1:],
+            former=partial(question.former_digest, request.split),
+        ): question
+        for question in request.questions
     }
 
 
@@ -109,7 +109,7 @@ class _Draws:
 
     def draw(self, one: Due, rows: NDArray[np.intp], step: int, before: Payloads) -> NDArray[Any]:
         """Draw releases (`charging.Draw`)."""
-        question, held = self.questions[one], _Records(self.shard)
+        question, records = self.questions[one], _Records(self.shard)
         drawn, start = np.empty((len(rows), *one.shape), one.dtype), 0
         width = one.dtype.itemsize * int(np.prod(one.shape))
         read = None
@@ -119,7 +119,7 @@ class _Draws:
             part = self.answering.take(here)
             drawn[start : start + len(here)] = draw(
                 question,
-                question.values(held, part.rows, part.starts),
+                question.values(records, part.rows, part.starts),
                 part.users,
                 part.records,
                 stage=one.stage,
@@ -176,8 +176,8 @@ class _Answering:
             width: Bytes of a row, as it is drawn or released.
         """
         at_once = max(1, min(_AT_ONCE, _BYTES // width))
-        held = np.cumsum(np.diff(self.starts)[due]) if len(due) else np.zeros(0, np.int64)
-        piece = held // at_once
+        totals = np.cumsum(np.diff(self.starts)[due]) if len(due) else np.zeros(0, np.int64)
+        piece = totals // at_once
         yield from np.split(due, np.flatnonzero(np.diff(piece)) + 1) if len(due) else ()
 
 
@@ -203,5 +203,5 @@ class _Records:
             self._embeddings = self._shard.embeddings(projection.encoder)
         if self._embeddings.width != projection.width:
             raise Refused("malformed")
-        taken: NDArray[np.float32] = self._embeddings.take(rows)
-        return taken
+        embeddings: NDArray[np.float32] = self._embeddings.take(rows)
+        return embeddings

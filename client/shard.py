@@ -159,8 +159,10 @@ def extend_shard(
     """
     old = Shard.load(folder, split)
     if len(old) and (old.labels is None) != (labels is None):
-        held, given = ("no labels", "have") if old.labels is None else ("labels", "have none")
-        raise ValueError(f"shard: the records of the split {split} in {folder} have {held}, and the new ones {given}")
+        old_text, new_text = ("no labels", "have") if old.labels is None else ("labels", "have none")
+        raise ValueError(
+            f"shard: the records of the split {split} in {folder} have {old_text}, and the new ones {new_text}"
+        )
     if labels is not None and old.labels is not None:
         labels = np.concatenate([old.labels, labels])
     users, records = np.concatenate([old.users, users]), np.concatenate([old.records, records])

@@ -88,9 +88,9 @@ def ask(
         ValueError: The device, the policy, the ledger or the server does not allow the inference. The message is one
             line that states the charges. They stay charged, and the same sentences cost nothing in a later call.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            asking, hashes, rows, vectors = _prepared(held, Path(folder), sentences, server, root_certificates, user)
+            asking, hashes, rows, vectors = _prepared(stack, Path(folder), sentences, server, root_certificates, user)
         except (ValueError, LedgerError, OSError) as error:
             raise ValueError(f"{_line(error, folder)}; nothing was charged") from error
         classes, probabilities, spent = asking.all(hashes, vectors)
@@ -161,16 +161,16 @@ def _device(folder: Path) -> Node:
 def _user(node: Node, questions: QuestionRecords, user: int | None) -> int:
     """Return the user of the sentences. Raise ValueError if it is unclear, or if record numbers would collide."""
     shards = [node.shard(split) for split in SPLITS]
-    known = sorted({*questions.users(), *(u for shard in shards for u in np.unique(shard.users).tolist())})
+    users = sorted({*questions.users(), *(u for shard in shards for u in np.unique(shard.users).tolist())})
     if any((shard.records >= FIRST_RECORD).any() for shard in shards):
         raise ValueError(f"{node.folder}: has a record numbered {FIRST_RECORD} or above, where sentences' numbers are")
-    some = ", ".join(map(str, known[:5])) + (", …" if len(known) > 5 else "")
+    listing = ", ".join(map(str, users[:5])) + (", …" if len(users) > 5 else "")
     if user is None:
-        if len(known) > 1:
-            raise ValueError(f"{node.folder}: holds {len(known)} users ({some}); say by --user whose sentence it is")
-        return known[0] if known else 0
-    if user < 0 or (known and user not in known):
-        raise ValueError(f"{node.folder}: has no user {user}; it has {some or 'none yet: give 0 or above'}")
+        if len(users) > 1:
+            raise ValueError(f"{node.folder}: holds {len(users)} users ({listing}); say by --user whose sentence it is")
+        return users[0] if users else 0
+    if user < 0 or (users and user not in users):
+        raise ValueError(f"{node.folder}: has no user {user}; it has {listing or 'none yet: give 0 or above'}")
     return user
 
 
@@ -255,9 +255,9 @@ class _Asking:
                 f"{self.node.folder}: {again:,} of the sentences {'was' if again == 1 else 'were'} asked about before "
                 f"under another question, and the policy allows one sentence ε up to {self.policy.embedding:.4g}"
             )
-        account, policy, each = self._account(), self.policy, describe_cost(self.cost.epsilon)
+        account, policy, price = self._account(), self.policy, describe_cost(self.cost.epsilon)
         allowed = policy.affords(account, self.cost, EmbeddingQuestion.channel if self.public else "total")
-        count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'} new, at {each} each"
+        count = f"{new:,} {'sentence is' if new == 1 else 'sentences are'} new, at {price} each"
         if new > allowed:
             raise ValueError(
                 f"{self.node.folder}: {count}, and of its policy's total {policy.left(account, self.public)} are left, "
@@ -333,11 +333,11 @@ class _Asking:
             return "what was charged, `sottovoce device ledger` tells when the ledger can be read"
         if not self.charged:
             return "nothing was charged"
-        each = describe_cost(self.cost.epsilon)
+        price = describe_cost(self.cost.epsilon)
         if self.charged == 1:
-            return f"1 sentence was charged ({each}), and costs nothing when it is asked about again"
+            return f"1 sentence was charged ({price}), and costs nothing when it is asked about again"
         return (
-            f"{self.charged:,} sentences were charged ({each} each), and cost nothing when they are asked about again"
+            f"{self.charged:,} sentences were charged ({price} each), and cost nothing when they are asked about again"
         )
 
     def _account(self) -> Account:
@@ -370,8 +370,8 @@ class _Vectors:
 
     def take(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return some rows."""
-        taken: NDArray[np.float32] = self.values[rows]
-        return taken
+        vectors: NDArray[np.float32] = self.values[rows]
+        return vectors
 
 
 def _line(error: Exception, folder: Path | str) -> str:

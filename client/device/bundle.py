@@ -197,12 +197,12 @@ class Bundle:
                 line, and nothing changes.
         """
         node = Path(node)
-        there = node / NODE
-        if there.exists():
+        path = node / NODE
+        if path.exists():
             pinned = load_node(node).publisher
             if pinned is None or publisher not in (None, pinned):
                 raise ValueError(
-                    f"bundle: {there} is there already, of a device that trusts {_named(pinned)}; give another folder"
+                    f"bundle: {path} is there already, of a device that trusts {_named(pinned)}; give another folder"
                 )
             publisher = pinned
         if publisher is None:
@@ -218,9 +218,9 @@ class Bundle:
                 f"bundle: {self.folder} lets releases go only among those of {self.policy.minimum_users:,} users, and "
                 "holds no key to seal them to; make it with one"
             )
-        if there.exists() and self.encoder is not None:  # before a server's request: its time reveals lengths
+        if path.exists() and self.encoder is not None:  # before a server's request: its time reveals lengths
             encode_records(replace(load_node(node), encoder=self.encoder))
-        with changing(node) if there.exists() else nullcontext():
+        with changing(node) if path.exists() else nullcontext():
             write_node(
                 node,
                 encoder=self.encoder,
@@ -253,8 +253,8 @@ def open_bundle(folder: Path | str) -> Bundle:
         policy = Policy.from_dict(json.loads((folder / "policy.json").read_text()))
         admit_installed(policy.mechanisms)
         about = json.loads((folder / "request.json").read_text())
-        there = [name.removesuffix(".npy") for name in manifest["files"] if name.endswith(".npy") and "/" not in name]
-        arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in there}
+        names = [name.removesuffix(".npy") for name in manifest["files"] if name.endswith(".npy") and "/" not in name]
+        arrays = {name: np.load(folder / f"{name}.npy", allow_pickle=False) for name in names}
         request = Request.from_parts(arrays, about, lambda identity: _vocabulary(folder, identity))
     except Exception as error:  # readers of JSON, arrays and archives raise many kinds
         raise ValueError(f"bundle: {folder}: {' '.join(str(error).split())[:_LINE]}") from None
@@ -330,7 +330,9 @@ def write_bundle(
                 "vocabulary": request.vocabulary.identity if request.vocabulary is not None else None,
                 "masked_lm": request.masked_lm or None,
                 "digests": _digests(request),
-                "guarantees": {each.channel: each.mechanism.guarantee.to_dict() for each in request.questions},
+                "guarantees": {
+                    question.channel: question.mechanism.guarantee.to_dict() for question in request.questions
+                },
                 "publisher": None if keys.signer is None else public_of(keys.signer).hex(),
                 **{name: None if (key := getattr(keys, name)) is None else key.hex() for name in _SEALS},
                 "files": {
@@ -341,8 +343,8 @@ def write_bundle(
         if keys.signer is not None:
             signature = sign(keys.signer, _PURPOSE, (draft / MANIFEST).read_bytes())
             (draft / SIGNATURE).write_text(f"{signature.hex()}\n")
-        made = open_bundle(draft)
-    return replace(made, folder=folder.resolve())
+        bundle = open_bundle(draft)
+    return replace(bundle, folder=folder.resolve())
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
@@ -365,10 +367,10 @@ def _manifest(folder: Path) -> tuple[dict[str, Any], str]:
         )
     files = values.get("files")
     keys = [values.get(name) for name in ("publisher", *_SEALS)]
-    whole = isinstance(files, dict) and all(map(_listed, files.items()))
-    whole = whole and all(key is None or is_hex(key) for key in keys)
-    whole = whole and are_classes(values.get("classes"))
-    if set(values) != _KEYS or not whole:
+    valid = isinstance(files, dict) and all(map(_listed, files.items()))
+    valid = valid and all(key is None or is_hex(key) for key in keys)
+    valid = valid and are_classes(values.get("classes"))
+    if set(values) != _KEYS or not valid:
         raise ValueError(f"bundle: {path} is damaged")
     if values["publisher"] is not None and not _signed(folder, data, bytes.fromhex(values["publisher"])):
         raise ValueError(f"bundle: {folder / SIGNATURE} is not the signature of {path}; copy the bundle anew")
@@ -402,8 +404,8 @@ def _listed(entry: tuple[str, Any]) -> bool:
 
 def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, beside: tuple[str, ...]) -> None:
     """Raise unless the folder holds exactly these files, apart from those in `beside`, and each is as listed."""
-    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()}
-    if unlisted := sorted(there - {*beside, *files}):
+    names = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir() or p.is_symlink()}
+    if unlisted := sorted(names - {*beside, *files}):
         raise ValueError(f"bundle: {folder / unlisted[0]} is not in the manifest; remove it")
     for name, about in files.items():
         path = folder / name
@@ -420,7 +422,10 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]], *, beside: tup
 def _digests(request: Request) -> dict[str, dict[str, str]]:
     """Return the names of releases in the ledger and on the wire, by split and channel."""
     requests = {split: replace(request, split=split) for split in SPLITS}
-    return {split: {channel: one.digest(channel) for channel in one.channels} for split, one in requests.items()}
+    return {
+        split: {channel: split_request.digest(channel) for channel in split_request.channels}
+        for split, split_request in requests.items()
+    }
 
 
 def _reads(request: Request) -> str:

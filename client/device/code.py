@@ -43,10 +43,10 @@ def installed() -> dict[str, bytes]:
 
 def identity() -> str:
     """Return the SHA-256 (hex) of the installed client: of every file's name and content."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, content in installed().items():
-        whole.update(f"{name}\n{len(content)}\n".encode() + content)
-    return whole.hexdigest()
+        digest.update(f"{name}\n{len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def same_code(fab: bytes) -> bool:

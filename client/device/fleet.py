@@ -199,9 +199,9 @@ class Fleet:
                     raise Unusable("an object of a message is missing")
                 time.sleep(_AGAIN)  # the sender has announced the message, and is still sending it
 
-        whole = assemble(tree, pull, limit=MAX_RESPONSE)
+        full_message = assemble(tree, pull, limit=MAX_RESPONSE)
         with _reading():
-            return make_message(message.metadata, whole.content)
+            return make_message(message.metadata, full_message.content)
 
     def confirm(self, message: Message) -> None:
         """Allow the SuperLink to delete a message."""
@@ -328,13 +328,13 @@ class _Client(FleetHttpClient):
         not state its time.
         """
         try:
-            theirs = parsedate_to_datetime(response.headers["date"])
-            wrong = (_now() + self._signed.offset - theirs).total_seconds()
+            server_time = parsedate_to_datetime(response.headers["date"])
+            wrong = (_now() + self._signed.offset - server_time).total_seconds()
         except (KeyError, ValueError, TypeError, OverflowError):
             return None
         if -_BEHIND < wrong < _AHEAD or abs(wrong) > _FARTHEST:
             return None
-        self._signed.offset = theirs - _now()
+        self._signed.offset = server_time - _now()
         return wrong
 
 
@@ -402,10 +402,10 @@ class _Bounded(httpx.SyncByteStream):
         self._inner, self._limit = inner, limit
 
     def __iter__(self) -> Iterator[bytes]:
-        left = self._limit
+        room = self._limit
         for part in self._inner:
-            left -= len(part)
-            if left < 0:
+            room -= len(part)
+            if room < 0:
                 raise Unusable("an answer of the SuperLink is too large")
             yield part
 
@@ -419,10 +419,10 @@ def _refusal(response: httpx.Response) -> Exception:
     if status in _BUSY:
         return Lost(f"HTTP status {status}")
     try:
-        said = FlowerError.from_json(response.text)
+        error = FlowerError.from_json(response.text)
     except Exception:  # JSON too deep for its reader, or an unheard-of encoding
-        said = None
-    if status == httpx.codes.UNAUTHORIZED or (said is not None and said.code == _NOT_ACTIVATED):
+        error = None
+    if status == httpx.codes.UNAUTHORIZED or (error is not None and error.code == _NOT_ACTIVATED):
         return Rejected()
     return Unusable(f"the SuperLink answers with HTTP status {status}")
 

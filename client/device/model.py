@@ -41,7 +41,7 @@ class Model(Server):
         except ValueError:
             raise ServerError(f"{self.address}: its question cannot be read") from None
         plain = (request.arm, request.stage, request.split, request.part, request.minimum_users)
-        if plain != ("", STAGE, "test", (0, 1), 0) or [type(each) for each in request.questions] != [EmbeddingQuestion]:
+        if plain != ("", STAGE, "test", (0, 1), 0) or [type(q) for q in request.questions] != [EmbeddingQuestion]:
             raise ServerError(f"{self.address}: asks for something else than the embedding of one sentence")
         if request.encoder != encoder:
             raise ServerError(

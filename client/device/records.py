@@ -84,21 +84,21 @@ def _kept(node: Node, split: str) -> NDArray[np.float32] | None:
     if node.encoder is None:
         return None
     encoder = encoders.load(node.encoder)
-    found = read_embeddings(node.folder, split, encoder.identity, len(node.shard(split)))
-    if found is None or found.width != encoder.dim:
+    tables = read_embeddings(node.folder, split, encoder.identity, len(node.shard(split)))
+    if tables is None or tables.width != encoder.dim:
         return None
-    return found.take(np.arange(len(node.shard(split))))
+    return tables.take(np.arange(len(node.shard(split))))
 
 
 def _encode(node: Node, split: str, kept: NDArray[np.float32] | None) -> None:
     """Store embeddings of a split's records; `kept` are those of the first ones."""
-    shard, known = node.shard(split), 0 if kept is None else len(kept)
+    shard, count = node.shard(split), 0 if kept is None else len(kept)
     if node.encoder is None or not len(shard):
         return
     encoder = encoders.load(node.encoder)
-    if known == len(shard) and embeddings_path(node.folder, split, encoder.identity).exists():
+    if count == len(shard) and embeddings_path(node.folder, split, encoder.identity).exists():
         return
-    new = encoder.encode([shard.texts[i] for i in range(known, len(shard))])
+    new = encoder.encode([shard.texts[i] for i in range(count, len(shard))])
     with suppress(OSError):
         write_embeddings(node.folder, split, encoder.identity, new if kept is None else np.concatenate([kept, new]))
 
@@ -108,20 +108,20 @@ def _owner(node: Node, user: int | None) -> int:
         if not 0 <= user < 2**63:
             raise ValueError(f"--user {user}: must be 0 or above, and below 2^63")
         return user
-    known = {u for split in SPLITS for u in np.unique(node.shard(split).users).tolist()}
+    users = {u for split in SPLITS for u in np.unique(node.shard(split).users).tolist()}
     if QuestionRecords.path_in(node.folder).exists():
         with QuestionRecords(node.folder) as questions:
-            known.update(questions.users())
-    if len(known) > 1:
-        raise ValueError(f"{node.folder}: holds {len(known)} users; say by --user whose records these are")
-    return known.pop() if known else 0
+            users.update(questions.users())
+    if len(users) > 1:
+        raise ValueError(f"{node.folder}: holds {len(users)} users; say by --user whose records these are")
+    return users.pop() if users else 0
 
 
 def _numbers(node: Node, user: int, n: int) -> range:
     shards = [node.shard(split) for split in SPLITS]
     with node.ledger("") as ledger:
-        known = [shard.records[shard.users == user] for shard in shards] + [ledger.records_of(user)]
-    records = np.concatenate(known)
+        parts = [shard.records[shard.users == user] for shard in shards] + [ledger.records_of(user)]
+    records = np.concatenate(parts)
     start = int(records[records < ALL_RECORDS].max(initial=-1)) + 1
     if start + n > ALL_RECORDS:
         raise ValueError(f"{node.folder}: there are no numbers left for {n:,} more records of user {user}")

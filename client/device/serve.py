@@ -150,14 +150,14 @@ class _Server:
 
     def _answer(self, message: Message, tree: Any) -> None:
         run = message.metadata.run_id
-        whole = self._fetch(message, tree) if self._ours(run) else "code"
+        request = self._fetch(message, tree) if self._ours(run) else "code"
         # Drawn from the operating system's generator after the SuperLink's last word, and before a record is read: a
         # SuperLink that holds back a part of the message moves the window, and cannot outwait it.
         leaves = time.monotonic() + self._within() * (1 + secrets.randbelow(2**32) / 2**32) / 2
-        if isinstance(whole, str):
-            reply = Message(Error(*REFUSALS[whole]), reply_to=message)
+        if isinstance(request, str):
+            reply = Message(Error(*REFUSALS[request]), reply_to=message)
         else:
-            reply = respond(whole, self._node)
+            reply = respond(request, self._node)
         if self._stop.wait(max(0.0, leaves - time.monotonic())):
             raise _Stopped
         # created anew: the time of creation in a message, to the microsecond, would reveal how long the answer took
@@ -167,8 +167,8 @@ class _Server:
         for name in wanted:
             if name in objects:
                 self._patiently(partial(self._fleet.push, run, session, name, objects[name]))
-        said = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
-        log.info(f"run {run}: {said}")
+        outcome = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
+        log.info(f"run {run}: {outcome}")
 
     def _within(self) -> float:
         """Return the window of the current policy: a bundle may have been installed while the device is served."""
@@ -179,12 +179,12 @@ class _Server:
     def _fetch(self, message: Message, tree: Any) -> Message | str:
         """Return a message with its content; the name of a refusal if it is incomplete or unreadable."""
         try:
-            whole = self._patiently(lambda: self._fleet.fetch(message, tree))
+            request = self._patiently(lambda: self._fleet.fetch(message, tree))
         except Unusable as error:
             log.info(f"a message is refused: {error}")
             return "malformed"  # an answer, so that the server does not wait for more
         self._patiently(lambda: self._fleet.confirm(message))
-        return whole
+        return request
 
     def _ours(self, run: int) -> bool:
         """Return whether a run ships the code that is installed here. Each run is checked once."""

@@ -113,17 +113,17 @@ def _answers(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
         together.setdefault((row.commit, row.stage, row.channel, row.digest), []).append(row)
     return [
         {
-            "time": held[0].time,
+            "time": group[0].time,
             "stage": stage,
             "channel": channel,
             "digest": digest,
-            "records": None if held[0].of_all else len(held),
-            "statement": describe_guarantee(held[0].guarantee),
-            "worst_case": policy.cost(held[0].guarantee).epsilon,
-            "delta": policy.delta if held[0].guarantee.sigma is not None else 0.0,
-            "public": _public(channel, held[0].guarantee, policy),
+            "records": None if group[0].of_all else len(group),
+            "statement": describe_guarantee(group[0].guarantee),
+            "worst_case": policy.cost(group[0].guarantee).epsilon,
+            "delta": policy.delta if group[0].guarantee.sigma is not None else 0.0,
+            "public": _public(channel, group[0].guarantee, policy),
         }
-        for (_, stage, channel, digest), held in together.items()
+        for (_, stage, channel, digest), group in together.items()
     ]
 
 
@@ -147,12 +147,12 @@ def describe_release(guarantee: Guarantee, policy: Policy) -> str:
 
 def describe_guarantee(guarantee: Guarantee) -> str:
     """Return a guarantee in the words of the statement."""
-    said = f"σ = {guarantee.sigma:g}" if guarantee.sigma is not None else f"ε = {metric_statement([guarantee])}"
-    if said == "ε = inf":
-        said = "in clear"
+    text = f"σ = {guarantee.sigma:g}" if guarantee.sigma is not None else f"ε = {metric_statement([guarantee])}"
+    if text == "ε = inf":
+        text = "in clear"
     if guarantee.exposes:
-        said += f"; shows {', '.join(EXPOSURES[name] for name in guarantee.exposes)}"
-    return said
+        text += f"; shows {', '.join(EXPOSURES[name] for name in guarantee.exposes)}"
+    return text
 
 
 def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
@@ -168,27 +168,27 @@ def _records(rows: list[LedgerRow], policy: Policy) -> list[dict[str, Any]]:
 def _cost_lines(statement: dict[str, Any]) -> list[str]:
     records, users = statement["records"], statement["users"]
     lines = []
-    for one in records[:LISTED]:
-        if one["record"] is None:
+    for row in records[:LISTED]:
+        if row["record"] is None:
             whose = "all records together"
-        elif one["record"] < FIRST_RECORD:
-            whose = f"record {one['record']}"
+        elif row["record"] < FIRST_RECORD:
+            whose = f"record {row['record']}"
         else:  # a sentence of an inference request is no record of its user
-            whose = f"sentence {one['record'] - FIRST_RECORD + 1} that was asked about"
-        whose += f" of user {one['user']}" if len(users) > 1 else ""
-        costs = ", ".join(f"{c} {describe_cost(one['channels'][c])}" for c in CHANNELS if c in one["channels"])
+            whose = f"sentence {row['record'] - FIRST_RECORD + 1} that was asked about"
+        whose += f" of user {row['user']}" if len(users) > 1 else ""
+        costs = ", ".join(f"{c} {describe_cost(row['channels'][c])}" for c in CHANNELS if c in row["channels"])
         lines.append(f"  {whose}: {costs}")
     if len(records) > LISTED:
         lines.append(f"  and {len(records) - LISTED:,} records that cost no more than the last one above")
-    by_cost = sorted(users, key=lambda one: (-one["worst_case"], -one["releases"], one["user"]))
-    for one in by_cost[:LISTED_USERS]:
-        whose = f"user {one['user']}" if len(users) > 1 else "all together"
+    by_cost = sorted(users, key=lambda row: (-row["worst_case"], -row["releases"], row["user"]))
+    for row in by_cost[:LISTED_USERS]:
+        whose = f"user {row['user']}" if len(users) > 1 else "all together"
         lines.append(
-            f"  {whose}, without what is declared public: {describe_cost(one['worst_case'])}, δ = {one['delta']:.4g}; "
-            f"{one['releases']:,} release{'s' * (one['releases'] != 1)} with it"
+            f"  {whose}, without what is declared public: {describe_cost(row['worst_case'])}, δ = {row['delta']:.4g}; "
+            f"{row['releases']:,} release{'s' * (row['releases'] != 1)} with it"
         )
     if rest := by_cost[LISTED_USERS:]:
-        middle, n = by_cost[len(by_cost) // 2]["worst_case"], sum(one["releases"] for one in rest)
+        middle, n = by_cost[len(by_cost) // 2]["worst_case"], sum(row["releases"] for row in rest)
         lines.append(
             f"  and {len(rest):,} user{'s' * (len(rest) != 1)} that cost no more than the last one above: {n:,} "
             f"release{'s' * (n != 1)} together; of all {len(users):,} users the median has {describe_cost(middle)}"
@@ -208,16 +208,16 @@ def _allowed(statement: dict[str, Any], policy: Policy) -> list[str]:
             lines.append(f"  {channel}: nothing")
         else:
             spent = {False: 0.0, True: 0.0}  # of one record, and of all together, which counts for each
-            for one in statement["records"]:
-                together = one["record"] is None
-                spent[together] = max(one["channels"].get(channel, 0.0), spent[together])
-            left = _left(limit, sum(spent.values()), "the costliest one has")
+            for row in statement["records"]:
+                together = row["record"] is None
+                spent[together] = max(row["channels"].get(channel, 0.0), spent[together])
+            remainder = _left(limit, sum(spent.values()), "the costliest one has")
             unit = "for all records together" if channel == VECTOR.name else "for each record"
-            lines.append(f"  {channel}: {_upto(limit)}{at} {unit}; {left}")
+            lines.append(f"  {channel}: {_upto(limit)}{at} {unit}; {remainder}")
     for name, why in reasons.items():
         if name in EXPOSURES:
             lines.append(f"  texts may show {EXPOSURES[name]} ({why})")
-    most = max(statement["users"], key=lambda one: (one["worst_case"], one["releases"]), default=None)
+    most = max(statement["users"], key=lambda row: (row["worst_case"], row["releases"]), default=None)
     lines += [f"  {line}" for line in describe_account(policy, most)]
     lines.append(f"  mechanisms: {', '.join(policy.mechanisms) or 'none'}")
     if policy.questions is not None:
@@ -235,15 +235,15 @@ def describe_account(policy: Policy, account: Mapping[str, Any] | None) -> list[
         policy: Policy of the device.
         account: Result of `account_of`; None if nothing was charged.
     """
-    found = account or account_of(policy, Account.empty(1))
-    spent = Account(*(np.array([found[name]]) for name in ("worst_case", "delta", "rho", "releases")))
+    figures = account or account_of(policy, Account.empty(1))
+    spent = Account(*(np.array([figures[name]]) for name in ("worst_case", "delta", "rho", "releases")))
     lines = [
         f"in total: {_upto(policy.total)} at δ = {policy.total_delta:g}, and {policy.releases:,} releases",
         f"  left: {policy.left(spent)} (one half of δ is the filter's)",
     ]
     if math.isfinite(policy.total) and policy.total_delta:
-        left = max(0.0, found["rho_limit"] - found["rho"])
-        lines.append(f"  or, in place of ε: zCDP ρ = {left:.4g} of {found['rho_limit']:.4g}")
+        remainder = max(0.0, figures["rho_limit"] - figures["rho"])
+        lines.append(f"  or, in place of ε: zCDP ρ = {remainder:.4g} of {figures['rho_limit']:.4g}")
     return [*lines, f"  {THEOREM}"]
 
 

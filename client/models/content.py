@@ -23,11 +23,11 @@ def content_hash(folder: Path | str, names: Iterable[str], kind: str) -> str:
     Raises:
         ValueError: A file is missing. The message begins with `kind`.
     """
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in names:
         try:
             part = file_hash(Path(folder) / name)
         except OSError:
             raise ValueError(f"{kind}: {Path(folder) / name} cannot be read") from None
-        whole.update(f"{name} {part}\n".encode())
-    return whole.hexdigest()
+        digest.update(f"{name} {part}\n".encode())
+    return digest.hexdigest()

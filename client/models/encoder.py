@@ -72,9 +72,9 @@ class Encoder:
         for name, most in (("max_length", LONGEST), ("dim", _WIDEST)):
             if not is_whole(about[name], 2, most):
                 raise ValueError(f"encoder: {folder / 'encoder.json'}: {name} must be from 2 to {most}")
-        for value, known in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
-            if not isinstance(value, str) or value not in known:
-                raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(known)}")
+        for value, choices in ((self.pooling, _POOLINGS), (self.precision, PRECISIONS)):
+            if not isinstance(value, str) or value not in choices:
+                raise ValueError(f"encoder: {folder / 'encoder.json'}: {value!r} is not one of {', '.join(choices)}")
         self._tokenizer, (self._session,) = load_checked("encoder", folder, "model.onnx", threads=1)
         self.threads = cores() if threads is None else threads
         self._special = read_as_text(self._tokenizer)
@@ -132,11 +132,11 @@ class Encoder:
             ids = (rows[:, None] * length + np.arange(length)) % self._tokenizer.get_vocab_size()
             return self._embed(ids, np.zeros_like(ids))
 
-        made = tried("encoder", self.folder, embed)
-        if made.shape[1:] != (self.dim,) or made.dtype != np.float32:
+        states = tried("encoder", self.folder, embed)
+        if states.shape[1:] != (self.dim,) or states.dtype != np.float32:
             raise ValueError(f"encoder: {self.folder} holds a model that gives no float32 states of width {self.dim}")
-        said = f"a text of max_length {self.max_length}"
-        longest("encoder", self.folder, said, partial(embed, length=self.max_length))
+        description = f"a text of max_length {self.max_length}"
+        longest("encoder", self.folder, description, partial(embed, length=self.max_length))
         first = np.zeros((1, 1), dtype=np.int64)
         last_token("encoder", self.folder, self._tokenizer, lambda last: self._embed(first + last, first))
 

@@ -95,18 +95,20 @@ class Generator:
 
         def logits(rows: NDArray[np.int64], length: int = min(2 * _STEP, room), written: int = 3) -> Any:
             ids = [((row * 7 + np.arange(max(length, written))) % about["pieces"]).tolist() for row in rows]
-            prompts = [[*about["before"], *each[:length], *about["after"]] for each in ids]
-            found = np.full((len(rows), about["pieces"]), np.nan, np.float32)
+            prompts = [[*about["before"], *row_ids[:length], *about["after"]] for row_ids in ids]
+            answers = np.full((len(rows), about["pieces"]), np.nan, np.float32)
             read: dict[int, NDArray[np.float32]] = {}
-            for batch, answer in self._next(read, prompts, np.arange(len(rows)), [each[:written] for each in ids]):
+            for batch, answer in self._next(
+                read, prompts, np.arange(len(rows)), [row_ids[:written] for row_ids in ids]
+            ):
                 if answer.dtype != np.float32 or answer.shape != (len(batch), about["pieces"]):
                     raise ValueError("these are no logits")
-                found[batch] = answer
-            return found
+                answers[batch] = answer
+            return answers
 
         tried("generator", folder, logits)
-        said = f"a prompt of max_length {about['max_length']} with a history of {about['history']} behind it"
-        longest("generator", folder, said, partial(logits, length=room, written=about["history"]))
+        description = f"a prompt of max_length {about['max_length']} with a history of {about['history']} behind it"
+        longest("generator", folder, description, partial(logits, length=room, written=about["history"]))
 
     @property
     def end(self) -> str:
@@ -137,7 +139,7 @@ class Generator:
             ValueError: The vocabulary has no word in common with the model.
         """
         pieces = self._pieces(vocabulary)
-        there = np.flatnonzero(pieces.single >= 0)
+        single_ids = np.flatnonzero(pieces.single >= 0)
         before, after = self._about["before"], self._about["after"]
         room, history = self._about["max_length"] - len(before) - len(after), self._about["history"]
         prompts = [[*before, *self._plain(text)[:room], *after] for text in texts]
@@ -152,7 +154,7 @@ class Generator:
             ]
             table = np.full((len(rows), len(vocabulary)), -np.inf)
             for batch, logits in self._next(read, prompts, rows, drawn):
-                table[np.ix_(batch, there)] = logits[:, pieces.single[there]]
+                table[np.ix_(batch, single_ids)] = logits[:, pieces.single[single_ids]]
             return table
 
         return ask
@@ -181,17 +183,17 @@ class Generator:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield row indices and their logits behind these prompts, and behind the words drawn after each."""
         if self._encoder is None:
-            return self._causal([[*prompts[row], *each] for row, each in zip(rows, drawn, strict=True)])
+            return self._causal([[*prompts[row], *ids] for row, ids in zip(rows, drawn, strict=True)])
         self._read(read, prompts, rows.tolist())
         shown = [(read[row], len(prompts[row])) for row in rows.tolist()]
-        return self._in_two_parts(shown, [[self._about["start"], *each] for each in drawn])
+        return self._in_two_parts(shown, [[self._about["start"], *ids] for ids in drawn])
 
     def _causal(self, inputs: Sequence[list[int]]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield input indices and their logits behind the last token, for up to 32 inputs of one width."""
         for batch, width in _alike([(len(ids),) for ids in inputs]):
             ids = [inputs[i] for i in batch]
             feeds = self._masked(ids, min(width[0], self._about["max_length"] + self._about["history"]))
-            feeds["positions"] = np.array([len(each) - 1 for each in ids], dtype=np.int64)
+            feeds["positions"] = np.array([len(row) - 1 for row in ids], dtype=np.int64)
             yield batch, self._session.run(["logits"], feeds)[0]
 
     def _in_two_parts(
@@ -205,13 +207,13 @@ class Generator:
         """
         for batch, width in _alike([(len(s), len(w)) for (s, _), w in zip(prompts, written, strict=True)]):
             last = [written[i] for i in batch]
-            there = np.arange(width[0])[None] < np.array([prompts[i][1] for i in batch])[:, None]
+            mask = np.arange(width[0])[None] < np.array([prompts[i][1] for i in batch])[:, None]
             states = np.zeros((len(batch), width[0], prompts[batch[0]][0].shape[1]), np.float32)
             for row, i in enumerate(batch):
                 states[row, : len(prompts[i][0])] = prompts[i][0]
             feeds = {
                 "states": states,
-                "attention_mask": there.astype(np.int64),
+                "attention_mask": mask.astype(np.int64),
                 "decoder_input_ids": self._padded(last, min(width[1], self._about["history"] + 1)),
                 "positions": np.array([len(ids) - 1 for ids in last], dtype=np.int64),
             }
@@ -230,16 +232,16 @@ class Generator:
         for batch, width in _alike([(len(prompts[row]),) for row in missing]):
             ids = [prompts[missing[i]] for i in batch]
             states = self._encoder.run(["states"], self._masked(ids, min(width[0], self._about["max_length"])))[0]
-            read.update({missing[i]: each for i, each in zip(batch, states, strict=True)})
+            read.update({missing[i]: row_states for i, row_states in zip(batch, states, strict=True)})
 
     def _masked(self, rows: Sequence[list[int]], width: int) -> dict[str, NDArray[np.int64]]:
-        there = np.arange(width)[None] < np.array([len(ids) for ids in rows])[:, None]
-        return {"input_ids": self._padded(rows, width), "attention_mask": there.astype(np.int64)}
+        mask = np.arange(width)[None] < np.array([len(ids) for ids in rows])[:, None]
+        return {"input_ids": self._padded(rows, width), "attention_mask": mask.astype(np.int64)}
 
     def _padded(self, rows: Sequence[list[int]], width: int) -> NDArray[np.int64]:
         ids = np.full((len(rows), width), self._about["padding"], dtype=np.int64)
-        for row, each in enumerate(rows):
-            ids[row, : len(each)] = each
+        for row, row_ids in enumerate(rows):
+            ids[row, : len(row_ids)] = row_ids
         return ids
 
 
@@ -267,7 +269,7 @@ def _wrong(about: dict[str, Any]) -> str:
 
 def _alike(sizes: Sequence[tuple[int, ...]]) -> Iterator[tuple[NDArray[np.int64], list[int]]]:
     """Yield up to 32 indices of the same widths, and these widths, which depend on the sizes of a row alone."""
-    widths = np.array([[-(-size // _STEP) * _STEP for size in each] for each in sizes], dtype=np.int64)
+    widths = np.array([[-(-size // _STEP) * _STEP for size in row] for row in sizes], dtype=np.int64)
     for width in np.unique(widths, axis=0) if len(widths) else ():
         same = np.flatnonzero((widths == width).all(axis=1))
         for begin in range(0, len(same), _BATCH):

@@ -87,10 +87,10 @@ class MaskedLM:
         def made(output: str, length: int) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
             def run(rows: NDArray[np.int64]) -> NDArray[np.float32]:
                 ids = [[*own, *((row * 7 + np.arange(length)) % pieces).tolist()][:length] for row in rows]
-                ((_, (found,)),) = self._run([(each, length // 2, length - 1) for each in ids], output)
-                if found.dtype != np.float32 or len(found) != len(rows):
+                ((_, (result,)),) = self._run([(row_ids, length // 2, length - 1) for row_ids in ids], output)
+                if result.dtype != np.float32 or len(result) != len(rows):
                     raise ValueError("these are no rows")
-                return found
+                return result
 
             return run
 
@@ -116,7 +116,7 @@ class MaskedLM:
         """
         pieces = self._pieces(vocabulary)
         originals = [self._columns(row, pieces) for row in np.asarray(x)]
-        there = np.flatnonzero(pieces.single >= 0)
+        single_ids = np.flatnonzero(pieces.single >= 0)
 
         def ask(
             positions: NDArray[np.int64], word_ids: NDArray[np.int64], rows: NDArray[np.int64]
@@ -127,7 +127,7 @@ class MaskedLM:
             ]
             table = np.full((len(rows), len(vocabulary)), -np.inf)
             for batch, (logits,) in self._run([(ids, first, at) for ids, first, at in pairs], "logits"):
-                table[np.ix_(batch, there)] = logits[:, pieces.single[there]]
+                table[np.ix_(batch, single_ids)] = logits[:, pieces.single[single_ids]]
             return table
 
         return ask
@@ -225,9 +225,9 @@ class MaskedLM:
         """
         widths = np.array([-(-len(ids) // _STEP) * _STEP for ids, _, _ in inputs], dtype=np.int64)
         for width in np.unique(widths):
-            alike = np.flatnonzero(widths == width)
-            for begin in range(0, len(alike), at_once):
-                batch = alike[begin : begin + at_once]
+            indices = np.flatnonzero(widths == width)
+            for begin in range(0, len(indices), at_once):
+                batch = indices[begin : begin + at_once]
                 shape = (len(batch), min(int(width), self.max_length))
                 feeds = {
                     "input_ids": np.full(shape, self._about["padding"], dtype=np.int64),

@@ -40,8 +40,8 @@ def cores() -> int:
 
     It is $OMP_NUM_THREADS if that is set, as in an actor that has one of the cores, and else the number of cores.
     """
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdecimal() and int(told) > 0 else os.cpu_count() or 1
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdecimal() and int(setting) > 0 else os.cpu_count() or 1
 
 
 def session(path: Path, threads: int | None) -> onnxruntime.InferenceSession:
@@ -123,7 +123,7 @@ def load_checked(kind: str, folder: Path, *graphs: str, threads: int | None) -> 
 
 def numbers(value: object, below: int) -> bool:
     """Return whether a value is a list of whole numbers from 0 to below `below`."""
-    return isinstance(value, list) and all(is_whole(each, 0, below - 1) for each in value)
+    return isinstance(value, list) and all(is_whole(number, 0, below - 1) for number in value)
 
 
 def bounds(low: object, high: object) -> bool:

@@ -105,7 +105,7 @@ def private_arguments(
     if folder is None:
         raise ValueError(f"{mechanism.name}: needs a {language_models.SAID.get(kind, kind)}; name its folder")
     model, vocabulary = language_models.load(folder, kind, threads), mechanism.vocabulary
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name in reads:
         sides: list[Any]
         if isinstance(model, Generator):
@@ -113,7 +113,7 @@ def private_arguments(
             written = list(zip(*(sides_of(text, mechanism.sides) for text in texts), strict=True)) or none
             sides = [model.scores(side, vocabulary) for side in written]
         else:
-            made: Any = {"scores": model.scores, "importance": model.importance}[name]
-            sides = [made(x[:, side], vocabulary) for side in mechanism.slices]
-        given[name] = sides[0] if mechanism.sides == 1 else sides
-    return given
+            method: Any = {"scores": model.scores, "importance": model.importance}[name]
+            sides = [method(x[:, side], vocabulary) for side in mechanism.slices]
+        arguments[name] = sides[0] if mechanism.sides == 1 else sides
+    return arguments

@@ -164,9 +164,9 @@ class _Reader:
 
     def tokens(self, chunk: str) -> Iterator[str]:
         """Yield the words of a chunk."""
-        whole = self._known(chunk)
-        if whole is not None:
-            yield whole
+        entry = self._known(chunk)
+        if entry is not None:
+            yield entry
             return
         if (clitic := _clitic(chunk)) == chunk:
             yield from self._clitic(clitic)
@@ -195,9 +195,9 @@ class _Reader:
         return bool(word) and self._vocabulary.word_id(word) != self._vocabulary.unknown
 
     def _word(self, word: str) -> Iterator[str]:
-        known = self._known(word)
-        if known is not None:
-            yield known
+        entry = self._known(word)
+        if entry is not None:
+            yield entry
             return
         parts = [p for p in _INNER.split(word) if p]
         forms = [self._known(p) for p in parts]
@@ -210,12 +210,12 @@ class _Reader:
 
     def _parts(self, word: str) -> Iterator[str]:
         """Yield a known word, or its parts if one of them is known, or the word itself."""
-        known = self._known(word)
-        parts = [] if known else [p for p in _INNER.split(word) if p]
+        entry = self._known(word)
+        parts = [] if entry else [p for p in _INNER.split(word) if p]
         forms = [self._known(p) for p in parts]
-        if known or not any(f for p, f in zip(parts, forms, strict=True) if not _INNER.fullmatch(p)):
+        if entry or not any(f for p, f in zip(parts, forms, strict=True) if not _INNER.fullmatch(p)):
             if word:
-                yield known or word
+                yield entry or word
             return
         for part, form in zip(parts, forms, strict=True):
             if form or not _INNER.fullmatch(part):
@@ -223,18 +223,18 @@ class _Reader:
 
     def _clitic(self, clitic: str) -> Iterator[str]:
         """Yield one word, or its parts if all of them are known and the word is not."""
-        known = self._known(clitic)
+        entry = self._known(clitic)
         forms = [self._known(p) for p in _INNER.split(clitic) if p]
-        if known or None in forms:
-            yield known or clitic
+        if entry or None in forms:
+            yield entry or clitic
         else:
             yield from (form for form in forms if form)
 
     def _run(self, run: str, *, each: bool) -> Iterator[str]:
         """Yield marks or Han characters: joined if they are known joined, else runs of the same mark, else each."""
-        known = self._known(run)
-        if known:
-            yield known
+        entry = self._known(run)
+        if entry:
+            yield entry
             return
         same = run if each else ("".join(group) for _, group in groupby(run))
         for part in same:

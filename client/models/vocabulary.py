@@ -129,7 +129,7 @@ def read_vectors(path: Path | str, *, keep: Container[str] | None = None, limit:
 
 def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[int, str, bytes, int]]:
     """Yield the line number, the word, its numbers as text, and their required count, for each line except a header."""
-    dim = promised = found = 0
+    dim = promised = count = 0
     for number, line in _lines(path, file):
         fields = line.count(b" ")
         if number == 1 and fields == 1 and all(part.isdigit() for part in line.split(b" ")):
@@ -145,10 +145,10 @@ def _entries(path: Path, file: BinaryIO) -> Iterator[tuple[int, str, bytes, int]
             word = head.decode("utf-8")
         except UnicodeDecodeError:
             raise ValueError(f"{path}, line {number}: the word is not UTF-8; convert the file") from None
-        found += 1
+        count += 1
         yield number, word, numbers, dim
-    if found < promised:
-        raise ValueError(f"{path}: holds {found:,} words, and line 1 says {promised:,}: cut short; get it again")
+    if count < promised:
+        raise ValueError(f"{path}: holds {count:,} words, and line 1 says {promised:,}: cut short; get it again")
 
 
 def _stacked(blocks: list[NDArray[np.float32]], rows: int, dim: int) -> NDArray[np.float32]:

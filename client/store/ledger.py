@@ -199,9 +199,9 @@ class Ledger:
         self.path = Path(path)
         self._witness = self.path.with_name(f".{self.path.name}.made") if durable else None
         with _failing_closed():
-            known = None if self._witness is None else rollback_guard.read(self._witness)  # first: others may commit
+            commit = None if self._witness is None else rollback_guard.read(self._witness)  # first: others may commit
             if not self.path.exists():
-                if known is not None:
+                if commit is not None:
                     raise LedgerError(_GONE.format(self.path))
                 _create(self.path, durable)
             self._connection = _connect(self.path, durable)
@@ -290,13 +290,13 @@ class Ledger:
                     earlier += _Pairs(self._keys(draw, users, records)).count(users, records)
                     continue
                 keys, released = self._releases(draw, users, records)
-                found, place = _Pairs(keys).find(users, records)
-                if not found.any():
+                matches, place = _Pairs(keys).find(users, records)
+                if not matches.any():
                     continue
                 if not known.any():
                     payloads = np.zeros((len(users), released.shape[1]), dtype=np.uint8)
-                payloads[found] = released[place[found]]
-                known |= found
+                payloads[matches] = released[place[matches]]
+                known |= matches
         return Recalled(known, payloads, earlier)
 
     def spent(
@@ -368,8 +368,8 @@ class Ledger:
         rows: list[LedgerRow] = []
         with _failing_closed():
             for block in self._connection.execute(_ROWS):
-                stage, channel, digest, guarantee, epsilon, delta, n, check, keys, payload_check, payload, *made = block
-                commit, seconds = made
+                stage, channel, digest, guarantee, epsilon, delta, n, check, keys, payload_check, payload, *tail = block
+                commit, seconds = tail
                 payloads = _checked(payload, payload_check)
                 width, theorem = len(payloads) // n, _guarantee(guarantee)
                 rows += (
@@ -408,15 +408,15 @@ class Ledger:
         if not len(users):
             return total
         draws = groupby(blocks, key=lambda block: block[:3])
-        while some := [(draw, list(held)) for draw, held in islice(draws, _DRAWS_AT_ONCE)]:
-            pairs = [_pairs([_checked(keys, check) for *_, check, keys in theirs]) for _, theirs in some]
-            keys, number = np.concatenate(pairs), np.repeat(np.arange(len(some)), [len(p) for p in pairs])
+        while batch := [(draw, list(group)) for draw, group in islice(draws, _DRAWS_AT_ONCE)]:
+            pairs = [_pairs([_checked(keys, check) for *_, check, keys in group]) for _, group in batch]
+            keys, number = np.concatenate(pairs), np.repeat(np.arange(len(batch)), [len(p) for p in pairs])
             codes = keys[:, 0] if records is None else _codes(people, keys[:, 0], keys[:, 1])
             place = np.minimum(np.searchsorted(distinct, codes), len(distinct) - 1)
-            known = distinct[place] == codes
-            times = np.bincount(number[known] * len(distinct) + place[known], minlength=len(some) * len(distinct))
-            costs = [price(channel, guarantee) for (_, channel, guarantee), _ in some]
-            total += Account.of(costs, times.reshape(len(some), len(distinct)))
+            matches = distinct[place] == codes
+            times = np.bincount(number[matches] * len(distinct) + place[matches], minlength=len(batch) * len(distinct))
+            costs = [price(channel, guarantee) for (_, channel, guarantee), _ in batch]
+            total += Account.of(costs, times.reshape(len(batch), len(distinct)))
         return total.take(row)
 
     def _write(self, charge: Charge, commit: int) -> None:
@@ -468,8 +468,8 @@ class Ledger:
             widths.add(len(payload) / n)
         if len(widths) > 1:
             raise LedgerError("ledger: the releases of one draw differ in their length")
-        known = _pairs(keys)
-        return known, np.frombuffer(b"".join(payloads), dtype=np.uint8).reshape(len(known), int(max(widths, default=0)))
+        index = _pairs(keys)
+        return index, np.frombuffer(b"".join(payloads), dtype=np.uint8).reshape(len(index), int(max(widths, default=0)))
 
     def _draw(self, charge: Charge) -> int:
         """Return the id of a draw's public description, which is written if it is new."""
@@ -510,14 +510,14 @@ class Ledger:
             yield
             return
         with rollback_guard.alone(self._witness.parent):
-            known = rollback_guard.read(self._witness)
+            commit = rollback_guard.read(self._witness)
             if not self.path.exists():  # SQLite would create it
                 raise LedgerError(_GONE.format(self.path))
             # Another file may have been put over the one that this connection has read, or in its place.
             with closing(sqlite3.connect(self.path, timeout=_WAIT_SECONDS)) as anew:
-                self._last(anew, known)
-            last = self._last(self._connection, known)
-            if known is None or known.number < last.number:
+                self._last(anew, commit)
+            last = self._last(self._connection, commit)
+            if commit is None or commit.number < last.number:
                 rollback_guard.advance(self._witness, last)
             yield
 
@@ -529,8 +529,8 @@ class Ledger:
         if known is None and last[0] > 1:  # the first commit is the creation of the ledger; later ones have a guard
             raise LedgerError(f"ledger: {self._witness} is gone, and whether this is the last copy cannot be told")
         if known is not None:
-            there = file.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
-            if there != (known.nonce,):
+            row = file.execute("SELECT nonce FROM commits WHERE id = ?", (known.number,)).fetchone()
+            if row != (known.nonce,):
                 raise LedgerError(f"ledger: {self.path} is an older copy or another ledger; put the last one back")
         return Commit(*last)
 

@@ -98,7 +98,7 @@ class QuestionRecords:
                     "SELECT max(record) FROM sentences WHERE user = ?", (user,)
                 ).fetchone()
                 numbers = self.record_numbers(user, hashes)
-                new = list(dict.fromkeys(sha256 for sha256, known in zip(hashes, numbers, strict=True) if known < 0))
+                new = list(dict.fromkeys(sha256 for sha256, number in zip(hashes, numbers, strict=True) if number < 0))
                 start = max(FIRST_RECORD, above + 1, 0 if highest is None else highest + 1)
                 if start + len(new) > _END:
                     raise QuestionRecordsError(f"{self.path}: there are no numbers left for more sentences")

@@ -52,7 +52,7 @@ class Tables:
         rows = np.asarray(rows, dtype=np.int64)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise IndexError(f"tables: rows are 0 to {len(self) - 1}, got {rows.min()} to {rows.max()}")
-        taken = np.empty((len(rows), self.width), dtype=np.float32)
+        result = np.empty((len(rows), self.width), dtype=np.float32)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         ends = np.searchsorted(ordered, self._starts).tolist()
@@ -62,8 +62,8 @@ class Tables:
                 values = _mapped(path)
                 if values.shape != (end - start, self.width):
                     raise ValueError(f"tables: {path} has changed since it was opened")
-                taken[order[first:last]] = values[ordered[first:last] - start]
-        return taken
+                result[order[first:last]] = values[ordered[first:last] - start]
+        return result
 
 
 def _mapped(path: Path) -> NDArray[np.float32]:

@@ -40,8 +40,8 @@ class TextColumn(Sequence[Text]):
     second_starts: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        whole = self.data.dtype == np.uint8 and self.starts.dtype == np.int64 and self.starts.ndim == 1
-        if not (whole and len(self.starts) and self.starts[0] == 0 and self.starts[-1] == len(self.data)):
+        valid = self.data.dtype == np.uint8 and self.starts.dtype == np.int64 and self.starts.ndim == 1
+        if not (valid and len(self.starts) and self.starts[0] == 0 and self.starts[-1] == len(self.data)):
             raise ValueError("texts: where they begin does not fit their bytes")
         if (self.starts[1:] < self.starts[:-1]).any():
             raise ValueError("texts: one begins before the last")
