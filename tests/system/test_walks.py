@@ -59,14 +59,14 @@ def prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def write_reviews(file: Path) -> None:
-    """Write 300 reviews with semicolons between, and one of them twice."""
+    """Write 300 reviews, and one of them twice."""
     rng = np.random.default_rng(0)
     rows = []
     for i in range(300):
         words = " ".join(rng.choice(["the", "film", "book", "a", "plot", "and", "very"], size=10))
         rows.append([f"{words} {('bad', 'good')[i % 2]}; seen {i} times", ("negative", "positive")[i % 2]])
     with open(file, "w", encoding="utf-8", newline="") as opened:
-        csv.writer(opened, delimiter=";").writerows([["review", "sentiment"], *rows, [rows[1][0].upper(), "positive"]])
+        csv.writer(opened).writerows([["review", "sentiment"], *rows, [rows[1][0].upper(), "positive"]])
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_from_a_run_to_a_device_that_asks(prompt: Prompt) -> None:
     """docs/how-to/device.md: a bundle, a device of it, its records, and a question to the model."""
     errs, types, home = prompt.errs, prompt.types, prompt.home
     (home / "study.toml").write_text(tomli_w.dumps(STUDY), encoding="utf-8")
-    (home / "notes.csv").write_text("said;mood\nthe film was good;positive\na bad book;negative\n", encoding="utf-8")
+    (home / "notes.csv").write_text("said,mood\nthe film was good,positive\na bad book,negative\n", encoding="utf-8")
     types("simulate study.toml --out run")
     types("deploy keys make keys --nodes 1")
     keys = "--sign-key keys/publisher/sign.key --seal-to keys/server/seal.pub --model-seal-to keys/predict/seal.pub"
