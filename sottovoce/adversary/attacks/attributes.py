@@ -82,21 +82,21 @@ def column(target: Target, held: Held, name: str) -> Mapping[Text, str]:
     data = target.data
     if data.source == "built-in":
         parts = [target.split().public, held.train, held.test]
-        known = [*held.train.extra, AUTHOR]
-        if name not in known:
-            raise UserError(f"--attribute {name}: the built-in corpus has none of that name; {nearest(name, known)}")
-        named = [(c, c.users if name == AUTHOR else c.extra[name]) for c in parts]
+        names = [*held.train.extra, AUTHOR]
+        if name not in names:
+            raise UserError(f"--attribute {name}: the built-in corpus has none of that name; {nearest(name, names)}")
+        columns = [(c, c.users if name == AUTHOR else c.extra[name]) for c in parts]
     else:
         try:
-            read = read_parts(data, label=int(name) if isinstance(data.text, int) and name.isdigit() else name)
+            corpora = read_parts(data, label=int(name) if isinstance(data.text, int) and name.isdigit() else name)
         except UserError as error:
             raise UserError(f"--attribute {name}: {error}") from error
-        named = [(c, [c.classes[label] for label in c.labels]) for c in read]
+        columns = [(c, [c.classes[label] for label in c.labels]) for c in corpora]
     entries: dict[Text, set[str]] = {}
-    for corpus, values in named:
+    for corpus, values in columns:
         for text, value in zip(corpus.texts, values or (), strict=True):
             entries.setdefault(text, set()).add(str(value))
-    return {text: next(iter(of)) for text, of in entries.items() if len(of) == 1}
+    return {text: next(iter(values_of_text)) for text, values_of_text in entries.items() if len(values_of_text) == 1}
 
 
 def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Sequence[Text]) -> Collected:
@@ -111,21 +111,21 @@ def collected(about: Mapping[Text, str], public: Sequence[Text], attacked: Seque
     index = {value: i for i, value in enumerate(classes)}
     auxiliary = np.array([i for i, text in enumerate(public) if text in about], dtype=np.int64)
     rows = np.array([i for i, text in enumerate(attacked) if about.get(text) in index], dtype=np.int64)
-    why = ""
+    reason = ""
     if min(len(auxiliary), len(rows)) < LEAST:
-        why = (
+        reason = (
             f"{LEAST} public texts with a value, and {LEAST} attacked ones of the same values, are needed; there are "
             f"{len(auxiliary)} and {len(rows)}"
         )
     elif len(classes) < 2:
-        why = "public texts have one value only"
+        reason = "public texts have one value only"
     return Collected(
         classes,
         auxiliary,
         np.array([index[about[public[i]]] for i in auxiliary], dtype=np.int64),
         rows,
         np.array([index[about[attacked[i]]] for i in rows], dtype=np.int64),
-        why,
+        reason,
     )
 
 

@@ -62,18 +62,18 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
     rows = releases.attacked(target, rows, "embeddings")
     rows = [row for row in rows if row.released.digest == rows[0].released.digest]
     log.info(f"{target.arm.name}: {len(rows):,} released embeddings of stage {rows[0].released.stage}")
-    known = knowledge(target, rows[0])
+    adversary = knowledge(target, rows[0])
     texts = releases.texts_of(target, rows)
-    seen = np.stack([values(row, known.mechanism) for row in rows])
-    sides = [_Embeddings(target, known, rows, texts, seen)]
+    values_of_rows = np.stack([values(row, adversary.mechanism) for row in rows])
+    sides = [_Embeddings(target, adversary, rows, texts, values_of_rows)]
     if target.unprotected:
-        sides.insert(0, _Unprotected(target, known, rows, texts, known.encoded(texts)))
+        sides.insert(0, _Unprotected(target, adversary, rows, texts, adversary.encoded(texts)))
     results: list[dict[str, Any]] = []
     skipped: list[str] = []
     for side in sides:
-        entries_, left = collect((name for name in names if name in side.applies), side.results, on=side.name)
+        entries_, reasons = collect((name for name in names if name in side.applies), side.results, on=side.name)
         results += entries_
-        skipped += left
+        skipped += reasons
     return results, skipped
 
 
@@ -143,15 +143,15 @@ class _Embeddings:
             guesses = inversion.guessed(fits, self.public, words, self.seen, seed=seed)
         except ValueError as error:
             raise Skipped(str(error)) from error
-        truth, beyond = pieces.truth(as_lines(self.texts))
-        result = scores.words(guesses, truth, beyond)
-        plain = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, beyond)
+        truth, count_beyond = pieces.truth(as_lines(self.texts))
+        result = scores.words(guesses, truth, count_beyond)
+        baseline = scores.words(np.tile(inversion.most_frequent(words), (len(truth), 1)), truth, count_beyond)
         bound, bound_counts = (allowed.f1(curve, truth.mean(axis=0)) for curve in self.curves)
         return result_of(
             rate=result.f1,
-            baseline=plain.f1.success,
+            baseline=baseline.f1.success,
             texts=len(self.texts),
-            tokens=int(truth.sum() + beyond.sum()),
+            tokens=int(truth.sum() + count_beyond.sum()),
             bound=bound,
             bound_counts=bound_counts,
             note=f"precision {result.precision:.3f}, recall {result.recall:.3f}",
@@ -159,8 +159,8 @@ class _Embeddings:
                 "dim": self.seen.shape[1],
                 "precision": result.precision,
                 "recall": result.recall,
-                "baseline_precision": plain.precision,
-                "baseline_recall": plain.recall,
+                "baseline_precision": baseline.precision,
+                "baseline_recall": baseline.recall,
             },
         )
 
@@ -174,8 +174,8 @@ class _Embeddings:
     # --- attributes
 
     def _attribute(self, name: str, attribute: str, result_of: Callable[..., Result]) -> Result:
-        about = attributes.column(self.target, prepared(self.target.run).held, attribute)
-        result = attributes.collected(about, self.known.texts, self.texts)
+        values_by_text = attributes.column(self.target, prepared(self.target.run).held, attribute)
+        result = attributes.collected(values_by_text, self.known.texts, self.texts)
         if result.why:
             raise Skipped(f"{attribute}: {result.why}")
         curves, dim, note = self.curves, self.seen.shape[1], ""
@@ -185,21 +185,21 @@ class _Embeddings:
             curves, dim = allowed.curves(question.mechanism), question.m1.shape[1]
             note = f"; m' = {dim}, drawn anew"
         else:
-            learnt = self.clean if name == "attribute-static" else self.public
+            embeddings = self.clean if name == "attribute-static" else self.public
             from sottovoce.adversary.estimators.attributes import (
                 guessed,  # scikit-learn: a second, for these attacks alone
             )
 
             guesses = guessed(
-                learnt[:, result.auxiliary],
+                embeddings[:, result.auxiliary],
                 result.labels,
                 self.seen[result.attacked],
                 classes=len(result.classes),
                 seed=self.target.seed,
             )
-        more = {"dim": dim, "by_value": attributes.by_value(guesses, result)}
+        details = {"dim": dim, "by_value": attributes.by_value(guesses, result)}
         count = len(result.classes)
-        return attributes.result(result_of, attribute, guesses, result.truth, count, curves, note=note, more=more)
+        return attributes.result(result_of, attribute, guesses, result.truth, count, curves, note=note, more=details)
 
     def _question(self, found: attributes.Collected) -> chosen.Question:
         spec = self.target.arm.embedding
@@ -217,10 +217,10 @@ class _Embeddings:
 
     def _answered(self, asked: chosen.Question, found: attributes.Collected) -> NDArray[np.int64]:
         """Return guesses from simulated releases of the users for this request."""
-        mine = self.known.encoded([self.texts[row] for row in found.attacked])
-        released = asked.drawn(mine, seed=self.target.seed, stage="attack-chosen")
+        embeddings = self.known.encoded([self.texts[row] for row in found.attacked])
+        draws = asked.drawn(embeddings, seed=self.target.seed, stage="attack-chosen")
         public = self.known.embeddings[found.auxiliary]
-        return asked.guessed(released, public, found.labels, len(found.classes))
+        return asked.guessed(draws, public, found.labels, len(found.classes))
 
 
 @dataclass(frozen=True, eq=False)

@@ -74,9 +74,9 @@ def judged(entries: Sequence[dict[str, Any]], family: float = FAMILY) -> list[di
     bounded = [e for e in entries if e["bound"] is not None and e["bound"] < 1]
     results = []
     for e in entries:
-        seen = e["success"], e["observations"], e["weight"]
-        alarm = any(e is item for item in bounded) and beyond(*seen, e["bound"]) < family / len(bounded)
-        results.append(e | {"interval": list(interval(*seen)), "alarm": alarm})
+        counts = e["success"], e["observations"], e["weight"]
+        alarm = any(e is item for item in bounded) and beyond(*counts, e["bound"]) < family / len(bounded)
+        results.append(e | {"interval": list(interval(*counts)), "alarm": alarm})
     return results
 
 
@@ -92,9 +92,9 @@ def _apart(s: float, b: float) -> float:
 
 
 def _lowest(success: float, observations: int, weight: float, side: float) -> float:
-    s, most = success * weight, -math.log(side) / observations
+    s, limit = success * weight, -math.log(side) / observations
     if s <= 0:
         return 0.0
-    if _apart(s, s * 1e-12) < most:
+    if _apart(s, s * 1e-12) < limit:
         return 0.0
-    return float(brentq(lambda b: _apart(s, b) - most, s * 1e-12, s)) / weight
+    return float(brentq(lambda b: _apart(s, b) - limit, s * 1e-12, s)) / weight

@@ -73,8 +73,8 @@ class Knowledge:
     def drawn(self, count: int) -> FloatArray:
         """Return simulated releases of the public texts on the public quantizer, (count, p, m')."""
         rows = [sanitize_public(self.mechanism, self.points, seed=self.seed, stage=f"attack-{i}") for i in range(count)]
-        drawn, grid = np.stack(rows), self.mechanism.grid
-        return drawn if grid is None else grid.decode(grid.encode(drawn))
+        draws, grid = np.stack(rows), self.mechanism.grid
+        return draws if grid is None else grid.decode(grid.encode(draws))
 
 
 @lru_cache(maxsize=2)
@@ -126,8 +126,8 @@ def maps_sent(model: Path) -> Iterator[Maps]:
 
 def _digest(target: Target, row: Row, encoder: CachedEncoder, maps: Maps, mechanism: Any) -> str:
     projection = Projection(encoder.identity, maps.mean, maps.m1)
-    asked = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
-    return asked.digest(row.split)
+    question = EmbeddingQuestion(parameters(mechanism), projection=projection, classes=maps.classes)
+    return question.digest(row.split)
 
 
 def values(row: Row, mechanism: Any) -> FloatArray:
@@ -194,13 +194,13 @@ def arrived(target: Target, channel: str) -> list[Row]:
         arms = {arm.name: arm for arm in arms_of(json.loads(results.read_text(encoding="utf-8")))}
         if target.arm.name in arms and not arms[target.arm.name].delivered:
             raise Skipped("no training user's release was delivered")
-    released = [row for row in releases.of_arm(target) if row.split == "train"]
-    rows = _in_time(target, [row for row in released if row.released.channel == channel])
+    training_rows = [row for row in releases.of_arm(target) if row.split == "train"]
+    rows = _in_time(target, [row for row in training_rows if row.released.channel == channel])
     if not rows:
-        if not released:
+        if not training_rows:
             raise Skipped("no training user has released anything")
-        sent = " and ".join(sorted({row.released.channel for row in released}))
-        raise Skipped(f"what its training users released ({sent}) is not what this attack reads ({channel})")
+        channels = " and ".join(sorted({row.released.channel for row in training_rows}))
+        raise Skipped(f"what its training users released ({channels}) is not what this attack reads ({channel})")
     return rows
 
 
@@ -225,20 +225,20 @@ def delivered(target: Target) -> Delivered | None:
     if all((row.key, row.released.stage) in labels for row in rows):
         text = b"".join(labels[row.key, row.released.stage] for row in rows)
         y = np.frombuffer(text, dtype="<i2").astype(np.int64)
-    held = dict(zip((row.key for row in rows), releases.texts_of(target, rows), strict=True))
-    return Delivered(held, ", ".join(sorted({row.released.stage for row in rows})), z, w, y)
+    texts = dict(zip((row.key for row in rows), releases.texts_of(target, rows), strict=True))
+    return Delivered(texts, ", ".join(sorted({row.released.stage for row in rows})), z, w, y)
 
 
 def _in_time(target: Target, rows: list[Row]) -> list[Row]:
     """Return the rows without users who were late at their stage."""
-    kept = []
+    result = []
     for stage in sorted({row.released.stage for row in rows}):
-        mine = [row for row in rows if row.released.stage == stage]
-        users = np.array([row.key[0] for row in mine], dtype=np.int64)
+        stage_rows = [row for row in rows if row.released.stage == stage]
+        users = np.array([row.key[0] for row in stage_rows], dtype=np.int64)
         people, person = np.unique(users, return_inverse=True)
-        gone = late(people, probability=target.population.late, stage=stage, seed=target.seed)[person]
-        kept += [row for row, missed in zip(mine, gone, strict=True) if not missed]
-    return kept
+        absent = late(people, probability=target.population.late, stage=stage, seed=target.seed)[person]
+        result += [row for row, absence in zip(stage_rows, absent, strict=True) if not absence]
+    return result
 
 
 def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Corpus, Corpus, np.random.Generator]:
@@ -252,25 +252,25 @@ def members_and_others(target: Target, held: Held, inside: IntArray) -> tuple[Co
     Raises:
         Skipped: There are too few records.
     """
-    outside = others(target, held)
-    n = min(target.limit, len(inside), len(outside))
+    nonmembers = others(target, held)
+    n = min(target.limit, len(inside), len(nonmembers))
     if n < LEAST:
         raise Skipped(
-            f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(outside)}, and "
+            f"needs {LEAST} training records and as many others; there are {len(inside)} and {len(nonmembers)}, and "
             f"--limit is {target.limit}"
         )
     rng = np.random.default_rng([target.seed, 7])
-    return held.train.take(rng.permutation(inside)[:n]), outside.take(rng.permutation(len(outside))[:n]), rng
+    return held.train.take(rng.permutation(inside)[:n]), nonmembers.take(rng.permutation(len(nonmembers))[:n]), rng
 
 
 def others(target: Target, held: Held) -> Corpus:
     """Return texts that nobody released: private texts without a user if there are enough, otherwise test texts."""
-    released = set(held.train.texts)
+    texts = set(held.train.texts)
     for corpus in (target.split().train, held.test):
         first: dict[Any, int] = {}
         for row, text in enumerate(corpus.texts):
-            if text not in released:
+            if text not in texts:
                 first.setdefault(text, row)
-        if len(first) >= min(target.limit, len(released)):
+        if len(first) >= min(target.limit, len(texts)):
             break
     return corpus.take(np.array(list(first.values()), dtype=np.int64))

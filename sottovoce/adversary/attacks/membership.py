@@ -101,36 +101,39 @@ class _Membership:
         from sottovoce.adversary.attacks.shadow_models import AttackedRecords, model_of
 
         delivered = delivered_to(target)
-        ready = prepared(target.run)
-        inside = np.arange(len(ready.held.train)) if delivered is None else delivered.rows(ready.held)
-        chosen, others, rng = members_and_others(target, ready.held, inside)
-        order = rng.permutation(2 * len(chosen))
-        members = order < len(chosen)
-        texts, labels = [*chosen.texts, *others.texts], np.concatenate([chosen.labels, others.labels])
-        records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(inside))
+        run_data = prepared(target.run)
+        member_rows = np.arange(len(run_data.held.train)) if delivered is None else delivered.rows(run_data.held)
+        member_records, nonmembers, rng = members_and_others(target, run_data.held, member_rows)
+        order = rng.permutation(2 * len(member_records))
+        members = order < len(member_records)
+        texts, labels = (
+            [*member_records.texts, *nonmembers.texts],
+            np.concatenate([member_records.labels, nonmembers.labels]),
+        )
+        records = AttackedRecords([texts[i] for i in order], labels[order], trained=len(member_rows))
         try:
-            model = model_of(target, ready.public, records)
+            model = model_of(target, run_data.public, records)
         except ValueError as error:
             raise UserError(f'{target.run}: arm "{arm.name}": {error}') from error
-        return cls(target, ready.public, model, members, delivered)
+        return cls(target, run_data.public, model, members, delivered)
 
     def result(self, name: str) -> Result:
         """Return one attack's result; raise Skipped if it does not apply."""
-        extra: dict[str, Any] = {}
+        shadow_counts: dict[str, Any] = {}
         if name in _SHADOWS:
-            evidence, extra = self._by_shadows(name)
-            rate, note, more = scores.of_members(evidence, self.members, 0.0)
+            evidence, shadow_counts = self._by_shadows(name)
+            rate, note, details = scores.of_members(evidence, self.members, 0.0)
         else:
             evidence = {
                 "membership-confidence": lambda: membership.confidence(self._outputs, self.model.records.labels),
                 "membership-drops": self._beside_drops,
                 "membership-releases": self._by_releases,
             }[name]()
-            rate, note, more = scores.of_members(evidence, self.members)
+            rate, note, details = scores.of_members(evidence, self.members)
         arm = self.target.arm
         notes = [note]
-        if "shadow_models" in extra:
-            notes.append(f"{extra['shadow_models']} shadow models of {extra['shadow_texts']:,} texts")
+        if "shadow_models" in shadow_counts:
+            notes.append(f"{shadow_counts['shadow_models']} shadow models of {shadow_counts['shadow_texts']:,} texts")
         bound = self._allowed
         notes += [bound["bound_why"]] if bound["bound_why"] else []
         spec = arm.text or arm.embedding or {}
@@ -153,8 +156,8 @@ class _Membership:
                 "bound_protected": bound["bound_protected"],
                 "bound_why": bound["bound_why"],
             }
-            | more
-            | extra,
+            | details
+            | shadow_counts,
         )
 
     # --- evidence from the model
@@ -173,19 +176,19 @@ class _Membership:
         rng = np.random.default_rng([self.target.seed, 12])
         copies = [membership.without_words(t, share=_DROPPED, rng=rng) for _ in range(_COPIES) for t in records.texts]
         result = membership.confidence(self.model.outputs(copies), np.tile(records.labels, _COPIES))
-        own = membership.confidence(self._outputs, records.labels)
-        mean: FloatArray = (own + result.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
+        confidences = membership.confidence(self._outputs, records.labels)
+        mean: FloatArray = (confidences + result.reshape(_COPIES, -1).sum(axis=0)) / (_COPIES + 1)
         return mean
 
     def _by_shadows(self, name: str) -> tuple[FloatArray, dict[str, Any]]:
-        inside, outputs, texts = self._shadows
-        extra = {"shadow_models": len(inside), "shadow_texts": texts}
+        members, outputs, texts = self._shadows
+        counts = {"shadow_models": len(members), "shadow_texts": texts}
         if name == "membership-lira":
             labels = self.model.records.labels
             shadows = np.stack([membership.scaled(item, labels) for item in outputs])
-            return membership.likelihood_ratio(membership.scaled(self._outputs, labels), shadows, inside), extra
-        evidence = membership.shadow_network(np.concatenate(outputs), inside.ravel(), seed=self.target.seed)
-        return evidence(self._outputs), extra
+            return membership.likelihood_ratio(membership.scaled(self._outputs, labels), shadows, members), counts
+        evidence = membership.shadow_network(np.concatenate(outputs), members.ravel(), seed=self.target.seed)
+        return evidence(self._outputs), counts
 
     @cached_property
     def _shadows(self) -> tuple[BoolArray, list[FloatArray], int]:
@@ -194,48 +197,50 @@ class _Membership:
         if count is None:
             raise Skipped("trains BERT anew for each shadow model; say how many with --shadows, as --shadows 8")
         rng = np.random.default_rng([self.target.seed, 11])
-        inside = membership.halves(len(self.members), count, rng=rng)
+        members = membership.halves(len(self.members), count, rng=rng)
         outputs, texts = [], []
-        for number, mine in enumerate(inside):
+        for number, row in enumerate(members):
             if not number or number % max(1, count // 8) == 0:
                 log.info(f"{self.target.arm.name}: shadow model {number + 1} of {count}")
             with prefixed(None):  # one line a model is enough
-                said, trained = self.model.shadow(mine, number)
-            outputs.append(said)
-            texts.append(trained)
-        return inside, outputs, min(texts)
+                outputs_of_model, text_count = self.model.shadow(row, number)
+            outputs.append(outputs_of_model)
+            texts.append(text_count)
+        return members, outputs, min(texts)
 
     # --- evidence from the releases
 
     def _by_releases(self) -> FloatArray:
-        delivered, model = self.delivered, self.model
-        if delivered is None:
+        delivery, model = self.delivered, self.model
+        if delivery is None:
             raise Skipped("nothing is released in this way: its noise is drawn anew at every step")
-        if delivered.w is not None:
-            return self._by_texts(delivered.w)
-        assert delivered.z is not None
+        if delivery.w is not None:
+            return self._by_texts(delivery.w)
+        assert delivery.z is not None
         public, labels = self.public, None
         response: Any = model.channels.label
-        if delivered.y is not None and public.labels is not None and not response.needs_prior:
+        if delivery.y is not None and public.labels is not None and not response.needs_prior:
             if isinstance(response, Identity):
-                law = np.where(delivered.y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
+                law = np.where(delivery.y[:, None] == np.arange(len(public.classes)), 0.0, -np.inf)
             else:
-                law = log_transition(response, delivered.y, classes=len(public.classes))
+                law = log_transition(response, delivery.y, classes=len(public.classes))
             labels = law, model.records.labels, public.labels
         return presence.embedding_evidence(
-            model.mechanism, delivered.z, model.units(model.embeddings), model.units(public.embeddings), labels=labels
+            model.mechanism, delivery.z, model.units(model.embeddings), model.units(public.embeddings), labels=labels
         )
 
     def _by_texts(self, released: IntArray) -> FloatArray:
         text: TextMechanism = self.model.text
-        known, public = (padded_word_ids(item, text) for item in (self.model.records.texts, self.public.texts[:_POOL]))
+        word_ids, public = (
+            padded_word_ids(item, text) for item in (self.model.records.texts, self.public.texts[:_POOL])
+        )
         try:
             channel = Channel(text, self.target.seed)
         except ValueError:  # more than the word in its place decides a released word
-            return presence.overlap(released, known, len(text.vocabulary))
-        table = Table.of(channel, np.concatenate([known, public]), released)
+            return presence.overlap(released, word_ids, len(text.vocabulary))
+        table = Table.of(channel, np.concatenate([word_ids, public]), released)
         try:
-            return presence.text_evidence(table, released, known, public)
+            return presence.text_evidence(table, released, word_ids, public)
         except ValueError as error:
             raise Skipped(str(error)) from error
 
@@ -257,24 +262,24 @@ class _Membership:
             }
         data = self.model.text if arm.text is not None else self.model.mechanism
         label = self.model.channels.label
-        declared = self.target.setup.declared
-        exposes = data.guarantee.exposes
-        public = [name for name in exposes if name in declared]
+        declarations = self.target.setup.declared
+        names = data.guarantee.exposes
+        public = [name for name in names if name in declarations]
         worst = data.guarantee.worst_case(declared=tuple(public))
         # a text's draws compose more tightly than the text's own theorem, which alone knows what it exposes
-        parts = list(data.parts()) if arm.text is not None and not exposes else [(data, 1)]
-        if arm.label is None and LABEL.name in declared:
+        parts = list(data.parts()) if arm.text is not None and not names else [(data, 1)]
+        if arm.label is None and LABEL.name in declarations:
             public.append(LABEL.name)
         else:
             worst += label.guarantee.worst_case()
             parts.append((label, 1))
-        result = membership.bound(parts) if set(exposes) <= set(declared) else 1.0
-        why = ""
+        result = membership.bound(parts) if set(names) <= set(declarations) else 1.0
+        reason = ""
         if public and not arm.reference:
-            why = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {result:.3g}"
+            reason = f"{' and '.join(public)} in clear: between records alike in that, the theorem allows {result:.3g}"
         return {
             "bound": 1.0 if public else result,
             "bound_protected": result,
             "worst_case_epsilon": worst,
-            "bound_why": why,
+            "bound_why": reason,
         }

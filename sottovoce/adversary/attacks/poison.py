@@ -94,12 +94,12 @@ class _Attacked:
         baseline = float(self._wrong(self.honest).mean())
         for share in SHARES:
             model, users = self._trained(name, share)
-            question, wrong = users.question, self._wrong(model)
-            mechanism, most = question.mechanism, moved(question.mechanism, share, question.clip)
+            question, errors = users.question, self._wrong(model)
+            mechanism, limit = question.mechanism, moved(question.mechanism, share, question.clip)
             notes = [liars := f"{100 * share:g} % liars"]
-            notes += [] if most is None else [f"theorem: moved by at most {most:.3g}"]
+            notes += [] if limit is None else [f"theorem: moved by at most {limit:.3g}"]
             notes += [test.told for test in getattr(model, "tests", ()) if test.alarm]
-            n, success = len(wrong), float(wrong.mean())
+            n, success = len(errors), float(errors.mean())
             yield Result(
                 attack=name,
                 arm=self.target.arm.name,
@@ -116,8 +116,8 @@ class _Attacked:
 
     def _wrong(self, model: Model) -> NDArray[np.bool_]:
         test = self.ready.held.test
-        wrong: NDArray[np.bool_] = model.classify(test.texts) != test.labels
-        return wrong
+        errors: NDArray[np.bool_] = model.classify(test.texts) != test.labels
+        return errors
 
     def _trained(self, name: str | None, share: float) -> tuple[Model, _Users]:
         target, public = self.target, self.ready.public
@@ -132,10 +132,10 @@ class _Attacked:
     @cached_property
     def rows(self) -> dict[tuple[str, str], list[Row]]:
         """Return the releases by channel and digest."""
-        found: dict[tuple[str, str], list[Row]] = {}
+        result: dict[tuple[str, str], list[Row]] = {}
         for row in releases.of_arm(self.target):
-            found.setdefault((row.released.channel, row.released.digest), []).append(row)
-        return found
+            result.setdefault((row.released.channel, row.released.digest), []).append(row)
+        return result
 
 
 class _Users:
@@ -155,14 +155,14 @@ class _Users:
         """Return the releases of the ledgers that answer a request, with those of liars in place of the first ones."""
         honest = self._honest(request)
         count = round(self.share * len(next(iter(honest.values()))))
-        asked = [question for question in request.questions if question.reads_labels]
-        self.question = (asked or list(request.questions))[-1]
+        questions = [question for question in request.questions if question.reads_labels]
+        self.question = (questions or list(request.questions))[-1]
         values = honest
         if count and self.name is not None:
             lies = _Lies(self.of, request, honest, count, self.name)
             values = {question: np.concatenate([lies.of(question), honest[question][count:]]) for question in honest}
-        made = tuple(request.release(question, values[question]) for question in request.questions)
-        return Collected(Batch(made, users=len(next(iter(values.values()))), duplicates=0))
+        result = tuple(request.release(question, values[question]) for question in request.questions)
+        return Collected(Batch(result, users=len(next(iter(values.values()))), duplicates=0))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
         raise Skipped("it would train the encoder again for every share of liars")
@@ -180,8 +180,8 @@ class _Users:
         values = {}
         for question, payloads in zip(request.questions, results, strict=True):
             _, kind, shape = question.payload_form
-            joined = b"".join(payloads[keys[i]] for i in order)
-            values[question] = np.frombuffer(joined, kind.newbyteorder("<")).astype(kind).reshape(len(keys), *shape)
+            payload = b"".join(payloads[keys[i]] for i in order)
+            values[question] = np.frombuffer(payload, kind.newbyteorder("<")).astype(kind).reshape(len(keys), *shape)
         return values
 
 
@@ -218,13 +218,13 @@ class _Lies:
         return self.attacked.target.seed
 
     def _vectors(self, question: VectorQuestion, mechanism: PrivUnit) -> NDArray[Any]:
-        others, codes = self.honest[question][self.count :], question.codes
-        mean = mechanism.decoded_mean(others)
+        honest, codes = self.honest[question][self.count :], question.codes
+        mean = mechanism.decoded_mean(honest)
         if self.name != _ADAPTIVE:
             return poison.points(mechanism, -mean / np.linalg.norm(mean), self.count, self._seed)
         rare = codes[int(np.argmin(codes @ mean.reshape(codes.shape[1], -1)[:, -1]))]  # of the class that fewest have
         threshold = np.outer(rare, np.eye(question.projection.dim + 1)[-1]).ravel()
-        return self._adaptive(question, mechanism, (others, mean), threshold)
+        return self._adaptive(question, mechanism, (honest, mean), threshold)
 
     def _adaptive(
         self,
@@ -237,28 +237,28 @@ class _Lies:
 
         `honest_users` are the honest users' releases and their mean.
         """
-        public, (others, mean) = self.attacked.ready.public, honest_users
+        public, (peers, mean) = self.attacked.ready.public, honest_users
         assert public.embeddings is not None
         features, length = question.projection.apply(public.embeddings), question.codes.shape[1]
-        like_public = self.attacked.target.setup.records == 1 and not public.elsewhere
-        honest = honest_moment(mechanism, features if like_public else None, length)
+        public_stand_in = self.attacked.target.setup.records == 1 and not public.elsewhere
+        honest = honest_moment(mechanism, features if public_stand_in else None, length)
         users, simplex = len(self.honest[question]), simplex_codes(len(question.codes))
 
         def classes(of: NDArray[np.float64]) -> IntArray:
             noise = question.clip**2 * mean_noise(mechanism, users=users)
             rows = users * self.attacked.target.training.records
-            said = of_users(question.clip * of, noise, users=rows, codes=question.codes)
-            weight, bias = linear_head(features, simplex, users=said)
+            moment = of_users(question.clip * of, noise, users=rows, codes=question.codes)
+            weight, bias = linear_head(features, simplex, users=moment)
             result: IntArray = (features @ weight + bias).argmax(axis=1)
             return result
 
-        before = classes(mean)
+        base_classes = classes(mean)
 
         def changed(of: NDArray[np.float64]) -> float:
-            return float(np.mean(classes(of) != before))
+            return float(np.mean(classes(of) != base_classes))
 
         def harm(lies: NDArray[Any]) -> float:
-            return changed(robust_mean(mechanism, np.concatenate([lies, others]), honest, length).mean)
+            return changed(robust_mean(mechanism, np.concatenate([lies, peers]), honest, length).mean)
 
         share = self.count / users
         reach = share * poison.unseen(share, users, mechanism.dim) / mechanism.scale
@@ -280,9 +280,9 @@ class _Lies:
     def _wrong(self) -> IntArray:
         """Return a wrong class for each liar's text, by the model of honest users."""
         public, classes = self.attacked.ready.public, len(self.attacked.ready.public.classes)
-        shown = sorted(set(self._chosen.tolist()))
-        guessed = self.attacked.honest.classify([public.texts[i] for i in shown])
-        return (guessed[np.searchsorted(shown, self._chosen)] + 1) % classes
+        rows = sorted(set(self._chosen.tolist()))
+        guessed = self.attacked.honest.classify([public.texts[i] for i in rows])
+        return (guessed[np.searchsorted(rows, self._chosen)] + 1) % classes
 
     def _texts(self, question: EmbeddingQuestion | TextQuestion) -> NDArray[Any]:
         """Return public texts: embeddings without noise; texts by the protocol."""
@@ -290,11 +290,11 @@ class _Lies:
         if isinstance(question, TextQuestion):
             return self._drawn(question, [public.texts[i] for i in self._chosen])
         assert public.embeddings is not None
-        chosen = np.asarray(public.embeddings)[self._chosen]
+        embeddings = np.asarray(public.embeddings)[self._chosen]
         grid = question.mechanism.grid
         if grid is None:
-            return self._drawn(question, chosen)
-        return grid.encode(question.projection.apply(chosen))
+            return self._drawn(question, embeddings)
+        return grid.encode(question.projection.apply(embeddings))
 
     def _drawn(self, question: Question, values: Any) -> NDArray[Any]:
         liars = np.arange(self.count, dtype=np.int64)

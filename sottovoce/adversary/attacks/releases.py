@@ -73,10 +73,10 @@ def attacked(target: Target, rows: Sequence[Row], what: str) -> list[Row]:
     Raises:
         UserError: There are fewer than two.
     """
-    chosen = [row for row in rows if row.split == "train"] or list(rows)
-    if len(chosen) < 2:
+    result = [row for row in rows if row.split == "train"] or list(rows)
+    if len(result) < 2:
         raise UserError(f'{target.run}: arm "{target.arm.name}" has fewer than two released {what}')
-    return [chosen[i] for i in np.sort(shuffled(target, len(chosen))[: target.limit])]
+    return [result[i] for i in np.sort(shuffled(target, len(result))[: target.limit])]
 
 
 def shuffled(target: Target, n: int) -> np.ndarray:
@@ -90,15 +90,15 @@ def texts_of(target: Target, rows: Sequence[Row]) -> list[Text]:
     Raises:
         UserError: A node does not hold one of them.
     """
-    held: dict[tuple[int, int], Text] = {}
+    texts: dict[tuple[int, int], Text] = {}
     for node, split in {(row.node.folder, row.split): (row.node, row.split) for row in rows}.values():
         shard = node.shard(split)
         keys = zip(shard.users.tolist(), shard.records.tolist(), strict=True)
-        held |= dict(zip(keys, shard.texts, strict=True))
+        texts |= dict(zip(keys, shard.texts, strict=True))
     for row in rows:
-        if row.key not in held:
+        if row.key not in texts:
             raise UserError(f"{target.run}: user {row.key[0]} has released a text that its node does not hold")
-    return [held[row.key] for row in rows]
+    return [texts[row.key] for row in rows]
 
 
 def written_by_another(row: Row, arm: str, guarantee: Guarantee) -> UserError:
@@ -110,9 +110,11 @@ def written_by_another(row: Row, arm: str, guarantee: Guarantee) -> UserError:
         guarantee: Guarantee of the arm's mechanism. If it differs from the release's only in the samplers' error,
             another version made the release.
     """
-    path, stated = row.node.folder / f"ledger-{slug(arm)}.sqlite", row.released.guarantee
-    as_here = replace(stated, numeric_epsilon=guarantee.numeric_epsilon, numeric_delta=guarantee.numeric_delta)
-    if stated != guarantee == as_here:
+    path, guarantee_of_row = row.node.folder / f"ledger-{slug(arm)}.sqlite", row.released.guarantee
+    same_numerics = replace(
+        guarantee_of_row, numeric_epsilon=guarantee.numeric_epsilon, numeric_delta=guarantee.numeric_delta
+    )
+    if guarantee_of_row != guarantee == same_numerics:
         return UserError(
             f"{path}: was written by a version of Sottovoce with other samplers; attack the run with that one, which "
             "results.json names"

@@ -87,7 +87,7 @@ def run(attack: Attack) -> dict[str, Any]:
     if not nodes and study.training.protocol.private:
         raise UserError(f"{attack.run}: holds no releases: it has no nodes; run an experiment first")
     unchanged = (arm.name for arm in study.arms if arm.reference and arm.way is None and _unchanged(arm.text))
-    clear = next(unchanged, None)
+    clear_arm = next(unchanged, None)
     entries: list[dict[str, Any]] = []
     skipped: list[str] = []
     refused: list[str] = []
@@ -101,7 +101,7 @@ def run(attack: Attack) -> dict[str, Any]:
             population=study.population,
             encoder=study.encoder,
             training=study.training,
-            clear=clear,
+            clear=clear_arm,
             nodes=nodes,
             limit=attack.limit,
             masked_lm=attack.masked_lm,
@@ -114,21 +114,21 @@ def run(attack: Attack) -> dict[str, Any]:
             if not (names and applies(setup)):
                 continue
             try:
-                result, without = kind.entries(target, names)
+                result, reasons_skipped = kind.entries(target, names)
             except UserError as error:  # results of other attacks are kept
                 refused.append(str(error))
                 continue
             entries += result
-            skipped += without
-    done = {entry["attack"] for entry in entries}
-    why = {name: _reasons(name, setups, skipped) for name in attack.names if name not in done}
+            skipped += reasons_skipped
+    done_names = {entry["attack"] for entry in entries}
+    why = {name: _reasons(name, setups, skipped) for name in attack.names if name not in done_names}
     silent = "" if refused else f": {_NONE}"
-    refused += [f"--attack {name}{said}" for name in why if (said := why[name] or silent)]
+    refused += [f"--attack {name}{reason}" for name in why if (reason := why[name] or silent)]
     if refused and not entries:
         raise UserError("; ".join(dict.fromkeys(refused)))
     if not entries and not skipped:
         raise UserError(f"{attack.run}: holds nothing that can be attacked; run an experiment whose users release")
-    named = {entry["attack"] for entry in entries}
+    attack_names = {entry["attack"] for entry in entries}
     entries = [entry | {"about": about(entry["attack"])} for entry in intervals.judged(entries)]
     return {
         "name": study.name,
@@ -137,7 +137,7 @@ def run(attack: Attack) -> dict[str, Any]:
         "entries": entries,
         "skipped": skipped,
         "refused": list(dict.fromkeys(refused)),
-        "reading": [kind.READING for kind, _ in KINDS if named & set(kind.ATTACKS)],
+        "reading": [kind.READING for kind, _ in KINDS if attack_names & set(kind.ATTACKS)],
     }
 
 
@@ -168,11 +168,11 @@ def attack(
         UserError: `run` raises it.
     """
     model = None if masked_lm is None else Path(masked_lm)
-    asked = Attack(Path(folder), names, tuple(arms), limit, model, tuple(attributes), shadows)
-    if asked.run.is_dir():
-        check_writable(asked.run)
-    results = run(asked)
-    write(results, asked.run)
+    request = Attack(Path(folder), names, tuple(arms), limit, model, tuple(attributes), shadows)
+    if request.run.is_dir():
+        check_writable(request.run)
+    results = run(request)
+    write(results, request.run)
     return results
 
 
@@ -184,7 +184,7 @@ def _reasons(name: str, setups: Sequence[ArmSetup], skipped: Sequence[str]) -> s
         for line in skipped:
             if line.startswith(start):
                 arms.setdefault(line.removeprefix(start), []).append(setup.arm.name)
-    return ";".join(f" on {', '.join(dict.fromkeys(names))}: {why}" for why, names in arms.items())
+    return ";".join(f" on {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in arms.items())
 
 
 def _check(attack: Attack) -> None:
@@ -204,11 +204,11 @@ def _check(attack: Attack) -> None:
 
 
 def _chosen(attack: Attack, setups: Sequence[ArmSetup]) -> list[ArmSetup]:
-    known = {setup.arm.name: setup for setup in setups}
+    setups_by_name = {setup.arm.name: setup for setup in setups}
     for name in attack.arms:
-        if name not in known:
-            raise UserError(f"--arm {name}: the run has none of that name; {nearest(name, known)}")
-    return [known[name] for name in attack.arms] or list(setups)
+        if name not in setups_by_name:
+            raise UserError(f"--arm {name}: the run has none of that name; {nearest(name, setups_by_name)}")
+    return [setups_by_name[name] for name in attack.arms] or list(setups)
 
 
 def _unchanged(text: Mapping[str, Any] | None) -> bool:
@@ -222,13 +222,13 @@ def about(attack: str) -> str:
         KeyError: There is no such attack.
     """
     base = ""
-    for name, said in ATTACKS.items():
-        if said.startswith("the same"):
-            said = re.split(r",? by |, taken for ", base)[0] + said.removeprefix("the same")
+    for name, text in ATTACKS.items():
+        if text.startswith("the same"):
+            text = re.split(r",? by |, taken for ", base)[0] + text.removeprefix("the same")
         elif name != attack:
-            base = said
+            base = text
         if name == attack:
-            return f"whether a text was learnt from: {said}" if name.startswith("membership-") else said
+            return f"whether a text was learnt from: {text}" if name.startswith("membership-") else text
     raise KeyError(attack)
 
 
@@ -241,10 +241,10 @@ def write(results: dict[str, Any], folder: Path) -> None:
     for name, content in (("attacks.json", text), ("attacks.md", table(results))):
         with whole(folder / name) as file:
             file.write((content + "\n").encode())
-    drawn = figures(results)
-    for old in folder.glob("attacks-*.png"):
-        if old.stem not in drawn:
-            old.unlink()
-    for name, figure in drawn.items():
+    pictures = figures(results)
+    for path in folder.glob("attacks-*.png"):
+        if path.stem not in pictures:
+            path.unlink()
+    for name, figure in pictures.items():
         with whole(folder / f"{name}.png") as file:
             save(figure, file)

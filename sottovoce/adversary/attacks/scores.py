@@ -78,8 +78,8 @@ def rate(guesses: IntArray, truth: IntArray, where: NDArray[np.bool_]) -> Rate:
     hits, tokens = (right & where).sum(axis=1), where.sum(axis=1)
     success = hits.sum() / tokens.sum()
     error = float(math.sqrt(((hits - success * tokens) ** 2).sum()) / tokens.sum())
-    alike = float(tokens.mean() / tokens.max())
-    return Rate(float(success), error, len(tokens), alike if tokens.max() == 1 else min(alike, _SHARES))
+    share = float(tokens.mean() / tokens.max())
+    return Rate(float(success), error, len(tokens), share if tokens.max() == 1 else min(share, _SHARES))
 
 
 def chosen_by_the_other_half(
@@ -98,14 +98,14 @@ def chosen_by_the_other_half(
         The guesses (n, L), and the names of the two attacks.
     """
     halves = np.arange(len(truth)) % 2
-    chosen = []
-    out = np.full(truth.shape, NOTHING, dtype=np.int64)
+    names = []
+    result = np.full(truth.shape, NOTHING, dtype=np.int64)
     for half in (0, 1):
         other = where & (halves != half)[:, None]
         right = {name: int(((item == truth) & other).sum()) for name, item in guesses.items()}
-        chosen.append(max(right, key=lambda name: right[name]))
-        out[halves == half] = guesses[chosen[-1]][halves == half]
-    return out, (chosen[0], chosen[1])
+        names.append(max(right, key=lambda name: right[name]))
+        result[halves == half] = guesses[names[-1]][halves == half]
+    return result, (names[0], names[1])
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,14 @@ def words(guesses: NDArray[np.bool_], truth: NDArray[np.bool_], beyond: IntArray
         beyond: Number of other true words in each text, (n,), which no attack could guess.
     """
     hits, guessed = (guesses & truth).sum(axis=1), guesses.sum(axis=1)
-    true = truth.sum(axis=1) + beyond
-    f1 = 2 * hits.sum() / max(1, guessed.sum() + true.sum())
-    away, both = 2 * hits - f1 * (guessed + true), guessed + true
-    error = float(math.sqrt((away**2).sum()) / max(1, both.sum()))
+    truth_sizes = truth.sum(axis=1) + beyond
+    f1 = 2 * hits.sum() / max(1, guessed.sum() + truth_sizes.sum())
+    residuals, sizes = 2 * hits - f1 * (guessed + truth_sizes), guessed + truth_sizes
+    error = float(math.sqrt((residuals**2).sum()) / max(1, sizes.sum()))
     return Words(
         float(hits.sum() / max(1, guessed.sum())),
-        float(hits.sum() / max(1, true.sum())),
-        Rate(float(f1), error, len(both), min(_SHARES, float(both.mean() / max(1, both.max())) or 1.0)),
+        float(hits.sum() / max(1, truth_sizes.sum())),
+        Rate(float(f1), error, len(sizes), min(_SHARES, float(sizes.mean() / max(1, sizes.max())) or 1.0)),
     )
 
 
@@ -166,9 +166,9 @@ def area_of_pairs(evidence: FloatArray) -> Rate:
 
     It is the area under the ROC curve.
     """
-    own = np.diagonal(evidence)[:, None]
-    others = ~np.eye(len(evidence), dtype=bool)
-    wins = ((own > evidence) + 0.5 * (own == evidence)).mean(axis=1, where=others)
+    diagonal = np.diagonal(evidence)[:, None]
+    mask = ~np.eye(len(evidence), dtype=bool)
+    wins = ((diagonal > evidence) + 0.5 * (diagonal == evidence)).mean(axis=1, where=mask)
     return _shares(wins)
 
 
@@ -177,8 +177,8 @@ def _shares(values: FloatArray) -> Rate:
 
     Halves may add up to a whole number, and are not coins.
     """
-    whole = bool(np.isin(values, (0.0, 1.0)).all())
-    return Rate(float(values.mean()), _error(values), len(values), 1.0 if whole else _SHARES)
+    coins = bool(np.isin(values, (0.0, 1.0)).all())
+    return Rate(float(values.mean()), _error(values), len(values), 1.0 if coins else _SHARES)
 
 
 def _error(values: FloatArray) -> float:
@@ -216,10 +216,10 @@ def area(evidence: FloatArray, members: BoolArray) -> Rate:
 
     It is the area under the ROC curve, with the standard error of DeLong, DeLong and Clarke-Pearson 1988.
     """
-    inside, outside = evidence[members], evidence[~members]
-    wins = (inside[:, None] > outside[None]) + 0.5 * (inside[:, None] == outside[None])
-    spread = wins.mean(axis=1).var() / len(inside) + wins.mean(axis=0).var() / len(outside)
-    return Rate(float(wins.mean()), math.sqrt(spread), min(len(inside), len(outside)))
+    member_scores, nonmember_scores = evidence[members], evidence[~members]
+    wins = (member_scores[:, None] > nonmember_scores[None]) + 0.5 * (member_scores[:, None] == nonmember_scores[None])
+    spread = wins.mean(axis=1).var() / len(member_scores) + wins.mean(axis=0).var() / len(nonmember_scores)
+    return Rate(float(wins.mean()), math.sqrt(spread), min(len(member_scores), len(nonmember_scores)))
 
 
 def precision(evidence: FloatArray, members: BoolArray) -> float:
@@ -234,8 +234,8 @@ def precision(evidence: FloatArray, members: BoolArray) -> float:
 
 def found_at(evidence: FloatArray, members: BoolArray, rate: float) -> float:
     """Return the share of members found if at most a share `rate` of the others is taken for members."""
-    outside = np.sort(evidence[~members])[::-1]
-    return float((evidence[members] > outside[int(rate * len(outside))]).mean())
+    nonmember_scores = np.sort(evidence[~members])[::-1]
+    return float((evidence[members] > nonmember_scores[int(rate * len(nonmember_scores))]).mean())
 
 
 #: Share of the other records that may be taken for members in `found_at`.
@@ -254,22 +254,22 @@ def of_members(
         members: Truth (n,).
         cut: Threshold.
     """
-    scored = np.ones(len(members), dtype=bool)
+    mask = np.ones(len(members), dtype=bool)
     if cut is None:
         for kind in (members, ~members):
-            scored[np.flatnonzero(kind)[1::2]] = False
-        cut = threshold(evidence[~scored], members[~scored])
+            mask[np.flatnonzero(kind)[1::2]] = False
+        cut = threshold(evidence[~mask], members[~mask])
     auc, auprc = area(evidence, members), precision(evidence, members)
-    found = found_at(evidence, members, FALSE_ALARMS)
+    share = found_at(evidence, members, FALSE_ALARMS)
     note = (
-        f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {auprc:.3f}; {found:.3f} found at {FALSE_ALARMS:.0%} false "
+        f"AUC {auc.success:.3f} ± {auc.error:.3f}, AUPRC {auprc:.3f}; {share:.3f} found at {FALSE_ALARMS:.0%} false "
         "alarms"
     )
-    more = {
+    details = {
         "auc": auc.success,
         "auc_error": auc.error,
         "auprc": auprc,
-        "found_at_1_percent": found,
-        "scored": int(scored.sum()),
+        "found_at_1_percent": share,
+        "scored": int(mask.sum()),
     }
-    return balanced(evidence[scored] > cut, members[scored]), note, more
+    return balanced(evidence[mask] > cut, members[mask]), note, details

@@ -96,20 +96,20 @@ class _People:
         index, count = request.part
         people = np.arange(len(self.texts), dtype=np.int64)
         people = people[people % count == index]
-        none = np.zeros_like(people)
-        drawn: dict[Question | None, NDArray[Any]] = {}
+        zeros = np.zeros_like(people)
+        draws: dict[Question | None, NDArray[Any]] = {}
         for question in request.questions:
-            drawn[question] = draw(
+            draws[question] = draw(
                 question,
                 question.values(_Records(self), people, np.arange(len(people) + 1)),
                 people,
-                none,
+                zeros,
                 stage=request.stage,
                 streams=self.streams,
-                released=drawn.get(question.given),
+                released=draws.get(question.given),
                 masked_lm=self.masked_lm,
             )
-        releases = tuple(request.release(question, drawn[question]) for question in request.questions)
+        releases = tuple(request.release(question, draws[question]) for question in request.questions)
         return Collected(Batch(releases, users=len(people), duplicates=0))
 
     def publish(self, encoder: Path, splits: Sequence[str]) -> Encoding:
@@ -226,10 +226,10 @@ class _OnTexts:
         return _log_p(Pipeline.from_pretrained(self.folder), self.lines if texts is None else self._in_words(texts))
 
     def shadow(self, inside: BoolArray, number: int) -> tuple[FloatArray, int]:
-        chosen = np.flatnonzero(inside)[: self.records.trained]
+        rows = np.flatnonzero(inside)[: self.records.trained]
         people = _People(
-            texts=[self.records.texts[i] for i in chosen],
-            labels=self.records.labels[chosen],
+            texts=[self.records.texts[i] for i in rows],
+            labels=self.records.labels[rows],
             streams=_streams(self.training.seed, number),
             masked_lm=getattr(self.public.rewriter, "masked_lm", None),
         )

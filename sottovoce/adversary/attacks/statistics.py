@@ -107,35 +107,35 @@ class _Vectors:
     @classmethod
     def opened(cls, target: Target) -> _Vectors:
         rows = arrived(target, "statistic")
-        ready = prepared(target.run)
-        encoder, question, rows = _question(target, ready, rows)
+        run_data = prepared(target.run)
+        encoder, question, rows = _question(target, run_data, rows)
         stage = rows[0].released.stage
         log.info(f"{target.arm.name}: {len(rows):,} released vectors of stage {stage}")
-        seen = np.stack([values(row, question.mechanism) for row in rows])
-        return cls(target, ready, encoder, _people(encoder, rows), seen, question, stage)
+        vectors = np.stack([values(row, question.mechanism) for row in rows])
+        return cls(target, run_data, encoder, _people(encoder, rows), vectors, question, stage)
 
     def results(self, name: str) -> list[Result]:
         """Return an attack's results; raise Skipped if it does not apply."""
-        chosen = name == "vector-attribute-chosen"
-        if chosen and isinstance(self.question.mechanism, Identity):
+        by_own_maps = name == "vector-attribute-chosen"
+        if by_own_maps and isinstance(self.question.mechanism, Identity):
             raise Skipped("there is no noise that other maps would get round")
         if name == "vector-text":
             return [self._text()]
         if name == "vector-member":
             return [self._member()]
-        named = self.target.attributes or attributes.of_corpus(self.target.data)
-        return [self._attribute(name, attribute, chosen) for attribute in dict.fromkeys(["label", *named])]
+        names = self.target.attributes or attributes.of_corpus(self.target.data)
+        return [self._attribute(name, attribute, by_own_maps) for attribute in dict.fromkeys(["label", *names])]
 
     # --- identification
 
     def _text(self) -> Result:
-        who = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
-        n = len(who)
+        rows = np.sort(releases.shuffled(self.target, len(self.seen))[: self.target.limit])
+        n = len(rows)
         if n < 2:
             raise Skipped("fewer than two users' vectors were delivered")
         question = self.question
-        means = self._drawing(question)[1][who]
-        evidence = log_likelihood_of_means(question.mechanism, self.seen[who], means, question.clip)
+        means = self._drawing(question)[1][rows]
+        evidence = log_likelihood_of_means(question.mechanism, self.seen[rows], means, question.clip)
         area = scores.area_of_pairs(evidence)
         bound, bound_counts = (allowed.guess(curve, np.full(n, 1 / n)) for curve in allowed.curves(question.mechanism))
         return self._result("vector-text", question)(
@@ -151,57 +151,57 @@ class _Vectors:
     # --- attributes
 
     def _attribute(self, name: str, attribute: str, chosen: bool) -> Result:
-        pool, who, truth, count = self._values(attribute)
+        pool, rows, truth, count = self._values(attribute)
         question, note = self.question, ""
         if chosen and attribute == "label":
             question = statistic.for_label(self._public, self._epsilon, classes=self._classes, seed=self._seed)
         elif chosen:
             question = statistic.for_value(pool, count, self._epsilon, classes=self._classes, seed=self._seed)
-        guesses = statistic.guessed(question, self._seen(question)[who], pool, count)
-        about = _about(question)
+        guesses = statistic.guessed(question, self._seen(question)[rows], pool, count)
+        details = _about(question)
         if chosen:
-            note = "; {features} features, p = {cap_probability:.4g}, drawn anew".format(**about)
-        made = self._result(name, question)
+            note = "; {features} features, p = {cap_probability:.4g}, drawn anew".format(**details)
+        result_of = self._result(name, question)
         return attributes.result(
-            made, attribute, guesses, truth, count, allowed.curves(question.mechanism), note=note, more=about
+            result_of, attribute, guesses, truth, count, allowed.curves(question.mechanism), note=note, more=details
         )
 
     def _values(self, attribute: str) -> tuple[Pool, IntArray, IntArray, int]:
         """Return the public records to guess by, the attacked users, their values, and the number of values."""
-        labels, who = self._public_labels, np.flatnonzero(np.diff(self.people.starts) == 1)
-        if len(who) < attributes.LEAST:
-            raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(who)}")
-        who = who[np.sort(releases.shuffled(self.target, len(who))[: self.target.limit])]
-        rows = self.people.starts[who]
+        labels, people = self._public_labels, np.flatnonzero(np.diff(self.people.starts) == 1)
+        if len(people) < attributes.LEAST:
+            raise Skipped(f"{attribute}: {attributes.LEAST} users of one record are needed; there are {len(people)}")
+        people = people[np.sort(releases.shuffled(self.target, len(people))[: self.target.limit])]
+        rows = self.people.starts[people]
         if attribute == "label":
-            return Pool(self._public, labels), who, self.people.labels[rows], self._classes
-        about = attributes.column(self.target, self.ready.held, attribute)
-        result = attributes.collected(about, list(self.ready.public.texts), [self.people.texts[row] for row in rows])
+            return Pool(self._public, labels), people, self.people.labels[rows], self._classes
+        column = attributes.column(self.target, self.ready.held, attribute)
+        result = attributes.collected(column, list(self.ready.public.texts), [self.people.texts[row] for row in rows])
         if result.why:
             raise Skipped(f"{attribute}: {result.why}")
         pool = Pool(self._public[result.auxiliary], labels[result.auxiliary], result.labels)
-        return pool, who[result.attacked], result.truth, len(result.classes)
+        return pool, people[result.attacked], result.truth, len(result.classes)
 
     # --- membership
 
     def _member(self) -> Result:
-        held = self.ready.held
-        inside = np.flatnonzero(np.isin(held.holders.users, self.people.users))
-        mine, rest, _ = members_and_others(self.target, held, inside)
+        private_data = self.ready.held
+        member_rows = np.flatnonzero(np.isin(private_data.holders.users, self.people.users))
+        members, nonmembers, _ = members_and_others(self.target, private_data, member_rows)
         question = self.question
-        embeddings = self.encoder.embed([*mine.texts, *rest.texts])
-        known = question.vectors(embeddings, np.concatenate([mine.labels, rest.labels]))
+        embeddings = self.encoder.embed([*members.texts, *nonmembers.texts])
+        vectors = question.vectors(embeddings, np.concatenate([members.labels, nonmembers.labels]))
         pool = Pool(self._public, self._public_labels).candidates(self._classes)
-        evidence = embedding_evidence(question.mechanism, self.seen, known, question.vectors(*pool[:2]))
+        evidence = embedding_evidence(question.mechanism, self.seen, vectors, question.vectors(*pool[:2]))
         n = len(evidence) // 2
         rate, note, more = scores.of_members(evidence, np.arange(2 * n) < n)
-        most = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
+        limit = 1.0 if isinstance(question.mechanism, Identity) else membership.bound([(question.mechanism, 1)])
         return self._result("vector-member", question)(
             rate=rate,
             texts=n,
             baseline=0.5,
-            bound=most,
-            bound_counts=most,
+            bound=limit,
+            bound_counts=limit,
             note=f"{note}; among {len(self.seen):,} vectors",
             more=_about(question) | {"others": n} | more,
         )
@@ -243,16 +243,18 @@ class _Vectors:
 
     def _drawing(self, question: VectorQuestion) -> tuple[questions.VectorQuestion, FloatArray]:
         """Return what users are asked, and each user's mean (u, D) under it."""
-        asked, people = _sent(self.encoder, question), self.people
-        return asked, asked.means(people.embeddings, people.labels, people.starts)
+        question_sent, people = _sent(self.encoder, question), self.people
+        return question_sent, question_sent.means(people.embeddings, people.labels, people.starts)
 
     def _seen(self, question: VectorQuestion) -> FloatArray:
         """Return the releases (u, D), simulated ones for another request."""
         if question is self.question:
             return self.seen
-        asked, means = self._drawing(question)
+        question_sent, means = self._drawing(question)
         users, streams = self.people.users, SimulationStreams(self._seed)
-        return asked.decode(draw(asked, means, users, np.zeros_like(users), stage=_STAGE, streams=streams))
+        return question_sent.decode(
+            draw(question_sent, means, users, np.zeros_like(users), stage=_STAGE, streams=streams)
+        )
 
 
 def _about(question: VectorQuestion) -> dict[str, Any]:
@@ -270,11 +272,11 @@ def _question(target: Target, ready: Prepared, rows: list[Row]) -> tuple[Encodin
     build, folder = target.setup.statistic, target.run / "models" / slug(target.arm.name)
     assert build is not None and ready.public.encoder is not None
     codes = codes_asked(ready.public, target.training.self_training)
-    trained = [CachedEncoder(path) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
+    encoders = [CachedEncoder(path) for path in sorted(folder.glob(f"round-*/{ENCODER}"))]
     digests = {row.released.digest for row in rows}
     for maps in maps_sent(folder):
         mechanism = build(codes.shape[1] * (maps.dim + 1))
-        for steps, encoder in product(range(CLIP_STEPS, 0, -1), (*trained, ready.public.encoder)):
+        for steps, encoder in product(range(CLIP_STEPS, 0, -1), (*encoders, ready.public.encoder)):
             question = VectorQuestion(maps.mean, maps.m1, codes, mechanism, steps / CLIP_STEPS)
             if (digest := _sent(encoder, question).digest("train")) in digests:
                 return encoder, question, [row for row in rows if row.released.digest == digest]
@@ -289,16 +291,16 @@ def _sent(encoder: Encoding, question: VectorQuestion) -> questions.VectorQuesti
 
 def _people(encoder: Encoding, rows: list[Row]) -> _People:
     """Return the users who released `rows`, in their order."""
-    held: dict[int, list[tuple[int, Text, int]]] = {}
+    records_by_user: dict[int, list[tuple[int, Text, int]]] = {}
     for node in {row.node.folder: row.node for row in rows}.values():
         shard = node.shard("train")
         assert shard.labels is not None
         for i, (user, record) in enumerate(zip(shard.users.tolist(), shard.records.tolist(), strict=True)):
-            held.setdefault(user, []).append((record, shard.texts[i], int(shard.labels[i])))
-    mine = [sorted(held[row.released.user]) for row in rows]
-    records = [record for records in mine for record in records]
+            records_by_user.setdefault(user, []).append((record, shard.texts[i], int(shard.labels[i])))
+    record_lists = [sorted(records_by_user[row.released.user]) for row in rows]
+    records = [record for records in record_lists for record in records]
     texts = [text for _, text, _ in records]
-    starts = np.concatenate([[0], np.cumsum([len(records) for records in mine])]).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum([len(records) for records in record_lists])]).astype(np.int64)
     return _People(
         np.array([row.released.user for row in rows], dtype=np.int64),
         encoder.embed(texts),

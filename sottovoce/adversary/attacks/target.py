@@ -119,8 +119,8 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Return the entry."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("rate", "more", "attribute")}
-        named = {} if self.attribute is None else {"attribute": self.attribute}
-        return values | asdict(self.rate) | named | dict(self.more)
+        attribute = {} if self.attribute is None else {"attribute": self.attribute}
+        return values | asdict(self.rate) | attribute | dict(self.more)
 
 
 def collect(
@@ -138,9 +138,9 @@ def collect(
     for name in names:
         try:
             for result in attack(name):
-                of = "" if result.attribute is None else f" of {result.attribute}"
-                log.info(f"{on}: {name}{of}: {result.rate.success:.3f} ± {result.rate.error:.3f}")
+                suffix = "" if result.attribute is None else f" of {result.attribute}"
+                log.info(f"{on}: {name}{suffix}: {result.rate.success:.3f} ± {result.rate.error:.3f}")
                 entries.append(result.to_dict())
-        except Skipped as why:
-            skipped.append(f"{name} on {on}: {why}")
+        except Skipped as reason:
+            skipped.append(f"{name} on {on}: {reason}")
     return entries, skipped

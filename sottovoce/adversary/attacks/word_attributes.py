@@ -84,15 +84,17 @@ class _Attributes:
 
     def result(self, name: str, attribute: str) -> Result:
         """Return an attack's result for an attribute; raise Skipped if it does not apply."""
-        about = attributes.column(self.target, prepared(self.target.run).held, attribute)
-        found = attributes.collected(about, self._texts, self.held.texts)
-        if found.why:
-            raise Skipped(f"{attribute}: {found.why}")
-        by, guesses, plain = self._exact(found) if name.endswith("exact") else self._learnt(name, attribute, found)
-        before = scores.guesses_right(plain, found.truth)
-        relative = self._relative(guesses == found.truth, plain == found.truth)
+        column = attributes.column(self.target, prepared(self.target.run).held, attribute)
+        values = attributes.collected(column, self._texts, self.held.texts)
+        if values.why:
+            raise Skipped(f"{attribute}: {values.why}")
+        view, guesses, baseline = (
+            self._exact(values) if name.endswith("exact") else self._learnt(name, attribute, values)
+        )
+        rate = scores.guesses_right(baseline, values.truth)
+        relative = self._relative(guesses == values.truth, baseline == values.truth)
         theorem = self.text.guarantee
-        note = f"; {before.success:.3f} ± {before.error:.3f} without noise{by and f'; by {by}'}"
+        note = f"; {rate.success:.3f} ± {rate.error:.3f} without noise{view and f'; by {view}'}"
         return attributes.result(
             partial(
                 Result,
@@ -105,18 +107,18 @@ class _Attributes:
             ),
             attribute,
             guesses,
-            found.truth,
-            len(found.classes),
+            values.truth,
+            len(values.classes),
             # exposed information may reveal everything
             None if theorem.exposes else allowed.curves(self.text),
             note=note + ("" if relative is None else "; relative gain {:+.3f} ± {:.3f}".format(*relative)),
             more={
-                "without_noise": before.success,
-                "without_noise_error": before.error,
+                "without_noise": rate.success,
+                "without_noise_error": rate.error,
                 "relative_gain": None if relative is None else relative[0],
                 "relative_gain_error": None if relative is None else relative[1],
-                "by_value": attributes.by_value(guesses, found),
-                "by": by,
+                "by_value": attributes.by_value(guesses, values),
+                "by": view,
             },
         )
 
@@ -174,33 +176,35 @@ class _Attributes:
 
     def _exact(self, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
         table, public, count = self._table, self._public[found.auxiliary], len(found.classes)
-        released, truth = self.held.released[found.attacked], self.held.truth[found.attacked]
+        releases, truth = self.held.released[found.attacked], self.held.truth[found.attacked]
         return (
             "",
-            text_attributes.through_channel(table, public, found.labels, count, released),
+            text_attributes.through_channel(table, public, found.labels, count, releases),
             text_attributes.as_written(table, public, found.labels, count, truth),
         )
 
     def _learnt(self, name: str, attribute: str, found: attributes.Collected) -> tuple[str, IntArray, IntArray]:
         """Return the name of the best view, its guesses, and the best guesses from the texts as written."""
         classes, seed = len(found.classes), self.target.seed
-        clean = self._read(self._public[found.auxiliary][None], [[self._texts[row] for row in found.auxiliary]])
-        released = self.held.released[found.attacked]
-        seen = self._read(released[None], [self.text.texts(released)])
+        public_features = self._read(
+            self._public[found.auxiliary][None], [[self._texts[row] for row in found.auxiliary]]
+        )
+        releases = self.held.released[found.attacked]
+        features = self._read(releases[None], [self.text.texts(releases)])
         if name.endswith("static"):
-            views = self._views(clean, clean, seen)
+            views = self._views(public_features, public_features, features)
         else:
-            drawn = self._drawn[:, found.auxiliary]
-            rewritten = self._read(drawn, [self.text.texts(item) for item in drawn])
-            views = self._views(rewritten, rewritten, seen)
-            views += self._views(clean, rewritten, seen, " of texts as written")
-        by, guesses = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
+            draws = self._drawn[:, found.auxiliary]
+            features_of_draws = self._read(draws, [self.text.texts(item) for item in draws])
+            views = self._views(features_of_draws, features_of_draws, features)
+            views += self._views(public_features, features_of_draws, features, " of texts as written")
+        view, guesses = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
         if attribute not in self._plain:
             lines = [self.held.texts[row] for row in found.attacked]
-            written = padded_word_ids(lines, self.text)
-            views = self._views(clean, clean, self._read(written[None], [lines]))
+            word_ids = padded_word_ids(lines, self.text)
+            views = self._views(public_features, public_features, self._read(word_ids[None], [lines]))
             _, self._plain[attribute] = text_attributes.most_promising(views, found.labels, classes=classes, seed=seed)
-        return by, guesses, self._plain[attribute]
+        return view, guesses, self._plain[attribute]
 
     @cached_property
     def _plain(self) -> dict[str, IntArray]:
@@ -251,12 +255,15 @@ class _Attributes:
             return None
         arms = {arm.name: arm for arm in arms_of(json.loads(path.read_text(encoding="utf-8")))}
         names = (self.target.arm.name, self.target.clear)
-        mine, reference = (arms[name].score("sanitized") if name in arms else None for name in names)
-        if mine is None or reference is None or not reference.accuracy:
+        result, reference = (arms[name].score("sanitized") if name in arms else None for name in names)
+        if result is None or reference is None or not reference.accuracy:
             return None
-        use, privacy = mine.accuracy / reference.accuracy, float(right.mean() / plain.mean())
+        utility, privacy = result.accuracy / reference.accuracy, float(right.mean() / plain.mean())
         residuals = (right - privacy * plain) / plain.mean()
         errors = [float(residuals.std() / math.sqrt(len(right)))]
         if names[0] != names[1]:
-            errors += [(mine.error or 0.0) / reference.accuracy, use * (reference.error or 0.0) / reference.accuracy]
-        return float(use - privacy), math.hypot(*errors)
+            errors += [
+                (result.error or 0.0) / reference.accuracy,
+                utility * (reference.error or 0.0) / reference.accuracy,
+            ]
+        return float(utility - privacy), math.hypot(*errors)

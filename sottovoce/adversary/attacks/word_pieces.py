@@ -53,8 +53,8 @@ class Pieces:
         model, tokenizer = load(checkpoint)
         table = model.get_input_embeddings().weight.detach().numpy()
         rows = pieces_of(tokenizer, texts)
-        once = np.concatenate([np.unique(row) for row in rows]).astype(np.int64)
-        distinct, counts = np.unique(once, return_counts=True)
+        piece_ids = np.concatenate([np.unique(row) for row in rows]).astype(np.int64)
+        distinct, counts = np.unique(piece_ids, return_counts=True)
         numbers = np.sort(distinct[np.argsort(-counts, kind="stable")[:_MOST]])
         content = _content(tokenizer, numbers)
         if not content.any():
@@ -68,9 +68,9 @@ class Pieces:
 
         rows = pieces_of(self.tokenizer, texts)
         distinct = [np.unique(np.array(row, dtype=np.int64)) for row in rows]
-        counted = np.array([int(_content(self.tokenizer, row).sum()) for row in distinct], dtype=np.int64)
-        held = _held(distinct, self.numbers[self.content])
-        return held, counted - held.sum(axis=1)
+        totals = np.array([int(_content(self.tokenizer, row).sum()) for row in distinct], dtype=np.int64)
+        presence = _held(distinct, self.numbers[self.content])
+        return presence, totals - presence.sum(axis=1)
 
 
 def _content(tokenizer: Any, numbers: IntArray) -> BoolArray:
@@ -82,9 +82,9 @@ def _content(tokenizer: Any, numbers: IntArray) -> BoolArray:
 
 
 def _held(rows: Sequence[Any], numbers: IntArray) -> BoolArray:
-    out = np.zeros((len(rows), len(numbers)), dtype=bool)
+    mask = np.zeros((len(rows), len(numbers)), dtype=bool)
     for i, row in enumerate(rows):
         at = np.searchsorted(numbers, row)
         at[at == len(numbers)] = 0
-        out[i, at[numbers[at] == row]] = True
-    return out
+        mask[i, at[numbers[at] == row]] = True
+    return mask

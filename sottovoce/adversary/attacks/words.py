@@ -94,9 +94,9 @@ def entries(target: Target, names: Sequence[str]) -> tuple[list[dict[str, Any]],
         UserError: The arm has released no texts. The message is one line.
     """
     text, language_model = mechanism_of(target)
-    held = held_of(target, text)
-    log.info(f"{target.arm.name}: {len(held.texts):,} released texts of stage {held.stage}")
-    attacked = _Words(target, text, held, language_model, tuple(names))
+    releases_of_arm = held_of(target, text)
+    log.info(f"{target.arm.name}: {len(releases_of_arm.texts):,} released texts of stage {releases_of_arm.stage}")
+    attacked = _Words(target, text, releases_of_arm, language_model, tuple(names))
     return collect(names, lambda name: [attacked.result(name)], on=target.arm.name)
 
 
@@ -123,12 +123,12 @@ def _installed(nodes: list[Node]) -> tuple[Any, Path | None]:
 
 def _mechanism(arm: Arm, words: Any, language_model: Path | None) -> TextMechanism:
     assert arm.text is not None
-    said = None
+    model = None
     try:
         kind = admit(arm.text["mechanism"])
         if language_model is not None and getattr(kind, "reads", None):
-            said = language_models.said(kind, language_models.load(language_model, language_models.kind_of(kind)))
-        return text_mechanism(arm.text, words, model=said)
+            model = language_models.said(kind, language_models.load(language_model, language_models.kind_of(kind)))
+        return text_mechanism(arm.text, words, model=model)
     except ValueError as error:
         raise UserError(f'arm "{arm.name}": text: {error}') from error
 
@@ -143,16 +143,16 @@ def held_of(target: Target, text: TextMechanism) -> Held:
     for row in rows:
         if not row.released.guarantee.agrees(text.guarantee) or len(row.released.payload) != 4 * text.positions:
             raise releases.written_by_another(row, target.arm.name, text.guarantee)
-    chosen = releases.attacked(target, rows, "texts")
-    texts_ = releases.texts_of(target, chosen)
-    payload = b"".join(row.released.payload for row in chosen)
+    sample = releases.attacked(target, rows, "texts")
+    texts_ = releases.texts_of(target, sample)
+    payload = b"".join(row.released.payload for row in sample)
     return Held(
-        stage=", ".join(sorted({row.released.stage for row in chosen})),
+        stage=", ".join(sorted({row.released.stage for row in sample})),
         released=np.frombuffer(payload, dtype="<i4").reshape(-1, text.positions).astype(np.int64),
         truth=padded_word_ids(texts_, text),
         texts=texts_,
-        users=np.array([row.key[0] for row in chosen], dtype=np.int64),
-        records=np.array([row.key[1] for row in chosen], dtype=np.int64),
+        users=np.array([row.key[0] for row in sample], dtype=np.int64),
+        records=np.array([row.key[1] for row in sample], dtype=np.int64),
     )
 
 
@@ -195,29 +195,31 @@ class _Words:
     # --- tokens
 
     def _bayes(self) -> Result:
-        decoded, channel = self._decoded, self._channel
-        of_5 = self._rate(tokens.guessed(self.held.released, decoded.top)).success
+        guesses, channel = self._decoded, self._channel
+        of_5 = self._rate(tokens.guessed(self.held.released, guesses.top)).success
         law = "exact" if channel.exact else f"estimated, {channel.draws} draws of each word"
         return self._tokens(
             "bayes",
             self._guesses("bayes"),
             alone=True,
-            expected=decoded.expected(self._frequencies),
+            expected=guesses.expected(self._frequencies),
             note=f"{of_5:.3f} among 5 guesses" + ("" if channel.exact else f"; law {law}"),
-            more={"best_under_prior": float(decoded.best[0]), "success_of_5": of_5, "law": law},
+            more={"best_under_prior": float(guesses.best[0]), "success_of_5": of_5, "law": law},
         )
 
     def _strongest(self) -> Result:
-        every: dict[str, IntArray] = {}
+        guesses_by_name: dict[str, IntArray] = {}
         for name in _ONE_RELEASE:
             try:
-                every[name] = self._guesses(name)
+                guesses_by_name[name] = self._guesses(name)
             except Skipped:
                 continue  # its own line states the reason
-        if len(self.held.texts) < 2 or not every:
+        if len(self.held.texts) < 2 or not guesses_by_name:
             raise Skipped("nothing to choose from")
-        guesses, chosen = scores.chosen_by_the_other_half(every, self.held.truth, self._scored)
-        return self._tokens("strongest", guesses, note=" and ".join(dict.fromkeys(chosen)) + f", of {len(every)}")
+        guesses, names = scores.chosen_by_the_other_half(guesses_by_name, self.held.truth, self._scored)
+        return self._tokens(
+            "strongest", guesses, note=" and ".join(dict.fromkeys(names)) + f", of {len(guesses_by_name)}"
+        )
 
     # --- guesses from one release of each text, each made once
 
@@ -254,8 +256,8 @@ class _Words:
 
         checkpoint = self.target.masked_lm
         if checkpoint is None and self.language_model is not None:
-            trained = language_models.part(self.language_model, language_models.MASKED_LM) / "checkpoint"
-            checkpoint = trained if trained.is_dir() else None
+            folder = language_models.part(self.language_model, language_models.MASKED_LM) / "checkpoint"
+            checkpoint = folder if folder.is_dir() else None
         if checkpoint is None:
             raise Skipped("needs a masked language model; name its folder with --masked-lm")
         return MaskAttack(checkpoint, self.text.vocabulary)
@@ -296,10 +298,10 @@ class _Words:
     def _scored(self) -> NDArray[np.bool_]:
         if getattr(self.text.word, "moves", False):
             raise Skipped("its words do not stand where the text's do")
-        where = scores.scored(self.held.released, self.held.truth, len(self.text.vocabulary))
-        if not where.any():
+        mask = scores.scored(self.held.released, self.held.truth, len(self.text.vocabulary))
+        if not mask.any():
             raise Skipped("no word of the vocabulary was released in its place")
-        return where
+        return mask
 
     @cached_property
     def _frequencies(self) -> NDArray[np.float64]:
@@ -340,10 +342,10 @@ class _Words:
         """
         priors = np.stack([self._prior, self._frequencies])
         released, pairs = self.held.released, self._pairs() if "linkage" in self.names else None
-        wanted, also = np.unique(released[released != NOTHING]), None if pairs is None else pairs.add
+        word_ids, add_pairs = np.unique(released[released != NOTHING]), None if pairs is None else pairs.add
         with prefixed(f"{self.target.arm.name}: bayes: "):
-            decoded = tokens.decode(self._channel, priors, wanted=wanted, also=also)
-        return decoded, pairs
+            guesses = tokens.decode(self._channel, priors, wanted=word_ids, also=add_pairs)
+        return guesses, pairs
 
     # --- linkage
 
@@ -363,17 +365,17 @@ class _Words:
     def _pairs(self) -> linkage.Evidence:
         """Return released texts and another draw of each, without evidence yet."""
         n = min(len(self.held.texts), _LINKED)
-        held = self.held
-        drawn = texts.draw(
+        records = self.held
+        draws = texts.draw(
             self.text,
-            held.texts[:n],
-            held.users[:n],
-            held.records[:n],
+            records.texts[:n],
+            records.users[:n],
+            records.records[:n],
             streams=SimulationStreams(self.target.seed),
             stage="attack-linkage",
         )
-        again = drawn.astype(np.int64)
-        return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], again)
+        second_draw = draws.astype(np.int64)
+        return linkage.Evidence(self._public_prior(_UNKNOWN), self.held.released[:n], second_draw)
 
     def _linkage(self) -> Result:
         evidence, n = self._linked.scores(self.text), min(len(self.held.texts), _LINKED)
